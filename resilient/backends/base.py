@@ -1,0 +1,64 @@
+"""The seam: all that differs between TensorFlow, JAX and PyTorch.
+
+A backend turns live tensors into a host copy, writes that copy in its own native
+format, reads it back, and knows the backend's global random state. It knows nothing
+of epochs, callbacks, policies, commits or Keras trainers.
+
+Requirements on every backend:
+
+1. ``snapshot`` copies: whatever training does next, the snapshot keeps its bytes.
+2. ``Snapshot.write`` may run on another thread and never commits.
+3. ``read`` returns exactly the bytes that were written, under the same names, with
+   the same dtypes (bfloat16 and float8 included), whatever the live device is.
+4. The directory can be read with the format's own tool and nothing of ours.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+JSON = dict[str, Any]
+
+
+class Snapshot(Protocol):
+    """A host copy of named tensors, safe to write while training goes on."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the copied tensors in bytes."""
+
+    def write(self, directory: str) -> None:
+        """Write the tensors into ``directory``, which exists and is empty."""
+
+
+class Backend(Protocol):
+    """What differs between the Keras backends."""
+
+    name: ClassVar[str]
+
+    def snapshot(self, tensors: Mapping[str, Any]) -> Snapshot:
+        """Copy tensors to host memory.
+
+        Args:
+            tensors: Name to backend tensor, backend variable or numpy array. Names
+                hold letters, digits, ``_``, ``-`` and ``.`` only.
+        """
+
+    def read(self, directory: str) -> dict[str, np.ndarray]:
+        """Read every tensor of a written snapshot, as numpy arrays."""
+
+    def assign(self, target: Any, value: np.ndarray) -> None:
+        """Set a Keras variable, backend variable or buffer in place.
+
+        The shape and dtype have been compared before; nothing is cast.
+        """
+
+    def random_state(self) -> JSON:
+        """The backend's global random state, as JSON."""
+
+    def set_random_state(self, state: JSON) -> None:
+        """Set what ``random_state`` returned."""
+
+    def versions(self) -> dict[str, str]:
+        """Versions of the libraries that decide bytes: the backend's own."""

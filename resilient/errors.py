@@ -1,0 +1,55 @@
+"""The errors of this library, all one family.
+
+A message says what is wrong, then what was ``Received:``, then what to do.
+"""
+
+
+class ResilientError(Exception):
+    """Base class of every error raised by keras-resilient."""
+
+
+class CheckpointNotFoundError(ResilientError):
+    """The checkpoint that was asked for does not exist."""
+
+
+class CorruptCheckpointError(ResilientError):
+    """Checkpoints exist, but none of them passes verification."""
+
+
+class CheckpointMismatchError(ResilientError):
+    """A checkpoint belongs to another model, data, callbacks or settings."""
+
+
+class CheckpointWriteError(ResilientError):
+    """A checkpoint could not be written; the ones before it are intact."""
+
+
+class DirectoryInUseError(ResilientError):
+    """Another living run holds the checkpoint directory."""
+
+
+class DataNotResumableError(ResilientError):
+    """The training data has no position that training could get back to."""
+
+
+class NotSupportedError(ResilientError):
+    """Something that cannot be made exact (yet), and is refused."""
+
+
+class BackendNotAvailableError(ResilientError, ImportError):
+    """The Keras backend, or a library its adapter needs, is not installed."""
+
+
+class NotExactWarning(UserWarning):
+    """Names, once, what a resumed run will not reproduce bit for bit, and why."""
+
+
+def describe(what: str, received: object, todo: str) -> str:
+    """Compose an error message in the house's three-part shape.
+
+    Args:
+        what: What is wrong, a whole sentence.
+        received: What came instead.
+        todo: What the reader can do about it.
+    """
+    return f"{what}\nReceived: {received}\n{todo}"

@@ -1,0 +1,30 @@
+"""Where a run is: epoch, batch within the epoch, step since the run began."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, order=True)
+class Progress:
+    """A moment between two training batches.
+
+    Attributes:
+        step: Batches trained since the start of the run.
+        epoch: Epoch in progress, counted from 0. At an epoch's end it is the next.
+        batch: Batches trained in that epoch.
+    """
+
+    step: int
+    epoch: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"step {self.step:,} (epoch {self.epoch + 1}, batch {self.batch:,})"
+
+    def to_json(self) -> dict[str, int]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Progress":
+        return cls(int(data["step"]), int(data["epoch"]), int(data["batch"]))
