@@ -1,0 +1,211 @@
+"""The only importer of ``keras.src``: every private name we rely on, and why.
+
+Keras's own ``fit`` runs, whole. What we need from inside it:
+
+* the epoch iterator class of the backend's trainer module, which ``fit`` looks up by
+  name when it builds its input: subclassed to get control between two batches and to
+  start at batch k (its generator yields step numbers and never pulls data);
+* the name ``callbacks_module`` in that module, through which ``fit`` reaches
+  ``CallbackList``: replaced to get control around ``on_train_begin``,
+  ``on_epoch_end`` and ``on_train_end`` without adding a callback (a callback with
+  ``on_train_batch_end`` would turn off Keras's asynchronous dispatch);
+* local variables of ``fit`` (``LOCALS``), read once, when it builds the iterator;
+* attributes of model, iterator, callback list and array adapter named below.
+
+Importing this module imports Keras and its backend. It refuses a Keras whose
+structure is not the one it knows: a silent change there would be a silent error here.
+"""
+
+import importlib
+import inspect
+from types import CodeType, ModuleType
+from typing import Any
+
+import keras
+import numpy as np
+from keras.src.backend.common import global_state
+from keras.src.callbacks.callback_list import CallbackList
+from keras.src.random import seed_generator
+from keras.src.trainers.data_adapters import array_slicing
+from keras.src.trainers.data_adapters.array_data_adapter import (
+    ArrayDataAdapter,
+    can_convert_arrays,
+)
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.epoch_iterator import EpochIterator
+
+from resilient.errors import BackendNotAvailableError, NotSupportedError, describe
+
+__all__ = [
+    "BACKEND",
+    "EPOCH_ITERATOR",
+    "ArrayDataAdapter",
+    "CallbackList",
+    "DataAdapter",
+    "EpochIterator",
+    "array_slicing",
+    "backend_epoch_iterator",
+    "can_convert_arrays",
+    "changes",
+    "global_seed_generator_state",
+    "require_known_keras",
+    "set_global_seed_generator_state",
+    "trainer_module",
+]
+
+BACKEND: str = keras.backend.backend()
+
+_EPOCH_ITERATORS = {
+    "tensorflow": "TFEpochIterator",
+    "jax": "JAXEpochIterator",
+    "torch": "TorchEpochIterator",
+}
+if BACKEND not in _EPOCH_ITERATORS:
+    raise BackendNotAvailableError(
+        describe(
+            "keras-resilient works with the tensorflow, jax and torch backends.",
+            f"KERAS_BACKEND={BACKEND}",
+            "Set KERAS_BACKEND to one of them before Keras is imported.",
+        )
+    )
+
+EPOCH_ITERATOR = _EPOCH_ITERATORS[BACKEND]
+trainer_module: ModuleType = importlib.import_module(
+    f"keras.src.backend.{BACKEND}.trainer"
+)
+
+# Local variables of `fit` that the hook reads from its frame.
+LOCALS = ("self", "callbacks", "epochs", "initial_epoch", "verbose", "steps_per_epoch")
+
+
+def backend_epoch_iterator() -> Any:
+    """The epoch iterator class that the backend's ``fit`` builds its input with."""
+    return getattr(trainer_module, EPOCH_ITERATOR)
+
+
+def global_seed_generator_state() -> np.ndarray | None:
+    """State of Keras's global seed generator, or None where none was made yet."""
+    generator = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+    if generator is None:
+        return None
+    return np.asarray(keras.ops.convert_to_numpy(generator.state))
+
+
+def set_global_seed_generator_state(state: np.ndarray | None) -> None:
+    """Set (or, with None, forget) the state of Keras's global seed generator."""
+    if state is None:
+        global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, None)
+        return
+    seed_generator.global_seed_generator().state.assign(state)
+
+
+def _names(function: Any) -> set[str]:
+    """Every name that a function's code mentions, nested code included."""
+    todo: list[CodeType] = [inspect.unwrap(function).__code__]
+    names: set[str] = set()
+    while todo:
+        code = todo.pop()
+        names.update(code.co_names, code.co_varnames, code.co_cellvars)
+        todo.extend(c for c in code.co_consts if isinstance(c, CodeType))
+    return names
+
+
+# What each function must still mention, or what takes its place must be read anew.
+_EXPECTED: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "fit": (
+        "fit",
+        (
+            *LOCALS,
+            EPOCH_ITERATOR,
+            "callbacks_module",
+            "_initial_epoch",
+            "reset",
+            "on_train_begin",
+            "on_epoch_begin",
+            "on_epoch_end",
+            "on_train_end",
+            "stop_training",
+            "class_weight",
+        ),
+    ),
+    "EpochIterator.__init__": (
+        EpochIterator.__init__,
+        (
+            "data_adapter",
+            "_current_iterator",
+            "_steps_seen",
+            "_num_batches",
+            "steps_per_epoch",
+            "steps_per_execution",
+        ),
+    ),
+    "EpochIterator._enumerate_iterator": (
+        EpochIterator._enumerate_iterator,
+        ("_get_iterator", "_current_iterator", "_steps_seen", "_num_batches"),
+    ),
+    "EpochIterator.reset": (EpochIterator.reset, ("_current_iterator",)),
+    "CallbackList.__init__": (
+        CallbackList.__init__,
+        ("callbacks", "_async_train", "_futures"),
+    ),
+    "CallbackList._flush_futures": (CallbackList._flush_futures, ("_futures",)),
+    "ArrayDataAdapter.__init__": (
+        ArrayDataAdapter.__init__,
+        ("_num_samples", "_inputs", "_size", "_batch_size", "_shuffle"),
+    ),
+    "ArrayDataAdapter._get_iterator": (
+        ArrayDataAdapter._get_iterator,
+        ("permutation", "slice_and_convert_fn", "inputs"),
+    ),
+    "ArrayDataAdapter.get_torch_dataloader": (
+        ArrayDataAdapter.get_torch_dataloader,
+        ("RandomSampler", "randperm", "batch_sampler"),
+    ),
+    "ArrayDataAdapter.get_tf_dataset": (
+        ArrayDataAdapter.get_tf_dataset,
+        ("shuffle", "convert_to_sliceable", "grab_batch"),
+    ),
+    "Model._symbolic_build": (keras.Model._symbolic_build, ("data_batch",)),
+    "Model._flatten_layers": (keras.Model._flatten_layers, ()),
+}
+if BACKEND == "jax":
+    _EXPECTED["jax fit"] = ("fit", ("_jax_state", "_jax_state_synced"))
+
+
+def changes() -> list[str]:
+    """What is not as this module expects it in the installed Keras; empty if all is."""
+    found = [
+        f"keras.src.backend.{BACKEND}.trainer has no {name}"
+        for name in (EPOCH_ITERATOR, "callbacks_module")
+        if not hasattr(trainer_module, name)
+    ]
+    for label, (function, expected) in _EXPECTED.items():
+        if function == "fit":
+            owner = inspect.getmodule(inspect.unwrap(keras.Model.fit))
+            if owner is not trainer_module:
+                found.append("keras.Model.fit is not the backend trainer's (patched?)")
+                continue
+            function = keras.Model.fit
+        missing = sorted(set(expected) - _names(function))
+        found.extend(f"{label} no longer mentions {name}" for name in missing)
+    if not inspect.isgeneratorfunction(EpochIterator._enumerate_iterator):
+        found.append("EpochIterator._enumerate_iterator is no generator")
+    return found
+
+
+def require_known_keras() -> None:
+    """Raise where Keras is not built as this module expects it.
+
+    Raises:
+        NotSupportedError: Names the Keras version and what changed.
+    """
+    found = changes()
+    if found:
+        raise NotSupportedError(
+            describe(
+                "This version of Keras is built in a way keras-resilient does not "
+                "know, so an exact resume cannot be promised.",
+                f"Keras {keras.__version__}: " + "; ".join(found),
+                "Use Keras 3.12 to 3.15, or a newer keras-resilient.",
+            )
+        )
