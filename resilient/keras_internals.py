@@ -23,6 +23,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras.src import tree
 from keras.src.backend.common import global_state
 from keras.src.callbacks.callback_list import CallbackList
 from keras.src.random import seed_generator
@@ -51,6 +52,7 @@ __all__ = [
     "require_known_keras",
     "set_global_seed_generator_state",
     "trainer_module",
+    "tree",
 ]
 
 BACKEND: str = keras.backend.backend()
