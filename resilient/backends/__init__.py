@@ -1,0 +1,78 @@
+"""Finds the adapter of the backend that Keras runs on, and imports no other.
+
+Each adapter is a module of its own, imported when it is first asked for: whoever has
+only JAX never imports TensorFlow. Backends that do not train (numpy, OpenVINO) are
+refused.
+"""
+
+import functools
+import importlib
+
+from resilient.backends.base import Backend, Snapshot
+from resilient.errors import BackendNotAvailableError, NotSupportedError, describe
+
+__all__ = ["Backend", "Snapshot", "get_backend"]
+
+# The libraries each adapter imports: a missing one names the extra that brings it.
+_LIBRARIES = {
+    "tensorflow": ("tensorflow",),
+    "jax": ("jax", "jaxlib", "orbax"),
+    "torch": ("torch",),
+}
+
+
+def get_backend(name: str | None = None) -> Backend:
+    """Return the adapter of a Keras backend. The same object each time.
+
+    Args:
+        name: ``"tensorflow"``, ``"jax"`` or ``"torch"``; without it, the backend that
+            Keras runs on.
+
+    Raises:
+        BackendNotAvailableError: A library that it needs cannot be imported; the
+            message names the ``pip`` command.
+        NotSupportedError: There is no adapter of that name.
+    """
+    return _load(_keras_backend() if name is None else name)
+
+
+@functools.cache
+def _load(name: str) -> Backend:
+    if name not in _LIBRARIES:
+        raise NotSupportedError(
+            describe(
+                "There is no adapter for this Keras backend.",
+                repr(name),
+                f"Set KERAS_BACKEND to one of {', '.join(_LIBRARIES)}.",
+            )
+        )
+    try:
+        module = importlib.import_module(f"{__name__}.{name}")
+    except ImportError as error:
+        raise _not_available(name, error) from error
+    backend: Backend = module.BACKEND
+    return backend
+
+
+def _keras_backend() -> str:
+    try:
+        import keras
+    except ImportError as error:
+        # `import keras` imports the configured backend, so a missing one shows here.
+        missing = (error.name or "").partition(".")[0]
+        for name, libraries in _LIBRARIES.items():
+            if missing in libraries:
+                raise _not_available(name, error) from error
+        raise
+    return str(keras.backend.backend())
+
+
+def _not_available(name: str, error: ImportError) -> BackendNotAvailableError:
+    return BackendNotAvailableError(
+        describe(
+            f"The {name} backend needs a library that cannot be imported.",
+            f"{type(error).__name__}: {error}",
+            f'Install it with: pip install "keras-resilient[{name}]"',
+        ),
+        name=error.name,
+    )

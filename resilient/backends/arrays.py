@@ -1,0 +1,122 @@
+"""Host arrays: what every backend's snapshot is made of, and what is refused.
+
+All three backends copy live tensors into numpy arrays first and differ only in the
+format those are written in. Numbers and booleans are stored, byte for byte. Text,
+Python objects, dates and sub-byte types are refused here, by name, before anything is
+written: not every format can hold them, and none may hold an approximation.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from resilient.errors import CheckpointMismatchError, NotSupportedError, describe
+
+# numpy itself does not know these; ml_dtypes registers them under their names.
+EXTENSION_DTYPES: Mapping[str, np.dtype[Any]] = {
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+}
+
+DTYPES = frozenset(
+    """bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64
+    complex64 complex128""".split()
+) | frozenset(EXTENSION_DTYPES)
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True)
+class ArraySnapshot:
+    """A host copy of named tensors, and the function that writes it.
+
+    Attributes:
+        arrays: Name to array. Nobody else holds these arrays.
+        writer: Writes ``arrays`` into an existing, empty directory.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    writer: Callable[[Mapping[str, np.ndarray], str], None]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def write(self, directory: str) -> None:
+        self.writer(self.arrays, directory)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuse names that some format, or some file system, could not hold.
+
+    Raises:
+        NotSupportedError: A name has other characters than ``[A-Za-z0-9_.-]``.
+    """
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise NotSupportedError(
+                describe(
+                    "A tensor's name holds characters that no format is sure to keep.",
+                    repr(name),
+                    "Use letters, digits, '_', '-' and '.' only.",
+                )
+            )
+
+
+def check_dtype(name: str, dtype: object) -> None:
+    """Refuse what cannot be stored byte for byte on every backend.
+
+    Args:
+        name: The tensor's name, for the message.
+        dtype: A dtype or its name.
+
+    Raises:
+        NotSupportedError: ``dtype`` is not a number's or a boolean's.
+    """
+    if str(dtype) not in DTYPES:
+        raise NotSupportedError(
+            describe(
+                f"The tensor {name!r} is of a type that a checkpoint cannot hold.",
+                f"dtype {dtype}",
+                f"Supported are {', '.join(sorted(DTYPES))}.",
+            )
+        )
+
+
+def copy_array(name: str, value: np.ndarray) -> np.ndarray:
+    """Copy ``value``, in C order and the machine's byte order.
+
+    Raises:
+        NotSupportedError: Its dtype cannot be stored.
+    """
+    native = value.dtype.newbyteorder("=")
+    check_dtype(name, native)
+    return value.astype(native, order="C", subok=False, copy=True)
+
+
+def check_like(
+    target: object, shape: Iterable[int], dtype: object, value: np.ndarray
+) -> None:
+    """Make sure that ``value`` needs neither a cast nor a broadcast.
+
+    The caller has compared all of them before it set the first; this is the last line
+    of defence, since every backend's own assignment casts or broadcasts silently.
+
+    Raises:
+        CheckpointMismatchError: Shape or dtype differ.
+    """
+    if value.shape != tuple(shape) or str(value.dtype) != str(dtype):
+        name = getattr(target, "path", None) or getattr(target, "name", None)
+        raise CheckpointMismatchError(
+            describe(
+                f"The saved tensor does not fit {name or type(target).__name__}, which"
+                f" has shape {tuple(shape)} and dtype {dtype}.",
+                f"shape {value.shape} and dtype {value.dtype}",
+                "Restore into the model that was saved.",
+            )
+        )
