@@ -100,7 +100,7 @@ def every(
         minutes: The same in minutes.
 
     Raises:
-        TypeError: If an interval is no number, or no whole number where one is due.
+        TypeError: If an interval is of the wrong type.
         ValueError: If there is no interval, or one is not positive.
     """
     if all(value is None for value in (epochs, steps, seconds, minutes)):
@@ -144,10 +144,12 @@ class HasMetrics(Protocol):
     """What a keep policy needs to know of a checkpoint."""
 
     @property
-    def step(self) -> int: ...
+    def step(self) -> int:
+        """Batches since the start of the run."""
 
     @property
-    def metrics(self) -> Mapping[str, float]: ...
+    def metrics(self) -> Mapping[str, float]:
+        """The logs it was saved with."""
 
 
 @dataclass(frozen=True)
@@ -201,14 +203,14 @@ class KeepPolicy:
 
 def latest(n: int) -> KeepPolicy:
     """Keep the ``n`` newest checkpoints."""
-    return KeepPolicy(newest=_count(n, "latest(...)"))
+    return KeepPolicy(_count(n, "latest(...)"))
 
 
 def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
     """Keep the ``n`` checkpoints with the best value of a logged metric.
 
-    Only checkpoints that carry the metric take part (``val_...`` is known at epochs'
-    ends only), and a NaN never wins. The newest checkpoint is kept as well.
+    Only checkpoints that carry the metric take part, and a NaN never wins. The newest
+    checkpoint is kept as well.
 
     Args:
         n: How many.
@@ -219,7 +221,6 @@ def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
         TypeError: If ``n`` is no whole number or ``monitor`` no string.
         ValueError: If ``n`` is not positive, or the mode is unknown or unclear.
     """
-    count = _count(n, "best(...)")
     if not isinstance(monitor, str):
         raise TypeError(
             describe(
@@ -238,7 +239,7 @@ def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
                 'Use "min", "max" or "auto".',
             )
         )
-    return KeepPolicy(bests=(Best(count, monitor, mode),))
+    return KeepPolicy(bests=(Best(_count(n, "best(...)"), monitor, mode),))
 
 
 def keep_policy(value: int | KeepPolicy) -> KeepPolicy:

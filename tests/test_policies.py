@@ -53,9 +53,7 @@ def test_one_jump_over_several_multiples_saves_once():
 
 
 def test_seconds_count_from_the_last_save():
-    saved = saved_steps(
-        every(seconds=3), batches=10, epochs=1, clock=lambda step: float(step)
-    )
+    saved = saved_steps(every(seconds=3), batches=10, epochs=1, clock=float)
     assert saved == [3, 6, 9]
 
 

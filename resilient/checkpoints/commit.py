@@ -1,0 +1,187 @@
+"""Bytes in a staging directory become a checkpoint, or nothing does.
+
+    write; fsync each file; manifest; fsync; fsync directories; rename; fsync parent
+
+The rename is the commit: before it a kill leaves staging that no reader looks at,
+after it the checkpoint is whole. If the step has a checkpoint already, that one steps
+aside under another name first; ``recover`` brings it back when a kill came in between.
+
+Every failure of the file system, however the writing library dresses it up, is one
+``CheckpointWriteError``. Other errors of the writing function pass unchanged.
+"""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from resilient.checkpoints import layout, quarantine
+from resilient.checkpoints.checkpoint import Checkpoint
+from resilient.checkpoints.manifest import FileRecord, Manifest, record
+from resilient.errors import CheckpointWriteError, describe
+from resilient.progress import Progress
+
+# What a full or failing disk looks like. Backends report these as TensorFlow's
+# ResourceExhaustedError, Orbax's ValueError, torch's RuntimeError: by text only.
+_DISK_ERRORS = {
+    errno.ENOSPC: "Free some space, or keep fewer checkpoints.",
+    errno.EDQUOT: "Free some of your quota, or keep fewer checkpoints.",
+    errno.EFBIG: "Raise the limit on the size of files (`ulimit -f`).",
+    errno.EROFS: "Choose a checkpoint_dir on a writable file system.",
+    errno.EACCES: "Allow this user to write there, or choose another checkpoint_dir.",
+    errno.EPERM: "Allow this user to write there, or choose another checkpoint_dir.",
+    errno.EIO: "Check the disk: the system log may say more.",
+    errno.ESTALE: "Check the network file system; it may have to be mounted again.",
+    errno.ENOENT: "Something removed the directory: make sure that nothing does.",
+    errno.ENOTDIR: "Something replaced the directory: make sure that nothing does.",
+}
+_FULL_OR_FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_TORCH_WRITE_FAILED = ("PytorchStreamWriter failed", "file write failed")
+
+
+def commit(
+    directory: Path,
+    progress: Progress,
+    write: Callable[[str], None],
+    *,
+    metrics: Mapping[str, float],
+    finished: bool,
+    environment: Mapping[str, str],
+) -> Checkpoint:
+    """Make a checkpoint out of what ``write`` puts into a directory.
+
+    Args:
+        directory: The checkpoint directory; it has to exist.
+        progress: Where the run is.
+        write: Fills the empty staging directory that it is given the path of.
+        metrics: What keep policies look at.
+        finished: Whether the run is over.
+        environment: Versions of what writes it.
+
+    Raises:
+        CheckpointWriteError: If the file system fails; the others are intact.
+    """
+    staging = directory / layout.staging_name(progress.step)
+    try:
+        os.mkdir(staging)
+        write(os.fspath(staging))
+        manifest = Manifest(
+            progress, finished, metrics, quarantine.now(), environment, _seal(staging)
+        )
+        _write_manifest(staging, manifest)
+        for path in _directories(staging):
+            layout.sync(path)
+        return Checkpoint(_publish(staging, progress.step), manifest)
+    except Exception as error:
+        number = disk_error(error)
+        if number is None:
+            raise
+        raise _write_error(staging, progress, number, error) from error
+    finally:
+        # After the rename there is nothing under this name any more.
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def recover(directory: Path) -> None:
+    """Finish replacements that a kill interrupted. Needs the lock."""
+    for former, committed in layout.replaced_paths(directory):
+        if os.path.lexists(committed):
+            delete(former)
+        else:
+            os.rename(former, committed)
+            layout.sync(directory)
+
+
+def delete(path: Path) -> None:
+    """Delete a directory; of a symbolic link, only the link."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    else:
+        shutil.rmtree(path)
+
+
+def disk_error(error: BaseException) -> int | None:
+    """The errno behind an exception, if the file system is to blame for it."""
+    if isinstance(error, OSError):
+        return error.errno or errno.EIO
+    text = str(error)
+    for number in _DISK_ERRORS:
+        if os.strerror(number) in text:
+            return number
+    if any(phrase in text for phrase in _TORCH_WRITE_FAILED):
+        return errno.EIO
+    if error.__cause__ is not None:
+        return disk_error(error.__cause__)
+    if error.__context__ is not None and not error.__suppress_context__:
+        number = disk_error(error.__context__) or 0
+        # A file that was looked for and not found explains no other error.
+        return number if number in _FULL_OR_FAILING else None
+    return None
+
+
+def _write_error(
+    staging: Path, progress: Progress, number: int, error: Exception
+) -> CheckpointWriteError:
+    path = error.filename if isinstance(error, OSError) else None
+    code = errno.errorcode.get(number, str(number))
+    return CheckpointWriteError(
+        describe(
+            f"The checkpoint at {progress} cannot be written: {os.strerror(number)} "
+            f"({code}). The checkpoints before it are intact.",
+            f"{path or staging}: {type(error).__name__}: {error}",
+            _DISK_ERRORS.get(number, "Check the file system of this directory."),
+        )
+    )
+
+
+def _seal(staging: Path) -> dict[str, FileRecord]:
+    """Record every file and wait until it is on the disk."""
+    records = {}
+    for parent in _directories(staging):
+        for path in sorted(parent.iterdir()):
+            if path.is_dir() and not path.is_symlink():
+                continue
+            if path.is_symlink() or not path.is_file():
+                what = "A checkpoint may hold regular files only"
+                raise OSError(errno.EINVAL, what, os.fspath(path))
+            records[path.relative_to(staging).as_posix()] = record(path)
+            layout.sync(path)
+    return dict(sorted(records.items()))
+
+
+def _directories(staging: Path) -> Iterator[Path]:
+    """Every directory of a tree, the inner ones first."""
+    for parent, _, _ in os.walk(staging, topdown=False, onerror=_raise):
+        yield Path(parent)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _write_manifest(staging: Path, manifest: Manifest) -> None:
+    with open(staging / layout.MANIFEST, "wb") as file:
+        file.write(manifest.to_bytes())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _publish(staging: Path, step: int) -> Path:
+    """The commit itself."""
+    directory, former = staging.parent, None
+    committed = directory / layout.committed_name(step)
+    if os.path.lexists(committed):
+        former = directory / layout.replaced_name(step)
+        os.rename(committed, former)
+    try:
+        os.rename(staging, committed)
+    except BaseException:
+        if former is not None:
+            os.rename(former, committed)
+        raise
+    layout.sync(directory)
+    if former is not None:
+        # What is left of it, `recover` deletes: the commit has succeeded.
+        shutil.rmtree(former, ignore_errors=True)
+    return committed

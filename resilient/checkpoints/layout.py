@@ -1,0 +1,141 @@
+"""What is called what in a checkpoint directory.
+
+    step-00001200/              a checkpoint, if and only if its manifest verifies
+    step-00001200.tmp-<id>/     being written, or being deleted; stale after a kill
+    step-00001200.old-<id>/     the former checkpoint of a step that is being replaced
+    quarantine/                 what must not be used, each entry with reason.json
+    events.jsonl                what happened, one JSON object a line
+    lock                        held by the living run
+
+Names that are not in this list are left alone, whatever they are. Paths that are no
+local directory are refused here, before anything is created.
+"""
+
+import errno
+import os
+import re
+import stat
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from resilient.errors import CheckpointWriteError, NotSupportedError, describe
+
+QUARANTINE = "quarantine"
+EVENTS = "events.jsonl"
+LOCK = "lock"
+MANIFEST = "manifest.json"
+REASON = "reason.json"
+
+_COMMITTED = re.compile(r"step-(\d{8,})")
+_STAGING = re.compile(r"step-\d{8,}\.tmp-[0-9a-f]+")
+_REPLACED = re.compile(r"(step-\d{8,})\.old-[0-9a-f]+")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+def committed_name(step: int) -> str:
+    """Name of the checkpoint of a step; sorts by step up to 99,999,999."""
+    return f"step-{step:08d}"
+
+
+def staging_name(step: int) -> str:
+    """A fresh name that no reader takes for a checkpoint."""
+    return f"{committed_name(step)}.tmp-{uuid.uuid4().hex[:12]}"
+
+
+def replaced_name(step: int) -> str:
+    """A fresh name for the former checkpoint of a step, while it is replaced."""
+    return f"{committed_name(step)}.old-{uuid.uuid4().hex[:12]}"
+
+
+def committed_steps(directory: Path) -> list[int]:
+    """Steps whose names say they are checkpoints, ascending; nothing is opened."""
+    matches = map(_COMMITTED.fullmatch, _names(directory))
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def staging_paths(directory: Path) -> list[Path]:
+    """Directories that were being written or deleted."""
+    return [directory / name for name in _names(directory) if _STAGING.fullmatch(name)]
+
+
+def replaced_paths(directory: Path) -> Iterator[tuple[Path, Path]]:
+    """Former checkpoints that were being replaced, each with its name back then."""
+    for name in _names(directory):
+        if match := _REPLACED.fullmatch(name):
+            yield directory / name, directory / match[1]
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+
+
+def local_directory(directory: str | os.PathLike[str]) -> Path:
+    """Check the path of a checkpoint directory, which need not exist yet.
+
+    The result is absolute, so that a script may change its working directory.
+
+    Raises:
+        TypeError: If it is no path.
+        ValueError: If it is empty or cannot be a path.
+        NotSupportedError: If it is a URL.
+        NotADirectoryError: If there is something else than a directory.
+    """
+    path: object = directory
+    if isinstance(directory, os.PathLike):
+        path = os.fspath(directory)
+    received = f"checkpoint_dir={directory!r}"
+    if not isinstance(path, str):
+        what = "The checkpoint directory is no path."
+        raise TypeError(describe(what, received, 'Use a path such as "runs/mnist".'))
+    if not path.strip() or "\0" in path:
+        what = "The checkpoint directory has no usable name."
+        raise ValueError(describe(what, received, 'Use a path such as "runs/mnist".'))
+    if _URL.match(path):
+        what = "The checkpoint directory is a URL: local paths only for now."
+        todo = "Use a path on a local or mounted file system."
+        raise NotSupportedError(describe(what, received, todo))
+    absolute = Path(path).expanduser().absolute()
+    if os.path.lexists(absolute) and not absolute.is_dir():
+        what = "The checkpoint directory is not a directory."
+        todo = "Name another path, or move away what is there."
+        raise NotADirectoryError(describe(what, received, todo))
+    return absolute
+
+
+def make_directory(directory: Path) -> None:
+    """Create a checkpoint directory that survives a power cut.
+
+    Raises:
+        CheckpointWriteError: If the file system does not allow it.
+    """
+    missing = [p for p in (directory, *directory.parents) if not os.path.lexists(p)]
+    try:
+        os.makedirs(directory, exist_ok=True)
+        for path in reversed(missing):
+            sync(path.parent)
+    except OSError as error:
+        raise CheckpointWriteError(
+            describe(
+                f"The checkpoint directory cannot be created: {error.strerror}.",
+                f"{directory}: {error}",
+                "Choose a checkpoint_dir in a directory that this user may write to.",
+            )
+        ) from error
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's bytes, or a directory's names, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems sync directories by themselves and say EINVAL.
+        unsupported = error.errno in (errno.EINVAL, errno.ENOTSUP)
+        if not (unsupported and stat.S_ISDIR(os.fstat(descriptor).st_mode)):
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,110 @@
+"""What happened to a run, one JSON object a line in ``events.jsonl``.
+
+Events are for people and tools that look on: training never depends on them and is
+never stopped by them. A file that cannot be written is reported once in the log. An
+``on_event`` that raises is the caller's own bug, and is raised.
+"""
+
+import json
+import logging
+import math
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from resilient.checkpoints.layout import EVENTS
+
+logger = logging.getLogger(__name__)
+
+
+class Events:
+    """Appends the events of one attempt.
+
+    Attributes:
+        attempt: Identifies this process life among all on the directory.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        self.attempt = uuid.uuid4().hex[:12]
+        self._path = Path(directory) / EVENTS
+        self._on_event = on_event
+        self._warned = False
+        # An attempt that died in mid-line leaves no line end.
+        self._torn = True
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Append one event and pass it to ``on_event``.
+
+        Args:
+            event: What happened: "saved", "restored", "fell back", ...
+            fields: Whatever belongs to it; what JSON lacks is written as text.
+        """
+        entry = {
+            "time": time.time(),
+            "event": event,
+            "attempt": self.attempt,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            **{name: _plain(value) for name, value in fields.items()},
+        }
+        try:
+            self._append(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+        except OSError as error:
+            if not self._warned:
+                logger.warning("Events are not recorded any more: %s", error)
+            self._warned = True
+        if self._on_event is not None:
+            self._on_event(entry)
+
+    def _append(self, line: bytes) -> None:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(self._path, flags, 0o666)
+        try:
+            size = os.fstat(descriptor).st_size
+            if self._torn and size and os.pread(descriptor, 1, size - 1) != b"\n":
+                line = b"\n" + line
+            self._torn = True
+            self._torn = os.write(descriptor, line) != len(line)
+        finally:
+            os.close(descriptor)
+
+
+def read_events(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """All events of a directory, oldest first; lines torn by a kill are left out."""
+    try:
+        lines = (Path(directory) / EVENTS).read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    events = []
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            events.append(event)
+    return events
+
+
+def _plain(value: Any) -> Any:
+    """A value as strict JSON has it."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value) if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value)
