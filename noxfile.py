@@ -1,0 +1,111 @@
+"""Every check of this project; plain ``nox`` runs what continuous integration runs.
+
+Each session builds the package and tests the installed wheel, not the checkout.
+"""
+
+import nox
+
+nox.needs_version = ">= 2024.4.15"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.sessions = ["lint", "typing", "tests"]
+nox.options.error_on_external_run = True
+
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+CONSTRAINED = ("-c", "constraints.txt")
+# tensorflow-cpu instead of the extra: a third of the download, the same library.
+BACKENDS = {
+    "tensorflow": (".", "tensorflow-cpu"),
+    "jax": (".[jax]",),
+    "torch": (".[torch]",),
+}
+each_backend = nox.parametrize("backend", list(BACKENDS), ids=list(BACKENDS))
+
+ONLY_ONE = """
+import importlib.util, sys
+names = {"tensorflow", "jax", "torch"} - {sys.argv[1]}
+others = sorted(name for name in names if importlib.util.find_spec(name))
+sys.exit(f"Other backends are installed here: {others}" if others else 0)
+"""
+
+
+def group(name: str) -> list[str]:
+    return nox.project.dependency_groups(PYPROJECT, name)
+
+
+def install(session: nox.Session, *requirements: str) -> None:
+    session.install(*CONSTRAINED, *requirements)
+
+
+def pytest(session: nox.Session, backend: str, *args: str) -> None:
+    """Run pytest from its own command, which leaves the checkout off sys.path."""
+    session.run("python", "-c", ONLY_ONE, backend)
+    session.run("pytest", *args, *session.posargs, env={"KERAS_BACKEND": backend})
+
+
+@nox.session
+@each_backend
+def tests(session: nox.Session, backend: str) -> None:
+    """The tests, where only this backend is installed."""
+    install(session, *BACKENDS[backend], *group("test"))
+    pytest(session, backend, "-m", "not long", "-n", "2")
+
+
+@nox.session
+@each_backend
+def oldest_keras(session: nox.Session, backend: str) -> None:
+    """The tests with the oldest Keras that is supported."""
+    install(session, *BACKENDS[backend], *group("test"), "keras==3.12.*")
+    pytest(session, backend, "-m", "not long", "-n", "2")
+
+
+@nox.session
+@each_backend
+def kill_long(session: nox.Session, backend: str) -> None:
+    """Many more kills: during saves, and at random schedules."""
+    install(session, *BACKENDS[backend], *group("test"))
+    pytest(session, backend, "-m", "long", "-n", "2")
+
+
+@nox.session
+@each_backend
+def keras_suite(session: nox.Session, backend: str) -> None:
+    """Keras's own tests, with and without us in place of Trainer.fit."""
+    install(session, *BACKENDS[backend], *group("keras-suite"))
+    session.run(
+        "python",
+        "tests/keras_suite/run.py",
+        *session.posargs,
+        env={"KERAS_BACKEND": backend},
+    )
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Format and lint."""
+    install(session, *group("lint"))
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+
+
+@nox.session
+def typing(session: nox.Session) -> None:
+    """Type check the package, and the public API as a user's checker sees it."""
+    install(session, ".", *group("typing"))
+    session.run("mypy", "resilient")
+    session.run("pyright", "tests/typing", env={"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"})
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation; a warning is an error."""
+    install(session, ".", *group("docs"))
+    session.run("sphinx-build", "-W", "-b", "html", "docs", "docs/_build/html")
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Kill a training and resume it. Backends: ``nox -s demo -- jax torch``."""
+    backends = session.posargs or ["jax"]
+    requirements = {item for name in backends for item in BACKENDS[name]}
+    install(session, "-q", *sorted(requirements), *group("demo"))
+    session.run("python", "examples/demo.py", env={"KERAS_BACKEND": ""})

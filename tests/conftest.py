@@ -1,0 +1,60 @@
+"""One process tests one backend, named by KERAS_BACKEND, on quiet deterministic threads.
+
+The environment is set before any backend is imported, so that child processes inherit
+it. Nothing here imports Keras: some tests show that the library does not either.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+BACKENDS = ("tensorflow", "jax", "torch")
+
+if os.environ.get("KERAS_BACKEND") not in BACKENDS:
+    raise pytest.UsageError(
+        f"The tests run on one backend at a time.\n"
+        f"Received: KERAS_BACKEND={os.environ.get('KERAS_BACKEND')!r}\n"
+        f"Set KERAS_BACKEND to one of {', '.join(BACKENDS)}, or run `nox`."
+    )
+
+# Equal bytes are compared: one thread sums in one order. (On two cores shared by two
+# test processes it is also the fastest.)
+os.environ |= {
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_NUM_INTEROP_THREADS": "2",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+}
+
+
+@pytest.fixture(scope="session")
+def backend() -> str:
+    """The Keras backend under test."""
+    return os.environ["KERAS_BACKEND"]
+
+
+@pytest.fixture(scope="session")
+def child_environment() -> dict[str, str]:
+    """Environment for child processes, which find the same `resilient` as we do."""
+    import resilient
+
+    ours = str(Path(resilient.__file__).parents[1])
+    return os.environ | {"PYTHONPATH": os.pathsep.join([ours, *sys.path])}
+
+
+@pytest.fixture
+def seeded(backend: str) -> None:
+    """Every global generator seeded, the backend deterministic."""
+    import keras
+
+    keras.utils.set_random_seed(7)
+    if backend == "torch":
+        import torch
+
+        torch.set_num_threads(1)
+        torch.use_deterministic_algorithms(True)
