@@ -1,0 +1,394 @@
+"""Values come back from JSON with the same types and the same bits."""
+
+import collections
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import json
+import math
+import pathlib
+import random
+import struct
+import types
+import uuid
+import zoneinfo
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from resilient.json_values import NotEncodable, decode, encode
+
+
+class Colour(enum.Enum):
+    RED = 1
+    ALSO = "x"
+
+
+class Bits(enum.IntFlag):
+    A = 1
+    B = 2
+
+
+Point = collections.namedtuple("Point", "x y")
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    epoch: int
+    loss: float
+    more: list
+
+
+class Slotted:
+    __slots__ = ("a", "b")
+
+
+class Plain:
+    def __init__(self):
+        raise AssertionError("a decoded object is not initialised again")
+
+
+def through_json(value):
+    """Encode, write, read and decode, as a run and the next one do."""
+    arrays = {}
+    text = json.dumps(encode(value, arrays, "v"), sort_keys=True)
+    assert all(set(name) <= set(NAME) for name in arrays)
+    copies = {name: array.copy() for name, array in arrays.items()}
+    return decode(json.loads(text), copies)
+
+
+NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
+
+
+def assert_same(expected, actual):
+    """Equal in type and bits, all the way down."""
+    assert type(actual) is type(expected)
+    if isinstance(expected, float) and not isinstance(expected, np.generic):
+        assert struct.pack("<d", expected) == struct.pack("<d", actual)
+    elif isinstance(expected, dict):
+        assert len(expected) == len(actual)
+        for (key, value), (key2, value2) in zip(
+            expected.items(), actual.items(), strict=True
+        ):
+            assert_same(key, key2)
+            assert_same(value, value2)
+    elif isinstance(expected, (list, tuple, collections.deque)):
+        assert len(expected) == len(actual)
+        for value, value2 in zip(expected, actual, strict=True):
+            assert_same(value, value2)
+    elif isinstance(expected, Record):
+        assert_same(vars(expected), vars(actual))
+    elif isinstance(expected, (np.ndarray, np.generic)):
+        assert_same_array(expected, actual)
+    else:
+        assert actual == expected
+
+
+def assert_same_array(expected, actual):
+    assert actual.dtype == expected.dtype
+    assert actual.shape == expected.shape
+    assert actual.flags.f_contiguous == expected.flags.f_contiguous
+    if expected.dtype.hasobject:
+        assert_same(expected.tolist(), actual.tolist())
+    else:
+        assert actual.tobytes() == expected.tobytes()
+
+
+floats = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.integers(0, 2**52 - 1).map(
+        lambda payload: struct.unpack("<d", struct.pack("<Q", 0x7FF << 52 | payload))[0]
+    ),
+)
+texts = st.text(st.characters(codec=None, exclude_categories=()))
+hashable = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False),
+        texts,
+        st.binary(),
+        st.decimals(allow_nan=False),
+        st.fractions(),
+        st.datetimes(timezones=st.none() | st.timezones()),
+        st.dates(),
+        st.times(),
+        st.timedeltas(),
+        st.uuids(),
+        st.complex_numbers(allow_nan=False),
+        st.sampled_from([*Colour, Bits.A, Bits.A | Bits.B]),
+        st.sampled_from([np.less, len, list, json.dumps, Record, Colour]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4).map(tuple),
+        st.frozensets(inner, max_size=4),
+        st.builds(Point, inner, inner),
+    ),
+    max_leaves=8,
+)
+values = st.recursive(
+    st.one_of(hashable, floats, st.sets(hashable, max_size=4)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=5),
+        st.dictionaries(hashable, inner, max_size=5),
+        st.lists(inner, max_size=3).map(collections.deque),
+        st.lists(inner, max_size=3).map(lambda v: collections.deque(v, maxlen=3)),
+        st.dictionaries(texts, inner, max_size=3).map(collections.OrderedDict),
+        st.builds(Record, st.integers(), floats, st.lists(inner, max_size=2)),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(values)
+def test_any_nested_value_comes_back_in_type_and_bits(value):
+    assert_same(value, through_json(value))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.one_of(
+        hnp.array_dtypes(),
+        hnp.scalar_dtypes(),
+        st.sampled_from([ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]).map(np.dtype),
+    ).flatmap(lambda dtype: st.tuples(st.just(dtype), hnp.array_shapes(min_side=0))),
+    st.sampled_from("CF"),
+    st.integers(0, 2**32 - 1),
+)
+def test_any_array_comes_back_in_dtype_shape_order_and_bits(kind, order, seed):
+    dtype, shape = kind
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.random.RandomState(seed).bytes(size)
+    array = np.frombuffer(bytearray(raw), dtype) if raw else np.empty(0, dtype)
+    array = np.asarray(array.reshape(shape), order=order)
+    assert_same(array, through_json(array))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "u2", ">f4", "c8", "U9", "g"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_larger_arrays_travel_beside_the_json(dtype, order):
+    array = np.asarray(np.arange(6000).reshape(60, 100).astype(dtype), order=order)
+    arrays = {}
+    text = json.dumps(encode([array], arrays, "callbacks.1.best"))
+    assert len(text) < 300
+    assert list(arrays) == ["callbacks.1.best.0"]
+    assert arrays["callbacks.1.best.0"].flags.c_contiguous
+    assert arrays["callbacks.1.best.0"].dtype.kind in "biuf"
+    assert_same([array], decode(json.loads(text), arrays))
+
+
+def test_decoded_arrays_share_nothing_with_what_they_were_decoded_from():
+    """The same checkpoint is restored twice; training must not reach into it."""
+    arrays = {}
+    data = encode(np.zeros(1000), arrays, "v")
+    decode(data, arrays)[:] = 1
+    assert not decode(data, arrays).any()
+
+
+def test_arrays_with_the_same_name_are_kept_apart():
+    arrays = {}
+    value = {"a/b": np.zeros(1000), "a_b": np.ones(1000), 3: np.full(1000, 2.0)}
+    data = encode(value, arrays, "v")
+    assert len(arrays) == 3
+    assert_same(value, decode(json.loads(json.dumps(data)), arrays))
+
+
+def test_bfloat16_arrays_are_kept_as_bfloat16():
+    arrays = {}
+    array = np.arange(1000).astype(ml_dtypes.bfloat16)
+    assert_same(array, decode(encode(array, arrays, "v"), arrays))
+    assert arrays["v"].dtype == ml_dtypes.bfloat16
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        -float("nan"),
+        -0.0,
+        float("inf"),
+        5e-324,
+        10**5000,
+        -(2**63),
+        2**53 + 1,
+        "\ud800",
+        "\ud83d\ude00",
+        {"!": "int", "v": "0x1"},
+        {1: 2, "1": 3, None: 4},
+        [float(i) / 7 for i in range(500)],
+        list(range(-100, 100)),
+        [2**80, *range(100)],
+        [1, True, 0.0] * 50,
+        bytearray(b"abc"),
+        slice(1, None, 2),
+        range(3, 90, 4),
+        pathlib.Path("/a/b"),
+        pathlib.PureWindowsPath("c:/x"),
+        datetime.datetime(2026, 11, 1, 1, 30, fold=1),
+        datetime.datetime(2026, 5, 1, tzinfo=zoneinfo.ZoneInfo("UTC")),
+        datetime.timezone(datetime.timedelta(hours=2), "here"),
+        decimal.Decimal("1.10"),
+        fractions.Fraction(1, 3),
+        uuid.UUID(int=7),
+        collections.Counter("hello"),
+        np.float32(1) / 3,
+        np.bool_(True),
+        np.datetime64("NaT"),
+        np.str_("x" * 3000),
+        np.zeros(2, [("a", "f4"), ("b", "i8", (2,))])[0],
+        np.dtype("f4"),
+        np.dtype(ml_dtypes.bfloat16),
+        np.array([{"a": 1}, None, 2.5], dtype=object),
+        np.zeros((0, 3)),
+        np.array(3.5),
+        np.less,
+        collections.deque([1], maxlen=None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_awkward_values_come_back(value):
+    assert_same(value, through_json(value))
+
+
+def test_a_decimal_nan_keeps_its_kind():
+    assert str(through_json(decimal.Decimal("-sNaN12"))) == "-sNaN12"
+
+
+def test_a_defaultdict_keeps_its_factory():
+    value = collections.defaultdict(list, {"a": [1]})
+    back = through_json(value)
+    assert type(back) is collections.defaultdict
+    assert back == value
+    assert back.default_factory is list
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: random.Random(3),
+        lambda: np.random.RandomState(3),
+        lambda: np.random.default_rng(3),
+        lambda: np.random.Generator(np.random.Philox(3)),
+        lambda: np.random.Generator(np.random.MT19937(3)),
+        lambda: np.random.Generator(np.random.SFC64(3)),
+    ],
+)
+def test_random_generators_continue_where_they_were(make):
+    def draw(generator):
+        if isinstance(generator, random.Random):
+            return [generator.gauss(0, 1) for _ in range(5)]
+        return generator.normal(size=5).tolist()
+
+    generator = make()
+    draw(generator)
+    copy = through_json(generator)
+    assert type(copy) is type(generator)
+    assert draw(copy) == draw(generator)
+
+
+def test_a_generator_spawns_the_same_children():
+    generator = np.random.default_rng(3)
+    generator.spawn(2)
+    copy = through_json(generator)
+    assert copy.spawn(1)[0].random() == generator.spawn(1)[0].random()
+
+
+def test_plain_objects_of_the_user_are_rebuilt_without_their_init():
+    value = object.__new__(Plain)
+    value.losses = [1.0, 2.0]
+    value.inner = Record(1, 2.0, [3])
+    back = through_json(value)
+    assert type(back) is Plain
+    assert back.losses == [1.0, 2.0]
+    assert back.inner == Record(1, 2.0, [3])
+
+
+def test_slots_are_attributes_too():
+    value = Slotted()
+    value.b = 3
+    back = through_json(value)
+    assert back.b == 3
+    assert not hasattr(back, "a")
+
+
+class _List(list):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda: None,
+        object(),
+        _List(),
+        types.SimpleNamespace(a=1),
+        (i for i in range(3)),
+        json,
+        np.ma.array([1]),
+        np.array([object()]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_cannot_be_exact_is_refused_by_name(value):
+    with pytest.raises(NotEncodable) as caught:
+        encode({"a": [1, value]}, {}, "Mine.state")
+    assert caught.value.path.startswith("Mine.state['a'][1]")
+
+
+def test_open_files_are_refused():
+    with open(__file__) as file, pytest.raises(NotEncodable):
+        encode(file, {}, "v")
+
+
+def test_values_that_contain_themselves_are_refused():
+    value = []
+    value.append(value)
+    with pytest.raises(NotEncodable, match="contains itself"):
+        encode(value, {}, "v")
+
+
+def test_very_deep_values_are_refused_rather_than_overflow():
+    value = []
+    for _ in range(1000):
+        value = [value]
+    with pytest.raises(NotEncodable, match="deep"):
+        encode(value, {}, "v")
+
+
+def test_a_missing_array_is_an_error():
+    data = encode(np.zeros(1000), {}, "v")
+    with pytest.raises(LookupError, match="'v'"):
+        decode(data, {})
+
+
+def test_a_name_that_is_gone_is_an_error():
+    with pytest.raises(LookupError, match="no_such"):
+        decode({"!": "import", "v": "numpy:no_such"}, {})
+    with pytest.raises(LookupError, match="not loaded"):
+        decode({"!": "import", "v": "never_imported:f"}, {})
+
+
+def test_an_unknown_tag_is_an_error():
+    with pytest.raises(ValueError, match="'later'"):
+        decode({"!": "later", "v": 1}, {})
+
+
+def test_tensors_of_the_backend_come_back_as_tensors():
+    keras = pytest.importorskip("keras")
+    for dtype in ("float32", "int32", "bfloat16", "bool"):
+        tensor = keras.ops.convert_to_tensor([0, 1, 2], dtype=dtype)
+        back = through_json(tensor)
+        assert type(back) is type(tensor)
+        assert keras.backend.standardize_dtype(back.dtype) == dtype
+        assert_same(
+            np.asarray(keras.ops.convert_to_numpy(tensor)),
+            np.asarray(keras.ops.convert_to_numpy(back)),
+        )
