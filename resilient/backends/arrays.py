@@ -23,10 +23,13 @@ EXTENSION_DTYPES: Mapping[str, np.dtype[Any]] = {
     "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }
 
-DTYPES = frozenset(
-    """bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64
-    complex64 complex128""".split()
-) | frozenset(EXTENSION_DTYPES)
+DTYPES = frozenset(EXTENSION_DTYPES) | {
+    "bool",
+    *("int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+    *("complex64", "complex128"),
+}
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 

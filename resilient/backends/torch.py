@@ -138,10 +138,12 @@ def _write(arrays: Mapping[str, np.ndarray], directory: str) -> None:
 
 
 def encode_state(state: torch.Tensor) -> str:
+    """Turn a generator's state, a tensor of bytes, into text for JSON."""
     return b64encode(state.numpy().tobytes()).decode("ascii")
 
 
 def decode_state(text: str) -> torch.Tensor:
+    """Turn what ``encode_state`` returned into a generator's state again."""
     return torch.frombuffer(bytearray(b64decode(text)), dtype=torch.uint8)
 
 
