@@ -16,6 +16,7 @@ from resilient.errors import (
     NotSupportedError,
     ResilientError,
 )
+from resilient.fit import ResilientFit, fit
 from resilient.policies import best, every, latest
 
 __all__ = [
@@ -29,8 +30,10 @@ __all__ = [
     "NotExactWarning",
     "NotSupportedError",
     "ResilientError",
+    "ResilientFit",
     "__version__",
     "best",
     "every",
+    "fit",
     "latest",
 ]

@@ -3,6 +3,9 @@
 A message says what is wrong, then what was ``Received:``, then what to do.
 """
 
+import warnings
+from collections.abc import Sequence
+
 
 class ResilientError(Exception):
     """Base class of every error raised by keras-resilient."""
@@ -53,3 +56,12 @@ def describe(what: str, received: object, todo: str) -> str:
         todo: What the reader can do about it.
     """
     return f"{what}\nReceived: {received}\n{todo}"
+
+
+def warn_not_exact(what: str, names: Sequence[str]) -> None:
+    """Say what is not exact, and name each thing, in one warning."""
+    warnings.warn(
+        f"Not bit-exact: {what}:\n  " + "\n  ".join(names),
+        NotExactWarning,
+        stacklevel=3,
+    )

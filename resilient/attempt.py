@@ -1,0 +1,260 @@
+"""One process's life on a run: what happens when ``fit`` gives us control.
+
+The hook calls in from Keras's loop. Here a checkpoint is checked and restored (all of
+it, or none), the run's progress is counted, and snapshots are taken when due. How to
+get control, how to copy tensors and how to commit are the business of others.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from resilient import fingerprint, keras_internals, random_state, record, state
+from resilient.backends.base import Backend
+from resilient.build import ensure_built
+from resilient.callbacks import CallbackStates, monitored
+from resilient.checkpoints.checkpoint import Checkpoint
+from resilient.distribution import require_one_replica
+from resilient.errors import CheckpointMismatchError, describe, warn_not_exact
+from resilient.progress import Progress
+from resilient.stateful import StatefulObjects
+
+if TYPE_CHECKING:
+    from resilient.hook import TrainingIterator
+
+logger = logging.getLogger(__name__)
+
+# Given a progress and what to write, makes a checkpoint of it.
+Saver = Callable[..., None]
+
+
+class Attempt:
+    """Follows one ``fit`` of one model.
+
+    Args:
+        model: The compiled model.
+        backend: Its backend's adapter.
+        checkpoint: Verified, to resume from; None starts a new run.
+        due: Tells whether a checkpoint is due, given the progress.
+        save: Commits a checkpoint.
+        stateful: The user's own objects, by name.
+        attempts: Host, pid and start of every process that worked on this run.
+        on_resumed: Told when all of a checkpoint was restored, or is about to be at
+            its batch, with the ``verbose`` of this fit.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        *,
+        backend: Backend,
+        checkpoint: Checkpoint | None,
+        due: Callable[[Progress], bool],
+        save: Saver,
+        stateful: StatefulObjects,
+        attempts: list[Mapping[str, Any]],
+        on_resumed: Callable[[Checkpoint, Any], None],
+    ) -> None:
+        self.model = model
+        self.backend = backend
+        self.iterator: TrainingIterator | None = None
+        self.callback_list: Any = None
+        self.progress = Progress(0, 0, 0)
+        self._checkpoint = checkpoint
+        self._due = due
+        self._save = save
+        self._stateful = stateful
+        self._attempts = attempts
+        self._on_resumed = on_resumed
+        self._pending: record.Record | None = None
+        self._last_logs: dict[str, float] | None = None
+        self._warned: set[str] = set()
+
+    # Called by the hook, in the order of a fit. ------------------------------------
+
+    def begin(self, iterator: "TrainingIterator", arguments: Mapping[str, Any]) -> None:
+        """Keras made the training input."""
+        require_one_replica(self.model)
+        self.iterator = iterator
+        self._arguments = arguments
+        self._rate = _learning_rate(self.model)
+
+    def on_train_begin(self) -> None:
+        """Every callback was told that training begins: resume, or begin anew."""
+        assert self.iterator is not None
+        # Not before: a model's jit_compile is settled when Keras makes its function.
+        self._fingerprint = fingerprint.fingerprint(
+            self.model,
+            self.iterator.data_adapter.fingerprint(),
+            self._arguments,
+            self.backend,
+        )
+        self._callbacks = CallbackStates(
+            self.callback_list.callbacks, attempts=self._attempts
+        )
+        if self._checkpoint is None:
+            return
+        saved = self._checked(self._checkpoint)
+        self.progress = self._checkpoint.progress
+        epochs, stopped = self._arguments["epochs"], bool(saved.run["stop_training"])
+        over = stopped or self.progress.epoch >= epochs
+        # What `fit` reads next, in place of its argument; fit.py takes it back.
+        self.model._initial_epoch = (
+            max(epochs, self.progress.epoch) if over else self.progress.epoch
+        )
+        self._last_logs = saved.run["epoch_logs"]
+        self.iterator.resume_at(saved.position, self.progress.batch)
+        if self.progress.batch and not over:
+            # The rest is restored just before the batch, after on_epoch_begin; but
+            # on_epoch_begin may rely on what the callbacks know.
+            self._callbacks.restore(saved.run["callbacks"], saved.tensors)
+            self._pending = saved
+        else:
+            self._restore(saved)
+        self._on_resumed(self._checkpoint, self._arguments["verbose"])
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        if epoch != self.progress.epoch:  # the first one may be initial_epoch
+            self.progress = Progress(self.progress.step, epoch, 0)
+
+    def restore_in_epoch(self) -> None:
+        """Just before the first batch of a resumed epoch."""
+        assert self._pending is not None
+        self._restore(self._pending)
+        self._pending = None
+
+    def between_batches(self, batch: int) -> None:
+        """Batch ``batch - 1`` of this epoch is trained, ``batch`` is not begun."""
+        step = self.progress.step - self.progress.batch + batch
+        self.progress = Progress(step, self.progress.epoch, batch)
+        if self._due(self.progress):
+            self._snapshot(in_epoch=True)
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None) -> None:
+        """Every callback was told that the epoch ended."""
+        assert self.iterator is not None
+        first = self.progress.step - self.progress.batch
+        step = first + self.iterator.batches_trained()
+        self.progress = Progress(step, epoch + 1, 0)
+        self._last_logs = monitored(logs)
+        finished = self.finished(epoch + 1)
+        if finished or self._due(self.progress):
+            self._snapshot(in_epoch=False, finished=finished)
+
+    def final_logs(self, logs: Any) -> Any:
+        """What ``on_train_end`` gets; in a run that was over, what it got then."""
+        return logs or self._last_logs
+
+    def finished(self, epochs_done: int) -> bool:
+        return bool(
+            self.model.stop_training or epochs_done >= self._arguments["epochs"]
+        )
+
+    # Saving and restoring. ---------------------------------------------------------
+
+    def _snapshot(self, *, in_epoch: bool, finished: bool = False) -> None:
+        assert self.iterator is not None
+        if self.callback_list._async_train:
+            self.callback_list._flush_futures()
+        random = random_state.capture(self.backend)
+        arrays: dict[str, Any] = {}
+        callbacks = self._callbacks.capture(arrays)
+        stateful = self._stateful.capture(arrays)
+        self._warn_once(self._callbacks.uncaptured())
+        live = state.leaves(self.model)
+        run = {
+            "progress": self.progress.to_json(),
+            "stop_training": bool(self.model.stop_training),
+            "epoch_logs": self._last_logs,
+            "variables": [leaf.to_json() for leaf in live],
+            "arrays": sorted(arrays),
+            "random": random,
+            "callbacks": callbacks,
+            "stateful": stateful,
+            "fingerprint": self._fingerprint,
+            "learning_rate": self._rate,
+        }
+        snapshot = self.backend.snapshot(state.live_tensors(self.model, live) | arrays)
+        position = self.iterator.position(in_epoch=in_epoch)
+        self._save(
+            self.progress,
+            lambda directory: record.write(directory, run, position, snapshot),
+            metrics={} if in_epoch else self._last_logs or {},
+            finished=finished,
+        )
+
+    def _checked(self, checkpoint: Checkpoint) -> record.Record:
+        """The checkpoint's content, once all of it fits this run."""
+        saved = record.read(checkpoint, self.backend)
+        found = fingerprint.identity_differences(
+            saved.run["fingerprint"], self._fingerprint
+        )
+        found += self._callbacks.differences(saved.run["callbacks"])
+        found += self._stateful.differences(saved.run["stateful"])
+        if not found:
+            assert self.iterator is not None
+            variables = saved.run["variables"]
+            ensure_built(self.model, self.iterator, variables, self.backend)
+            found = state.differences(variables, state.leaves(self.model))
+        if found:
+            raise CheckpointMismatchError(
+                describe(
+                    f"{checkpoint.path} belongs to another run: it cannot be resumed "
+                    "exactly. Nothing was changed.",
+                    "\n  " + "\n  ".join(found),
+                    "Make the script what it was, or use another checkpoint_dir, or "
+                    'pass resume="never" to start anew.',
+                )
+            )
+        changed = fingerprint.settings_differences(
+            saved.run["fingerprint"], self._fingerprint
+        )
+        if changed:
+            warn_not_exact(
+                "these settings changed since the checkpoint; training goes on with "
+                "this script's",
+                changed,
+            )
+        self._say_learning_rate(saved.run["learning_rate"])
+        return saved
+
+    def _restore(self, saved: record.Record) -> None:
+        """Set everything, the random state last."""
+        live = state.leaves(self.model)
+        for old, leaf in zip(saved.run["variables"], live, strict=True):
+            self.backend.assign(leaf.target, saved.tensors[old["name"]])
+        self._callbacks.restore(saved.run["callbacks"], saved.tensors)
+        self._stateful.restore(saved.run["stateful"], saved.tensors)
+        self.model.stop_training = bool(saved.run["stop_training"])
+        random_state.restore(self.backend, saved.run["random"])
+
+    def _say_learning_rate(self, saved: float | None) -> None:
+        if saved is not None and self._rate is not None and saved != self._rate:
+            logger.warning(
+                "The script's learning rate changed from %g to %g. The checkpoint's "
+                "current rate is used: it is part of the optimizer's state.",
+                saved,
+                self._rate,
+            )
+
+    def _warn_once(self, names: list[str]) -> None:
+        new = [name for name in names if name not in self._warned]
+        self._warned.update(new)
+        if new:
+            warn_not_exact(
+                "these attributes of callbacks cannot be captured and will be as new "
+                "after a resume (give the callback state_dict and load_state_dict to "
+                "keep them)",
+                new,
+            )
+
+
+def _learning_rate(model: keras.Model) -> float | None:
+    """The rate that the script gives, where it is a plain number."""
+    rate = getattr(model.optimizer, "_learning_rate", None)
+    if not isinstance(rate, keras.Variable):
+        return None
+    return float(keras.ops.convert_to_numpy(rate))

@@ -1,0 +1,69 @@
+"""Making every variable exist before a checkpoint is restored into them.
+
+TensorFlow without a strategy builds model, metrics and optimizer in the first trace
+of the train function; some custom ``train_step`` build a second optimizer at its first
+use. A resumed run restores before its first step, so we build first: symbolically
+where Keras can, otherwise by one real step on one batch. A resume overwrites
+everything such a step changed; what was there before it is put back at once.
+"""
+
+import contextlib
+import logging
+from typing import Any
+
+import keras
+import numpy as np
+
+from resilient import keras_internals
+from resilient.backends.base import Backend
+from resilient.random_state import kept_random_state
+from resilient.state import leaves, matches
+
+logger = logging.getLogger(__name__)
+
+
+def ensure_built(
+    model: keras.Model, iterator: Any, saved: list[dict[str, Any]], backend: Backend
+) -> None:
+    """Build ``model`` until its variables are laid out as ``saved``, if they can be.
+
+    Args:
+        model: The compiled model, its train function made.
+        iterator: The training iterator of this fit.
+        saved: The checkpoint's list of variables.
+        backend: The backend's adapter.
+    """
+    if matches(saved, leaves(model)):
+        return
+    with kept_random_state(backend):
+        if keras_internals.BACKEND == "tensorflow":
+            _build_symbolically(model, iterator)
+        if not matches(saved, leaves(model)):
+            _build_by_a_step(model, iterator, backend)
+
+
+def _build_symbolically(model: keras.Model, iterator: Any) -> None:
+    spec = iterator._distributed_dataset.element_spec
+    try:
+        batch = keras_internals.tree.map_structure(
+            lambda s: keras.KerasTensor(tuple(s.shape), s.dtype.name), spec
+        )
+        model._symbolic_build(data_batch=batch)
+    except Exception:  # whatever a user's call() raises on symbolic input
+        logger.debug("symbolic build failed; one real step builds", exc_info=True)
+
+
+def _build_by_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
+    if keras_internals.BACKEND == "jax":
+        return  # stateless: a step creates no variables there
+    before = [
+        (leaf.target, np.array(keras.ops.convert_to_numpy(leaf.target)))
+        for leaf in leaves(model)
+    ]
+    batches = iter(keras_internals.backend_epoch_iterator()._get_iterator(iterator))
+    data = [next(batches)] if keras_internals.BACKEND == "torch" else batches
+    # The user's step fails in the same way in the first real step, and says why there.
+    with contextlib.suppress(Exception):
+        model.train_function(data)
+    for target, value in before:
+        backend.assign(target, value)

@@ -1,0 +1,133 @@
+"""Arrays on TensorFlow: a pipeline whose order and start are variables.
+
+Keras draws the order with ``tf.random.shuffle`` inside a tf.data pipeline, where the
+random state cannot be saved. So the order is made outside and fed through a variable:
+
+* with a global seed (``keras.utils.set_random_seed``) Keras's pipeline gives one and
+  the same order in every epoch: we run Keras's own pipeline on ``arange(samples)`` to
+  get that order, and keep the seed that it comes from;
+* without a seed Keras's order is arbitrary: ours comes from a seed of our own, new for
+  each epoch, kept in the position.
+"""
+
+import secrets
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from resilient import keras_internals
+from resilient.backends.tensorflow import BACKEND
+from resilient.data import JSON
+from resilient.data.arrays import SeekableArrays
+from resilient.random_state import kept_random_state
+
+
+class TensorFlowArrays(SeekableArrays):
+    """Array input of the TensorFlow trainer."""
+
+    _order: JSON | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._seeded_orders: dict[int, np.ndarray] = {}
+        with tf.init_scope():
+            self._start_at = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._indices = tf.Variable(
+                np.arange(self._num_samples if self._shuffle else 0, dtype=np.int64),
+                trainable=False,
+            )
+
+    def position(self, drawn: int) -> JSON:
+        return {"drawn": drawn, "order": self._order} if drawn else {"drawn": 0}
+
+    def prepare(self) -> None:
+        """Set order and start of the iterator that is about to be made."""
+        start = self._take_start()
+        self._start_at.assign(start.get("drawn", 0))
+        if not self._shuffle:
+            return
+        seed = BACKEND.random_state()["seed"]
+        self._order = start.get("order") or (
+            {"keras_seed": seed}
+            if seed is not None
+            else {"own_seed": secrets.randbits(63)}
+        )
+        self._indices.assign(self._permutation(self._order))
+
+    def _permutation(self, order: JSON) -> np.ndarray:
+        if "own_seed" in order:
+            generator = np.random.Generator(np.random.PCG64(order["own_seed"]))
+            if self._shuffle != "batch":
+                return generator.permutation(self._num_samples)
+            n, size = self._num_samples, self._batch_size
+            parts = [generator.permutation(min(size, n - i)) + i for i in range(0, n, size)]
+            return np.concatenate(parts)
+        seed = order["keras_seed"]
+        if seed not in self._seeded_orders:
+            self._seeded_orders[seed] = self._keras_order(seed)
+        return self._seeded_orders[seed]
+
+    def _keras_order(self, seed: int) -> np.ndarray:
+        """The order of Keras's own pipeline under a global seed."""
+        if BACKEND.random_state()["seed"] != seed:  # the script's seed changed
+            with kept_random_state(BACKEND):
+                tf.random.set_seed(seed)
+                return self._keras_order(seed)
+        plain = keras_internals.ArrayDataAdapter(
+            np.arange(self._num_samples),
+            batch_size=self._batch_size,
+            shuffle=self._shuffle,
+        )
+        return np.concatenate([np.asarray(b[0]) for b in plain.get_tf_dataset()])
+
+    def get_tf_dataset(self) -> Any:
+        """Keras's pipeline, with the indices from our variables."""
+        inputs = keras_internals.tree.lists_to_tuples(
+            keras_internals.array_slicing.convert_to_sliceable(
+                self._inputs, target_backend="tensorflow"
+            )
+        )
+        # flat_map: the variables are read when an iterator gives its first element.
+        indices = tf.data.Dataset.range(1).flat_map(lambda _: self._batch_indices())
+        whole = tf.data.Dataset.from_tensors(inputs).repeat()
+        dataset = tf.data.Dataset.zip((indices, whole))
+        dataset = dataset.map(_take_rows, num_parallel_calls=tf.data.AUTOTUNE)
+        options = tf.data.Options()  # the options of Keras's pipeline
+        options.experimental_optimization.apply_default_optimizations = False
+        options.experimental_external_state_policy = (
+            tf.data.experimental.ExternalStatePolicy.IGNORE
+        )
+        options.experimental_distribute.auto_shard_policy = (
+            tf.data.experimental.AutoShardPolicy.DATA
+        )
+        return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+    def _batch_indices(self) -> Any:
+        n, size = self._num_samples, self._batch_size
+        order = self._indices.read_value()
+
+        def rows(i: Any) -> Any:
+            low = i * size
+            high = tf.minimum(low + size, n)
+            if self._shuffle:
+                batch = order[low:high]
+            else:
+                batch = tf.range(low, high, dtype=tf.int64)
+            # As in Keras: a known batch size where every batch is full.
+            return batch if self._partial_batch_size else tf.ensure_shape(batch, [size])
+
+        return tf.data.Dataset.range(self._start_at.read_value(), self._size).map(rows)
+
+
+def _take_rows(indices: Any, data: Any) -> Any:
+    slicing = keras_internals.array_slicing
+
+    def take(x: Any) -> Any:
+        if isinstance(x, slicing.TensorflowSparseWrapper):
+            return slicing.slice_tensorflow_sparse_wrapper(x, indices)
+        if isinstance(x, (list, tuple, dict)):
+            return None  # traverse goes on into it
+        return tf.gather(x, indices, axis=0) if tf.is_tensor(x) else x
+
+    return keras_internals.tree.traverse(take, data)

@@ -1,0 +1,130 @@
+"""What a run is, so that a checkpoint of another run is not resumed by mistake.
+
+Two kinds of facts:
+
+* ``identity``: another value means that the run cannot be resumed exactly; a resume
+  is refused and the differences are listed (layers, optimizer, data, initial epoch...);
+* ``settings``: may legitimately change between attempts; the script's value wins and
+  one ``NotExactWarning`` names them (dropout rate, loss, jit_compile, versions...).
+
+Epochs, verbose, patience and the like are in neither: they may change freely.
+"""
+
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from resilient import keras_internals
+from resilient.backends.base import Backend
+
+JSON = dict[str, Any]
+
+
+def fingerprint(
+    model: keras.Model, data: JSON, fit_arguments: Mapping[str, Any], backend: Backend
+) -> JSON:
+    """The facts of this run, as JSON.
+
+    Args:
+        model: The compiled model; it may not be built yet.
+        data: Fingerprint of the training data.
+        fit_arguments: Local variables of Keras's ``fit``.
+        backend: The backend's adapter.
+    """
+    layers = list(model._flatten_layers(include_self=False))
+    return {
+        "identity": {
+            "backend": keras_internals.BACKEND,
+            "model": type(model).__name__,
+            "layers": [type(layer).__name__ for layer in layers],
+            "dtype policies": [layer.dtype_policy.name for layer in layers],
+            "optimizer": _class_names(model.optimizer),
+            "steps_per_execution": int(model.steps_per_execution),
+            "initial_epoch": int(fit_arguments["initial_epoch"]),
+            "steps_per_epoch": fit_arguments["steps_per_epoch"],
+            **{f"data {name}": value for name, value in data.items()},
+        },
+        "settings": {
+            "run_eagerly": bool(model.run_eagerly),
+            "jit_compile": bool(model.jit_compile),
+            "loss": _simple(getattr(model, "loss", None)),
+            **{
+                f"layer {i} ({type(layer).__name__}) {key}": value
+                for i, layer in enumerate(layers)
+                for key, value in _config(layer).items()
+            },
+            **{
+                f"optimizer {key}": value
+                for key, value in _config(model.optimizer).items()
+            },
+            **environment(backend),
+        },
+    }
+
+
+def environment(backend: Backend) -> dict[str, str]:
+    """Versions that decide bytes."""
+    return {
+        "keras": keras.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        **backend.versions(),
+    }
+
+
+def identity_differences(saved: JSON, live: JSON) -> list[str]:
+    """What makes the checkpoint another run's, one line each."""
+    return _differences(saved["identity"], live["identity"])
+
+
+def settings_differences(saved: JSON, live: JSON) -> list[str]:
+    """What changed but does not block, one line each."""
+    return _differences(saved["settings"], live["settings"])
+
+
+def _differences(saved: JSON, live: JSON) -> list[str]:
+    return [
+        f"{name}: the checkpoint has {_short(saved.get(name))}, "
+        f"this run has {_short(live.get(name))}"
+        for name in (*saved, *(k for k in live if k not in saved))
+        # repr: nan equals itself, True is not 1
+        if repr(saved.get(name)) != repr(live.get(name))
+    ]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def _class_names(optimizer: Any) -> list[str]:
+    """An optimizer's class, and those of the optimizers that it wraps."""
+    names = []
+    while optimizer is not None:
+        names.append(type(optimizer).__name__)
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    return names
+
+
+def _config(thing: Any) -> JSON:
+    """The plain values of a layer's or optimizer's config, less names."""
+    try:
+        config = thing.get_config()
+    except (NotImplementedError, AttributeError, TypeError):
+        return {}  # custom classes without a config: nothing to compare
+    # Seeds: drawn anew in each process where the script gives none, then restored.
+    left_out = ("name", "dtype", "build_config", "layers", "learning_rate", "seed")
+    simple = {k: _simple(v) for k, v in config.items() if k not in left_out}
+    return {k: v for k, v in simple.items() if v is not None}
+
+
+def _simple(value: Any) -> Any:
+    """``value`` where it is JSON already, otherwise None."""
+    if isinstance(value, (str, int, float, bool)):
+        return value
+    if isinstance(value, (list, tuple)):
+        items = [_simple(v) for v in value]
+        return None if any(v is None for v in items) else items
+    return None

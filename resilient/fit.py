@@ -1,0 +1,304 @@
+"""``model.fit`` that can be killed anywhere and run again.
+
+``fit`` and ``ResilientFit`` find the checkpoint to resume from, let Keras's own ``fit``
+run with an ``Attempt`` following it, and return the History of the whole run. They
+never train by themselves, and they change nothing in a model before a checkpoint has
+been checked whole.
+
+Importing this module loads neither Keras nor a backend.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Literal
+
+from resilient.checkpoints import layout
+from resilient.checkpoints.checkpoint import Checkpoint
+from resilient.checkpoints.lock import DirectoryLock
+from resilient.checkpoints.store import Store
+from resilient.errors import (
+    CheckpointNotFoundError,
+    ResilientError,
+    describe,
+)
+from resilient.events import Events, read_events
+from resilient.policies import KeepPolicy, SavePolicy, keep_policy, save_policy
+from resilient.saving import OnSaveError, Saving
+
+if TYPE_CHECKING:
+    import keras
+
+    from resilient.stateful import Stateful
+
+logger = logging.getLogger(__name__)
+
+Resume = Literal["auto", "never", "must"] | int
+SaveFreq = Literal["epoch"] | int | SavePolicy
+
+
+def fit(
+    model: "keras.Model",
+    *args: Any,
+    checkpoint_dir: str | os.PathLike[str],
+    save_freq: SaveFreq = "epoch",
+    keep: int | KeepPolicy = 3,
+    resume: Resume = "auto",
+    stateful: "Mapping[str, Stateful] | None" = None,
+    on_event: Callable[[dict[str, Any]], None] | None = None,
+    on_save_error: OnSaveError = "raise",
+    **kwargs: Any,
+) -> "keras.callbacks.History":
+    """Train like ``model.fit``; run again after a kill, go on as if nothing happened.
+
+    Args:
+        model: A compiled Keras model.
+        *args: Positional arguments of ``model.fit``, in its order.
+        checkpoint_dir: Local directory of this run's checkpoints; made if missing.
+        save_freq: ``"epoch"``, a number of batches, or a policy such as
+            ``every(steps=500) | every(minutes=10)``. The end of training is saved
+            always.
+        keep: How many checkpoints to keep, or a policy such as
+            ``latest(3) | best(1, monitor="val_loss")``.
+        resume: ``"auto"`` resumes if there is a checkpoint, ``"must"`` insists on one,
+            ``"never"`` starts anew (older checkpoints go to ``quarantine/``), a number
+            resumes from that step.
+        stateful: Your own objects with ``state_dict`` and ``load_state_dict``, by name:
+            saved and restored with the run.
+        on_event: Called with each event (a dict with ``"event"`` and ``"time"``, Unix
+            seconds); the same that ``events.jsonl`` records.
+        on_save_error: ``"raise"`` when a checkpoint cannot be written, or ``"warn"``
+            and train on.
+        **kwargs: Keyword arguments of ``model.fit``.
+
+    Returns:
+        The ``History`` of the whole run, as an uninterrupted ``model.fit`` returns it.
+
+    Raises:
+        CheckpointMismatchError: The checkpoint is of another model, data or callbacks.
+        CorruptCheckpointError: There are checkpoints and none is intact.
+        CheckpointNotFoundError: ``resume`` asks for one that is not there.
+        CheckpointWriteError: A checkpoint could not be written.
+        DataNotResumableError: The data has no position to get back to.
+        DirectoryInUseError: Another run is using ``checkpoint_dir``.
+        NotSupportedError: Something that cannot be resumed exactly (yet).
+    """
+    run = ResilientFit(
+        model,
+        checkpoint_dir=checkpoint_dir,
+        save_freq=save_freq,
+        keep=keep,
+        resume=resume,
+        stateful=stateful,
+        on_event=on_event,
+        on_save_error=on_save_error,
+    )
+    return run.fit(*args, **kwargs)
+
+
+class ResilientFit:
+    """The same as ``fit``, as an object to ask about the run.
+
+    Args:
+        model: A compiled Keras model.
+        checkpoint_dir: As in ``fit``, like all that follow.
+
+    Raises:
+        TypeError: An argument is of another type than it can be.
+        ValueError: An argument has a value that means nothing.
+    """
+
+    def __init__(
+        self,
+        model: "keras.Model",
+        *,
+        checkpoint_dir: str | os.PathLike[str],
+        save_freq: SaveFreq = "epoch",
+        keep: int | KeepPolicy = 3,
+        resume: Resume = "auto",
+        stateful: "Mapping[str, Stateful] | None" = None,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+        on_save_error: OnSaveError = "raise",
+    ) -> None:
+        self._model = model
+        self._store = Store(checkpoint_dir)
+        self._policy = save_policy(save_freq)
+        self._keep = keep_policy(keep)
+        self._resume = _checked_resume(resume)
+        self._stateful = stateful
+        self._on_event = on_event
+        self._on_save_error = _checked_on_save_error(on_save_error)
+        self._saving: Saving | None = None
+        if self._keep.monitors and not self._policy.epochs:
+            raise ValueError(
+                describe(
+                    "keep=best(...) compares checkpoints of epochs' ends, and this "
+                    "save_freq makes none.",
+                    f"save_freq={save_freq!r}",
+                    "Add every(epochs=1) to save_freq.",
+                )
+            )
+
+    def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
+        """Train, resuming where the last attempt was; arguments as ``model.fit``."""
+        from resilient.running import run_attempt
+
+        layout.make_directory(self._store.directory)
+        with DirectoryLock(self._store.directory):
+            events = Events(self._store.directory, self._on_event)
+            attempts = [
+                event
+                for event in read_events(self._store.directory)
+                if event.get("event") == "started"
+            ]
+            events.emit("started")
+            checkpoint = self._checkpoint_to_resume(events)
+            try:
+                return run_attempt(
+                    self._model,
+                    args,
+                    kwargs,
+                    checkpoint=checkpoint,
+                    stateful=self._stateful,
+                    events=events,
+                    attempts=attempts,
+                    make_saving=lambda environment: self._make_saving(
+                        events, environment
+                    ),
+                )
+            finally:
+                self._saving = None
+
+    def save(self) -> None:
+        """Ask a running ``fit`` (from a callback, say) to save after this batch.
+
+        Raises:
+            ResilientError: No fit is running.
+        """
+        if self._saving is None:
+            raise ResilientError(
+                describe(
+                    "There is nothing to save outside of fit: its end is saved always.",
+                    "save() while no fit of this object runs",
+                    "Call it from a callback, or use model.save.",
+                )
+            )
+        self._saving.request()
+
+    def restore(self, step: int | None = None) -> Checkpoint:
+        """Load a checkpoint's weights and optimizer into the model, to look at them.
+
+        The next ``fit`` resumes from the newest checkpoint all the same.
+
+        Args:
+            step: Which checkpoint; the newest intact one by default.
+
+        Returns:
+            The checkpoint that was loaded.
+
+        Raises:
+            CheckpointNotFoundError: There is none, or none of that step.
+            CheckpointMismatchError: It is of another model; nothing was changed.
+        """
+        from resilient.running import restore_model
+
+        in_use = self._saving is not None  # then fit holds the lock already
+        directory = self._store.directory
+        if not directory.is_dir():
+            raise _not_found(directory)
+        with nullcontext() if in_use else DirectoryLock(directory):
+            if step is not None:
+                checkpoint = self._store.get(step)
+            else:
+                newest = self._store.newest_good(_log_fall_back)
+                if newest is None:
+                    raise _not_found(directory)
+                checkpoint = newest
+            restore_model(self._model, checkpoint)
+        return checkpoint
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """The committed checkpoints, oldest first."""
+        return self._store.checkpoints()
+
+    @property
+    def latest(self) -> Checkpoint | None:
+        """The newest committed checkpoint, if there is one."""
+        return next(reversed(self.checkpoints), None)
+
+    def _make_saving(self, events: Events, environment: Mapping[str, str]) -> Saving:
+        self._saving = Saving(
+            self._store,
+            self._policy,
+            self._keep,
+            events,
+            environment,
+            self._on_save_error,
+        )
+        return self._saving
+
+    def _checkpoint_to_resume(self, events: Events) -> Checkpoint | None:
+        store = self._store
+        store.remove_stale_staging()
+        if self._resume == "never":
+            discarded = store.discard_all()
+            if discarded:
+                events.emit("started over", discarded=discarded)
+            return None
+        if isinstance(self._resume, int):
+            checkpoint = store.get(self._resume)
+            discarded = store.discard_after(checkpoint.step)
+            if discarded:
+                events.emit("rolled back", step=checkpoint.step, discarded=discarded)
+            return checkpoint
+
+        def fell_back(name: str, reason: str) -> None:
+            _log_fall_back(name, reason)
+            events.emit("fell back", checkpoint=name, reason=reason)
+
+        newest = store.newest_good(fell_back)
+        if newest is None and self._resume == "must":
+            raise _not_found(store.directory)
+        return newest
+
+
+def _log_fall_back(name: str, reason: str) -> None:
+    logger.warning("%s is damaged, the one before is used: %s", name, reason)
+
+
+def _not_found(directory: object) -> CheckpointNotFoundError:
+    return CheckpointNotFoundError(
+        describe(
+            "There is no checkpoint to resume from.",
+            str(directory),
+            'Check checkpoint_dir, or use resume="auto" to start where there is none.',
+        )
+    )
+
+
+def _checked_resume(resume: Resume) -> Resume:
+    if isinstance(resume, int) and not isinstance(resume, bool) and resume >= 0:
+        return resume
+    if resume in ("auto", "never", "must") and isinstance(resume, str):
+        return resume
+    raise ValueError(
+        describe(
+            "This `resume` has no meaning.",
+            repr(resume),
+            'Use "auto", "never", "must" or the step of a checkpoint.',
+        )
+    )
+
+
+def _checked_on_save_error(value: OnSaveError) -> OnSaveError:
+    if value not in ("raise", "warn"):
+        raise ValueError(
+            describe(
+                "This `on_save_error` has no meaning.",
+                repr(value),
+                'Use "raise" or "warn".',
+            )
+        )
+    return value

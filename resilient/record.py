@@ -1,0 +1,79 @@
+"""What is inside a checkpoint: ``run.json``, ``data/`` and ``variables/``.
+
+Composed when a snapshot is taken, read back when a run resumes. Everything that is
+not a tensor is JSON; every tensor is in ``variables/``, in the backend's own format.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from resilient.backends.base import Backend, Snapshot
+from resilient.checkpoints.checkpoint import Checkpoint
+from resilient.errors import CorruptCheckpointError, describe
+
+JSON = dict[str, Any]
+
+_RUN = "run.json"
+_POSITION = "data/process-0-of-1.json"
+_VARIABLES = "variables"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One checkpoint in memory.
+
+    Attributes:
+        run: Callbacks, random state, fingerprint, layout of the variables...
+        position: Where the input is.
+        tensors: Every tensor, by name.
+    """
+
+    run: JSON
+    position: JSON
+    tensors: dict[str, np.ndarray]
+
+
+def write(directory: str, run: JSON, position: JSON, snapshot: Snapshot) -> None:
+    """Fill a staging directory; committing it is the store's business."""
+    root = Path(directory)
+    for path, content in ((_RUN, run), (_POSITION, position)):
+        (root / path).parent.mkdir(exist_ok=True)
+        (root / path).write_text(json.dumps(content), encoding="utf-8")
+    (root / _VARIABLES).mkdir()
+    snapshot.write(str(root / _VARIABLES))
+
+
+def read(checkpoint: Checkpoint, backend: Backend) -> Record:
+    """Read a verified checkpoint whole.
+
+    Raises:
+        CorruptCheckpointError: Tensors and their list in ``run.json`` disagree.
+    """
+    run, position = (
+        json.loads((checkpoint.path / path).read_text(encoding="utf-8"))
+        for path in (_RUN, _POSITION)
+    )
+    tensors = backend.read(str(checkpoint.path / _VARIABLES))
+    expected = {v["name"] for v in run["variables"]} | set(run["arrays"])
+    if expected != set(tensors):
+        raise CorruptCheckpointError(
+            describe(
+                f"{checkpoint.path} does not hold the tensors that it lists.",
+                f"missing: {sorted(expected - set(tensors))}, "
+                f"unexpected: {sorted(set(tensors) - expected)}",
+                "Resume from another step, for example "
+                "resume=<step> with one that `resilient ls` shows.",
+            )
+        )
+    return Record(run, position, tensors)
+
+
+def read_run(checkpoint: Checkpoint) -> JSON:
+    """``run.json`` alone, without the tensors."""
+    text = (checkpoint.path / _RUN).read_text(encoding="utf-8")
+    run: JSON = json.loads(text)
+    return run

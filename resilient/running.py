@@ -1,0 +1,115 @@
+"""One attempt, from the checkpoint that was chosen to the History.
+
+The part of ``fit`` that needs Keras; ``fit.py`` stays importable without it.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+
+from resilient import fingerprint, keras_internals, record, state
+from resilient.attempt import Attempt
+from resilient.backends import get_backend
+from resilient.checkpoints.checkpoint import Checkpoint
+from resilient.errors import CheckpointMismatchError, NotSupportedError, describe
+from resilient.events import Events
+from resilient.hook import hooked
+from resilient.saving import Saving
+from resilient.stateful import Stateful, StatefulObjects
+
+logger = logging.getLogger(__name__)
+
+
+def run_attempt(
+    model: keras.Model,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    checkpoint: Checkpoint | None,
+    stateful: Mapping[str, Stateful] | None,
+    events: Events,
+    attempts: Sequence[Mapping[str, Any]],
+    make_saving: Callable[[Mapping[str, str]], Saving],
+) -> keras.callbacks.History:
+    """Let Keras's ``fit`` run, followed by an ``Attempt``."""
+    _require_model(model)
+    backend = get_backend()
+    saving = make_saving(fingerprint.environment(backend))
+
+    def on_resumed(resumed: Checkpoint, verbose: Any) -> None:
+        saving.start(resumed.progress)
+        events.emit("restored", **resumed.progress.to_json())
+        over = " and is finished" if resumed.finished else ""
+        line = f"Resumed at {resumed.progress} from {resumed.path}{over}"
+        logger.info(line)
+        if verbose not in (0, "0"):
+            print(line)
+
+    attempt = Attempt(
+        model,
+        backend=backend,
+        checkpoint=checkpoint,
+        due=saving.due,
+        save=saving.save,
+        stateful=StatefulObjects(stateful),
+        attempts=attempts,
+        on_resumed=on_resumed,
+    )
+    initial_epoch = model._initial_epoch
+    try:
+        with hooked(attempt):
+            history: keras.callbacks.History = model.fit(*args, **kwargs)
+    finally:
+        # Left set, it would make a later, unrelated fit skip epochs.
+        model._initial_epoch = initial_epoch
+    if attempt.iterator is None:
+        raise NotSupportedError(
+            describe(
+                "This model's fit never reached Keras's own training loop, so nothing "
+                "of it was saved.",
+                f"{type(model).__name__}.fit",
+                "Let it call super().fit.",
+            )
+        )
+    events.emit("ended", **attempt.progress.to_json())
+    return history
+
+
+def restore_model(model: keras.Model, checkpoint: Checkpoint) -> None:
+    """Set weights and optimizer, all or nothing; metrics and callbacks are left."""
+    _require_model(model)
+    backend = get_backend()
+    saved = record.read(checkpoint, backend)
+    if model.built and model.optimizer is not None and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+    def relevant(name: str) -> bool:
+        return not name.startswith("metrics.")
+
+    live = [leaf for leaf in state.leaves(model) if relevant(leaf.name)]
+    layout = [v for v in saved.run["variables"] if relevant(v["name"])]
+    found = state.differences(layout, live)
+    if found:
+        raise CheckpointMismatchError(
+            describe(
+                f"{checkpoint.path} is of another model, or this one is not built yet. "
+                "Nothing was changed.",
+                "\n  " + "\n  ".join(found),
+                "Use the same model, and build it (call it on a batch) first.",
+            )
+        )
+    for old, leaf in zip(layout, live, strict=True):
+        backend.assign(leaf.target, saved.tensors[old["name"]])
+
+
+def _require_model(model: Any) -> None:
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            describe(
+                "resilient.fit trains a keras.Model.",
+                f"{type(model).__module__}.{type(model).__qualname__}",
+                f"Pass a model of Keras (the {keras_internals.BACKEND} backend is on).",
+            )
+        )

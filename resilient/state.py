@@ -1,0 +1,171 @@
+"""What a model's state is: every tensor that a training step may change.
+
+Four groups, as Keras names them (trainable, non_trainable, optimizer, metrics), and
+``extra``: what hangs on the model or a layer as an attribute and is in none of them
+(a second optimizer, seed generators, raw backend variables, torch buffers).
+
+Tensors are matched by structure (group, order, shape, dtype). Paths are for messages
+only: Keras's automatic names differ from one process to the next.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from resilient import keras_internals
+
+GROUPS = ("trainable", "non_trainable", "optimizer", "metrics")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One tensor of the state.
+
+    Attributes:
+        name: Unique, made of letters, digits, ``_``, ``-`` and ``.``.
+        path: What Keras or the attribute is called, for messages.
+        shape: Static shape.
+        dtype: Name of the dtype.
+        target: The live variable or buffer.
+        slot: Group and index, where JAX keeps the value while ``fit`` runs.
+    """
+
+    name: str
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    target: Any
+    slot: tuple[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "path": self.path,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+        }
+
+
+def leaves(model: keras.Model) -> list[Leaf]:
+    """Every tensor of the model's state, in a stable order, each once."""
+    seen: set[int] = set()
+    found = []
+    for group in GROUPS:
+        for index, variable in enumerate(_group(model, group)):
+            if _new(variable, seen):
+                found.append(_leaf(group, index, variable.path, variable))
+    for index, (path, target) in enumerate(_extras(model)):
+        if _new(target, seen):
+            found.append(_leaf("extra", index, path, target))
+    return found
+
+
+def live_tensors(model: keras.Model, state: list[Leaf]) -> dict[str, Any]:
+    """The current values of ``state``, by name, where they are now.
+
+    On JAX ``fit`` holds them outside the variables between two synchronisations;
+    reading them there spares a forced synchronisation.
+    """
+    held: Mapping[str, Any] = getattr(model, "_jax_state", None) or {}
+    if getattr(model, "_jax_state_synced", True):
+        held = {}
+    tensors = {}
+    for leaf in state:
+        group, index = leaf.slot
+        values = held.get(f"{group}_variables")
+        tensors[leaf.name] = leaf.target if values is None else values[index]
+    return tensors
+
+
+def differences(saved: list[dict[str, Any]], live: list[Leaf]) -> list[str]:
+    """How the saved tensors' layout differs from the live one; empty if it does not."""
+    found = []
+    for group in (*GROUPS, "extra"):
+        theirs = [s for s in saved if s["name"].startswith(f"{group}.")]
+        ours = [leaf for leaf in live if leaf.name.startswith(f"{group}.")]
+        if len(theirs) != len(ours):
+            found.append(
+                f"{group} variables: the checkpoint has {len(theirs)}, "
+                f"this model has {len(ours)}"
+            )
+        for old, new in zip(theirs, ours, strict=False):
+            if (tuple(old["shape"]), old["dtype"]) != (new.shape, new.dtype):
+                found.append(
+                    f"{group} variable {new.path}: the checkpoint has {old['path']} "
+                    f"{tuple(old['shape'])} {old['dtype']}, "
+                    f"this model has {new.shape} {new.dtype}"
+                )
+    return found
+
+
+def matches(saved: list[dict[str, Any]], live: list[Leaf]) -> bool:
+    return not differences(saved, live)
+
+
+def _group(model: keras.Model, group: str) -> list[Any]:
+    if group == "optimizer":
+        return list(model.optimizer.variables) if model.optimizer is not None else []
+    return list(getattr(model, f"{group}_variables"))
+
+
+def _leaf(group: str, index: int, path: str, target: Any) -> Leaf:
+    safe = re.sub(r"[^A-Za-z0-9_.-]", "_", path.replace("/", "."))
+    dtype = getattr(target.dtype, "name", None) or str(target.dtype)
+    return Leaf(
+        name=f"{group}.{index:04d}.{safe}",
+        path=path,
+        shape=tuple(int(d) for d in target.shape),
+        dtype=dtype.removeprefix("torch."),
+        target=target,
+        slot=(group, index),
+    )
+
+
+def _new(variable: Any, seen: set[int]) -> bool:
+    """Whether a variable was not met yet, as itself or as its backend's tensor."""
+    tensor = getattr(variable, "_value", None)
+    keys = {id(variable)} | ({id(tensor)} if tensor is not None else set())
+    known = bool(keys & seen)
+    seen |= keys
+    return not known
+
+
+def _extras(model: keras.Model) -> Iterator[tuple[str, Any]]:
+    """Variables that hang on the model or one of its layers."""
+    for number, layer in enumerate(model._flatten_layers()):
+        prefix = "" if layer is model else f"layer{number}_{type(layer).__name__}/"
+        for name in sorted(vars(layer)):
+            for value in _flat(vars(layer)[name]):
+                for variable in _variables(value):
+                    yield f"{prefix}{name}", variable
+        if keras_internals.BACKEND == "torch":
+            # Wrapped torch modules: buffers are not Keras variables, and
+            # model.named_buffers() is empty since layers are no torch submodules.
+            for kind in (layer.named_buffers, layer.named_parameters):
+                for name, tensor in kind():
+                    yield f"{prefix}{name}", tensor
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, (list, tuple)):
+        return [v for item in value for v in _flat(item)]
+    if isinstance(value, dict):
+        return [v for item in value.values() for v in _flat(item)]
+    return [value]
+
+
+def _variables(value: Any) -> list[Any]:
+    if isinstance(value, keras.optimizers.Optimizer):
+        return list(value.variables) if value.built else []
+    if isinstance(value, keras.random.SeedGenerator):
+        return [value.state]
+    if isinstance(value, keras.metrics.Metric):
+        return list(value.variables)
+    if isinstance(value, keras.Variable):
+        return [value]
+    if keras_internals.is_backend_variable(value):
+        return [value]
+    return []
