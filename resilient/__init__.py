@@ -17,6 +17,7 @@ from resilient.errors import (
     ResilientError,
 )
 from resilient.fit import ResilientFit, fit
+from resilient.fit import ResilientFit, fit
 from resilient.policies import best, every, latest
 
 __all__ = [
@@ -31,9 +32,11 @@ __all__ = [
     "NotSupportedError",
     "ResilientError",
     "ResilientFit",
+    "ResilientFit",
     "__version__",
     "best",
     "every",
+    "fit",
     "fit",
     "latest",
 ]
