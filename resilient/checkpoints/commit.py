@@ -10,6 +10,7 @@ Every failure of the file system, however the writing library dresses it up, is 
 ``CheckpointWriteError``. Other errors of the writing function pass unchanged.
 """
 
+import contextlib
 import errno
 import os
 import shutil
@@ -183,5 +184,6 @@ def _publish(staging: Path, step: int) -> Path:
     layout.sync(directory)
     if former is not None:
         # What is left of it, `recover` deletes: the commit has succeeded.
-        shutil.rmtree(former, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            delete(former)
     return committed

@@ -9,7 +9,6 @@ pretend that there never was anything.
 import contextlib
 import logging
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -187,7 +186,8 @@ class Store:
         commit.recover(self.directory)
         stale = layout.staging_paths(self.directory)
         for path in stale:
-            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                commit.delete(path)
         return stale
 
     def _path(self, step: int) -> Path:

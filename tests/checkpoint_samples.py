@@ -1,0 +1,115 @@
+"""Small checkpoints with known bytes, and ways to fail while saving them."""
+
+import builtins
+import contextlib
+import os
+import random
+from pathlib import Path
+
+from resilient.checkpoints.store import Store
+from resilient.progress import Progress
+
+# Everything through which a commit or a prune changes the disk.
+DISK_CALLS = "mkdir open fsync rename replace unlink rmdir truncate".split()  # noqa: SIM905
+
+FILES = (
+    "variables/weights.bin",
+    "variables/index.json",
+    "data/process-0-of-1.json",
+    "run.json",
+)
+
+
+def contents(step, version=0):
+    """Bytes of every file of the sample checkpoint of a step."""
+    generator = random.Random(f"{step}-{version}")
+    return {name: generator.randbytes(20_000 + len(name)) for name in FILES}
+
+
+def writer(step, version=0):
+    """A `write` for `Store.commit`."""
+
+    def write(staging):
+        for name, data in contents(step, version).items():
+            path = Path(staging, name)
+            if not path.parent.is_dir():
+                path.parent.mkdir()
+            path.write_bytes(data)
+
+    return write
+
+
+def save(store, step, *, version=0, metrics=None, finished=False):
+    """Commit the sample checkpoint of a step, ten steps an epoch."""
+    return store.commit(
+        Progress(step, step // 10, step % 10),
+        writer(step, version),
+        metrics=metrics or {},
+        finished=finished,
+        environment={"keras": "3.15.1"},
+    )
+
+
+def filled(directory, *steps):
+    """A store with the sample checkpoints of these steps."""
+    store = Store(directory)
+    store.directory.mkdir(exist_ok=True)
+    for step in steps:
+        save(store, step)
+    return store
+
+
+def holds(checkpoint, version=0):
+    """Whether a checkpoint has the bytes of its step's sample."""
+    return all(
+        (checkpoint.path / name).read_bytes() == data
+        for name, data in contents(checkpoint.step, version).items()
+    )
+
+
+def steps(store):
+    return [checkpoint.step for checkpoint in store.checkpoints()]
+
+
+def leftovers(directory):
+    """Names in a checkpoint directory that only an unfinished change leaves there."""
+    return [
+        name for name in os.listdir(directory) if ".tmp-" in name or ".old-" in name
+    ]
+
+
+@contextlib.contextmanager
+def before_disk_calls(action):
+    """Call `action(name)` before each call that may change the disk."""
+    originals = {name: getattr(os, name) for name in DISK_CALLS}
+    opened = builtins.open
+
+    def around(name, call):
+        def wrapped(*arguments, **keywords):
+            action(name)
+            return call(*arguments, **keywords)
+
+        return wrapped
+
+    try:
+        builtins.open = around("builtins.open", opened)
+        for name, call in originals.items():
+            setattr(os, name, around(name, call))
+        yield
+    finally:
+        builtins.open = opened
+        for name, call in originals.items():
+            setattr(os, name, call)
+
+
+def at_call(number, act):
+    """An action that acts at the n-th call, counted from 1, and counts all."""
+    count = 0
+
+    def action(name):
+        nonlocal count
+        count += 1
+        if count == number:
+            act(name)
+
+    return action
