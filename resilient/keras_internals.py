@@ -49,6 +49,7 @@ __all__ = [
     "can_convert_arrays",
     "changes",
     "global_seed_generator_state",
+    "is_backend_variable",
     "require_known_keras",
     "set_global_seed_generator_state",
     "trainer_module",
@@ -85,12 +86,23 @@ def backend_epoch_iterator() -> Any:
     return getattr(trainer_module, EPOCH_ITERATOR)
 
 
+def is_backend_variable(value: Any) -> bool:
+    """Whether ``value`` is a raw ``tf.Variable``, which Keras does not track."""
+    if BACKEND != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return isinstance(value, tf.Variable)
+
+
 def global_seed_generator_state() -> np.ndarray | None:
     """State of Keras's global seed generator, or None where none was made yet."""
     generator = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
     if generator is None:
         return None
-    return np.asarray(keras.ops.convert_to_numpy(generator.state))
+    state = generator.state
+    # Not `convert_to_numpy`, which numpy 2.4 warns about on TensorFlow and torch.
+    return np.array([int(state[0]), int(state[1])], dtype=state.dtype)
 
 
 def set_global_seed_generator_state(state: np.ndarray | None) -> None:

@@ -79,7 +79,7 @@ class TensorFlowArrays(SeekableArrays):
             batch_size=self._batch_size,
             shuffle=self._shuffle,
         )
-        return np.concatenate([np.asarray(b[0]) for b in plain.get_tf_dataset()])
+        return np.concatenate([np.asarray(b) for b in plain.get_tf_dataset()])
 
     def get_tf_dataset(self) -> Any:
         """Keras's pipeline, with the indices from our variables."""
