@@ -14,8 +14,9 @@ import sys
 
 from checkpoint_samples import at_call, before_disk_calls, save
 
+from resilient.checkpoints.lock import DirectoryLock
 from resilient.checkpoints.store import Store
-from resilient.errors import CheckpointWriteError
+from resilient.errors import CheckpointWriteError, DirectoryInUseError
 from resilient.policies import latest
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -103,3 +104,35 @@ def save_without_permission(directory):
             sys.exit(1)
     assert store.newest_good(lambda *_: sys.exit(2)).step == 20
     sys.exit(17)
+
+
+def hold_lock(directory, ready, end):
+    with DirectoryLock(directory):
+        ready.set()
+        end.wait()
+
+
+def try_lock(directory):
+    """Exits with 17 if another has the lock."""
+    try:
+        DirectoryLock(directory).acquire()
+    except DirectoryInUseError:
+        sys.exit(17)
+
+
+def hold_and_fork(directory, alive, end):
+    """Forks a child while holding the lock; with pipes, dies and leaves it behind."""
+    lock = DirectoryLock(directory)
+    lock.acquire()
+    if os.fork() == 0:
+        lock.release()
+        if alive is not None:
+            alive.send(os.getpid())
+            end.recv()
+            alive.send("ended")
+        os._exit(0)
+    if alive is not None:
+        kill_me()
+    os.wait()
+    if in_child(try_lock, directory) != 17:
+        sys.exit(1)

@@ -9,6 +9,9 @@ from pathlib import Path
 from resilient.checkpoints.store import Store
 from resilient.progress import Progress
 
+# In memory where there is such a place: what is killed there did not ask the disk.
+RAM = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
 # Everything through which a commit or a prune changes the disk.
 DISK_CALLS = "mkdir open fsync rename replace unlink rmdir truncate".split()  # noqa: SIM905
 
@@ -113,3 +116,19 @@ def at_call(number, act):
             act(name)
 
     return action
+
+
+def usable(directory, *, newest):
+    """The directory resumes at one of these steps, with its bytes, and can be saved."""
+    store = Store(directory)
+    store.remove_stale_staging()
+    reports = []
+    good = store.newest_good(lambda *what: reports.append(what))
+    assert reports == [], "a kill never leaves what looks like damage"
+    assert leftovers(directory) == []
+    assert (good and good.step) in newest
+    for step in steps(store):
+        assert any(holds(store.get(step), version) for version in (0, 1))
+    save(store, 40)
+    assert holds(store.newest_good())
+    return good

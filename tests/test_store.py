@@ -262,47 +262,6 @@ def test_links_in_staging_are_refused(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_the_directory_stays_the_same_when_the_script_changes_its_own(
-    tmp_path, monkeypatch
-):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "runs").mkdir()
-    monkeypatch.chdir(tmp_path)
-    store = Store("runs")
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    save(store, 10)
-    assert os.listdir(tmp_path / "runs") == ["step-00000010"]
-
-
-def test_a_home_directory_is_expanded(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert Store("~/runs").directory == tmp_path / "runs"
-
-
-@pytest.mark.parametrize("url", ["gs://bucket/run", "s3://b", Path("hdfs://x/y")])
-def test_a_url_is_refused_for_now(url):
-    with pytest.raises(NotSupportedError, match="local paths only for now"):
-        Store(url)
-
-
-@pytest.mark.parametrize("path", ["", "  ", "a\0b"])
-def test_a_path_that_is_no_name_is_refused(path):
-    with pytest.raises(ValueError, match="checkpoint_dir="):
-        Store(path)
-
-
-@pytest.mark.parametrize("path", [None, 3, b"runs"])
-def test_something_else_than_a_path_is_refused(path):
-    with pytest.raises(TypeError, match="checkpoint_dir="):
-        Store(path)
-
-
-def test_a_path_of_a_file_is_refused(tmp_path):
-    (tmp_path / "file").write_text("precious")
-    with pytest.raises(NotADirectoryError, match="checkpoint_dir="):
-        Store(tmp_path / "file")
-
-
 def test_a_checkpoint_of_a_later_schema_is_refused_and_left_alone(tmp_path):
     """It is not damaged: falling back behind it would lose work."""
     import xxhash

@@ -79,6 +79,7 @@ class Store:
                 return Checkpoint.read(self._path(step))
             reason = "; ".join(problems)
             failed[self._quarantine(step, "damaged", reason)] = reason
+            self._settled = False
             if report is not None:
                 report(layout.committed_name(step), reason)
         for entry in quarantine.entries(self.directory):
