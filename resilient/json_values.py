@@ -231,8 +231,8 @@ def _decode_instance(data: JSON, arrays: Mapping[str, np.ndarray]) -> Any:
 
 def _encode_tensor(value: Any, place: _Place) -> JSON:
     keras = sys.modules.get("keras")
-    if keras is None or not keras.ops.is_tensor(value):
-        raise NotEncodable(place.path, value)
+    if keras is None or not keras.ops.is_tensor(value) or hasattr(value, "assign"):
+        raise NotEncodable(place.path, value)  # a variable is more than its tensor
     try:
         array = np.asarray(keras.ops.convert_to_numpy(value))
     except Exception as error:  # symbolic tensors, PRNG keys: each backend its own

@@ -29,10 +29,13 @@ def is_plain(cls: type) -> bool:
     if issubclass(cls, type) or vars(object)["__new__"] is not cls.__new__:
         return False
     bases = [base for base in cls.__mro__ if base.__name__ not in _TRANSPARENT]
-    return bool(bases) and not any(
-        top_module(base) in sys.stdlib_module_names or top_module(base) in _FOREIGN
-        for base in bases
-    )
+    return bool(bases) and not any(map(is_foreign, bases))
+
+
+def is_foreign(cls: type) -> bool:
+    """Whether the class is the standard library's, Keras's or a backend's."""
+    module = top_module(cls)
+    return module in sys.stdlib_module_names or module in _FOREIGN
 
 
 def attributes(value: object) -> dict[str, Any]:
