@@ -1,0 +1,792 @@
+"""Callbacks know in a new process what they knew in the one before."""
+
+import collections
+import csv
+import dataclasses
+import json
+import logging
+import random
+import threading
+from typing import ClassVar
+
+import keras
+import numpy as np
+import pytest
+
+from resilient.callbacks import CallbackStates, monitored
+from resilient.errors import CheckpointMismatchError, NotExactWarning, NotSupportedError
+
+# Keras on NumPy 2 (keras.Variable.__array__).
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
+
+LOGS = [3.0, 2.0, 2.5, 2.25, 1.0, 1.5]
+
+
+def begin(callbacks, model=None):
+    """What ``fit`` does before the first epoch."""
+    for callback in callbacks:
+        callback.set_params({"verbose": 0, "epochs": 6, "steps": 4})
+        callback.set_model(model or small_model())
+        callback.on_train_begin()
+    return CallbackStates(callbacks)
+
+
+def small_model():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def epoch(callbacks, number, loss=None):
+    """One epoch of a ``fit``, without a model that learns."""
+    for callback in callbacks:
+        callback.on_epoch_begin(number)
+    batches(callbacks, 0, 4)
+    for callback in callbacks:
+        callback.on_epoch_end(number, {"loss": LOGS[number] if loss is None else loss})
+
+
+def batches(callbacks, first, last):
+    for batch in range(first, last):
+        for callback in callbacks:
+            callback.on_train_batch_begin(batch)
+            callback.on_train_batch_end(batch, {"loss": 1 / (batch + 1)})
+
+
+def saved(states):
+    """A capture as the next process reads it."""
+    arrays = {}
+    text = json.dumps(states.capture(arrays))
+    return json.loads(text), {name: array.copy() for name, array in arrays.items()}
+
+
+def known(callback):
+    """All attributes but those that Keras sets for each fit, comparable."""
+    return {
+        key: value.tolist() if isinstance(value, np.ndarray) else value
+        for key, value in vars(callback).items()
+        if key not in ("_model", "model", "params")
+    }
+
+
+class Mine(keras.callbacks.Callback):
+    """A callback as users write them: attributes set by ``setup``."""
+
+    def __init__(self, **attributes):
+        super().__init__()
+        vars(self).update(attributes)
+
+
+def resumed(make, change):
+    """A callback changed after a start, and one of a new process, restored."""
+    first = make()
+    states = begin([first])
+    change(first)
+    second = make()
+    begin([second]).restore(*saved(states))
+    return first, second
+
+
+# Every callback of Keras ----------------------------------------------------------
+
+
+def decayed(number, rate):
+    return rate * 0.9
+
+
+def nothing(number, logs):
+    pass
+
+
+def keras_callbacks(tmp_path):
+    ends = keras.callbacks
+    return [
+        ends.EarlyStopping(monitor="loss", patience=2, min_delta=0.01),
+        ends.EarlyStopping(monitor="loss", patience=5, start_from_epoch=1),
+        ends.ReduceLROnPlateau(monitor="loss", patience=1, cooldown=1, factor=0.5),
+        ends.LearningRateScheduler(decayed),
+        ends.ModelCheckpoint(
+            str(tmp_path / "b.weights.h5"),
+            monitor="loss",
+            save_best_only=True,
+            save_weights_only=True,
+        ),
+        ends.ModelCheckpoint(
+            str(tmp_path / "n.weights.h5"),
+            monitor="loss",
+            save_weights_only=True,
+            save_freq=3,
+        ),
+        ends.TerminateOnNaN(),
+        ends.SwapEMAWeights(),
+        ends.BackupAndRestore(str(tmp_path / "backup")),
+        ends.RemoteMonitor(headers={"a": "b"}),
+        ends.LambdaCallback(on_epoch_end=nothing),
+        ends.History(),
+    ]
+
+
+def without_requests(callbacks):
+    """Drive all but the one that would talk to a server."""
+    return [c for c in callbacks if not isinstance(c, keras.callbacks.RemoteMonitor)]
+
+
+@pytest.mark.parametrize("epochs", range(5))
+def test_every_callback_of_keras_continues_after_any_epoch(tmp_path, epochs):
+    alone = keras_callbacks(tmp_path)
+    begin(alone)
+    for number in range(5):
+        epoch(without_requests(alone), number)
+
+    killed = keras_callbacks(tmp_path)
+    states = begin(killed)
+    for number in range(epochs):
+        epoch(without_requests(killed), number)
+    found = saved(states)
+    assert states.uncaptured() == []
+
+    again = keras_callbacks(tmp_path)
+    begin(again).restore(*found)
+    for number in range(epochs, 5):
+        epoch(without_requests(again), number)
+    for expected, actual in zip(alone, again, strict=True):
+        assert known(actual) == known(expected)
+
+
+@pytest.mark.parametrize("batch", range(1, 4))
+def test_model_checkpoint_counts_batches_across_a_resume(tmp_path, batch):
+    def make():
+        return keras.callbacks.ModelCheckpoint(
+            str(tmp_path / "{epoch}-{batch}.weights.h5"),
+            monitor="loss",
+            save_weights_only=True,
+            save_freq=3,
+        )
+
+    first = make()
+    states = begin([first])
+    epoch([first], 0)
+    first.on_epoch_begin(1)
+    batches([first], 0, batch)
+    found = saved(states)
+    files = set(tmp_path.iterdir())
+    batches([first], batch, 4)
+    expected = {path.name for path in set(tmp_path.iterdir()) - files}
+    for path in set(tmp_path.iterdir()) - files:
+        path.unlink()
+
+    second = make()
+    states = begin([second])
+    states.restore(*found)
+    second.on_epoch_begin(1)
+    states.restore(*found)
+    batches([second], batch, 4)
+    assert {path.name for path in set(tmp_path.iterdir()) - files} == expected
+    assert known(second) == known(first)
+
+
+def test_model_checkpoint_keeps_a_better_model_after_a_resume(tmp_path):
+    path = tmp_path / "best.weights.h5"
+
+    def make():
+        return keras.callbacks.ModelCheckpoint(
+            str(path), monitor="loss", save_best_only=True, save_weights_only=True
+        )
+
+    first = make()
+    states = begin([first])
+    epoch([first], 0, loss=1.0)
+    best = path.read_bytes()
+    second = make()
+    begin([second]).restore(*saved(states))
+    epoch([second], 1, loss=2.0)
+    assert path.read_bytes() == best
+    epoch([second], 2, loss=0.5)
+    assert path.read_bytes() != best
+
+
+def test_early_stopping_keeps_its_best_weights():
+    def make():
+        return keras.callbacks.EarlyStopping(monitor="loss", restore_best_weights=True)
+
+    model = keras.Sequential([keras.Input((40,)), keras.layers.Dense(20)])
+    model.compile("sgd", "mse")
+    first = make()
+    states = begin([first], model)
+    epoch([first], 0)
+    best = [weight.copy() for weight in model.get_weights()]
+    found, arrays = saved(states)
+    assert set(arrays) == {"callbacks.0.best_weights.0"}
+    model.set_weights([weight + 1 for weight in best])
+
+    second = make()
+    begin([second], model).restore(found, arrays)
+    second.on_train_end()
+    for expected, actual in zip(best, model.get_weights(), strict=True):
+        assert actual.tobytes() == expected.tobytes()
+
+
+def test_history_is_the_whole_runs():
+    first = keras.callbacks.History()
+    states = begin([first])
+    for number in range(3):
+        epoch([first], number, loss=1 / (number + 3))
+    second = keras.callbacks.History()
+    held = second.history
+    begin([second]).restore(*saved(states))
+    epoch([second], 3, loss=float("nan"))
+    assert second.epoch == [0, 1, 2, 3]
+    assert second.history["loss"][:3] == [1 / 3, 1 / 4, 1 / 5]
+    assert held is second.history
+
+
+def test_the_progress_bar_goes_on_within_the_epoch(capsys):
+    def make():
+        bar = keras.callbacks.ProgbarLogger()
+        bar.set_params({"verbose": 1, "epochs": 2, "steps": 4})
+        bar.on_train_begin()
+        return bar, CallbackStates([bar])
+
+    first, states = make()
+    first.on_epoch_begin(0)
+    batches([first], 0, 2)
+    first.progbar._start -= 100.0
+    found = saved(states)
+    batches([first], 2, 4)
+
+    second, states = make()
+    states.restore(*found)
+    second.on_epoch_begin(0)
+    states.restore(*found)
+    assert second.seen == 2
+    batches([second], 2, 4)
+    assert second.progbar._values == first.progbar._values
+    assert abs(second.progbar._start - first.progbar._start) < 50
+    second.on_epoch_end(0, {"loss": 1.0})
+    assert "4/4" in capsys.readouterr().out
+
+
+# CSVLogger -------------------------------------------------------------------------
+
+
+def csv_logger(path, append):
+    callback = keras.callbacks.CSVLogger(str(path), append=append, separator=";")
+    return callback, begin([callback])
+
+
+@pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("before", [None, "", "epoch;loss\n7;1.0\n"])
+@pytest.mark.parametrize("epochs", range(4))
+@pytest.mark.parametrize("lost", [0, 1])
+def test_csv_file_ends_as_the_uninterrupted_runs(
+    tmp_path, append, before, epochs, lost
+):
+    path = tmp_path / "log.csv"
+
+    def start():
+        if before is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_text(before)
+
+    start()
+    alone, _ = csv_logger(path, append)
+    for number in range(4):
+        epoch([alone], number)
+    alone.on_train_end()
+    expected = path.read_bytes()
+
+    start()
+    killed, states = csv_logger(path, append)
+    for number in range(epochs):
+        epoch([killed], number)
+    found = saved(states)
+    for number in range(epochs, min(epochs + lost, 4)):
+        epoch([killed], number)  # rows after the last checkpoint
+    killed.csv_file.close()
+
+    again, states = csv_logger(path, append)
+    states.restore(*found)
+    states.restore(*found)
+    for number in range(epochs, 4):
+        epoch([again], number)
+    again.on_train_end()
+    assert path.read_bytes() == expected
+    alone, again = known(alone), known(again)
+    assert alone.pop("csv_file").closed
+    assert again.pop("csv_file").closed
+    assert again == alone
+
+
+def test_a_new_csv_file_name_gets_the_rows_so_far(tmp_path):
+    first, states = csv_logger(tmp_path / "a.csv", append=False)
+    epoch([first], 0)
+    second, others = csv_logger(tmp_path / "b.csv", append=False)
+    others.restore(*saved(states))
+    epoch([second], 1)
+    with open(tmp_path / "b.csv", newline="") as file:
+        rows = list(csv.reader(file, delimiter=";"))
+    assert [row[0] for row in rows] == ["epoch", "0", "1"]
+    for callback in (first, second):
+        callback.csv_file.close()
+
+
+def test_a_csv_file_above_the_limit_is_named_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("resilient.callback_files.CSV_LIMIT", 10)
+    callback, states = csv_logger(tmp_path / "a.csv", append=False)
+    epoch([callback], 0)
+    with pytest.warns(NotExactWarning, match=r"a\.csv.*more than 10"):
+        found = saved(states)
+    assert found[0][0]["special"] is None
+    saved(states)
+    callback.csv_file.close()
+
+
+def test_many_rows_travel_beside_the_json(tmp_path):
+    callback, states = csv_logger(tmp_path / "a.csv", append=False)
+    for number in range(200):
+        epoch([callback], number, loss=1.0)
+    _, arrays = saved(states)
+    assert (
+        bytes(arrays["callbacks.0.special.content"])
+        == (tmp_path / "a.csv").read_bytes()
+    )
+    callback.csv_file.close()
+
+
+# Callbacks of users ------------------------------------------------------------------
+
+
+def test_changed_configuration_in_the_script_is_not_overwritten():
+    first = keras.callbacks.EarlyStopping(monitor="loss", patience=2)
+    states = begin([first])
+    epoch([first], 0)
+    epoch([first], 1, loss=9.0)
+    second = keras.callbacks.EarlyStopping(monitor="loss", patience=7, verbose=1)
+    begin([second]).restore(*saved(states))
+    assert (second.patience, second.verbose) == (7, 1)
+    assert (second.wait, second.best) == (1, 3.0)
+
+
+def test_attributes_of_many_types_come_back():
+    values = {
+        "counter": collections.Counter("abc"),
+        "window": collections.deque([1.0, 2.0], maxlen=2),
+        "confusion": np.arange(4.0),
+        "large": np.arange(10_000.0),
+        "seen": {1, 2},
+        "nothing": None,
+        "same": 1,
+    }
+    first, second = resumed(
+        lambda: Mine(counter=None, same=1, seen=set()),
+        lambda callback: vars(callback).update(values),
+    )
+    assert known(second) == known(first)
+    assert second.window.maxlen == 2
+
+
+def test_a_deleted_attribute_is_deleted_again():
+    _, second = resumed(lambda: Mine(a=1, b=2), lambda callback: delattr(callback, "a"))
+    assert not hasattr(second, "a")
+    assert second.b == 2
+
+
+def test_an_int_that_becomes_a_float_or_bool_is_a_change():
+    def change(callback):
+        callback.a, callback.b, callback.c = 1.0, True, -0.0
+
+    _, second = resumed(lambda: Mine(a=1, b=1, c=0.0), change)
+    assert [type(v) for v in (second.a, second.b)] == [float, bool]
+    assert str(second.c) == "-0.0"
+
+
+def test_what_was_changed_in_place_is_restored_in_place():
+    """Others may hold the same list, dict, array or generator."""
+
+    def make():
+        return Mine(
+            losses=[],
+            by_name={},
+            sums=np.zeros(3),
+            large=np.zeros(1000),
+            random=random.Random(1),
+            numpy=np.random.default_rng(1),
+            rebound=[0],
+        )
+
+    def change(callback):
+        callback.losses.append(1.0)
+        callback.by_name["a"] = 1
+        callback.sums += 1
+        callback.large += 1
+        callback.random.random()
+        callback.numpy.random()
+        callback.rebound = [1]
+
+    first = make()
+    states = begin([first])
+    change(first)
+    second = make()
+    held = dict(vars(second))
+    begin([second]).restore(*saved(states))
+    same = {key for key in held if vars(second)[key] is held[key] and key[0] != "_"}
+    assert same - {"params"} == set(held) - {"rebound", "_model", "params"}
+    assert held["rebound"] == [0]
+    assert second.losses == [1.0]
+    assert second.large.all()
+    assert second.random.random() == first.random.random()
+    assert second.numpy.random() == first.numpy.random()
+
+
+def test_restoring_twice_undoes_what_happened_in_between():
+    """In mid-epoch, on_epoch_begin runs between the two."""
+    first = Mine(losses=[], position=0, kept=5, big=np.zeros(1000))
+    states = begin([first])
+    first.losses.extend([1.0, 2.0])
+    first.position = 3
+    found = saved(states)
+
+    second = Mine(losses=[], position=0, kept=5, big=np.zeros(1000))
+    states = begin([second])
+    states.restore(*found)
+    second.losses.clear()
+    second.position, second.kept, second.extra = 0, 6, "new"
+    del second.big
+    with pytest.warns(NotExactWarning, match="big: its first content was not kept"):
+        states.restore(*found)
+    assert second.losses == [1.0, 2.0]
+    assert (second.position, second.kept) == (3, 5)
+    assert not hasattr(second, "extra")
+
+
+def test_lists_on_the_class_are_state_too():
+    def make():
+        class Counting(keras.callbacks.Callback):
+            losses: ClassVar[list] = []
+            names = ("a",)
+
+        return Counting()
+
+    _, second = resumed(make, lambda callback: callback.losses.append(2.0))
+    assert type(second).losses == [2.0]
+    assert "losses" not in vars(second)
+
+
+def test_own_state_dict_is_used_instead_of_attributes():
+    class Own(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.total, self.scratch = 0, 0
+
+        def state_dict(self):
+            return {"total": self.total, "weights": np.full(1000, self.total)}
+
+        def load_state_dict(self, state):
+            assert state["weights"].shape == (1000,)
+            self.total = state["total"]
+
+    def change(callback):
+        callback.total, callback.scratch = 3, 9
+
+    _, second = resumed(Own, change)
+    assert (second.total, second.scratch) == (3, 0)
+
+
+def test_a_state_dict_that_cannot_be_kept_is_an_error_that_names_the_callback():
+    class Own(keras.callbacks.Callback):
+        def state_dict(self):
+            return {"file": object()}
+
+        def load_state_dict(self, state):
+            raise AssertionError
+
+    states = begin([Own()])
+    with pytest.raises(NotSupportedError, match=r"Own[\s\S]*file"):
+        states.capture({})
+
+
+@dataclasses.dataclass
+class Meter:
+    total: float = 0.0
+    seen: list = dataclasses.field(default_factory=list)
+    callback: object = None
+
+
+class Linked:
+    def __init__(self, values):
+        self.values = values
+        self.lock = threading.Lock()
+        self.me = self
+        self.inner = Meter()
+
+
+def test_plain_objects_are_restored_in_place():
+    def make():
+        return Mine(meter=Meter(), linked=Linked([1]))
+
+    first = make()
+    states = begin([first])
+    first.meter.total = 2.0
+    first.meter.seen.append(1)
+    first.linked.values.append(2)
+    first.linked.inner.total = 4.0
+    second = make()
+    meter, linked = second.meter, second.linked
+    begin([second]).restore(*saved(states))
+    assert second.meter is meter
+    assert (meter.total, meter.seen) == (2.0, [1])
+    assert second.linked is linked
+    assert linked.values == [1, 2]
+    assert linked.inner.total == 4.0
+    assert linked.me is linked
+    assert states.uncaptured() == []
+
+
+def test_plain_objects_made_later_are_made_again():
+    def change(callback):
+        callback.records.append(Meter(1.0, [2]))
+        callback.latest = Meter(3.0)
+
+    first, second = resumed(lambda: Mine(records=[]), change)
+    assert second.records == first.records
+    assert second.latest == Meter(3.0)
+
+
+def test_objects_that_refer_to_callbacks_and_each_other_are_captured_once():
+    def make():
+        meter = Meter()
+        one, two = Mine(meter=meter), Mine(meter=meter)
+        meter.callback = one
+        one.other, two.other = two, one
+        return [one, two]
+
+    first = make()
+    states = begin(first)
+    first[0].meter.total = 5.0
+    second = make()
+    again = begin(second)
+    for _ in range(2):
+        again.restore(*saved(states))
+        assert second[0].meter is second[1].meter
+        assert second[1].meter.total == 5.0
+        second[0].meter.total = 7.0
+    assert states.uncaptured() == []
+
+
+def test_callbacks_inside_a_callback_are_restored():
+    def make():
+        inner = keras.callbacks.EarlyStopping(monitor="loss", patience=3)
+        return Mine(inner=inner, several=[keras.callbacks.History(), Meter()])
+
+    def change(callback):
+        callback.inner.wait = 2
+        callback.several[0].history = {"loss": [1.0]}
+        callback.several[1].total = 3.0
+
+    _, second = resumed(make, change)
+    assert second.inner.wait == 2
+    assert second.several[0].history == {"loss": [1.0]}
+    assert second.several[1].total == 3.0
+
+
+def test_metrics_and_variables_of_a_callback_are_restored():
+    def make():
+        mean = keras.metrics.Mean()
+        average = keras.Variable(np.zeros((20, 20), "float32"))
+        teacher = keras.layers.Dense(2)
+        teacher.build((None, 3))
+        teacher.set_weights([np.ones((3, 2)), np.zeros(2)])
+        return Mine(mean=mean, average=average, teacher=teacher, all={"m": mean})
+
+    def change(callback):
+        callback.mean.update_state([1.0, 4.0])
+        callback.average.assign(np.ones((20, 20)))
+        callback.teacher.bias.assign([5.0, 6.0])
+
+    _, second = resumed(make, change)
+    assert float(second.mean.result()) == 2.5
+    assert keras.ops.convert_to_numpy(second.average).all()
+    assert keras.ops.convert_to_numpy(second.teacher.bias).tolist() == [5.0, 6.0]
+
+
+def test_parts_of_the_trained_model_are_left_to_the_model():
+    model = small_model()
+    callback = Mine(layer=model.layers[0], optimizer=model.optimizer, whole=model)
+    states = begin([callback], model)
+    model.layers[0].set_weights([np.ones((2, 1)), np.ones(1)])
+    found, arrays = saved(states)
+    assert found[0]["state"] is None
+    assert not arrays
+    assert states.uncaptured() == []
+
+
+class Stateful:
+    """Not plain: it owns a lock, and says itself what its state is."""
+
+    def __init__(self):
+        self.total, self.own = 0, object()
+
+    def state_dict(self):
+        return {"total": self.total}
+
+    def load_state_dict(self, state):
+        self.total = state["total"]
+
+
+def test_objects_with_state_dict_are_asked():
+    first, second = resumed(
+        lambda: Mine(tracker=Stateful()),
+        lambda callback: setattr(callback.tracker, "total", 4),
+    )
+    assert second.tracker.total == 4
+    assert begin([first]).uncaptured() == []
+
+
+def test_tensors_come_back_as_tensors():
+    first, second = resumed(
+        lambda: Mine(last=None),
+        lambda callback: setattr(callback, "last", keras.ops.ones((2, 3))),
+    )
+    assert type(second.last) is type(first.last)
+    assert keras.ops.convert_to_numpy(second.last).tolist() == [[1.0] * 3] * 2
+
+
+def test_what_cannot_be_captured_is_named_once():
+    class Odd(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.numbers = iter(range(3))
+            self.file = object()
+            self.inside = {"a": [1, (i for i in range(3))]}
+            self.function = lambda: None
+
+    callback = Odd()
+    states = begin([callback])
+    assert states.uncaptured() == [
+        "Odd.numbers (range_iterator)",
+        "Odd.file (object)",
+        "Odd.inside.a.1 (generator)",
+    ]
+    callback.function = lambda: 1
+    callback.late = object()
+    saved(states)
+    saved(states)
+    assert states.uncaptured()[3:] == ["Odd.function (function)", "Odd.late (object)"]
+
+
+def test_configuration_is_neither_captured_nor_named():
+    callback = Mine(
+        function=lambda: None,
+        method=small_model,
+        kind=dict,
+        module=json,
+        logger=logging.getLogger("x"),
+        lock=threading.Lock(),
+        loss=keras.losses.MeanSquaredError(),
+        schedule=keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.9),
+        functions=[lambda: None, print],
+        validation_data=object(),
+    )
+    states = begin([callback])
+    assert saved(states)[0][0]["state"] is None
+    assert states.uncaptured() == []
+
+
+def test_very_deep_chains_of_objects_are_named_not_followed():
+    top = meter = Meter()
+    for _ in range(30):
+        meter.callback = Linked([])
+        meter.callback.inner = Meter()
+        meter = meter.callback.inner
+    states = begin([Mine(top=top)])
+    assert any("inner" in name for name in states.uncaptured())
+
+
+def test_a_function_from_a_module_may_be_rebound():
+    _, second = resumed(
+        lambda: Mine(better=np.less),
+        lambda callback: setattr(callback, "better", np.greater),
+    )
+    assert second.better is np.greater
+
+
+# Whether a checkpoint fits ------------------------------------------------------------
+
+
+def test_equal_callbacks_do_not_differ(tmp_path):
+    states = begin(keras_callbacks(tmp_path))
+    assert states.differences(saved(states)[0]) == []
+
+
+def test_the_progress_bar_may_come_and_go():
+    plain, bar = [keras.callbacks.History()], keras.callbacks.ProgbarLogger
+    with_bar, without = begin([*plain, bar()]), begin(plain)
+    assert with_bar.differences(saved(without)[0]) == []
+    assert without.differences(saved(with_bar)[0]) == []
+    with_bar.restore(*saved(without))
+    without.restore(*saved(with_bar))
+    begin([bar(), *plain]).restore(*saved(with_bar))
+
+
+def test_differences_name_classes_and_positions():
+    one = keras.callbacks.EarlyStopping(monitor="loss")
+    two = keras.callbacks.ReduceLROnPlateau(monitor="loss")
+    states = begin([keras.callbacks.History(), one])
+    other = begin([keras.callbacks.History(), two])
+    (line,) = other.differences(saved(states)[0])
+    assert line == (
+        "callbacks: the checkpoint has EarlyStopping at position 2, "
+        "this run has ReduceLROnPlateau"
+    )
+    fewer = begin([keras.callbacks.History()])
+    (line,) = fewer.differences(saved(states)[0])
+    assert line == (
+        "callbacks: the checkpoint has 2 (History, EarlyStopping), "
+        "this run has 1 (History)"
+    )
+
+
+def test_another_order_of_callbacks_is_refused_and_nothing_is_touched():
+    first = [Mine(a=1), keras.callbacks.History()]
+    states = begin(first)
+    first[0].a = 2
+    second = [keras.callbacks.History(), Mine(a=1)]
+    with pytest.raises(CheckpointMismatchError, match="position 1"):
+        begin(second).restore(*saved(states))
+    assert second[1].a == 1
+
+
+def test_a_function_that_is_gone_is_refused_and_nothing_is_touched():
+    first = [Mine(a=1), Mine(better=np.less)]
+    states = begin(first)
+    first[0].a, first[1].better = 2, np.greater
+    found, arrays = saved(states)
+    text = json.dumps(found).replace("numpy:greater", "numpy:gone_since")
+    second = [Mine(a=1), Mine(better=np.less)]
+    with pytest.raises(CheckpointMismatchError, match="gone_since"):
+        begin(second).restore(json.loads(text), arrays)
+    assert second[0].a == 1
+
+
+# Metrics for the manifest -------------------------------------------------------------
+
+
+def test_monitored_keeps_single_numbers():
+    logs = {
+        "loss": np.float32(0.5),
+        "accuracy": 1,
+        "tensor": keras.ops.convert_to_tensor(2.0),
+        "nan": float("nan"),
+        "infinite": float("inf"),
+        "per_class": np.zeros(3),
+        "text": "x",
+        "nested": {"a": 1.0},
+    }
+    found = monitored(logs)
+    assert set(found) == {"loss", "accuracy", "tensor", "nan", "infinite"}
+    assert all(type(value) is float for value in found.values())
+    assert (found["loss"], found["accuracy"], found["tensor"]) == (0.5, 1.0, 2.0)
+    assert np.isnan(found["nan"])
+    assert np.isnan(found["infinite"])
+    assert monitored(None) == {}
