@@ -97,6 +97,18 @@ class Store:
             CorruptCheckpointError: If it does not verify; it stays where it is.
         """
         commit.recover(self.directory)
+        checkpoint = self.read(step)
+        if problems := checkpoint.verify():
+            raise self._damaged(step, problems)
+        return checkpoint
+
+    def read(self, step: int) -> Checkpoint:
+        """The checkpoint of a step from its manifest alone; changes nothing.
+
+        Raises:
+            CheckpointNotFoundError: If there is none.
+            CorruptCheckpointError: If its manifest cannot be read.
+        """
         steps = layout.committed_steps(self.directory)
         if step not in steps:
             available = ", ".join(map(str, steps)) or "no checkpoint at all"
@@ -107,10 +119,10 @@ class Store:
                     f"Choose one of the steps that are there: {available}.",
                 )
             )
-        if problems := self.problems(step):
-            failed = {self._path(step): "; ".join(problems)}
-            raise self._corrupt(f"The checkpoint of step {step} is damaged.", failed)
-        return Checkpoint.read(self._path(step))
+        try:
+            return Checkpoint.read(self._path(step))
+        except ManifestError as error:
+            raise self._damaged(step, [f"{layout.MANIFEST} {error}"]) from None
 
     def commit(
         self,
@@ -215,6 +227,10 @@ class Store:
             # A read-only directory can still be fallen back in.
             logger.warning("%s stays where it is: %s", self._path(step).name, error)
             return self._path(step)
+
+    def _damaged(self, step: int, problems: list[str]) -> CorruptCheckpointError:
+        what = f"The checkpoint of step {step} is damaged."
+        return self._corrupt(what, {self._path(step): "; ".join(problems)})
 
     def _corrupt(self, what: str, failed: Mapping[Path, str]) -> CorruptCheckpointError:
         lines = "".join(

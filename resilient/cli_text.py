@@ -1,0 +1,103 @@
+"""What the commands print for people; with ``--json`` the same data goes as it is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+JSON = dict[str, Any]
+
+
+def ls(data: JSON) -> None:
+    """Print a line for each checkpoint, then what is damaged and in quarantine."""
+    console = _console()
+    if data["checkpoints"]:
+        table = _table("step", "epoch", "batch", "saved", "size", "metrics")
+        for checkpoint in data["checkpoints"]:
+            table.add_row(
+                f"{checkpoint['step']:,}",
+                f"{checkpoint['epoch'] + 1:,}",
+                f"{checkpoint['batch']:,}",
+                checkpoint["created"],
+                size(checkpoint["nbytes"]),
+                metrics(checkpoint["metrics"])
+                + ("  finished" if checkpoint["finished"] else ""),
+            )
+        console.print(table)
+    for damaged in data["damaged"]:
+        console.print(f"damaged: {damaged['name']}: {'; '.join(damaged['problems'])}")
+    for entry in data["quarantine"]:
+        console.print(
+            f"in quarantine: {entry['name']}, {entry['kind']}: {entry['text']}"
+        )
+
+
+def show(data: JSON) -> None:
+    """Print what one checkpoint holds."""
+    console = _console()
+    state = "finished" if data["finished"] else "not finished"
+    console.print(data["path"])
+    console.print(
+        f"step {data['step']:,} (epoch {data['epoch'] + 1:,}, "
+        f"batch {data['batch']:,}), {state}"
+    )
+    console.print(f"saved {data['created']}, {size(data['nbytes'])}")
+    console.print(f"metrics: {metrics(data['metrics']) or 'none'}")
+    for name, version in data["environment"].items():
+        console.print(f"{name}: {version}")
+    table = _table("file", "size", "xxh3_128")
+    for name, record in data["files"].items():
+        table.add_row(name, size(record["size"]), record["xxh3_128"])
+    console.print(table)
+
+
+def verify(data: JSON) -> None:
+    """Print a verdict for each checkpoint, with a line for each problem."""
+    console = _console()
+    for checkpoint in data["checkpoints"]:
+        console.print(
+            f"{checkpoint['name']}: {'damaged' if checkpoint['problems'] else 'good'}"
+        )
+        for problem in checkpoint["problems"]:
+            console.print(f"  {problem}")
+
+
+def prune(data: JSON) -> None:
+    """Print what was deleted and what is left."""
+    console = _console()
+    verb = "Would delete" if data["dry_run"] else "Deleted"
+    removed = ", ".join(f"{step:,}" for step in data["removed"]) or "nothing"
+    kept = ", ".join(f"{step:,}" for step in data["kept"])
+    console.print(f"{verb}: {removed} ({size(data['nbytes'])}). Kept: {kept}.")
+
+
+def size(nbytes: int) -> str:
+    """A number of bytes in decimal units, to three digits."""
+    value, unit = float(nbytes), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 999.5 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.3g} {unit}"
+
+
+def metrics(values: Mapping[str, float | str]) -> str:
+    """Metrics on one line; NaN and infinities come as text."""
+    return ", ".join(f"{name} {float(x):.4g}" for name, x in values.items())
+
+
+def _console() -> Console:
+    # Into a file or a pipe nothing is cut off: there is no width to fit into.
+    console = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = 1000
+    return console
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        number = column in ("step", "epoch", "batch", "size")
+        table.add_column(column, justify="right" if number else "left", overflow="fold")
+    return table
