@@ -9,7 +9,7 @@ import os
 import warnings
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import keras
 import numpy as np
@@ -131,10 +131,32 @@ def _to_torch(array: np.ndarray) -> torch.Tensor:
 
 def _write(arrays: Mapping[str, np.ndarray], directory: str) -> None:
     tensors = {name: _to_torch(array) for name, array in arrays.items()}
-    # An open file, not a path: a full disk is then an OSError, where torch's own
-    # writer raises a RuntimeError that names no cause.
     with open(os.path.join(directory, _FILE), "wb") as file:
-        torch.save(tensors, file)
+        watched = _WatchedFile(file)
+        try:
+            torch.save(tensors, watched)
+        except RuntimeError as error:
+            if watched.error is None:
+                raise
+            raise watched.error from error
+
+
+class _WatchedFile:
+    """Remembers why a write failed: of a full disk torch says "unexpected pos" only."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 def encode_state(state: torch.Tensor) -> str:
