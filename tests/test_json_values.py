@@ -381,6 +381,7 @@ def test_an_unknown_tag_is_an_error():
         decode({"!": "later", "v": 1}, {})
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")  # Keras's own
 def test_tensors_of_the_backend_come_back_as_tensors():
     keras = pytest.importorskip("keras")
     for dtype in ("float32", "int32", "bfloat16", "bool"):
