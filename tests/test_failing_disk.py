@@ -126,6 +126,22 @@ def test_a_directory_that_disappears(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_directory_that_disappears_and_is_made_anew_by_the_backend(tmp_path):
+    """TensorFlow makes missing directories: half a checkpoint must not be committed."""
+    store = filled(tmp_path / "runs", 10)
+
+    def write(staging):
+        Path(staging, "run.json").write_bytes(b"{}")
+        shutil.rmtree(tmp_path / "runs")
+        Path(staging, "variables").mkdir(parents=True)
+
+    with pytest.raises(CheckpointWriteError, match="Something removed the directory"):
+        store.commit(
+            Progress(20, 2, 0), write, metrics={}, finished=False, environment={}
+        )
+    assert store.checkpoints() == []
+
+
 def test_a_directory_that_is_replaced_by_a_file(tmp_path):
     store = filled(tmp_path / "runs", 10)
     shutil.rmtree(tmp_path / "runs")
@@ -138,8 +154,9 @@ def raised_by_a_backend(kind):
     """Errors as backends dress them up, with the text that they really have."""
     if kind == "orbax":
         return ValueError(
-            "RESOURCE_EXHAUSTED: Error writing local file: Failed to write to file: "
-            "[OS error 28: ENOSPC No space left on device]"
+            'RESOURCE_EXHAUSTED: Error writing "x/0" in OCDBT database at local file '
+            '"ocdbt.process_0/": Failed writing: "d/8e57": Failed to write 322636 '
+            "bytes to file 14: No space left on device [os_error_code='28']"
         )
     if kind == "tensorflow":
         return RuntimeError(

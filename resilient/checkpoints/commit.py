@@ -66,13 +66,10 @@ def commit(
     staging = directory / layout.staging_name(progress.step)
     try:
         os.mkdir(staging)
-        write(os.fspath(staging))
-        manifest = Manifest(
-            progress, finished, metrics, quarantine.now(), environment, _seal(staging)
-        )
-        _write_manifest(staging, manifest)
-        for path in _directories(staging):
-            layout.sync(path)
+        _write_into(staging, write)
+        files, now = _seal(staging), quarantine.now()
+        manifest = Manifest(progress, finished, metrics, now, environment, files)
+        _finish(staging, manifest)
         return Checkpoint(_publish(staging, progress.step), manifest)
     except Exception as error:
         number = disk_error(error)
@@ -121,6 +118,24 @@ def disk_error(error: BaseException) -> int | None:
     return None
 
 
+def _write_into(staging: Path, write: Callable[[str], None]) -> None:
+    """Let ``write`` fill the directory, and make sure that it is still the same.
+
+    TensorFlow makes missing directories anew: when something deletes the staging
+    directory, what is there afterwards lacks what was written before.
+    """
+    # While it is open, no other directory gets the same number.
+    descriptor = os.open(staging, os.O_RDONLY)
+    try:
+        write(os.fspath(staging))
+        if not os.path.samestat(os.fstat(descriptor), os.stat(staging)):
+            raise FileNotFoundError(
+                errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(staging)
+            )
+    finally:
+        os.close(descriptor)
+
+
 def _write_error(
     staging: Path, progress: Progress, number: int, error: Exception
 ) -> CheckpointWriteError:
@@ -161,11 +176,14 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _write_manifest(staging: Path, manifest: Manifest) -> None:
+def _finish(staging: Path, manifest: Manifest) -> None:
+    """Write the manifest, and wait until it and every name are on the disk."""
     with open(staging / layout.MANIFEST, "wb") as file:
         file.write(manifest.to_bytes())
         file.flush()
         os.fsync(file.fileno())
+    for path in _directories(staging):
+        layout.sync(path)
 
 
 def _publish(staging: Path, step: int) -> Path:
