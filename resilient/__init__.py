@@ -17,7 +17,6 @@ from resilient.errors import (
     ResilientError,
 )
 from resilient.fit import ResilientFit, fit
-from resilient.fit import ResilientFit, fit
 from resilient.policies import best, every, latest
 
 __all__ = [
@@ -32,11 +31,9 @@ __all__ = [
     "NotSupportedError",
     "ResilientError",
     "ResilientFit",
-    "ResilientFit",
     "__version__",
     "best",
     "every",
-    "fit",
     "fit",
     "latest",
 ]

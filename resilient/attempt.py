@@ -6,13 +6,12 @@ get control, how to copy tensors and how to commit are the business of others.
 """
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
 
-from resilient import fingerprint, keras_internals, random_state, record, state
+from resilient import fingerprint, random_state, record, state
 from resilient.backends.base import Backend
 from resilient.build import ensure_built
 from resilient.callbacks import CallbackStates, monitored
@@ -55,7 +54,7 @@ class Attempt:
         due: Callable[[Progress], bool],
         save: Saver,
         stateful: StatefulObjects,
-        attempts: list[Mapping[str, Any]],
+        attempts: Sequence[Mapping[str, Any]],
         on_resumed: Callable[[Checkpoint, Any], None],
     ) -> None:
         self.model = model
@@ -257,4 +256,4 @@ def _learning_rate(model: keras.Model) -> float | None:
     rate = getattr(model.optimizer, "_learning_rate", None)
     if not isinstance(rate, keras.Variable):
         return None
-    return float(keras.ops.convert_to_numpy(rate))
+    return float(rate)

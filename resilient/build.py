@@ -12,7 +12,6 @@ import logging
 from typing import Any
 
 import keras
-import numpy as np
 
 from resilient import keras_internals
 from resilient.backends.base import Backend
@@ -56,14 +55,12 @@ def _build_symbolically(model: keras.Model, iterator: Any) -> None:
 def _build_by_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
     if keras_internals.BACKEND == "jax":
         return  # stateless: a step creates no variables there
-    before = [
-        (leaf.target, np.array(keras.ops.convert_to_numpy(leaf.target)))
-        for leaf in leaves(model)
-    ]
+    targets = {leaf.name: leaf.target for leaf in leaves(model)}
+    before = backend.snapshot(targets).arrays
     batches = iter(keras_internals.backend_epoch_iterator()._get_iterator(iterator))
     data = [next(batches)] if keras_internals.BACKEND == "torch" else batches
     # The user's step fails in the same way in the first real step, and says why there.
     with contextlib.suppress(Exception):
         model.train_function(data)
-    for target, value in before:
-        backend.assign(target, value)
+    for name, target in targets.items():
+        backend.assign(target, before[name])

@@ -231,11 +231,11 @@ class ResilientFit:
     def _make_saving(self, events: Events, environment: Mapping[str, str]) -> Saving:
         self._saving = Saving(
             self._store,
-            self._policy,
-            self._keep,
-            events,
-            environment,
-            self._on_save_error,
+            policy=self._policy,
+            keep=self._keep,
+            events=events,
+            environment=environment,
+            on_error=self._on_save_error,
         )
         return self._saving
 

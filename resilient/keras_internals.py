@@ -199,8 +199,8 @@ def changes() -> list[str]:
             if owner is not trainer_module:
                 found.append("keras.Model.fit is not the backend trainer's (patched?)")
                 continue
-            function = keras.Model.fit
-        missing = sorted(set(expected) - _names(function))
+        mentioned = _names(keras.Model.fit if function == "fit" else function)
+        missing = sorted(set(expected) - mentioned)
         found.extend(f"{label} no longer mentions {name}" for name in missing)
     if not inspect.isgeneratorfunction(EpochIterator._enumerate_iterator):
         found.append("EpochIterator._enumerate_iterator is no generator")

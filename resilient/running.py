@@ -45,7 +45,7 @@ def run_attempt(
         line = f"Resumed at {resumed.progress} from {resumed.path}{over}"
         logger.info(line)
         if verbose not in (0, "0"):
-            print(line)
+            print(line)  # noqa: T201  # beside Keras's own progress bar
 
     attempt = Attempt(
         model,

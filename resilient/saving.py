@@ -33,6 +33,7 @@ class Saving:
     def __init__(
         self,
         store: Store,
+        *,
         policy: SavePolicy,
         keep: KeepPolicy,
         events: Events,

@@ -102,6 +102,7 @@ def differences(saved: list[dict[str, Any]], live: list[Leaf]) -> list[str]:
 
 
 def matches(saved: list[dict[str, Any]], live: list[Leaf]) -> bool:
+    """Whether the saved tensors' layout is the live one."""
     return not differences(saved, live)
 
 

@@ -64,10 +64,8 @@ class StatefulObjects:
         """How the saved names differ from these; empty if they do not."""
         if set(saved) == set(self._objects):
             return []
-        return [
-            f"stateful: the checkpoint has {sorted(saved)}, "
-            f"this run has {sorted(self._objects)}"
-        ]
+        theirs, ours = sorted(saved), sorted(self._objects)
+        return [f"stateful: the checkpoint has {theirs}, this run has {ours}"]
 
     def restore(
         self, saved: Mapping[str, Any], arrays: Mapping[str, np.ndarray]

@@ -25,6 +25,10 @@ class Snapshot(Protocol):
     """A host copy of named tensors, safe to write while training goes on."""
 
     @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """The copies, by name."""
+
+    @property
     def nbytes(self) -> int:
         """Size of the copied tensors in bytes."""
 

@@ -38,12 +38,16 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
         return start or {}
 
     def fingerprint(self) -> JSON:
-        leaves = [a for a in keras_internals.tree.flatten(self._inputs) if a is not None]
+        leaves = [
+            a for a in keras_internals.tree.flatten(self._inputs) if a is not None
+        ]
         return {
             "kind": "arrays",
             "samples": int(self._num_samples),
             "batch_size": int(self._batch_size),
-            "shuffle": self._shuffle if self._shuffle == "batch" else bool(self._shuffle),
+            "shuffle": self._shuffle
+            if self._shuffle == "batch"
+            else bool(self._shuffle),
             "arrays": [array_fingerprint(a) for a in leaves],
         }
 
@@ -89,7 +93,9 @@ class JaxArrays(SeekableArrays):
                 indices = _drawn_from(state, high - low, again) + low
             self._started = i + 1
             convert = functools.partial(slice_and_convert_fn, indices=indices)
-            yield keras_internals.tree.map_structure(convert, inputs, none_is_leaf=False)
+            yield keras_internals.tree.map_structure(
+                convert, inputs, none_is_leaf=False
+            )
 
 
 def _drawn_from(state: JSON, n: int, again: bool) -> np.ndarray:

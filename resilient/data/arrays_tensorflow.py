@@ -61,7 +61,9 @@ class TensorFlowArrays(SeekableArrays):
             if self._shuffle != "batch":
                 return generator.permutation(self._num_samples)
             n, size = self._num_samples, self._batch_size
-            parts = [generator.permutation(min(size, n - i)) + i for i in range(0, n, size)]
+            parts = [
+                generator.permutation(min(size, n - i)) + i for i in range(0, n, size)
+            ]
             return np.concatenate(parts)
         seed = order["keras_seed"]
         if seed not in self._seeded_orders:

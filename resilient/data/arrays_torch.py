@@ -58,7 +58,7 @@ class TorchArrays(SeekableArrays):
             yield from indices
 
 
-class _SeekableBatches(torch.utils.data.Sampler[list[int]]):
+class _SeekableBatches(torch.utils.data.Sampler):  # type: ignore[misc]
     """A batch sampler that starts where the adapter says."""
 
     def __init__(self, batches: Any, adapter: TorchArrays) -> None:

@@ -5,6 +5,7 @@ evenly from the first row to the last. Keras's own slicing reads the rows, so ev
 kind of array that ``fit`` takes is covered.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def array_fingerprint(array: Any) -> dict[str, Any]:
     head = read(0, min(1, rows))
     row_bytes = max(1, head.nbytes)
     block = max(1, 2**20 // row_bytes)
-    starts = range(0, rows, block)
+    starts: Iterable[int] = range(0, rows, block)
     if rows * row_bytes > FULL:
         starts = sorted({int(i) for i in np.linspace(0, rows - 1, BLOCKS)})
     digest = xxhash.xxh3_128()
@@ -46,7 +47,7 @@ def array_fingerprint(array: Any) -> dict[str, Any]:
     }
 
 
-def _bytes(rows: np.ndarray) -> bytes | memoryview:
+def _bytes(rows: np.ndarray) -> Any:
     if rows.dtype.hasobject:  # strings: their text, not their addresses
         return repr(rows.tolist()).encode()
-    return memoryview(np.ascontiguousarray(rows).reshape(-1).view(np.uint8))
+    return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
