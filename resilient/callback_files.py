@@ -1,7 +1,8 @@
 """Callbacks of Keras whose state is not only in their attributes.
 
 ``CSVLogger`` opens its file anew when training begins: the checkpoint keeps the rows.
-``ProgbarLogger`` goes on at the batch where it was.
+``ProgbarLogger`` goes on at the batch where it was. For ``TensorBoard`` see
+``event_files``.
 
 Files above ``CSV_LIMIT`` and files that are not local are left as they are, with a
 warning.
@@ -17,6 +18,7 @@ import keras
 import numpy as np
 
 from resilient.errors import warn_not_exact
+from resilient.event_files import EventFiles
 from resilient.json_values import JSON, NotEncodable, decode, encode
 from resilient.walk import Action, Arrays
 
@@ -38,13 +40,18 @@ class Special(Protocol):
     def plan(self, saved: JSON, arrays: Arrays) -> list[Action]:
         """What to do to be as captured; nothing is done before the actions run."""
 
+    def begin_anew(self) -> None:
+        """Undo what attempts left that died before there was a checkpoint."""
+
 
 def special(callback: Any, attempts: Sequence[Mapping[str, Any]]) -> Special | None:
     """The special treatment that a callback needs, if any."""
     if isinstance(callback, keras.callbacks.CSVLogger):
-        return CsvFile(callback)
+        return CsvFile(callback, attempts)
     if isinstance(callback, keras.callbacks.ProgbarLogger):
         return ProgressBar(callback)
+    if isinstance(callback, keras.callbacks.TensorBoard):
+        return EventFiles(callback, attempts)
     return None
 
 
@@ -53,8 +60,9 @@ class CsvFile:
 
     skipped = frozenset({"csv_file", "writer", "keys", "append_header"})
 
-    def __init__(self, callback: Any) -> None:
+    def __init__(self, callback: Any, attempts: Sequence[Mapping[str, Any]]) -> None:
         self._callback = callback
+        self._attempts = attempts
         self._warned = False
         self._content = np.empty(0, np.uint8)
 
@@ -82,6 +90,15 @@ class CsvFile:
     def plan(self, saved: JSON, arrays: Arrays) -> list[Action]:
         state = decode(saved, arrays)
         return [lambda: self._restore(state)]
+
+    def begin_anew(self) -> None:
+        file = self._callback.csv_file
+        if not self._attempts or not file or not hasattr(file, "buffer"):
+            return
+        started = min(a.get("started", a.get("time", 0)) for a in self._attempts)
+        found = os.stat(file.name)
+        if found.st_size and found.st_mtime >= started:
+            self._warn("it has rows of an attempt that died before a checkpoint")
 
     def _restore(self, state: dict[str, Any]) -> None:
         callback = self._callback
@@ -114,7 +131,7 @@ class CsvFile:
         if not self._warned:
             self._warned = True
             warn_not_exact(
-                "rows of this file are not kept in checkpoints",
+                "rows of this file may be there twice or not at all",
                 [f"CSVLogger({self._callback.filename!r}): {why}"],
             )
 
@@ -145,6 +162,9 @@ class ProgressBar:
     def plan(self, saved: JSON, arrays: Arrays) -> list[Action]:
         state = decode(saved, arrays)
         return [lambda: self._restore(state)]
+
+    def begin_anew(self) -> None:
+        """There is nothing of an earlier attempt on a screen."""
 
     def _restore(self, state: dict[str, dict[str, Any]]) -> None:
         bar = self._callback.progbar

@@ -37,7 +37,8 @@ class CallbackStates:
 
     Args:
         callbacks: Those of Keras's ``CallbackList``, in its order.
-        attempts: Every process that worked on this run: ``host``, ``pid``, ``started``.
+        attempts: The processes that worked on this run before and died: mappings with
+            ``host``, ``pid`` and the start, ``started`` or ``time``, in seconds.
     """
 
     def __init__(
@@ -87,6 +88,11 @@ class CallbackStates:
         arrays.update(walk.arrays)
         self._uncaptured.update(dict.fromkeys(walk.uncaptured))
         return captured
+
+    def begin_anew(self) -> None:
+        """Undo what earlier attempts left in files; there is no checkpoint of them."""
+        for extra in self._special.values():
+            extra.begin_anew()
 
     def uncaptured(self) -> list[str]:
         """Attributes that no capture holds, as ``"MyCallback.attribute (type)"``."""
