@@ -18,6 +18,7 @@ from resilient.callbacks import CallbackStates, monitored
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.distribution import require_one_replica
 from resilient.errors import CheckpointMismatchError, describe, warn_not_exact
+from resilient.graph_random import stateful_random_operations
 from resilient.progress import Progress
 from resilient.stateful import StatefulObjects
 
@@ -42,7 +43,7 @@ class Attempt:
         stateful: The user's own objects, by name.
         attempts: Host, pid and start of every process that worked on this run.
         on_resumed: Told when all of a checkpoint was restored, or is about to be at
-            its batch, with the ``verbose`` of this fit.
+            its batch; with whether the run is over, and the ``verbose`` of this fit.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Attempt:
         save: Saver,
         stateful: StatefulObjects,
         attempts: Sequence[Mapping[str, Any]],
-        on_resumed: Callable[[Checkpoint, Any], None],
+        on_resumed: Callable[[Checkpoint, bool, Any], None],
     ) -> None:
         self.model = model
         self.backend = backend
@@ -71,6 +72,7 @@ class Attempt:
         self._pending: record.Record | None = None
         self._last_logs: dict[str, float] | None = None
         self._warned: set[str] = set()
+        self._looked_for_random = False
 
     # Called by the hook, in the order of a fit. ------------------------------------
 
@@ -113,7 +115,7 @@ class Attempt:
             self._pending = saved
         else:
             self._restore(saved)
-        self._on_resumed(self._checkpoint, self._arguments["verbose"])
+        self._on_resumed(self._checkpoint, over, self._arguments["verbose"])
 
     def on_epoch_begin(self, epoch: int) -> None:
         if epoch != self.progress.epoch:  # the first one may be initial_epoch
@@ -129,6 +131,7 @@ class Attempt:
         """Batch ``batch - 1`` of this epoch is trained, ``batch`` is not begun."""
         step = self.progress.step - self.progress.batch + batch
         self.progress = Progress(step, self.progress.epoch, batch)
+        self._look_for_random()
         if self._due(self.progress):
             self._snapshot(in_epoch=True)
 
@@ -139,6 +142,7 @@ class Attempt:
         step = first + self.iterator.batches_trained()
         self.progress = Progress(step, epoch + 1, 0)
         self._last_logs = monitored(logs)
+        self._look_for_random()
         finished = self.finished(epoch + 1)
         if finished or self._due(self.progress):
             self._snapshot(in_epoch=False, finished=finished)
@@ -229,6 +233,20 @@ class Attempt:
         self._stateful.restore(saved.run["stateful"], saved.tensors)
         self.model.stop_training = bool(saved.run["stop_training"])
         random_state.restore(self.backend, saved.run["random"])
+
+    def _look_for_random(self) -> None:
+        """After the first step, when TensorFlow has traced it."""
+        if self._looked_for_random:
+            return
+        self._looked_for_random = True
+        found = stateful_random_operations(self.model)
+        if found:
+            warn_not_exact(
+                "these operations of the training step keep random state where no "
+                "checkpoint can reach it, and start over after a resume (draw with "
+                "keras.random and a SeedGenerator instead)",
+                found,
+            )
 
     def _say_learning_rate(self, saved: float | None) -> None:
         if saved is not None and self._rate is not None and saved != self._rate:

@@ -3,6 +3,7 @@
 A message says what is wrong, then what was ``Received:``, then what to do.
 """
 
+import sys
 import warnings
 from collections.abc import Sequence
 
@@ -63,5 +64,16 @@ def warn_not_exact(what: str, names: Sequence[str]) -> None:
     warnings.warn(
         f"Not bit-exact: {what}:\n  " + "\n  ".join(names),
         NotExactWarning,
-        stacklevel=3,
+        stacklevel=_user_level(),
     )
+
+
+def _user_level() -> int:
+    """Stack level of the first caller outside this package and Keras."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in ("resilient", "keras"):
+            break
+        frame, level = frame.f_back, level + 1
+    return level

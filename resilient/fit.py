@@ -147,11 +147,7 @@ class ResilientFit:
         layout.make_directory(self._store.directory)
         with DirectoryLock(self._store.directory):
             events = Events(self._store.directory, self._on_event)
-            attempts = [
-                event
-                for event in read_events(self._store.directory)
-                if event.get("event") == "started"
-            ]
+            attempts = _attempts(self._store.directory)
             events.emit("started")
             checkpoint = self._checkpoint_to_resume(events)
             try:
@@ -262,6 +258,15 @@ class ResilientFit:
         if newest is None and self._resume == "must":
             raise _not_found(store.directory)
         return newest
+
+
+def _attempts(directory: os.PathLike[str]) -> list[dict[str, Any]]:
+    """Host, pid and start (Unix seconds) of every attempt before this one."""
+    return [
+        {"host": event["host"], "pid": event["pid"], "started": event["time"]}
+        for event in read_events(directory)
+        if event.get("event") == "started"
+    ]
 
 
 def _log_fall_back(name: str, reason: str) -> None:

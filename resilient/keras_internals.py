@@ -52,6 +52,7 @@ __all__ = [
     "is_backend_variable",
     "require_known_keras",
     "set_global_seed_generator_state",
+    "traced_functions",
     "trainer_module",
     "tree",
 ]
@@ -93,6 +94,21 @@ def is_backend_variable(value: Any) -> bool:
     import tensorflow as tf
 
     return isinstance(value, tf.Variable)
+
+
+def traced_functions(train_function: Any) -> list[Any]:
+    """The concrete functions that TensorFlow traced for a Keras train function.
+
+    Keras's function closes over a ``tf.function``; TensorFlow has no public way to
+    list what that one traced.
+    """
+    cells = getattr(train_function, "__closure__", None) or ()
+    return [
+        traced
+        for cell in cells
+        if hasattr(cell.cell_contents, "_list_all_concrete_functions")
+        for traced in cell.cell_contents._list_all_concrete_functions()
+    ]
 
 
 def global_seed_generator_state() -> np.ndarray | None:

@@ -38,11 +38,12 @@ def run_attempt(
     backend = get_backend()
     saving = make_saving(fingerprint.environment(backend))
 
-    def on_resumed(resumed: Checkpoint, verbose: Any) -> None:
+    def on_resumed(resumed: Checkpoint, over: bool, verbose: Any) -> None:
         saving.start(resumed.progress)
         events.emit("restored", **resumed.progress.to_json())
-        over = " and is finished" if resumed.finished else ""
-        line = f"Resumed at {resumed.progress} from {resumed.path}{over}"
+        line = f"Resumed at {resumed.progress} from {resumed.path}"
+        if over:
+            line = f"Nothing left to train at step {resumed.step:,} of {resumed.path}"
         logger.info(line)
         if verbose not in (0, "0"):
             print(line)  # noqa: T201  # beside Keras's own progress bar
