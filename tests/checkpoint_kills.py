@@ -125,8 +125,9 @@ def hold_and_fork(directory, alive, end):
     lock = DirectoryLock(directory)
     lock.acquire()
     if os.fork() == 0:
-        lock.release()
-        if alive is not None:
+        if alive is None:
+            lock.release()
+        else:
             alive.send(os.getpid())
             end.recv()
             alive.send("ended")

@@ -6,6 +6,7 @@ import os
 import random
 from pathlib import Path
 
+from resilient.checkpoints.layout import committed_steps
 from resilient.checkpoints.store import Store
 from resilient.progress import Progress
 
@@ -127,7 +128,7 @@ def usable(directory, *, newest):
     assert reports == [], "a kill never leaves what looks like damage"
     assert leftovers(directory) == []
     assert (good and good.step) in newest
-    for step in steps(store):
+    for step in committed_steps(store.directory):
         assert any(holds(store.get(step), version) for version in (0, 1))
     save(store, 40)
     assert holds(store.newest_good())

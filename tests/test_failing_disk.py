@@ -17,6 +17,7 @@ from checkpoint_samples import (
     holds,
     leftovers,
     save,
+    steps,
     usable,
     writer,
 )
@@ -75,6 +76,7 @@ def test_a_disk_that_fails_while_a_step_is_replaced_leaves_one_of_the_two(ram):
                 save(store, 20, version=1)
         except CheckpointWriteError:
             failed = True
+        assert steps(store) == [20]
         good = store.newest_good(pytest.fail)
         assert good.step == 20
         assert holds(good, version=0) or holds(good, version=1)
