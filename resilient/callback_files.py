@@ -2,7 +2,7 @@
 
 ``CSVLogger`` opens its file anew when training begins: the checkpoint keeps the rows.
 ``ProgbarLogger`` goes on at the batch where it was. For ``TensorBoard`` see
-``event_files``.
+``event_files``, for ``OrbaxCheckpoint`` ``orbax_steps``.
 
 Files above ``CSV_LIMIT`` and files that are not local are left as they are, with a
 warning.
@@ -20,6 +20,7 @@ import numpy as np
 from resilient.errors import warn_not_exact
 from resilient.event_files import EventFiles
 from resilient.json_values import JSON, NotEncodable, decode, encode
+from resilient.orbax_steps import OrbaxSteps
 from resilient.walk import Action, Arrays
 
 CSV_LIMIT = 64 * 2**20  # bytes
@@ -52,6 +53,9 @@ def special(callback: Any, attempts: Sequence[Mapping[str, Any]]) -> Special | N
         return ProgressBar(callback)
     if isinstance(callback, keras.callbacks.TensorBoard):
         return EventFiles(callback, attempts)
+    orbax = getattr(keras.callbacks, "OrbaxCheckpoint", None)  # since Keras 3.14
+    if orbax is not None and isinstance(callback, orbax):
+        return OrbaxSteps(callback, attempts)
     return None
 
 

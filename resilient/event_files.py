@@ -144,10 +144,11 @@ class EventFiles:
         for writer in callback._writers.values():
             writer.close()
         callback._writers = {}
-        for file in self._own():
-            file.path.unlink(missing_ok=True)
         for key, size in files.items():
             self._cut(self._root / key, size)
+        for file in self._own():
+            if str(file.path.relative_to(self._root)) not in files:
+                file.path.unlink()
         self._remove_later(files)
         if pushed:
             # The default writer of summaries, at the step where training was.

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 
+from resilient.callback_files import ProgressBar
 from resilient.callbacks import CallbackStates, monitored
 from resilient.errors import CheckpointMismatchError, NotExactWarning, NotSupportedError
 
@@ -331,6 +332,20 @@ def test_a_new_csv_file_name_gets_the_rows_so_far(tmp_path):
         callback.csv_file.close()
 
 
+def test_rows_of_an_attempt_without_a_checkpoint_are_named(tmp_path):
+    path = tmp_path / "a.csv"
+    died, _ = csv_logger(path, append=True)
+    epoch([died], 0)
+    died.csv_file.close()
+    again, _ = csv_logger(path, append=True)
+    dead = {"host": "h", "pid": 1, "time": path.stat().st_mtime - 5}
+    with pytest.warns(NotExactWarning, match="died before a checkpoint"):
+        CallbackStates([again], attempts=[dead]).begin_anew()
+    later = {**dead, "time": path.stat().st_mtime + 5}
+    CallbackStates([again], attempts=[later]).begin_anew()
+    again.csv_file.close()
+
+
 def test_a_csv_file_above_the_limit_is_named_once(tmp_path, monkeypatch):
     monkeypatch.setattr("resilient.callback_files.CSV_LIMIT", 10)
     callback, states = csv_logger(tmp_path / "a.csv", append=False)
@@ -352,6 +367,68 @@ def test_many_rows_travel_beside_the_json(tmp_path):
         == (tmp_path / "a.csv").read_bytes()
     )
     callback.csv_file.close()
+
+
+# OrbaxCheckpoint ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def orbax_checkpoint(tmp_path, backend):
+    """Makes the callback; Orbax comes with the JAX extra."""
+    if backend != "jax" or not hasattr(keras.callbacks, "OrbaxCheckpoint"):
+        pytest.skip("OrbaxCheckpoint needs Orbax and a Keras that has it")
+
+    def make(**more):
+        return keras.callbacks.OrbaxCheckpoint(
+            str(tmp_path / "orbax"), monitor="loss", max_to_keep=2, **more
+        )
+
+    return make
+
+
+def orbax_steps(callback):
+    callback.wait_until_finished()
+    return sorted(int(path.name) for path in callback.checkpointer.directory.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore")  # Orbax's own
+def test_orbax_checkpoint_writes_again_what_came_after_the_snapshot(orbax_checkpoint):
+    model = small_model()
+    first = orbax_checkpoint()
+    states = begin([first], model)
+    assert states.uncaptured() == []
+    epoch([first], 0)
+    epoch([first], 1)
+    found = saved(states)
+    epoch([first], 2)
+    assert orbax_steps(first) == [1, 2]
+    first.on_train_end()
+
+    second = orbax_checkpoint()
+    states = begin([second], model)
+    states.restore(*found)
+    states.restore(*found)
+    assert orbax_steps(second) == [1]
+    epoch([second], 2)
+    assert orbax_steps(second) == [1, 2]
+    second.on_train_end()
+
+
+@pytest.mark.filterwarnings("ignore")  # Orbax's own
+def test_orbax_checkpoint_begins_anew_after_an_attempt_without_a_checkpoint(
+    orbax_checkpoint,
+):
+    model = small_model()
+    first = orbax_checkpoint()
+    begin([first], model)
+    epoch([first], 0)
+    first.on_train_end()
+
+    second = orbax_checkpoint()
+    for attempts, steps in ([], [0]), ([{"time": 1.0}], []):
+        CallbackStates([second], attempts=attempts).begin_anew()
+        assert orbax_steps(second) == steps
+    second.on_train_end()
 
 
 # Callbacks of users ------------------------------------------------------------------
@@ -709,6 +786,22 @@ def test_a_function_from_a_module_may_be_rebound():
         lambda callback: setattr(callback, "better", np.greater),
     )
     assert second.better is np.greater
+
+
+# Contracts with Keras -----------------------------------------------------------------
+
+
+def test_keras_still_has_the_names_that_we_use(tmp_path):
+    """Nothing else tells that a callback went on another way in a newer Keras."""
+    bar = vars(keras.utils.Progbar(target=3))
+    for name in (*ProgressBar._SEEN, *ProgressBar._CLOCKS):
+        assert name in bar, f"Progbar.{name} is gone: see callback_files.ProgressBar"
+    assert "progbar" in vars(keras.callbacks.ProgbarLogger())
+    logger, _ = csv_logger(tmp_path / "a.csv", append=False)
+    for name in ("csv_file", "writer", "keys", "append_header", "sep", "filename"):
+        assert name in vars(logger), f"CSVLogger.{name} is gone: see CsvFile"
+    assert logger.csv_file.name == str(tmp_path / "a.csv")
+    logger.csv_file.close()
 
 
 # Whether a checkpoint fits ------------------------------------------------------------
