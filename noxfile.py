@@ -14,7 +14,7 @@ PYPROJECT = nox.project.load_toml("pyproject.toml")
 CONSTRAINED = ("-c", "constraints.txt")
 # tensorflow-cpu instead of the extra: a third of the download, the same library.
 BACKENDS = {
-    "tensorflow": (".", "tensorflow-cpu"),
+    "tensorflow": (".", "tensorflow-cpu", "tensorboard"),
     "jax": (".[jax]",),
     "torch": (".[torch]",),
 }
@@ -108,4 +108,4 @@ def demo(session: nox.Session) -> None:
     backends = session.posargs or ["jax"]
     requirements = {item for name in backends for item in BACKENDS[name]}
     install(session, "-q", *sorted(requirements), *group("demo"))
-    session.run("python", "examples/demo.py", env={"KERAS_BACKEND": ""})
+    session.run("python", "examples/demo.py")
