@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 import torch  # noqa: F401  Must come before TensorFlow, or the process crashes.
 
 # isort: split
