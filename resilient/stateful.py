@@ -16,7 +16,7 @@ class Stateful(Protocol):
     def state_dict(self) -> Any:
         """The state: plain values and arrays."""
 
-    def load_state_dict(self, state_dict: Any) -> Any:
+    def load_state_dict(self, state: Any, /) -> Any:
         """Take what ``state_dict`` gave."""
 
 

@@ -1,0 +1,68 @@
+"""The public API as a user's type checker sees it; checked by pyright, never run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, assert_type
+
+import keras
+import numpy as np
+
+import resilient
+from resilient import best, every, latest
+
+
+class Curriculum:
+    """A user's own state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"level": 1}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def on_event(event: dict[str, Any]) -> None:
+    print(event["event"])
+
+
+model: keras.Model = keras.Sequential([keras.layers.Dense(1)])
+x, y = np.zeros((8, 2)), np.zeros((8, 1))
+
+assert_type(
+    resilient.fit(model, x, y, epochs=2, checkpoint_dir="runs/a"),
+    keras.callbacks.History,
+)
+resilient.fit(model, x, y, checkpoint_dir=Path("runs/a"), save_freq=100, keep=2)
+resilient.fit(
+    model,
+    x,
+    y,
+    checkpoint_dir="runs/a",
+    save_freq=every(steps=500) | every(minutes=10),
+    keep=latest(3) | best(1, monitor="val_loss", mode="min"),
+    resume="must",
+    stateful={"curriculum": Curriculum()},
+    on_event=on_event,
+    on_save_error="warn",
+)
+resilient.fit(model, x, y, checkpoint_dir="runs/a", resume=1200)
+resilient.fit(model, x, y)  # pyright: ignore[reportCallIssue]  no checkpoint_dir
+resilient.fit(model, checkpoint_dir="a", resume="often")  # pyright: ignore[reportArgumentType]
+resilient.fit(model, checkpoint_dir="a", save_freq="batch")  # pyright: ignore[reportArgumentType]
+latest("3")  # pyright: ignore[reportArgumentType]
+
+run = resilient.ResilientFit(model, checkpoint_dir="runs/a", save_freq="epoch")
+assert_type(run.fit(x, y, epochs=2), keras.callbacks.History)
+run.save()
+assert_type(run.restore().step, int)
+assert_type(run.restore(step=3).path, Path)
+assert_type([checkpoint.step for checkpoint in run.checkpoints], list[int])
+newest = run.latest
+if newest is not None:
+    assert_type(newest.metrics, Mapping[str, float])
+
+try:
+    run.fit(x, y)
+except resilient.CheckpointMismatchError as error:
+    assert_type(error, resilient.CheckpointMismatchError)
+except resilient.ResilientError:
+    pass
