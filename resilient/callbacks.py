@@ -25,7 +25,7 @@ from resilient.errors import (
     describe,
     warn_not_exact,
 )
-from resilient.json_values import JSON, NotEncodable, decode, encode
+from resilient.json_values import JSON, NotEncodable, decode, encode, missing_names
 from resilient.walk import Action, Arrays, Place, Walk
 
 
@@ -117,7 +117,18 @@ class CallbackStates:
                     f"callbacks: the checkpoint has {_short(old, new)} at position "
                     f"{position}, this run has {_short(new, old)}"
                 )
+        if not found:
+            for index, entry in self._pairs(saved):
+                found += self._unfit(index, entry)
         return found
+
+    def _unfit(self, index: int, entry: JSON) -> list[str]:
+        """Why an entry of the right class cannot be restored all the same."""
+        name = f"callbacks: {_class_name(self._callbacks[index])}"
+        if (index in self._attributes) == ("state_dict" in entry):
+            had = "had" if "state_dict" in entry else "had no"
+            return [f"{name} {had} state_dict() and load_state_dict() when saved"]
+        return [f"{name}: {missing}" for missing in missing_names(entry)]
 
     def restore(self, saved: Sequence[JSON], arrays: Arrays) -> None:
         """Give every callback back what it knew. May be done again.
@@ -132,7 +143,7 @@ class CallbackStates:
         for index, entry in self._pairs(saved) if not problems else ():
             try:
                 actions += self._plan(index, entry, walk)
-            except (LookupError, ValueError) as error:
+            except (LookupError, ValueError) as error:  # arrays that are missing or odd
                 problems.append(f"{_class_name(self._callbacks[index])}: {error}")
         if problems:
             raise CheckpointMismatchError(
@@ -151,13 +162,9 @@ class CallbackStates:
         callback, place = self._callbacks[index], self._place(index)
         actions: list[Action] = []
         if index in self._attributes:
-            if "state_dict" in entry:
-                raise ValueError("it had state_dict() and load_state_dict() when saved")
             part = self._attributes[index]
             actions += part.plan(walk, entry["state"], place)
         else:
-            if "state_dict" not in entry:
-                raise ValueError("it had no state_dict() when it was saved")
             value = decode(entry["state_dict"], walk.arrays)
             actions.append(lambda: callback.load_state_dict(value))
         if index in self._special and entry.get("special") is not None:

@@ -97,6 +97,22 @@ def decode(data: JSON, arrays: Mapping[str, np.ndarray]) -> Any:
     raise ValueError(f"Not an encoded value: unknown tag {tag!r}")
 
 
+def missing_names(data: JSON) -> list[str]:
+    """Classes and functions that an encoded value refers to and that are not there."""
+    if isinstance(data, dict):
+        if data.get("!") in ("import", "enum", "namedtuple", "object"):
+            content = data["v"]
+            name = content if isinstance(content, str) else content[0]
+            try:
+                plain_objects.resolve(name)
+            except LookupError as error:
+                return [str(error)]
+        data = list(data.values())
+    if isinstance(data, list):
+        return [name for item in data for name in missing_names(item)]
+    return []
+
+
 def _tagged(tag: str, content: JSON) -> JSON:
     return {"!": tag, "v": content}
 

@@ -46,8 +46,6 @@ _DATASETS = frozenset(
         ("grain", "DataLoader"),
         ("grain", "MapDataset"),
         ("grain", "IterDataset"),
-        ("pandas", "DataFrame"),
-        ("pandas", "Series"),
     }
 )
 
@@ -65,6 +63,8 @@ def is_configuration(value: object) -> bool:
         return True
     if is_keras(value):
         return not variables(value) and not isinstance(value, keras.callbacks.Callback)
+    if plain_objects.top_module(type(value)) == "resilient":
+        return True  # such as the ResilientFit whose save() a callback calls
     names = {(plain_objects.top_module(b), b.__name__) for b in type(value).__mro__}
     return bool(names & _DATASETS)
 

@@ -1,20 +1,25 @@
 """Objects of the user's own plain classes: what they hold and how to rebuild one.
 
 A class is plain if all that makes its instances is attributes: neither it nor a base
-of it belongs to the standard library, Keras, a backend or NumPy. Nothing is imported
-to find a class again: it must already be loaded, as it is in a run of the same script.
+of it belongs to the standard library, Keras, a backend or NumPy. Of other installed
+libraries only dataclasses are: their objects may stand for connections, displays or
+processes, which attributes of another process would break. Nothing is imported to find
+a class again: it must already be loaded, as it is in a run of the same script.
 Refuses (by ``None`` or ``LookupError``) classes and functions that no dotted name
 reaches, such as local ones and lambdas.
 """
 
+import dataclasses
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 # Libraries whose objects have state that attributes do not show.
 _FOREIGN = frozenset(
     {"keras", "tensorflow", "tensorboard", "jax", "jaxlib", "flax", "torch", "numpy"}
     | {"ml_dtypes", "scipy", "pandas", "sklearn", "orbax", "grain", "h5py", "google"}
+    | {"resilient"}
 )
 _TRANSPARENT = frozenset({"object", "ABC", "Generic", "Protocol"})
 
@@ -29,13 +34,21 @@ def is_plain(cls: type) -> bool:
     if issubclass(cls, type) or vars(object)["__new__"] is not cls.__new__:
         return False
     bases = [base for base in cls.__mro__ if base.__name__ not in _TRANSPARENT]
-    return bool(bases) and not any(map(is_foreign, bases))
+    if not bases or any(map(is_foreign, bases)):
+        return False
+    return dataclasses.is_dataclass(cls) or not any(map(_is_installed, bases))
 
 
 def is_foreign(cls: type) -> bool:
     """Whether the class is the standard library's, Keras's or a backend's."""
     module = top_module(cls)
     return module in sys.stdlib_module_names or module in _FOREIGN
+
+
+def _is_installed(cls: type) -> bool:
+    """Whether the class is of a library rather than of the user's own code."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
 def attributes(value: object) -> dict[str, Any]:

@@ -99,6 +99,10 @@ def assign_in_place(live: Any, value: Any) -> bool:
         return assign_in_place(live.bit_generator, value.bit_generator)
     elif isinstance(live, np.random.BitGenerator):
         live.state = value.state
+    elif hasattr(live, "copy_"):  # a tensor of PyTorch, which may change in place
+        if (live.shape, live.dtype) != (value.shape, value.dtype):
+            return False
+        live.data.copy_(value)
     elif plain_objects.is_plain(type(live)):
         plain_objects.set_attributes(live, plain_objects.attributes(value))
     else:

@@ -51,7 +51,8 @@ class Walk:
         arrays: Mapping[str, np.ndarray],
     ) -> None:
         self._seen = {id(callback) for callback in callbacks}
-        self._own = own
+        self._find_own = own
+        self._own: set[int] | None = None
         self.arrays = dict(arrays)
         self.uncaptured: list[str] = []
         self.problems: list[str] = []
@@ -68,7 +69,9 @@ class Walk:
 
     def is_own(self, variable: object) -> bool:
         """Whether a variable is part of the model that is trained."""
-        return id(variable) in self._own()
+        if self._own is None:
+            self._own = self._find_own()
+        return id(variable) in self._own
 
     def keep(
         self, value: Any, data: JSON, found: Mapping[str, np.ndarray], place: Place

@@ -12,10 +12,12 @@ from typing import ClassVar
 import keras
 import numpy as np
 import pytest
+import rich.console
 
 from resilient.callback_files import ProgressBar
 from resilient.callbacks import CallbackStates, monitored
 from resilient.errors import CheckpointMismatchError, NotExactWarning, NotSupportedError
+from resilient.policies import every
 
 # Keras on NumPy 2 (keras.Variable.__array__).
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
@@ -764,10 +766,35 @@ def test_configuration_is_neither_captured_nor_named():
         schedule=keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.9),
         functions=[lambda: None, print],
         validation_data=object(),
+        run=every(steps=3),
     )
     states = begin([callback])
     assert saved(states)[0][0]["state"] is None
     assert states.uncaptured() == []
+
+
+def test_objects_of_installed_libraries_are_named_not_changed():
+    """They may stand for a connection or a display of another process."""
+    states = begin([Mine(console=rich.console.Console())])
+    assert states.uncaptured() == ["Mine.console (rich.console.Console)"]
+
+
+def test_tensors_that_change_in_place_are_restored_in_place(backend):
+    if backend != "torch":
+        pytest.skip("tensors of TensorFlow and JAX do not change")
+    torch = pytest.importorskip("torch")
+
+    def make():
+        return Mine(total=torch.zeros(3))
+
+    first = make()
+    states = begin([first])
+    first.total += 1
+    second = make()
+    total = second.total
+    begin([second]).restore(*saved(states))
+    assert second.total is total
+    assert total.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_very_deep_chains_of_objects_are_named_not_followed():
@@ -857,9 +884,35 @@ def test_a_function_that_is_gone_is_refused_and_nothing_is_touched():
     found, arrays = saved(states)
     text = json.dumps(found).replace("numpy:greater", "numpy:gone_since")
     second = [Mine(a=1), Mine(better=np.less)]
+    states = begin(second)
+    assert "gone_since" in states.differences(json.loads(text))[0]
     with pytest.raises(CheckpointMismatchError, match="gone_since"):
-        begin(second).restore(json.loads(text), arrays)
+        states.restore(json.loads(text), arrays)
     assert second[0].a == 1
+
+
+def test_a_missing_array_is_refused_and_nothing_is_touched():
+    first = [Mine(a=1), Mine(large=None)]
+    states = begin(first)
+    first[0].a, first[1].large = 2, np.ones(1000)
+    second = [Mine(a=1), Mine(large=None)]
+    with pytest.raises(CheckpointMismatchError, match=r"callbacks\.1\.large"):
+        begin(second).restore(saved(states)[0], {})
+    assert second[0].a == 1
+
+
+def test_a_state_dict_that_came_or_went_is_a_difference():
+    class Own(keras.callbacks.Callback):
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            raise AssertionError
+
+    found = saved(begin([Own()]))[0]
+    del Own.state_dict
+    (line,) = begin([Own()]).differences(found)
+    assert line.endswith("Own had state_dict() and load_state_dict() when saved")
 
 
 # Metrics for the manifest -------------------------------------------------------------
