@@ -78,6 +78,9 @@ trainer_module: ModuleType = importlib.import_module(
     f"keras.src.backend.{BACKEND}.trainer"
 )
 
+# Where Keras keeps its global seed generator; in Keras 3.12 the constant has no name.
+_GLOBAL_SEED_GENERATOR = "global_seed_generator"
+
 # Local variables of `fit` that the hook reads from its frame.
 LOCALS = ("self", "callbacks", "epochs", "initial_epoch", "verbose", "steps_per_epoch")
 
@@ -113,7 +116,7 @@ def traced_functions(train_function: Any) -> list[Any]:
 
 def global_seed_generator_state() -> np.ndarray | None:
     """State of Keras's global seed generator, or None where none was made yet."""
-    generator = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+    generator = global_state.get_global_attribute(_GLOBAL_SEED_GENERATOR)
     if generator is None:
         return None
     state = generator.state
@@ -124,7 +127,7 @@ def global_seed_generator_state() -> np.ndarray | None:
 def set_global_seed_generator_state(state: np.ndarray | None) -> None:
     """Set (or, with None, forget) the state of Keras's global seed generator."""
     if state is None:
-        global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, None)
+        global_state.set_global_attribute(_GLOBAL_SEED_GENERATOR, None)
         return
     seed_generator.global_seed_generator().state.assign(state)
 
@@ -136,6 +139,7 @@ def _names(function: Any) -> set[str]:
     while todo:
         code = todo.pop()
         names.update(code.co_names, code.co_varnames, code.co_cellvars)
+        names.update(c for c in code.co_consts if isinstance(c, str))
         todo.extend(c for c in code.co_consts if isinstance(c, CodeType))
     return names
 
@@ -218,6 +222,13 @@ def changes() -> list[str]:
         mentioned = _names(keras.Model.fit if function == "fit" else function)
         missing = sorted(set(expected) - mentioned)
         found.extend(f"{label} no longer mentions {name}" for name in missing)
+    key = getattr(
+        seed_generator, "GLOBAL_SEED_GENERATOR", _GLOBAL_SEED_GENERATOR
+    )  # a constant of its own since Keras 3.13
+    if key != _GLOBAL_SEED_GENERATOR or not (
+        {key, "GLOBAL_SEED_GENERATOR"} & _names(seed_generator.global_seed_generator)
+    ):
+        found.append("the global seed generator is kept under another name")
     if not inspect.isgeneratorfunction(EpochIterator._enumerate_iterator):
         found.append("EpochIterator._enumerate_iterator is no generator")
     return found
