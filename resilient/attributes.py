@@ -51,6 +51,7 @@ class Attributes:
     ) -> None:
         self.owner = owner
         self._skip = skip
+        self._shared = _shared(type(owner))
         self._before: dict[str, Remembered] = {}
         self._held: dict[str, Held] = {}
         for key, value in {} if fresh else self._read():
@@ -63,12 +64,8 @@ class Attributes:
 
     def _read(self) -> list[tuple[str, Any]]:
         parts = plain_objects.attributes(self.owner)
-        for cls in type(self.owner).__mro__:
-            if plain_objects.is_foreign(cls):
-                continue
-            for key, value in vars(cls).items():  # shared by all instances
-                if isinstance(value, _MUTABLE) and not key.startswith("__"):
-                    parts.setdefault(key, value)
+        for key, value in self._shared.items():
+            parts.setdefault(key, value)
         hidden = self._skip | _NOT_STATE
         return [(key, value) for key, value in parts.items() if key not in hidden]
 
@@ -215,6 +212,17 @@ class Attributes:
             self._set(key, value)
         elif dict(self._read()).get(key) is not target:
             self._set(key, target)
+
+
+def _shared(cls: type) -> dict[str, Any]:
+    """What all instances share and may change in place."""
+    found: dict[str, Any] = {}
+    for base in cls.__mro__:
+        if not plain_objects.is_foreign(base):
+            for key, value in vars(base).items():
+                if isinstance(value, _MUTABLE) and not key.startswith("__"):
+                    found.setdefault(key, value)
+    return found
 
 
 class Items(Attributes):

@@ -9,7 +9,9 @@ Refuses (by ``None`` or ``LookupError``) classes and functions that no dotted na
 reaches, such as local ones and lambdas.
 """
 
+import contextlib
 import dataclasses
+import functools
 import sys
 import types
 from pathlib import Path
@@ -54,14 +56,21 @@ def _is_installed(cls: type) -> bool:
 def attributes(value: object) -> dict[str, Any]:
     """All instance attributes, those in ``__slots__`` included."""
     found: dict[str, Any] = dict(getattr(value, "__dict__", {}))
-    for cls in type(value).__mro__:
-        for name, member in vars(cls).items():
-            if isinstance(member, types.MemberDescriptorType) and name not in found:
-                try:
-                    found[name] = member.__get__(value)
-                except AttributeError:  # a slot without a value
-                    continue
+    cls: Any = type(value)
+    for name, member in _slots(cls):
+        with contextlib.suppress(AttributeError):  # a slot without a value
+            found.setdefault(name, member.__get__(value))
     return found
+
+
+@functools.cache
+def _slots(cls: type) -> list[tuple[str, types.MemberDescriptorType]]:
+    return [
+        (name, member)
+        for base in cls.__mro__
+        for name, member in vars(base).items()
+        if isinstance(member, types.MemberDescriptorType)
+    ]
 
 
 def reference(value: Any) -> str | None:
