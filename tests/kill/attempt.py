@@ -1,0 +1,135 @@
+"""One attempt of a scenario: what a process does between its start and its death.
+
+``python -m <package>.attempt ORDER`` does it in a fresh interpreter; the server does it
+in a forked one.
+"""
+
+import json
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from . import capture, record
+from .callbacks import Recorder
+from .points import Killer, Point, count_calls
+from .scenarios import SCENARIOS
+from .scenarios.registry import Case
+
+CHECKPOINTS = "checkpoints"
+FILES = "files"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to do, as JSON.
+
+    Attributes:
+        scenario: Name of the scenario.
+        home: The run's directory: attempts of one run share it.
+        out: Name of the record's file, in ``home``.
+        mode: ``"keras"`` for ``model.fit``, ``"resilient"`` for ours.
+        kill: A kill point, see ``points``; or None.
+        seed: Of every global random number generator.
+        fit: Overrides of the scenario's arguments of ``fit``.
+        compile: Overrides of attributes of the compiled model: steps_per_execution.
+        options: Arguments of ours: save_freq (see ``policy``), keep, resume.
+    """
+
+    scenario: str
+    home: str
+    out: str
+    mode: str
+    kill: str | None
+    seed: int
+    fit: dict[str, Any]
+    compile: dict[str, Any]
+    options: dict[str, Any]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Order":
+        return cls(**json.loads(text))
+
+
+def perform(order: Order, begun: Callable[[], None] = lambda: None) -> None:
+    """Train as ordered, then write the record; ``begun`` is called before ``fit``."""
+    os.makedirs(Path(order.home, FILES), exist_ok=True)
+    os.chdir(Path(order.home, FILES))
+    make_deterministic(order.seed)
+    case = SCENARIOS[order.scenario].build()
+    for name, value in order.compile.items():
+        setattr(case.model, name, value)
+    case.kwargs.update(order.fit)
+    if case.recorded:
+        case.callbacks.append(Recorder())
+    point = Point.parse(order.kill) if order.kill else None
+    first = Killer(point if point and point.first else None)
+    last = Killer(None if point and point.first else point)
+    case.kwargs["callbacks"] = [first, *case.callbacks, last]
+    kill_at = int(order.kill.split("@")[1]) if point and point.event == "call" else None
+    calls = count_calls(kill_at)
+    begun()
+    history = fit(order, case)
+    about = {"trained": last.where.trained, "calls": list(calls)}
+    found = capture.take(case, history, Path.cwd())
+    Path(order.home, order.out + ".json").write_text(json.dumps(about))
+    record.save(found, Path(order.home, order.out))
+
+
+def fit(order: Order, case: Case) -> keras.callbacks.History:
+    if order.mode == "keras":
+        return case.model.fit(*case.args, **case.kwargs)
+    import resilient
+
+    warnings.simplefilter("error", resilient.NotExactWarning)
+    options = dict(order.options)
+    if "save_freq" in options:
+        options["save_freq"] = policy(options["save_freq"])
+    if case.stateful:
+        options["stateful"] = case.stateful
+    directory = Path(order.home, CHECKPOINTS)
+    return resilient.fit(
+        case.model, *case.args, checkpoint_dir=directory, **options, **case.kwargs
+    )
+
+
+def policy(value: Any) -> Any:
+    """A save policy from JSON: "epoch", a number, or a list of ``every`` arguments."""
+    if not isinstance(value, list):
+        return value
+    import resilient
+
+    first, *others = (resilient.every(**arguments) for arguments in value)
+    for other in others:
+        first = first | other
+    return first
+
+
+def make_deterministic(seed: int) -> None:
+    """One thread, deterministic kernels, all generators seeded."""
+    backend = keras.backend.backend()
+    if backend == "torch":
+        import torch
+
+        torch.set_num_threads(1)
+        torch.use_deterministic_algorithms(True)
+    elif backend == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(2)
+    keras.utils.set_random_seed(seed)
+    random.seed(seed + 1)  # another seed than numpy's: they must not be mixed up
+
+
+if __name__ == "__main__":
+    perform(Order.from_json(sys.argv[1]))

@@ -1,0 +1,189 @@
+"""Start attempts, kill them, and compare what the last one left with what it should be.
+
+A ``Run`` is a directory and the attempts on it. Attempts after the first committed
+checkpoint get another seed than the run began with: what an exact resume needs must
+come out of the checkpoint, not out of a script that happens to be seeded.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import attempt, record
+from .record import Record
+
+SEED = 1
+LIMIT = 150.0
+KILLED = -signal.SIGKILL
+
+ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "JAX_PLATFORMS": "cpu",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "random",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+}
+
+
+def environment() -> dict[str, str]:
+    """This process's environment, quiet, on one thread, with its import path."""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    return os.environ | ENVIRONMENT | {"PYTHONPATH": paths}
+
+
+def compile_once(cache: Path) -> dict[str, str]:
+    """Environment in which JAX compiles each program in one attempt only."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
+class Server:
+    """The client's side of ``server``; started on first use.
+
+    Args:
+        cache: Directory for compiled programs.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        self._environment = environment() | compile_once(cache)
+        self._process: subprocess.Popen[str] | None = None
+
+    def perform(self, order: attempt.Order, log: Path) -> dict[str, Any]:
+        request = {"order": order.to_json(), "log": str(log), "limit": LIMIT}
+        process = self._process or self._start()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        return json.loads(self._line())
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._environment,
+        )
+        assert self._line() == "ready\n"
+        return self._process
+
+    def _line(self) -> str:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the fork server died; its stderr says why"
+        return line
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.communicate()
+
+
+class Fresh:
+    """The same as ``Server``, with a new interpreter for each attempt."""
+
+    def perform(self, order: attempt.Order, log: Path) -> dict[str, Any]:
+        with log.open("w") as output:
+            done = subprocess.run(
+                [sys.executable, "-m", f"{__package__}.attempt", order.to_json()],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment(),
+                timeout=LIMIT,
+                check=False,
+            )
+        return {"status": done.returncode, "timed_out": False}
+
+
+@dataclass(frozen=True)
+class End:
+    """How an attempt ended.
+
+    Attributes:
+        killed: Whether SIGKILL ended it; otherwise it returned from ``fit``.
+        record: What it left, if it returned.
+        trained: (epoch, batch) of each batch that it trained itself, if it returned.
+        calls: Its calls that change the file system, if it returned.
+    """
+
+    killed: bool
+    record: Record = field(default_factory=dict)
+    trained: tuple[tuple[int, int], ...] = ()
+    calls: tuple[str, ...] = ()
+
+
+@dataclass
+class Run:
+    """Attempts of one scenario on one directory."""
+
+    server: Server | Fresh
+    scenario: str
+    home: Path
+    options: dict[str, Any] = field(default_factory=dict)
+    fit: dict[str, Any] = field(default_factory=dict)
+    compile: dict[str, Any] = field(default_factory=dict)
+    attempts: int = 0
+
+    def __call__(
+        self,
+        kill: str | None = None,
+        *,
+        mode: str = "resilient",
+        seed: int | None = None,
+        **fit: Any,
+    ) -> End:
+        """Make an attempt, killed at ``kill`` if it gets there."""
+        self.attempts += 1
+        self.home.mkdir(parents=True, exist_ok=True)
+        if seed is None:
+            seed = SEED + 1000 * self.attempts if self.committed() else SEED
+        order = attempt.Order(
+            scenario=self.scenario,
+            home=str(self.home),
+            out=f"record-{self.attempts}",
+            mode=mode,
+            kill=kill,
+            seed=seed,
+            fit=self.fit | fit,
+            compile=self.compile,
+            options=self.options,
+        )
+        log = self.home / f"log-{self.attempts}"
+        answer = self.server.perform(order, log)
+        if answer["timed_out"] or answer["status"] not in (0, KILLED):
+            raise AssertionError(
+                f"attempt {self.attempts} of {self.scenario} ended with {answer}\n"
+                f"order: {order.to_json()}\n{log.read_text()[-6000:]}"
+            )
+        if answer["status"] == KILLED:
+            return End(killed=True)
+        about = json.loads((self.home / f"{order.out}.json").read_text())
+        return End(
+            killed=False,
+            record=record.load(self.home / order.out),
+            trained=tuple((epoch, batch) for epoch, batch in about["trained"]),
+            calls=tuple(about["calls"]),
+        )
+
+    def committed(self) -> list[Path]:
+        """Directories of the committed checkpoints."""
+        found = (self.home / attempt.CHECKPOINTS).glob("step-*/manifest.json")
+        return sorted(path.parent for path in found if ".tmp-" not in path.parent.name)
+
+
+def assert_same(expected: Record, actual: Record, about: str = "") -> None:
+    """Fail with what differs, by name."""
+    lines = record.differences(expected, actual)
+    if lines:
+        raise AssertionError("\n  ".join([f"not the same bytes {about}", *lines]))

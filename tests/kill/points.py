@@ -1,0 +1,124 @@
+"""Where an attempt is killed: with SIGKILL, by itself, at a named point.
+
+A kill point is text, so that it reads well in a test's id and travels as JSON:
+
+* ``train_batch_end@1:3``     in that hook, epoch 1, batch 3 (or the first one after it)
+* ``epoch_end@1``, ``epoch_begin@1``, ``train_begin``, ``train_end``
+* ``test_batch_end@1:0``      during the validation of epoch 1
+* ``.../first``               in the first callback of the list, not in the last
+* ``call@17``                 just before the 17th file system call of the run
+* ``after@0.125``             by the parent, that many seconds after training began
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+CALLS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A parsed kill point."""
+
+    event: str
+    epoch: int = 0
+    batch: int = 0
+    first: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "Point":
+        where, _, place = text.partition("/")
+        event, _, at = where.partition("@")
+        if event in ("call", "after"):
+            return cls(event)
+        epoch, _, batch = (at or "0").partition(":")
+        return cls(event, int(epoch), int(batch or 0), place == "first")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Killer(keras.callbacks.Callback):
+    """Kills its process at ``point``; keeps nothing that a checkpoint could restore."""
+
+    async_safe = True  # or Keras would give up its asynchronous callbacks because of us
+
+    def __init__(self, point: Point | None) -> None:
+        super().__init__()
+        self.where = _Where(point)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state == {}
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.where.reached("train_begin")
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.where.reached("train_end")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.where.epoch = epoch
+        self.where.reached("epoch_begin")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.where.reached("epoch_end")
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.where.reached("train_batch_begin", batch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.where.reached("train_batch_end", batch)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.where.reached("test_batch_end", batch)
+
+
+class _Where:
+    """The attempt's own memory of where it is, out of reach of any restore."""
+
+    def __init__(self, point: Point | None) -> None:
+        self.point = point
+        self.epoch = 0
+        self.trained: list[tuple[int, int]] = []
+
+    def reached(self, event: str, batch: int = 0) -> None:
+        if event == "train_batch_end":
+            self.trained.append((self.epoch, batch))
+        point = self.point
+        if point is None or point.event != event:
+            return
+        if "train_" in event and "batch" not in event:
+            die()
+        if self.epoch == point.epoch and batch >= point.batch:
+            die()
+
+
+def count_calls(kill_at: int | None) -> list[str]:
+    """From now on, log calls that change the file system; die before one of them.
+
+    Returns:
+        The log, which grows: names of the calls with the file's name.
+    """
+    log: list[str] = []
+
+    def counted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            log.append(f"{name} {args[0] if args else ''}")
+            if len(log) == kill_at:
+                die()
+            return real(*args, **kwargs)
+
+        return call
+
+    for name in CALLS:
+        setattr(os, name, counted(name, getattr(os, name)))
+    return log

@@ -1,0 +1,15 @@
+"""What is trained in the kill suite; small, and together every feature of ``fit``."""
+
+from . import arguments, callbacks, inputs, models, steps
+from .registry import SCENARIOS, Case, Scenario
+
+__all__ = [
+    "SCENARIOS",
+    "Case",
+    "Scenario",
+    "arguments",
+    "callbacks",
+    "inputs",
+    "models",
+    "steps",
+]

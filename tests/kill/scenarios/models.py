@@ -1,0 +1,192 @@
+"""Models: convolutions, unbuilt and subclassed ones, many inputs, own state."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers
+
+from .parts import CLASSES, SAMPLES, case, compiled, images, numbers, rows, validation
+from .registry import Case, scenario
+
+
+@scenario("train_batch_end@1:3", "test_batch_end@1:0", save_freq=3)
+def convolution() -> Case:
+    """Augmentation, convolution, BatchNormalization and dropout."""
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.RandomFlip(),
+            layers.Conv2D(4, 3),
+            layers.BatchNormalization(),
+            layers.SpatialDropout2D(0.2),
+            layers.Flatten(),
+            layers.Dense(CLASSES),
+        ]
+    )
+    return case(compiled(model), validation_data=validation())
+
+
+@scenario("train_batch_end@0:3", "train_batch_end@1:3", save_freq=2)
+def unbuilt_sequential() -> Case:
+    model = keras.Sequential(
+        [
+            layers.Flatten(),
+            layers.Dropout(0.2),
+            layers.Dense(8),
+            layers.BatchNormalization(),
+            layers.Dense(CLASSES),
+        ]
+    )
+    return case(compiled(model))
+
+
+class Subclassed(keras.Model):
+    """Builds on its first batch; one layer only exists once it is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flatten = layers.Flatten()
+        self.dropout = layers.Dropout(0.3)
+        self.blocks = [layers.Dense(8, activation="relu"), layers.Dense(CLASSES)]
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        x = self.dropout(self.flatten(x), training=training)
+        for block in self.blocks:
+            x = block(x)
+        self.add_loss(0.01 * keras.ops.mean(keras.ops.square(x)))
+        return x
+
+
+@scenario("train_batch_end@1:2", save_freq=2)
+def unbuilt_subclass() -> Case:
+    return case(compiled(Subclassed()), validation_data=validation())
+
+
+class Overriding(Subclassed):
+    """Overrides ``fit`` and calls Keras's."""
+
+    def fit(self, x: Any, y: Any, **kwargs: Any) -> Any:
+        return super().fit(x * 2.0, y, **kwargs)
+
+
+@scenario("train_batch_end@1:4", save_freq="epoch")
+def overridden_fit() -> Case:
+    return case(compiled(Overriding()))
+
+
+@scenario("train_batch_end@1:3", save_freq=2)
+def inputs_and_outputs_by_name() -> Case:
+    """Two inputs and two outputs as dicts, with their own losses and weights."""
+    a, b = keras.Input((64,), name="a"), keras.Input((8, 8, 1), name="b")
+    hidden = layers.Concatenate()([a, layers.Flatten()(b)])
+    hidden = layers.Dropout(0.2)(layers.Dense(8, activation="relu")(hidden))
+    kind = layers.Dense(CLASSES, name="kind")(hidden)
+    size = layers.Dense(1, name="size")(hidden)
+    model = keras.Model({"a": a, "b": b}, {"kind": kind, "size": size})
+    model.compile(
+        keras.optimizers.Adam(0.01),
+        {
+            "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            "size": "mse",
+        },
+        metrics={"kind": ["accuracy"], "size": ["mae"]},
+        loss_weights={"kind": 1.0, "size": 0.3},
+        jit_compile=keras.backend.backend() == "jax",
+    )
+    (x, y), (other, _) = rows(), images(seed=2)
+    targets = {"kind": y, "size": x.sum(-1, keepdims=True)}
+    found = case(model, ({"a": x, "b": other}, targets))
+    x, y = rows(12, seed=3)
+    targets = {"kind": y, "size": x.sum(-1, keepdims=True)}
+    data = ({"a": x, "b": x.reshape(-1, 8, 8, 1)}, targets)
+    found.kwargs["validation_data"] = data
+    return found
+
+
+@scenario("train_batch_end@1:3", save_freq=2)
+def inputs_and_outputs_in_lists() -> Case:
+    a, b = keras.Input((64,)), keras.Input((64,))
+    hidden = layers.Dense(8)(layers.Average()([a, layers.GaussianNoise(0.2)(b)]))
+    model = keras.Model([a, b], [layers.Dense(1)(hidden), layers.Dense(2)(hidden)])
+    model.compile(
+        keras.optimizers.Adamax(0.01),
+        ["mse", "mae"],
+        jit_compile=keras.backend.backend() == "jax",
+    )
+    (x, _), (other, _) = rows(), rows(seed=4)
+    return case(model, ([x, other], [x[:, :1], other[:, :2]]), shuffle="batch")
+
+
+@scenario("train_batch_end@1:6", save_freq=5)
+def stateful_rnn() -> Case:
+    """States flow from batch to batch and into the next epoch.
+
+    On torch its weights are frozen: Keras overwrites the state that a gradient needs.
+    """
+    learns = keras.backend.backend() != "torch"
+    model = keras.Sequential(
+        [
+            keras.Input(batch_shape=(4, 8, 8)),
+            layers.GRU(4, stateful=True, dropout=0.2, trainable=learns),
+            layers.Dense(CLASSES),
+        ]
+    )
+    x, y = images()
+    return case(compiled(model), (x[..., 0], y), epochs=2, batch_size=4, shuffle=False)
+
+
+@scenario("train_batch_end@1:3", save_freq=2)
+def frozen_layers() -> Case:
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.Conv2D(4, 3, trainable=False),
+            layers.BatchNormalization(trainable=False),
+            layers.BatchNormalization(),
+            layers.Flatten(),
+            layers.Dropout(0.2),
+            layers.Dense(CLASSES),
+        ]
+    )
+    return case(compiled(model, keras.optimizers.Adafactor(0.01)))
+
+
+@scenario("train_batch_end@1:3", save_freq=2)
+def normalization_and_embedding() -> Case:
+    """Adapted statistics, integer inputs and weights shared by two layers."""
+    random = numbers()
+    words = random.randint(0, 20, (SAMPLES, 6))
+    embed = layers.Embedding(20, 4)
+    sequence = keras.Input((6,), dtype="int32")
+    vectors = layers.Dropout(0.3)(embed(sequence))
+    hidden = layers.LayerNormalization()(layers.Flatten()(vectors))
+    model = keras.Model(sequence, layers.Dense(CLASSES)(hidden))
+    return case(compiled(model), (words, random.randint(0, CLASSES, SAMPLES)))
+
+
+@scenario("train_batch_end@1:3", save_freq=2, backends=("torch",))
+def torch_modules() -> Case:
+    """Buffers of torch modules are no Keras variables; their dropout draws globally."""
+    import torch
+
+    module = torch.nn.Sequential(torch.nn.BatchNorm1d(64), torch.nn.Dropout(0.3))
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.Flatten(),
+            layers.TorchModuleWrapper(module),
+            layers.Dense(CLASSES),
+        ]
+    )
+    return case(compiled(model), validation_data=validation())
+
+
+@scenario("train_batch_end@0:4", "train_batch_end@1:0", save_freq=2)
+def bfloat16() -> Case:
+    """Variables themselves in bfloat16."""
+    keras.config.set_dtype_policy("bfloat16")
+    from .parts import noisy
+
+    x, y = images()
+    return case(compiled(noisy()), (x.astype(np.float64), y), epochs=2)

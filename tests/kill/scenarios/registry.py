@@ -1,0 +1,65 @@
+"""What a scenario is: a function that builds a model, its data and its callbacks."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+BACKENDS = ("tensorflow", "jax", "torch")
+
+
+@dataclass
+class Case:
+    """One ``fit`` about to be called.
+
+    Attributes:
+        model: A compiled model.
+        args: Positional arguments of ``fit``.
+        kwargs: Its keyword arguments, without callbacks.
+        callbacks: The user's callbacks, without the harness's own.
+        stateful: Objects for ``resilient.fit(stateful=...)``; recorded at the end.
+        recorded: Whether a callback that sees every batch is added.
+        clocks: Attributes of callbacks that hold the time of day.
+    """
+
+    model: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    callbacks: list[Any] = field(default_factory=list)
+    stateful: dict[str, Any] = field(default_factory=dict)
+    recorded: bool = True
+    clocks: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A named case.
+
+    Attributes:
+        build: Makes the case, in the attempt's process, after seeding.
+        backends: Where Keras can run it.
+        kills: One schedule of kills that hurts this scenario, see ``points``.
+        save_freq: JSON of the ``save_freq`` to use, see ``attempt.policy``.
+    """
+
+    name: str
+    build: Callable[[], Case]
+    backends: tuple[str, ...]
+    kills: tuple[str, ...]
+    save_freq: Any
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(
+    *kills: str, save_freq: Any = 2, backends: Iterable[str] = BACKENDS
+) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
+    """Register the decorated function under its own name."""
+
+    def register(build: Callable[[], Case]) -> Callable[[], Case]:
+        name = build.__name__
+        assert name not in SCENARIOS, name
+        SCENARIOS[name] = Scenario(name, build, tuple(backends), kills, save_freq)
+        return build
+
+    return register

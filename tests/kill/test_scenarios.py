@@ -1,0 +1,25 @@
+"""Every scenario: left alone it is ``model.fit``; killed, it is that all the same."""
+
+from .conftest import Expected, MakeRun
+from .harness import assert_same
+from .scenarios import SCENARIOS
+
+
+def test_uninterrupted_run_is_model_fit(
+    scenario: str, run_of: MakeRun, uninterrupted: Expected
+):
+    """Saving changes no byte of what training leaves."""
+    run = run_of(scenario, options={"save_freq": SCENARIOS[scenario].save_freq})
+    assert_same(uninterrupted(scenario), run().record)
+
+
+def test_killed_run_ends_as_the_uninterrupted_one(
+    scenario: str, run_of: MakeRun, uninterrupted: Expected
+):
+    """SIGKILL, once or several times, and nothing tells the difference."""
+    known = SCENARIOS[scenario]
+    run = run_of(scenario, options={"save_freq": known.save_freq})
+    for kill in known.kills:
+        assert run(kill).killed, f"{kill} was never reached"
+    assert run.committed(), "killed before the first checkpoint: nothing was resumed"
+    assert_same(uninterrupted(scenario), run().record)
