@@ -34,6 +34,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import (
 )
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
+from keras.src.trainers.trainer import Trainer
 
 from resilient.errors import BackendNotAvailableError, NotSupportedError, describe
 
@@ -44,6 +45,7 @@ __all__ = [
     "CallbackList",
     "DataAdapter",
     "EpochIterator",
+    "Trainer",
     "array_slicing",
     "backend_epoch_iterator",
     "can_convert_arrays",
