@@ -99,7 +99,7 @@ def typing(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the documentation; a warning is an error."""
     install(session, ".", *group("docs"))
-    session.run("sphinx-build", "-W", "-b", "html", "docs", "docs/_build/html")
+    session.run("sphinx-build", "-W", "-q", "-b", "html", "docs", "docs/_build/html")
 
 
 @nox.session

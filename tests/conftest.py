@@ -1,4 +1,4 @@
-"""One process tests one backend, named by KERAS_BACKEND, on quiet deterministic threads.
+"""One process tests one backend, that of KERAS_BACKEND, quietly and on one thread.
 
 The environment is set before any backend is imported, so that child processes inherit
 it. Nothing here imports Keras: some tests show that the library does not either.
