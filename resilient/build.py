@@ -16,7 +16,7 @@ import keras
 from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.random_state import kept_random_state
-from resilient.state import leaves, matches
+from resilient.state import leaves
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +32,18 @@ def ensure_built(
         saved: The checkpoint's list of variables.
         backend: The backend's adapter.
     """
-    if matches(saved, leaves(model)):
+    if not _lacks_some(model, saved):
         return
     with kept_random_state(backend):
         if keras_internals.BACKEND == "tensorflow":
             _build_symbolically(model, iterator)
-        if not matches(saved, leaves(model)):
+        if _lacks_some(model, saved):
             _build_by_a_step(model, iterator, backend)
+
+
+def _lacks_some(model: keras.Model, saved: list[dict[str, Any]]) -> bool:
+    """Whether building may help: it adds variables, it never changes one."""
+    return len(leaves(model)) < len(saved)
 
 
 def _build_symbolically(model: keras.Model, iterator: Any) -> None:
@@ -57,7 +62,7 @@ def _build_by_a_step(model: keras.Model, iterator: Any, backend: Backend) -> Non
         return  # stateless: a step creates no variables there
     targets = {leaf.name: leaf.target for leaf in leaves(model)}
     before = backend.snapshot(targets).arrays
-    batches = iter(keras_internals.backend_epoch_iterator()._get_iterator(iterator))
+    batches = iter(super(type(iterator), iterator)._get_iterator())  # Keras's own
     data = [next(batches)] if keras_internals.BACKEND == "torch" else batches
     # The user's step fails in the same way in the first real step, and says why there.
     with contextlib.suppress(Exception):
