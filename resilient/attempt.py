@@ -42,8 +42,9 @@ class Attempt:
         save: Commits a checkpoint.
         stateful: The user's own objects, by name.
         attempts: Host, pid and start of every process that worked on this run.
-        on_resumed: Told when all of a checkpoint was restored, or is about to be at
-            its batch; with whether the run is over, and the ``verbose`` of this fit.
+        on_begin: Told when nothing stands in the way of training any more; with the
+            checkpoint that was restored (or is about to be at its batch), whether the
+            run is over, and the ``verbose`` of this fit.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Attempt:
         save: Saver,
         stateful: StatefulObjects,
         attempts: Sequence[Mapping[str, Any]],
-        on_resumed: Callable[[Checkpoint, bool, Any], None],
+        on_begin: Callable[[Checkpoint | None, bool, Any], None],
     ) -> None:
         self.model = model
         self.backend = backend
@@ -68,7 +69,8 @@ class Attempt:
         self._save = save
         self._stateful = stateful
         self._attempts = attempts
-        self._on_resumed = on_resumed
+        self._on_begin = on_begin
+        self._saved: record.Record | None = None
         self._pending: record.Record | None = None
         self._last_logs: dict[str, float] | None = None
         self._warned: set[str] = set()
@@ -83,8 +85,11 @@ class Attempt:
         self._arguments = arguments
         self._rate = _learning_rate(self.model)
 
-    def on_train_begin(self) -> None:
-        """Every callback was told that training begins: resume, or begin anew."""
+    def before_train_begin(self) -> None:
+        """No callback was told anything yet: refuse a checkpoint of another run.
+
+        Later would be too late: ``CSVLogger`` empties its file when training begins.
+        """
         assert self.iterator is not None
         # Not before: a model's jit_compile is settled when Keras makes its function.
         self._fingerprint = fingerprint.fingerprint(
@@ -93,12 +98,21 @@ class Attempt:
             self._arguments,
             self.backend,
         )
+        if self._checkpoint is not None:
+            self._saved = self._checked(self._checkpoint)
+
+    def on_train_begin(self) -> None:
+        """Every callback was told that training begins: resume, or begin anew."""
+        assert self.iterator is not None
         self._callbacks = CallbackStates(
             self.callback_list.callbacks, attempts=self._attempts
         )
-        if self._checkpoint is None:
+        saved, self._saved = self._saved, None
+        if saved is None or self._checkpoint is None:
+            self._on_begin(None, False, self._arguments["verbose"])
             return
-        saved = self._checked(self._checkpoint)
+        live = state.leaves(self.model)
+        self._require(state.differences(saved.run["variables"], live))
         self.progress = self._checkpoint.progress
         epochs, stopped = self._arguments["epochs"], bool(saved.run["stop_training"])
         over = stopped or self.progress.epoch >= epochs
@@ -115,7 +129,7 @@ class Attempt:
             self._pending = saved
         else:
             self._restore(saved)
-        self._on_resumed(self._checkpoint, over, self._arguments["verbose"])
+        self._on_begin(self._checkpoint, over, self._arguments["verbose"])
 
     def on_epoch_begin(self, epoch: int) -> None:
         if epoch != self.progress.epoch:  # the first one may be initial_epoch
@@ -195,23 +209,17 @@ class Attempt:
         found = fingerprint.identity_differences(
             saved.run["fingerprint"], self._fingerprint
         )
-        found += self._callbacks.differences(saved.run["callbacks"])
+        callbacks = CallbackStates(self.callback_list.callbacks)
+        found += callbacks.differences(saved.run["callbacks"])
         found += self._stateful.differences(saved.run["stateful"])
         if not found:
             assert self.iterator is not None
             variables = saved.run["variables"]
             ensure_built(self.model, self.iterator, variables, self.backend)
-            found = state.differences(variables, state.leaves(self.model))
-        if found:
-            raise CheckpointMismatchError(
-                describe(
-                    f"{checkpoint.path} belongs to another run: it cannot be resumed "
-                    "exactly. Nothing was changed.",
-                    "\n  " + "\n  ".join(found),
-                    "Make the script what it was, or use another checkpoint_dir, or "
-                    'pass resume="never" to start anew.',
-                )
-            )
+            live = state.leaves(self.model)
+            if state.weights_differ(variables, live):
+                found = state.differences(variables, live)
+        self._require(found)
         changed = fingerprint.settings_differences(
             saved.run["fingerprint"], self._fingerprint
         )
@@ -223,6 +231,20 @@ class Attempt:
             )
         self._say_learning_rate(saved.run["learning_rate"])
         return saved
+
+    def _require(self, differences: list[str]) -> None:
+        """Raise where there are any."""
+        if differences:
+            assert self._checkpoint is not None
+            raise CheckpointMismatchError(
+                describe(
+                    f"{self._checkpoint.path} belongs to another run: it cannot be "
+                    "resumed exactly. Nothing was changed.",
+                    "\n  " + "\n  ".join(differences),
+                    "Make the script what it was, or use another checkpoint_dir, or "
+                    'pass resume="never" to start anew.',
+                )
+            )
 
     def _restore(self, saved: record.Record) -> None:
         """Set everything, the random state last."""

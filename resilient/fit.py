@@ -10,10 +10,17 @@ Importing this module loads neither Keras nor a backend.
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
+from resilient.arguments import (
+    OnEvent,
+    Resume,
+    checked_on_event,
+    checked_on_save_error,
+    checked_resume,
+)
 from resilient.checkpoints import layout
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.checkpoints.lock import DirectoryLock
@@ -26,15 +33,13 @@ from resilient.errors import (
 from resilient.events import Events, read_events
 from resilient.policies import KeepPolicy, SavePolicy, keep_policy, save_policy
 from resilient.saving import OnSaveError, Saving
+from resilient.stateful import Stateful, StatefulObjects
 
 if TYPE_CHECKING:
     import keras
 
-    from resilient.stateful import Stateful
-
 logger = logging.getLogger(__name__)
 
-Resume = Literal["auto", "never", "must"] | int
 SaveFreq = Literal["epoch"] | int | SavePolicy
 
 
@@ -45,8 +50,8 @@ def fit(
     save_freq: SaveFreq = "epoch",
     keep: int | KeepPolicy = 3,
     resume: Resume = "auto",
-    stateful: "Mapping[str, Stateful] | None" = None,
-    on_event: Callable[[dict[str, Any]], None] | None = None,
+    stateful: Mapping[str, Stateful] | None = None,
+    on_event: OnEvent | None = None,
     on_save_error: OnSaveError = "raise",
     **kwargs: Any,
 ) -> "keras.callbacks.History":
@@ -117,18 +122,18 @@ class ResilientFit:
         save_freq: SaveFreq = "epoch",
         keep: int | KeepPolicy = 3,
         resume: Resume = "auto",
-        stateful: "Mapping[str, Stateful] | None" = None,
-        on_event: Callable[[dict[str, Any]], None] | None = None,
+        stateful: Mapping[str, Stateful] | None = None,
+        on_event: OnEvent | None = None,
         on_save_error: OnSaveError = "raise",
     ) -> None:
         self._model = model
         self._store = Store(checkpoint_dir)
         self._policy = save_policy(save_freq)
         self._keep = keep_policy(keep)
-        self._resume = _checked_resume(resume)
-        self._stateful = stateful
-        self._on_event = on_event
-        self._on_save_error = _checked_on_save_error(on_save_error)
+        self._resume = checked_resume(resume)
+        self._stateful = StatefulObjects(stateful)
+        self._on_event = checked_on_event(on_event)
+        self._on_save_error = checked_on_save_error(on_save_error)
         self._saving: Saving | None = None
         if self._keep.monitors and not self._policy.epochs:
             raise ValueError(
@@ -142,13 +147,15 @@ class ResilientFit:
 
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
         """Train, resuming where the last attempt was; arguments as ``model.fit``."""
-        from resilient.running import run_attempt
+        from resilient.running import require_model, run_attempt
 
+        require_model(self._model)
         layout.make_directory(self._store.directory)
         with DirectoryLock(self._store.directory):
             events = Events(self._store.directory, self._on_event)
             attempts = _attempts(self._store.directory)
             events.emit("started")
+            self._store.remove_stale_staging()
             checkpoint = self._checkpoint_to_resume(events)
             try:
                 return run_attempt(
@@ -159,6 +166,7 @@ class ResilientFit:
                     stateful=self._stateful,
                     events=events,
                     attempts=attempts,
+                    settle=lambda: self._discard(events),
                     make_saving=lambda environment: self._make_saving(
                         events, environment
                     ),
@@ -237,18 +245,10 @@ class ResilientFit:
 
     def _checkpoint_to_resume(self, events: Events) -> Checkpoint | None:
         store = self._store
-        store.remove_stale_staging()
         if self._resume == "never":
-            discarded = store.discard_all()
-            if discarded:
-                events.emit("started over", discarded=discarded)
             return None
         if isinstance(self._resume, int):
-            checkpoint = store.get(self._resume)
-            discarded = store.discard_after(checkpoint.step)
-            if discarded:
-                events.emit("rolled back", step=checkpoint.step, discarded=discarded)
-            return checkpoint
+            return store.get(self._resume)
 
         def fell_back(name: str, reason: str) -> None:
             _log_fall_back(name, reason)
@@ -258,6 +258,17 @@ class ResilientFit:
         if newest is None and self._resume == "must":
             raise _not_found(store.directory)
         return newest
+
+    def _discard(self, events: Events) -> None:
+        """Move away the checkpoints that ``resume`` says not to use."""
+        if self._resume == "never":
+            discarded = self._store.discard_all()
+            if discarded:
+                events.emit("started over", discarded=discarded)
+        elif isinstance(self._resume, int):
+            discarded = self._store.discard_after(self._resume)
+            if discarded:
+                events.emit("rolled back", step=self._resume, discarded=discarded)
 
 
 def _attempts(directory: os.PathLike[str]) -> list[dict[str, Any]]:
@@ -281,29 +292,3 @@ def _not_found(directory: object) -> CheckpointNotFoundError:
             'Check checkpoint_dir, or use resume="auto" to start where there is none.',
         )
     )
-
-
-def _checked_resume(resume: Resume) -> Resume:
-    if isinstance(resume, int) and not isinstance(resume, bool) and resume >= 0:
-        return resume
-    if resume in ("auto", "never", "must") and isinstance(resume, str):
-        return resume
-    raise ValueError(
-        describe(
-            "This `resume` has no meaning.",
-            repr(resume),
-            'Use "auto", "never", "must" or the step of a checkpoint.',
-        )
-    )
-
-
-def _checked_on_save_error(value: OnSaveError) -> OnSaveError:
-    if value not in ("raise", "warn"):
-        raise ValueError(
-            describe(
-                "This `on_save_error` has no meaning.",
-                repr(value),
-                'Use "raise" or "warn".',
-            )
-        )
-    return value

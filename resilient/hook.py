@@ -219,6 +219,7 @@ def _watch(callbacks: Any, attempt: Attempt) -> None:
     plain = {name: getattr(callbacks, name) for name in _WATCHED}
 
     def on_train_begin(logs: Any = None) -> None:
+        attempt.before_train_begin()
         plain["on_train_begin"](logs)
         attempt.on_train_begin()
 

@@ -17,7 +17,7 @@ from resilient.errors import CheckpointMismatchError, NotSupportedError, describ
 from resilient.events import Events
 from resilient.hook import hooked
 from resilient.saving import Saving
-from resilient.stateful import Stateful, StatefulObjects
+from resilient.stateful import StatefulObjects
 
 logger = logging.getLogger(__name__)
 
@@ -28,17 +28,23 @@ def run_attempt(
     kwargs: dict[str, Any],
     *,
     checkpoint: Checkpoint | None,
-    stateful: Mapping[str, Stateful] | None,
+    stateful: StatefulObjects,
     events: Events,
     attempts: Sequence[Mapping[str, Any]],
+    settle: Callable[[], None],
     make_saving: Callable[[Mapping[str, str]], Saving],
 ) -> keras.callbacks.History:
-    """Let Keras's ``fit`` run, followed by an ``Attempt``."""
-    _require_model(model)
+    """Let Keras's ``fit`` run, followed by an ``Attempt``.
+
+    ``settle`` is called when nothing stands in the way of training any more.
+    """
     backend = get_backend()
     saving = make_saving(fingerprint.environment(backend))
 
-    def on_resumed(resumed: Checkpoint, over: bool, verbose: Any) -> None:
+    def on_begin(resumed: Checkpoint | None, over: bool, verbose: Any) -> None:
+        settle()
+        if resumed is None:
+            return
         saving.start(resumed.progress)
         events.emit("restored", **resumed.progress.to_json())
         line = f"Resumed at {resumed.progress} from {resumed.path}"
@@ -54,9 +60,9 @@ def run_attempt(
         checkpoint=checkpoint,
         due=saving.due,
         save=saving.save,
-        stateful=StatefulObjects(stateful),
+        stateful=stateful,
         attempts=attempts,
-        on_resumed=on_resumed,
+        on_begin=on_begin,
     )
     initial_epoch = model._initial_epoch
     try:
@@ -80,9 +86,11 @@ def run_attempt(
 
 def restore_model(model: keras.Model, checkpoint: Checkpoint) -> None:
     """Set weights and optimizer, all or nothing; metrics and callbacks are left."""
-    _require_model(model)
+    require_model(model)
     backend = get_backend()
     saved = record.read(checkpoint, backend)
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()  # inside of fit the variables are empty
     if model.built and model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
 
@@ -105,8 +113,9 @@ def restore_model(model: keras.Model, checkpoint: Checkpoint) -> None:
         backend.assign(leaf.target, saved.tensors[old["name"]])
 
 
-def _require_model(model: Any) -> None:
-    if not isinstance(model, keras.Model):
+def require_model(model: Any) -> None:
+    """Raise TypeError for what is no Keras model."""
+    if not isinstance(model, keras_internals.Trainer):
         raise TypeError(
             describe(
                 "resilient.fit trains a keras.Model.",

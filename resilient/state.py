@@ -18,6 +18,7 @@ import keras
 from resilient import keras_internals
 
 GROUPS = ("trainable", "non_trainable", "optimizer", "metrics")
+_WEIGHTS = ("trainable.", "non_trainable.")
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,19 @@ def differences(saved: list[dict[str, Any]], live: list[Leaf]) -> list[str]:
     return found
 
 
-def matches(saved: list[dict[str, Any]], live: list[Leaf]) -> bool:
-    """Whether the saved tensors' layout is the live one."""
-    return not differences(saved, live)
+def weights_differ(saved: list[dict[str, Any]], live: list[Leaf]) -> bool:
+    """Whether the weights differ in whatever group they are.
+
+    Freezing a layer, which a callback may do when training begins, moves weights from
+    one group to another; it makes no other weights.
+    """
+    theirs = [(s["shape"], s["dtype"]) for s in saved if s["name"].startswith(_WEIGHTS)]
+    ours = [
+        (list(leaf.shape), leaf.dtype)
+        for leaf in live
+        if leaf.name.startswith(_WEIGHTS)
+    ]
+    return sorted(theirs) != sorted(ours)
 
 
 def _group(model: keras.Model, group: str) -> list[Any]:

@@ -31,17 +31,12 @@ class StatefulObjects:
     """
 
     def __init__(self, objects: Mapping[str, Stateful] | None) -> None:
+        if not isinstance(objects, Mapping | None):
+            raise _wrong(type(objects).__name__)
         self._objects = dict(objects or {})
         for name, thing in self._objects.items():
             if not isinstance(name, str) or not isinstance(thing, Stateful):
-                raise TypeError(
-                    describe(
-                        "`stateful` maps names to objects with state_dict() and "
-                        "load_state_dict().",
-                        f"{name!r}: {type(thing).__name__}",
-                        "Give the object these two methods.",
-                    )
-                )
+                raise _wrong(f"{name!r}: {type(thing).__name__}")
 
     def capture(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
         """Every object's state as JSON; larger arrays go into ``arrays``."""
@@ -72,3 +67,13 @@ class StatefulObjects:
     ) -> None:
         for name, thing in self._objects.items():
             thing.load_state_dict(decode(saved[name], arrays))
+
+
+def _wrong(received: str) -> TypeError:
+    return TypeError(
+        describe(
+            "`stateful` maps names to objects with state_dict() and load_state_dict().",
+            received,
+            'Pass a dict such as {"name": obj}, whose objects have these two methods.',
+        )
+    )

@@ -1,0 +1,54 @@
+"""Checks the arguments that are ours, before anything is done.
+
+Those of ``model.fit`` are checked by Keras.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from resilient.errors import describe
+from resilient.saving import OnSaveError
+
+Resume = Literal["auto", "never", "must"] | int
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+def checked_resume(resume: Resume) -> Resume:
+    """``resume``, if it means something; otherwise ValueError."""
+    if isinstance(resume, int) and not isinstance(resume, bool) and resume >= 0:
+        return resume
+    if resume in ("auto", "never", "must") and isinstance(resume, str):
+        return resume
+    raise ValueError(
+        describe(
+            "This `resume` has no meaning.",
+            repr(resume),
+            'Use "auto", "never", "must" or the step of a checkpoint.',
+        )
+    )
+
+
+def checked_on_event(function: OnEvent | None) -> OnEvent | None:
+    """``on_event``, if it can be called; otherwise TypeError."""
+    if function is not None and not callable(function):
+        raise TypeError(
+            describe(
+                "`on_event` is called with each event.",
+                repr(function),
+                "Pass a function of one argument, a dict.",
+            )
+        )
+    return function
+
+
+def checked_on_save_error(value: OnSaveError) -> OnSaveError:
+    """``on_save_error``, if it means something; otherwise ValueError."""
+    if value not in ("raise", "warn"):
+        raise ValueError(
+            describe(
+                "This `on_save_error` has no meaning.",
+                repr(value),
+                'Use "raise" or "warn".',
+            )
+        )
+    return value
