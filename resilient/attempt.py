@@ -13,7 +13,7 @@ import keras
 
 from resilient import fingerprint, random_state, record, state
 from resilient.backends.base import Backend
-from resilient.build import ensure_built
+from resilient.build import ensure_built, is_built
 from resilient.callbacks import CallbackStates, monitored
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.distribution import require_one_replica
@@ -109,10 +109,13 @@ class Attempt:
         )
         saved, self._saved = self._saved, None
         if saved is None or self._checkpoint is None:
+            self._callbacks.begin_anew()
             self._on_begin(None, False, self._arguments["verbose"])
             return
-        live = state.leaves(self.model)
-        self._require(state.differences(saved.run["variables"], live))
+        # Not before: a callback may freeze layers now, and the optimizer has to know.
+        layout = saved.run["variables"]
+        ensure_built(self.model, self.iterator, layout, self.backend)
+        self._require(state.differences(layout, state.leaves(self.model)))
         self.progress = self._checkpoint.progress
         epochs, stopped = self._arguments["epochs"], bool(saved.run["stop_training"])
         over = stopped or self.progress.epoch >= epochs
@@ -212,13 +215,9 @@ class Attempt:
         callbacks = CallbackStates(self.callback_list.callbacks)
         found += callbacks.differences(saved.run["callbacks"])
         found += self._stateful.differences(saved.run["stateful"])
-        if not found:
-            assert self.iterator is not None
-            variables = saved.run["variables"]
-            ensure_built(self.model, self.iterator, variables, self.backend)
+        if not found and is_built(self.model):
             live = state.leaves(self.model)
-            if state.weights_differ(variables, live):
-                found = state.differences(variables, live)
+            found = state.weight_differences(saved.run["variables"], live)
         self._require(found)
         changed = fingerprint.settings_differences(
             saved.run["fingerprint"], self._fingerprint

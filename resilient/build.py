@@ -41,6 +41,11 @@ def ensure_built(
             _build_by_a_step(model, iterator, backend)
 
 
+def is_built(model: keras.Model) -> bool:
+    """Whether the model has all its weights; the optimizer may lack some."""
+    return all(layer.built for layer in model._flatten_layers())
+
+
 def _lacks_some(model: keras.Model, saved: list[dict[str, Any]]) -> bool:
     """Whether building may help: it adds variables, it never changes one."""
     return len(leaves(model)) < len(saved)

@@ -153,7 +153,8 @@ class ResilientFit:
         layout.make_directory(self._store.directory)
         with DirectoryLock(self._store.directory):
             events = Events(self._store.directory, self._on_event)
-            attempts = _attempts(self._store.directory)
+            anew = self._resume == "never"
+            attempts = [] if anew else _attempts(self._store.directory)
             events.emit("started")
             self._store.remove_stale_staging()
             checkpoint = self._checkpoint_to_resume(events)
@@ -272,12 +273,16 @@ class ResilientFit:
 
 
 def _attempts(directory: os.PathLike[str]) -> list[dict[str, Any]]:
-    """Host, pid and start (Unix seconds) of every attempt before this one."""
-    return [
-        {"host": event["host"], "pid": event["pid"], "started": event["time"]}
-        for event in read_events(directory)
-        if event.get("event") == "started"
-    ]
+    """Host, pid and start (Unix seconds) of every attempt on this run so far."""
+    attempts: list[dict[str, Any]] = []
+    for event in read_events(directory):
+        if event.get("event") == "started":
+            attempts.append(
+                {"host": event["host"], "pid": event["pid"], "started": event["time"]}
+            )
+        elif event.get("event") == "started over":
+            attempts = attempts[-1:]  # those before were on a run that was given up
+    return attempts
 
 
 def _log_fall_back(name: str, reason: str) -> None:

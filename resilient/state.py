@@ -9,7 +9,7 @@ only: Keras's automatic names differ from one process to the next.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,8 @@ import keras
 from resilient import keras_internals
 
 GROUPS = ("trainable", "non_trainable", "optimizer", "metrics")
-_WEIGHTS = ("trainable.", "non_trainable.")
+_WEIGHT_GROUPS = GROUPS[:2]
+_WEIGHTS = tuple(f"{group}." for group in _WEIGHT_GROUPS)
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,15 @@ def live_tensors(model: keras.Model, state: list[Leaf]) -> dict[str, Any]:
     return tensors
 
 
-def differences(saved: list[dict[str, Any]], live: list[Leaf]) -> list[str]:
+def differences(
+    saved: list[dict[str, Any]],
+    live: list[Leaf],
+    *,
+    groups: Sequence[str] = (*GROUPS, "extra"),
+) -> list[str]:
     """How the saved tensors' layout differs from the live one; empty if it does not."""
     found = []
-    for group in (*GROUPS, "extra"):
+    for group in groups:
         theirs = [s for s in saved if s["name"].startswith(f"{group}.")]
         ours = [leaf for leaf in live if leaf.name.startswith(f"{group}.")]
         if len(theirs) != len(ours):
@@ -102,19 +108,17 @@ def differences(saved: list[dict[str, Any]], live: list[Leaf]) -> list[str]:
     return found
 
 
-def weights_differ(saved: list[dict[str, Any]], live: list[Leaf]) -> bool:
-    """Whether the weights differ in whatever group they are.
+def weight_differences(saved: list[dict[str, Any]], live: list[Leaf]) -> list[str]:
+    """How the weights differ, in whichever group they are; empty if they do not.
 
     Freezing a layer, which a callback may do when training begins, moves weights from
-    one group to another; it makes no other weights.
+    one group to the other and makes no others.
     """
-    theirs = [(s["shape"], s["dtype"]) for s in saved if s["name"].startswith(_WEIGHTS)]
-    ours = [
-        (list(leaf.shape), leaf.dtype)
-        for leaf in live
-        if leaf.name.startswith(_WEIGHTS)
-    ]
-    return sorted(theirs) != sorted(ours)
+    theirs, ours = (
+        sorted((v["shape"], v["dtype"]) for v in each if v["name"].startswith(_WEIGHTS))
+        for each in (saved, [leaf.to_json() for leaf in live])
+    )
+    return differences(saved, live, groups=_WEIGHT_GROUPS) if theirs != ours else []
 
 
 def _group(model: keras.Model, group: str) -> list[Any]:
