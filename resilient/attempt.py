@@ -5,27 +5,26 @@ it, or none), the run's progress is counted, and snapshots are taken when due. H
 get control, how to copy tensors and how to commit are the business of others.
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
 
-from resilient import fingerprint, random_state, record, state
+from resilient import random_state, record, state
 from resilient.backends.base import Backend
-from resilient.build import ensure_built, is_built
+from resilient.build import ensure_built
 from resilient.callbacks import CallbackStates, monitored
 from resilient.checkpoints.checkpoint import Checkpoint
+from resilient.comparison import Comparison
 from resilient.distribution import require_one_replica
-from resilient.errors import CheckpointMismatchError, describe, warn_not_exact
+from resilient.errors import warn_not_exact
+from resilient.fingerprint import Facts
 from resilient.graph_random import stateful_random_operations
 from resilient.progress import Progress
 from resilient.stateful import StatefulObjects
 
 if TYPE_CHECKING:
     from resilient.hook import TrainingIterator
-
-logger = logging.getLogger(__name__)
 
 # Given a progress and what to write, makes a checkpoint of it.
 Saver = Callable[..., None]
@@ -83,7 +82,6 @@ class Attempt:
         require_one_replica(self.model)
         self.iterator = iterator
         self._arguments = arguments
-        self._rate = _learning_rate(self.model)
 
     def before_train_begin(self) -> None:
         """No callback was told anything yet: refuse a checkpoint of another run.
@@ -92,14 +90,22 @@ class Attempt:
         """
         assert self.iterator is not None
         # Not before: a model's jit_compile is settled when Keras makes its function.
-        self._fingerprint = fingerprint.fingerprint(
+        self._facts = Facts(
             self.model,
             self.iterator.data_adapter.fingerprint(),
             self._arguments,
             self.backend,
         )
-        if self._checkpoint is not None:
-            self._saved = self._checked(self._checkpoint)
+        self._facts.now()  # on JAX the optimizer cannot tell while it trains
+        if self._checkpoint is None:
+            return
+        saved = record.read(self._checkpoint, self.backend)
+        callbacks = CallbackStates(self.callback_list.callbacks)
+        others = callbacks.differences(saved.run["callbacks"])
+        others += self._stateful.differences(saved.run["stateful"])
+        comparison = Comparison(self._checkpoint, saved.run, self._facts, self.model)
+        comparison.early(others)
+        self._saved, self._comparison = saved, comparison
 
     def on_train_begin(self) -> None:
         """Every callback was told that training begins: resume, or begin anew."""
@@ -115,7 +121,7 @@ class Attempt:
         # Not before: a callback may freeze layers now, and the optimizer has to know.
         layout = saved.run["variables"]
         ensure_built(self.model, self.iterator, layout, self.backend)
-        self._require(state.differences(layout, state.leaves(self.model)))
+        self._comparison.late()
         self.progress = self._checkpoint.progress
         epochs, stopped = self._arguments["epochs"], bool(saved.run["stop_training"])
         over = stopped or self.progress.epoch >= epochs
@@ -194,8 +200,8 @@ class Attempt:
             "random": random,
             "callbacks": callbacks,
             "stateful": stateful,
-            "fingerprint": self._fingerprint,
-            "learning_rate": self._rate,
+            "fingerprint": self._facts.now(),
+            "learning_rate": self._facts.learning_rate,
         }
         snapshot = self.backend.snapshot(state.live_tensors(self.model, live) | arrays)
         position = self.iterator.position(in_epoch=in_epoch)
@@ -205,45 +211,6 @@ class Attempt:
             metrics={} if in_epoch else self._last_logs or {},
             finished=finished,
         )
-
-    def _checked(self, checkpoint: Checkpoint) -> record.Record:
-        """The checkpoint's content, once all of it fits this run."""
-        saved = record.read(checkpoint, self.backend)
-        found = fingerprint.identity_differences(
-            saved.run["fingerprint"], self._fingerprint
-        )
-        callbacks = CallbackStates(self.callback_list.callbacks)
-        found += callbacks.differences(saved.run["callbacks"])
-        found += self._stateful.differences(saved.run["stateful"])
-        if not found and is_built(self.model):
-            live = state.leaves(self.model)
-            found = state.weight_differences(saved.run["variables"], live)
-        self._require(found)
-        changed = fingerprint.settings_differences(
-            saved.run["fingerprint"], self._fingerprint
-        )
-        if changed:
-            warn_not_exact(
-                "these settings changed since the checkpoint; training goes on with "
-                "this script's",
-                changed,
-            )
-        self._say_learning_rate(saved.run["learning_rate"])
-        return saved
-
-    def _require(self, differences: list[str]) -> None:
-        """Raise where there are any."""
-        if differences:
-            assert self._checkpoint is not None
-            raise CheckpointMismatchError(
-                describe(
-                    f"{self._checkpoint.path} belongs to another run: it cannot be "
-                    "resumed exactly. Nothing was changed.",
-                    "\n  " + "\n  ".join(differences),
-                    "Make the script what it was, or use another checkpoint_dir, or "
-                    'pass resume="never" to start anew.',
-                )
-            )
 
     def _restore(self, saved: record.Record) -> None:
         """Set everything, the random state last."""
@@ -269,15 +236,6 @@ class Attempt:
                 found,
             )
 
-    def _say_learning_rate(self, saved: float | None) -> None:
-        if saved is not None and self._rate is not None and saved != self._rate:
-            logger.warning(
-                "The script's learning rate changed from %g to %g. The checkpoint's "
-                "current rate is used: it is part of the optimizer's state.",
-                saved,
-                self._rate,
-            )
-
     def _warn_once(self, names: list[str]) -> None:
         new = [name for name in names if name not in self._warned]
         self._warned.update(new)
@@ -288,11 +246,3 @@ class Attempt:
                 "keep them)",
                 new,
             )
-
-
-def _learning_rate(model: keras.Model) -> float | None:
-    """The rate that the script gives, where it is a plain number."""
-    rate = getattr(model.optimizer, "_learning_rate", None)
-    if not isinstance(rate, keras.Variable):
-        return None
-    return float(rate)

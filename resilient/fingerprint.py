@@ -12,13 +12,14 @@ Epochs, verbose, patience and the like are in neither: they may change freely.
 
 import platform
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
 from resilient import keras_internals
 from resilient.backends.base import Backend
+from resilient.build import is_built
 
 JSON = dict[str, Any]
 
@@ -65,6 +66,42 @@ def fingerprint(
     }
 
 
+class Facts:
+    """This run's fingerprint, complete once the model is built.
+
+    Args:
+        model: The compiled model.
+        data: Fingerprint of the training data.
+        fit_arguments: Local variables of Keras's ``fit``.
+        backend: The backend's adapter.
+
+    Attributes:
+        learning_rate: The rate that the script gives, where it is a plain number.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        data: JSON,
+        fit_arguments: Mapping[str, Any],
+        backend: Backend,
+    ) -> None:
+        rate = getattr(model.optimizer, "_learning_rate", None)
+        self.learning_rate = float(rate) if isinstance(rate, keras.Variable) else None
+        self._model = model
+        self._rest = data, fit_arguments, backend
+        self._complete: JSON | None = None
+
+    def now(self) -> JSON:
+        """The fingerprint; what callbacks do to a built model does not change it."""
+        if self._complete is not None:
+            return self._complete
+        found = fingerprint(self._model, *self._rest)
+        if is_built(self._model):
+            self._complete = found
+        return found
+
+
 def environment(backend: Backend) -> dict[str, str]:
     """Versions that decide bytes."""
     return {
@@ -75,9 +112,21 @@ def environment(backend: Backend) -> dict[str, str]:
     }
 
 
-def identity_differences(saved: JSON, live: JSON) -> list[str]:
-    """What makes the checkpoint another run's, one line each."""
-    return _differences(saved["identity"], live["identity"])
+def identity_differences(
+    saved: JSON, live: JSON, *, but: Sequence[str] = ()
+) -> list[str]:
+    """What makes the checkpoint another run's, one line each.
+
+    Args:
+        saved: Fingerprint of the checkpoint.
+        live: Fingerprint of this run.
+        but: Names of facts that are not compared.
+    """
+    theirs, ours = (
+        {k: v for k, v in each["identity"].items() if k not in but}
+        for each in (saved, live)
+    )
+    return _differences(theirs, ours)
 
 
 def settings_differences(saved: JSON, live: JSON) -> list[str]:
@@ -120,7 +169,11 @@ def _config(thing: Any) -> JSON:
         # No optimizer, or a user's class without a config: nothing to compare.
         return {}
     # Seeds: drawn anew in each process where the script gives none, then restored.
-    left_out = ("name", "dtype", "build_config", "layers", "learning_rate", "seed")
+    # Shapes of input layers: by what the model was built with; weights have theirs.
+    left_out = (
+        *("name", "dtype", "build_config", "layers", "learning_rate", "seed"),
+        *("batch_shape", "batch_input_shape"),
+    )
     simple = {k: _simple(v) for k, v in config.items() if k not in left_out}
     return {k: v for k, v in simple.items() if v is not None}
 

@@ -20,6 +20,8 @@ from resilient.data import JSON
 from resilient.data.checksum import array_fingerprint
 from resilient.random_state import numpy_generator, numpy_state
 
+_NAMES = ("x", "y", "sample_weight")
+
 
 class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
     """Keras's array adapter, with a position."""
@@ -38,9 +40,12 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
         return start or {}
 
     def fingerprint(self) -> JSON:
-        leaves = [
-            a for a in keras_internals.tree.flatten(self._inputs) if a is not None
-        ]
+        inputs = self._inputs if isinstance(self._inputs, tuple) else (self._inputs,)
+        arrays = {
+            "/".join((_NAMES[path[0]], *map(str, path[1:]))): array_fingerprint(array)
+            for path, array in keras_internals.tree.flatten_with_path(inputs)
+            if array is not None
+        }
         return {
             "kind": "arrays",
             "samples": int(self._num_samples),
@@ -48,7 +53,7 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
             "shuffle": self._shuffle
             if self._shuffle == "batch"
             else bool(self._shuffle),
-            "arrays": [array_fingerprint(a) for a in leaves],
+            **arrays,
         }
 
 

@@ -1,0 +1,113 @@
+"""Whether a checkpoint belongs to this run: looked at before anything is touched.
+
+What makes an exact resume impossible raises, with all differences listed. What may be
+wanted warns, and the script's value wins; of the learning rate the checkpoint's wins,
+since it is part of the optimizer's state.
+"""
+
+import logging
+from typing import Any
+
+import keras
+
+from resilient import fingerprint, state
+from resilient.build import is_built
+from resilient.checkpoints.checkpoint import Checkpoint
+from resilient.errors import CheckpointMismatchError, describe, warn_not_exact
+
+logger = logging.getLogger(__name__)
+
+JSON = dict[str, Any]
+
+# Unknown until the model is built: its layers may come into being then.
+_OF_LAYERS = ("layers", "dtype policies")
+
+
+class Comparison:
+    """A checkpoint's run beside this one.
+
+    Args:
+        checkpoint: The checkpoint.
+        run: Its ``run.json``.
+        facts: The fingerprint of this run, up to date whenever it is asked for.
+        model: The model that is about to train.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        run: JSON,
+        facts: fingerprint.Facts,
+        model: keras.Model,
+    ) -> None:
+        self._path = checkpoint.path
+        self._run = run
+        self._facts = facts
+        self._model = model
+        self._built = is_built(model)
+
+    def early(self, others: list[str]) -> None:
+        """Before any callback was told anything.
+
+        Args:
+            others: Differences that were found elsewhere.
+
+        Raises:
+            CheckpointMismatchError: There are differences.
+        """
+        found = self._identity(() if self._built else _OF_LAYERS) + others
+        if self._built and not found:
+            live = state.leaves(self._model)
+            found = state.weight_differences(self._run["variables"], live)
+        self._require(found)
+        if self._built:
+            self._warn()
+        self._say_learning_rate()
+
+    def late(self) -> None:
+        """When the model, its optimizer and its metrics are built.
+
+        Raises:
+            CheckpointMismatchError: There are differences.
+        """
+        found = [] if self._built else self._identity()
+        live = state.leaves(self._model)
+        self._require(found + state.differences(self._run["variables"], live))
+        if not self._built:
+            self._warn()
+
+    def _identity(self, unknown: tuple[str, ...] = ()) -> list[str]:
+        saved, live = self._run["fingerprint"], self._facts.now()
+        return fingerprint.identity_differences(saved, live, but=unknown)
+
+    def _require(self, differences: list[str]) -> None:
+        if differences:
+            raise CheckpointMismatchError(
+                describe(
+                    f"{self._path} belongs to another run: it cannot be "
+                    "resumed exactly. Nothing was changed.",
+                    "\n  " + "\n  ".join(differences),
+                    "Make the script what it was, or use another checkpoint_dir, or "
+                    'pass resume="never" to start anew.',
+                )
+            )
+
+    def _warn(self) -> None:
+        saved, live = self._run["fingerprint"], self._facts.now()
+        changed = fingerprint.settings_differences(saved, live)
+        if changed:
+            warn_not_exact(
+                "these settings changed since the checkpoint; training goes on with "
+                "this script's",
+                changed,
+            )
+
+    def _say_learning_rate(self) -> None:
+        saved, live = self._run["learning_rate"], self._facts.learning_rate
+        if saved is not None and live is not None and saved != live:
+            logger.warning(
+                "The script's learning rate changed from %g to %g. The checkpoint's "
+                "current rate is used: it is part of the optimizer's state.",
+                saved,
+                live,
+            )
