@@ -193,6 +193,19 @@ def test_a_traced_model_resumes_exactly(tmp_path):
     assert follow.seen[0] == (1, 1 + at_once)
 
 
+@pytest.mark.parametrize("built", [True, False])
+def test_the_same_model_may_be_fitted_again(tmp_path, built):
+    def make():
+        return fitting.model(of=lambda: fitting.layers()[0 if built else 1 :])
+
+    expected = make()
+    logs = expected.fit(**fitting.arguments(callbacks=[Interrupt()])).history
+    net = fitting.interrupted(tmp_path, net=make())
+    history = fitting.fit(net, tmp_path, callbacks=[Interrupt()])
+    assert history.history == logs
+    fitting.assert_equal(expected, net)
+
+
 def test_it_says_once_where_it_resumed(tmp_path, capsys):
     fitting.interrupted(tmp_path, verbose=1)
     capsys.readouterr()
