@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from . import capture, record
 from .callbacks import Recorder
@@ -22,7 +23,6 @@ from .points import Killer, Point, count_calls
 from .scenarios import SCENARIOS
 from .scenarios.registry import Case
 
-CHECKPOINTS = "checkpoints"
 FILES = "files"
 
 
@@ -36,7 +36,7 @@ class Order:
         out: Name of the record's file, in ``home``.
         mode: ``"keras"`` for ``model.fit``, ``"resilient"`` for ours.
         kill: A kill point, see ``points``; or None.
-        seed: Of every global random number generator.
+        seed: Of every global random number generator; None leaves them to chance.
         fit: Overrides of the scenario's arguments of ``fit``.
         compile: Overrides of attributes of the compiled model: steps_per_execution.
         options: Arguments of ours: save_freq (see ``policy``), keep, resume.
@@ -47,7 +47,7 @@ class Order:
     out: str
     mode: str
     kill: str | None
-    seed: int
+    seed: int | None
     fit: dict[str, Any]
     compile: dict[str, Any]
     options: dict[str, Any]
@@ -64,8 +64,12 @@ def perform(order: Order, begun: Callable[[], None] = lambda: None) -> None:
     """Train as ordered, then write the record; ``begun`` is called before ``fit``."""
     os.makedirs(Path(order.home, FILES), exist_ok=True)
     os.chdir(Path(order.home, FILES))
-    make_deterministic(order.seed)
+    use_one_thread()
+    seed_all(order.seed)
     case = SCENARIOS[order.scenario].build()
+    while case.then is not None:
+        fit(order, case)
+        case = case.then()
     for name, value in order.compile.items():
         setattr(case.model, name, value)
     case.kwargs.update(order.fit)
@@ -96,7 +100,7 @@ def fit(order: Order, case: Case) -> keras.callbacks.History:
         options["save_freq"] = policy(options["save_freq"])
     if case.stateful:
         options["stateful"] = case.stateful
-    directory = Path(order.home, CHECKPOINTS)
+    directory = Path(order.home, case.directory)
     return resilient.fit(
         case.model, *case.args, checkpoint_dir=directory, **options, **case.kwargs
     )
@@ -114,8 +118,8 @@ def policy(value: Any) -> Any:
     return first
 
 
-def make_deterministic(seed: int) -> None:
-    """One thread, deterministic kernels, all generators seeded."""
+def use_one_thread() -> None:
+    """One thread and deterministic kernels: or no two runs would be equal."""
     backend = keras.backend.backend()
     if backend == "torch":
         import torch
@@ -127,6 +131,17 @@ def make_deterministic(seed: int) -> None:
 
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(2)
+
+
+def seed_all(seed: int | None) -> None:
+    if seed is None:  # not even what the server forked us with
+        random.seed()
+        np.random.seed()
+        if keras.backend.backend() == "torch":
+            import torch
+
+            torch.seed()
+        return
     keras.utils.set_random_seed(seed)
     random.seed(seed + 1)  # another seed than numpy's: they must not be mixed up
 

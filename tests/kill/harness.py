@@ -18,6 +18,7 @@ from . import attempt, record
 from .record import Record
 
 SEED = 1
+ANY = "any"  # in place of a seed: leave random number generators to chance
 LIMIT = 150.0
 KILLED = -signal.SIGKILL
 
@@ -140,7 +141,7 @@ class Run:
         kill: str | None = None,
         *,
         mode: str = "resilient",
-        seed: int | None = None,
+        seed: int | str | None = None,
         **fit: Any,
     ) -> End:
         """Make an attempt, killed at ``kill`` if it gets there."""
@@ -154,7 +155,7 @@ class Run:
             out=f"record-{self.attempts}",
             mode=mode,
             kill=kill,
-            seed=seed,
+            seed=seed if isinstance(seed, int) else None,
             fit=self.fit | fit,
             compile=self.compile,
             options=self.options,
@@ -178,7 +179,7 @@ class Run:
 
     def committed(self) -> list[Path]:
         """Directories of the committed checkpoints."""
-        found = (self.home / attempt.CHECKPOINTS).glob("step-*/manifest.json")
+        found = self.home.glob("checkpoints*/step-*/manifest.json")
         return sorted(path.parent for path in found if ".tmp-" not in path.parent.name)
 
 

@@ -51,6 +51,7 @@ def _one_save(run_of: MakeRun) -> tuple[int, int]:
     return commits[1] + 1, commits[4] + 2
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(3))
 def test_killed_at_each_step_of_a_save(part: int, run_of: MakeRun, uninterrupted):
     """Before each call of a save that changes the file system, a third of them each."""

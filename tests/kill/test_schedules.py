@@ -57,6 +57,7 @@ def _interrupt(
     assert_same(uninterrupted(name, compile=settings), run().record, f"in {run.home}")
 
 
+@pytest.mark.timeout(1500)
 @settings(steady, max_examples=12)
 @given(**schedules)
 def test_any_schedule(run_of: MakeRun, uninterrupted: Expected, **schedule):

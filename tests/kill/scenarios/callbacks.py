@@ -64,7 +64,7 @@ def best_weights() -> Case:
     return found
 
 
-@scenario("train_batch_end@1:2", "train_batch_end@2:4", save_freq=2)
+@scenario("train_batch_end@1:2", "epoch_end@2", "train_end", save_freq=2)
 def swapped_moving_average() -> Case:
     """SwapEMAWeights for each epoch's end; the average replaces the weights there."""
     optimizer = keras.optimizers.Adam(

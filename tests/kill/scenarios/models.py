@@ -190,3 +190,21 @@ def bfloat16() -> Case:
 
     x, y = images()
     return case(compiled(noisy()), (x.astype(np.float64), y), epochs=2)
+
+
+@scenario("train_begin", "train_batch_end@0:4", "train_batch_end@1:4", save_freq=2)
+def fine_tuning() -> Case:
+    """A script with two fits: what is finished is not trained again."""
+    base = keras.Sequential([layers.Flatten(), layers.Dense(8), layers.Dropout(0.2)])
+    base.trainable = False
+    model = keras.Sequential([keras.Input((8, 8, 1)), base, layers.Dense(CLASSES)])
+    first = case(compiled(model), epochs=2, validation_data=validation())
+
+    def then() -> Case:
+        base.trainable = True
+        second = case(compiled(model, keras.optimizers.SGD(0.01)), epochs=2)
+        second.directory = "checkpoints-2"
+        return second
+
+    first.then = then
+    return first

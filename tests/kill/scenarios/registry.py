@@ -19,6 +19,9 @@ class Case:
         stateful: Objects for ``resilient.fit(stateful=...)``; recorded at the end.
         recorded: Whether a callback that sees every batch is added.
         clocks: Attributes of callbacks that hold the time of day.
+        directory: Name of the directory for checkpoints.
+        then: Makes the next case of the script, once this one is trained. Kill points
+            and callbacks of the harness belong to the last one.
     """
 
     model: Any
@@ -28,6 +31,8 @@ class Case:
     stateful: dict[str, Any] = field(default_factory=dict)
     recorded: bool = True
     clocks: frozenset[str] = frozenset()
+    directory: str = "checkpoints"
+    then: "Callable[[], Case] | None" = None
 
 
 @dataclass(frozen=True)
