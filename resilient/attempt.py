@@ -16,7 +16,7 @@ from resilient.build import ensure_built
 from resilient.callbacks import CallbackStates, monitored
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.comparison import Comparison
-from resilient.distribution import require_one_replica
+from resilient.distribution import require_one_process
 from resilient.errors import warn_not_exact
 from resilient.fingerprint import Facts
 from resilient.graph_random import stateful_random_operations
@@ -79,7 +79,7 @@ class Attempt:
 
     def begin(self, iterator: "TrainingIterator", arguments: Mapping[str, Any]) -> None:
         """Keras made the training input."""
-        require_one_replica(self.model)
+        require_one_process(self.model)
         self.iterator = iterator
         self._arguments = arguments
 

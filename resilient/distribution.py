@@ -1,7 +1,8 @@
-"""Refuses what several replicas or processes would need, until that is built.
+"""Refuses what several processes would need, until that is built.
 
-Saving one replica's share as if it were all would resume with other values: an error
-is the honest answer.
+Saving one process's share as if it were all would resume with other values: an error
+is the honest answer. Several devices of one process work with TensorFlow's
+``MirroredStrategy``: every replica's component of a variable is saved.
 """
 
 import os
@@ -13,8 +14,8 @@ from resilient import keras_internals
 from resilient.errors import NotSupportedError, describe
 
 
-def require_one_replica(model: keras.Model) -> None:
-    """Raise where a model trains on more than one device or process.
+def require_one_process(model: keras.Model) -> None:
+    """Raise where a model trains in a way whose state we could save only in part.
 
     Raises:
         NotSupportedError: Names the strategy or launcher that was found.
@@ -23,9 +24,10 @@ def require_one_replica(model: keras.Model) -> None:
     if found:
         raise NotSupportedError(
             describe(
-                "Training on several devices or processes cannot be resumed yet.",
+                "Training distributed in this way cannot be resumed exactly yet.",
                 found,
-                "Train on one device in one process, or use model.fit.",
+                "Train in one process (on TensorFlow also with MirroredStrategy), or "
+                "use model.fit.",
             )
         )
 
@@ -35,9 +37,11 @@ def _found(model: keras.Model) -> str | None:
     if distribution is not None:
         return f"keras.distribution {type(distribution).__name__}"
     if keras_internals.BACKEND == "tensorflow":
+        import tensorflow as tf
+
         strategy: Any = model.distribute_strategy
         replicas = int(strategy.num_replicas_in_sync)
-        if replicas > 1:
+        if replicas > 1 and not isinstance(strategy, tf.distribute.MirroredStrategy):
             return f"{type(strategy).__name__} with {replicas} replicas"
     world = os.environ.get("WORLD_SIZE", "1")
     if keras_internals.BACKEND == "torch" and world not in ("", "1"):

@@ -87,7 +87,11 @@ class Facts:
         backend: Backend,
     ) -> None:
         rate = getattr(model.optimizer, "_learning_rate", None)
-        self.learning_rate = float(rate) if isinstance(rate, keras.Variable) else None
+        self.learning_rate = (
+            float(keras.ops.convert_to_tensor(rate) + 0.0)
+            if isinstance(rate, keras.Variable)
+            else None
+        )
         self._model = model
         self._rest = data, fit_arguments, backend
         self._complete: JSON | None = None

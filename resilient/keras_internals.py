@@ -52,6 +52,7 @@ __all__ = [
     "changes",
     "global_seed_generator_state",
     "is_backend_variable",
+    "replica_components",
     "require_known_keras",
     "set_global_seed_generator_state",
     "traced_functions",
@@ -84,7 +85,15 @@ trainer_module: ModuleType = importlib.import_module(
 _GLOBAL_SEED_GENERATOR = "global_seed_generator"
 
 # Local variables of `fit` that the hook reads from its frame.
-LOCALS = ("self", "callbacks", "epochs", "initial_epoch", "verbose", "steps_per_epoch")
+LOCALS = (
+    "self",
+    "callbacks",
+    "epochs",
+    "initial_epoch",
+    "steps_per_epoch",
+    "validation_data",
+    "verbose",
+)
 
 
 def backend_epoch_iterator() -> Any:
@@ -114,6 +123,18 @@ def traced_functions(train_function: Any) -> list[Any]:
         if hasattr(cell.cell_contents, "_list_all_concrete_functions")
         for traced in cell.cell_contents._list_all_concrete_functions()
     ]
+
+
+def replica_components(variable: Any) -> list[Any]:
+    """The ``tf.Variable`` of each replica, under a strategy with several of them."""
+    if BACKEND != "tensorflow":
+        return []
+    import tensorflow as tf
+
+    value = getattr(variable, "_value", variable)
+    if not isinstance(value, tf.distribute.DistributedValues):
+        return []
+    return list(value.values) if len(value.values) > 1 else []
 
 
 def global_seed_generator_state() -> np.ndarray | None:

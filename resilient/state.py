@@ -58,10 +58,10 @@ def leaves(model: keras.Model) -> list[Leaf]:
     for group in GROUPS:
         for index, variable in enumerate(_group(model, group)):
             if _new(variable, seen):
-                found.append(_leaf(group, index, variable.path, variable))
+                found.extend(_leaves_of(group, index, variable.path, variable))
     for index, (path, target) in enumerate(_extras(model)):
         if _new(target, seen):
-            found.append(_leaf("extra", index, path, target))
+            found.extend(_leaves_of("extra", index, path, target))
     return found
 
 
@@ -125,6 +125,21 @@ def _group(model: keras.Model, group: str) -> list[Any]:
     if group == "optimizer":
         return list(model.optimizer.variables) if model.optimizer is not None else []
     return list(getattr(model, f"{group}_variables"))
+
+
+def _leaves_of(group: str, index: int, path: str, target: Any) -> list[Leaf]:
+    """One leaf; on several replicas one for each replica's component.
+
+    Replicas' components differ (BatchNorm statistics, seeds, metrics), and reading the
+    whole variable would reduce them to one value.
+    """
+    components = keras_internals.replica_components(target)
+    if not components:
+        return [_leaf(group, index, path, target)]
+    return [
+        _leaf(group, index, f"{path}/replica_{number}", component)
+        for number, component in enumerate(components)
+    ]
 
 
 def _leaf(group: str, index: int, path: str, target: Any) -> Leaf:
