@@ -193,7 +193,6 @@ def _make_iterator(*args: Any, **kwargs: Any) -> Any:
     if attempt is None:
         return _Base(*args, **kwargs)
     if "class_weight" not in kwargs:  # only the training input has class weights
-        require_array_validation(kwargs)
         return _Base(*args, **kwargs)
     if attempt.iterator is not None:
         raise NotSupportedError(
@@ -205,6 +204,7 @@ def _make_iterator(*args: Any, **kwargs: Any) -> Any:
         )
     iterator = TrainingIterator(attempt, **kwargs)
     local = {name: frame.f_locals[name] for name in keras_internals.LOCALS}
+    require_array_validation(local.pop("validation_data"))
     attempt.begin(iterator, local)
     if isinstance(local["callbacks"], keras_internals.CallbackList):
         _watch(local["callbacks"], attempt)

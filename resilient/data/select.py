@@ -34,15 +34,18 @@ def training_adapter(arguments: Mapping[str, Any]) -> SeekableArrays:
     )
 
 
-def require_array_validation(arguments: Mapping[str, Any]) -> None:
+def require_array_validation(data: Any) -> None:
     """Refuse validation data that may have a position of its own.
+
+    Args:
+        data: ``validation_data`` of ``fit``, or what it split off.
 
     Raises:
         DataNotResumableError: The validation data is not made of arrays.
     """
-    x, y = arguments["x"], arguments.get("y")
-    if not _are_arrays(x, y, arguments.get("sample_weight")):
-        raise _not_arrays("validation_data", x)
+    parts = keras.utils.unpack_x_y_sample_weight(data)
+    if not _are_arrays(*parts):
+        raise _not_arrays("validation_data", parts[0])
 
 
 def _are_arrays(*values: Any) -> bool:
