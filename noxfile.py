@@ -47,7 +47,7 @@ def pytest(session: nox.Session, backend: str, *args: str) -> None:
 def tests(session: nox.Session, backend: str) -> None:
     """The tests, where only this backend is installed."""
     install(session, *BACKENDS[backend], *group("test"))
-    pytest(session, backend, "-m", "not long", "-n", "2")
+    pytest(session, backend, "-m", "not long", "-n", "2", "--durations=10")
 
 
 @nox.session
@@ -55,7 +55,7 @@ def tests(session: nox.Session, backend: str) -> None:
 def oldest_keras(session: nox.Session, backend: str) -> None:
     """The tests with the oldest Keras that is supported."""
     install(session, *BACKENDS[backend], *group("test"), "keras==3.12.*")
-    pytest(session, backend, "-m", "not long", "-n", "2")
+    pytest(session, backend, "-m", "not long", "-n", "2", "--durations=10")
 
 
 @nox.session
