@@ -23,20 +23,36 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src import tree
-from keras.src.backend.common import global_state
-from keras.src.callbacks.callback_list import CallbackList
-from keras.src.random import seed_generator
-from keras.src.trainers.data_adapters import array_slicing
-from keras.src.trainers.data_adapters.array_data_adapter import (
-    ArrayDataAdapter,
-    can_convert_arrays,
-)
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter
-from keras.src.trainers.epoch_iterator import EpochIterator
-from keras.src.trainers.trainer import Trainer
 
 from resilient.errors import BackendNotAvailableError, NotSupportedError, describe
+
+
+def _unknown_keras(changed: str) -> NotSupportedError:
+    return NotSupportedError(
+        describe(
+            "This version of Keras is built in a way keras-resilient does not "
+            "know, so an exact resume cannot be promised.",
+            f"Keras {keras.__version__}: {changed}",
+            "Use Keras 3.12 to 3.15, or a newer keras-resilient.",
+        )
+    )
+
+
+try:
+    from keras.src import tree
+    from keras.src.backend.common import global_state
+    from keras.src.callbacks.callback_list import CallbackList
+    from keras.src.random import seed_generator
+    from keras.src.trainers.data_adapters import array_slicing
+    from keras.src.trainers.data_adapters.array_data_adapter import (
+        ArrayDataAdapter,
+        can_convert_arrays,
+    )
+    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+    from keras.src.trainers.epoch_iterator import EpochIterator
+    from keras.src.trainers.trainer import Trainer
+except ImportError as error:
+    raise _unknown_keras(str(error)) from error
 
 __all__ = [
     "BACKEND",
@@ -155,9 +171,14 @@ def set_global_seed_generator_state(state: np.ndarray | None) -> None:
     seed_generator.global_seed_generator().state.assign(state)
 
 
-def _names(function: Any) -> set[str]:
-    """Every name that a function's code mentions, nested code included."""
-    todo: list[CodeType] = [inspect.unwrap(function).__code__]
+def _names(thing: Any) -> set[str]:
+    """Every name that a function, or any of a class, mentions; nested code included."""
+    if inspect.isclass(thing):
+        functions = [f for _, f in inspect.getmembers(thing, inspect.isfunction)]
+    else:
+        functions = [thing]
+    codes = [getattr(inspect.unwrap(f), "__code__", None) for f in functions]
+    todo: list[CodeType] = [code for code in codes if code is not None]
     names: set[str] = set()
     while todo:
         code = todo.pop()
@@ -167,66 +188,64 @@ def _names(function: Any) -> set[str]:
     return names
 
 
-# What each function must still mention, or what takes its place must be read anew.
-_EXPECTED: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "fit": (
-        "fit",
-        (
-            *LOCALS,
-            EPOCH_ITERATOR,
-            "callbacks_module",
-            "_initial_epoch",
-            "reset",
-            "on_train_begin",
-            "on_epoch_begin",
-            "on_epoch_end",
-            "on_train_end",
-            "stop_training",
-            "class_weight",
-        ),
+# Where the names below are looked up, so that one that is gone is named, too.
+_OWNERS: dict[str, Any] = {
+    "ArrayDataAdapter": ArrayDataAdapter,
+    "CallbackList": CallbackList,
+    "EpochIterator": EpochIterator,
+    "LossScaleOptimizer": keras.optimizers.LossScaleOptimizer,
+    "Model": keras.Model,
+    "Optimizer": keras.optimizers.Optimizer,
+    "TensorBoard": keras.callbacks.TensorBoard,
+    "Variable": keras.Variable,
+    EPOCH_ITERATOR: getattr(trainer_module, EPOCH_ITERATOR, object),
+}
+
+# What each must still mention, or what takes its place must be read anew.
+_EXPECTED: dict[str, tuple[str, ...]] = {
+    "Model.fit": (
+        *LOCALS,
+        EPOCH_ITERATOR,
+        *("callbacks_module", "_initial_epoch", "reset", "stop_training"),
+        *("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end"),
+        "class_weight",
+        *(("_jax_state", "_jax_state_synced") if BACKEND == "jax" else ()),
     ),
     "EpochIterator.__init__": (
-        EpochIterator.__init__,
-        (
-            "data_adapter",
-            "_current_iterator",
-            "_steps_seen",
-            "_num_batches",
-            "steps_per_epoch",
-            "steps_per_execution",
-        ),
+        *("data_adapter", "_current_iterator", "_steps_seen", "_num_batches"),
+        *("steps_per_epoch", "steps_per_execution"),
     ),
     "EpochIterator._enumerate_iterator": (
-        EpochIterator._enumerate_iterator,
-        ("_get_iterator", "_current_iterator", "_steps_seen", "_num_batches"),
+        *("_get_iterator", "_current_iterator", "_steps_seen", "_num_batches"),
     ),
-    "EpochIterator.reset": (EpochIterator.reset, ("_current_iterator",)),
-    "CallbackList.__init__": (
-        CallbackList.__init__,
-        ("callbacks", "_async_train", "_futures"),
-    ),
-    "CallbackList._flush_futures": (CallbackList._flush_futures, ("_futures",)),
+    "EpochIterator.reset": ("_current_iterator",),
+    EPOCH_ITERATOR: ("_distributed_dataset",) if BACKEND == "tensorflow" else (),
+    "CallbackList.__init__": ("callbacks", "_async_train", "_futures"),
+    "CallbackList._flush_futures": ("_futures",),
     "ArrayDataAdapter.__init__": (
-        ArrayDataAdapter.__init__,
-        ("_num_samples", "_inputs", "_size", "_batch_size", "_shuffle"),
+        *("_num_samples", "_inputs", "_size", "_batch_size", "_shuffle"),
+        "_partial_batch_size",
     ),
-    "ArrayDataAdapter._get_iterator": (
-        ArrayDataAdapter._get_iterator,
-        ("permutation", "slice_and_convert_fn", "inputs"),
-    ),
+    "ArrayDataAdapter._get_iterator": ("permutation", "slice_and_convert_fn", "inputs"),
     "ArrayDataAdapter.get_torch_dataloader": (
-        ArrayDataAdapter.get_torch_dataloader,
-        ("RandomSampler", "randperm", "batch_sampler"),
+        *("RandomSampler", "randperm", "batch_sampler"),
     ),
     "ArrayDataAdapter.get_tf_dataset": (
-        ArrayDataAdapter.get_tf_dataset,
-        ("shuffle", "convert_to_sliceable", "grab_batch"),
+        "shuffle",
+        "convert_to_sliceable",
+        "grab_batch",
     ),
-    "Model._symbolic_build": (keras.Model._symbolic_build, ("data_batch",)),
-    "Model._flatten_layers": (keras.Model._flatten_layers, ()),
+    "Model._symbolic_build": ("data_batch",),
+    "Model._flatten_layers": (),
+    "LossScaleOptimizer": ("inner_optimizer",),
+    "Optimizer": ("_learning_rate",),
+    "TensorBoard": (
+        *("_epoch_start_time", "_global_train_batch", "_prev_summary_state"),
+        *("_pop_writer", "_push_writer", "_train_dir", "_train_writer"),
+        *("_val_dir", "_writers"),
+    ),
+    "Variable": ("_value",),
 }
-if BACKEND == "jax":
-    _EXPECTED["jax fit"] = ("fit", ("_jax_state", "_jax_state_synced"))
 
 
 def changes() -> list[str]:
@@ -236,15 +255,19 @@ def changes() -> list[str]:
         for name in (EPOCH_ITERATOR, "callbacks_module")
         if not hasattr(trainer_module, name)
     ]
-    for label, (function, expected) in _EXPECTED.items():
-        if function == "fit":
-            owner = inspect.getmodule(inspect.unwrap(keras.Model.fit))
-            if owner is not trainer_module:
-                found.append("keras.Model.fit is not the backend trainer's (patched?)")
-                continue
-        mentioned = _names(keras.Model.fit if function == "fit" else function)
-        missing = sorted(set(expected) - mentioned)
-        found.extend(f"{label} no longer mentions {name}" for name in missing)
+    for label, expected in _EXPECTED.items():
+        owner, _, name = label.partition(".")
+        thing = getattr(_OWNERS[owner], name, None) if name else _OWNERS[owner]
+        if thing is None:
+            found.append(f"{owner} has no {name}")
+            continue
+        if label == "Model.fit" and (
+            inspect.getmodule(inspect.unwrap(thing)) is not trainer_module
+        ):
+            found.append("Model.fit is not the backend trainer's (patched?)")
+            continue
+        missing = sorted(set(expected) - _names(thing))
+        found.extend(f"{label} no longer mentions {gone}" for gone in missing)
     key = getattr(
         seed_generator, "GLOBAL_SEED_GENERATOR", _GLOBAL_SEED_GENERATOR
     )  # a constant of its own since Keras 3.13
@@ -265,11 +288,4 @@ def require_known_keras() -> None:
     """
     found = changes()
     if found:
-        raise NotSupportedError(
-            describe(
-                "This version of Keras is built in a way keras-resilient does not "
-                "know, so an exact resume cannot be promised.",
-                f"Keras {keras.__version__}: " + "; ".join(found),
-                "Use Keras 3.12 to 3.15, or a newer keras-resilient.",
-            )
-        )
+        raise _unknown_keras("; ".join(found))
