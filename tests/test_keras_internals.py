@@ -1,0 +1,197 @@
+"""The contract with Keras: each private name that is used, and what if it is gone."""
+
+import ast
+import runpy
+import sys
+import types
+from pathlib import Path
+
+import keras
+import pytest
+
+import resilient
+from resilient import NotSupportedError, keras_internals
+
+CONTRACT = [
+    (label, name)
+    for label, names in keras_internals._EXPECTED.items()
+    for name in names
+]
+
+
+def test_the_installed_keras_is_known():
+    assert keras_internals.changes() == []
+    keras_internals.require_known_keras()
+
+
+def refusal():
+    """The message with which this Keras is refused."""
+    with pytest.raises(NotSupportedError, match="does not know") as found:
+        keras_internals.require_known_keras()
+    what, _, rest = str(found.value).partition("\nReceived: ")
+    assert what.endswith("cannot be promised.")
+    assert rest.startswith(f"Keras {keras.__version__}: ")
+    assert rest.endswith("\nUse Keras 3.12 to 3.15, or a newer keras-resilient.")
+    return rest
+
+
+def without(name, code):
+    """A function's code, nested code included, with another name in place of one."""
+
+    def other(names):
+        return tuple(f"{n}_renamed" if n == name else n for n in names)
+
+    return code.replace(
+        co_names=other(code.co_names),
+        co_varnames=other(code.co_varnames),
+        co_cellvars=other(code.co_cellvars),
+        co_freevars=other(code.co_freevars),
+        co_consts=tuple(
+            without(name, const) if isinstance(const, types.CodeType) else const
+            for const in other(code.co_consts)
+        ),
+    )
+
+
+def renamed(name, thing):
+    """A function, or a class of functions, as if Keras had renamed what it uses."""
+    if isinstance(thing, type):
+        members = {n: getattr(thing, n) for n in dir(thing)}
+        functions = {
+            n: renamed(name, f)
+            for n, f in members.items()
+            if isinstance(f, types.FunctionType)
+        }
+        return type(thing.__name__, (), functions)
+    while hasattr(thing, "__wrapped__"):
+        thing = thing.__wrapped__
+    return types.FunctionType(
+        without(name, thing.__code__),
+        thing.__globals__,
+        thing.__name__,
+        thing.__defaults__,
+        thing.__closure__,
+    )
+
+
+@pytest.mark.parametrize(("label", "name"), CONTRACT)
+def test_a_renamed_name_is_noticed_and_named(monkeypatch, label, name):
+    owner, _, attribute = label.partition(".")
+    owners = keras_internals._OWNERS
+    if attribute:
+        other = renamed(name, getattr(owners[owner], attribute))
+        monkeypatch.setattr(owners[owner], attribute, other)
+    else:
+        monkeypatch.setitem(owners, owner, renamed(name, owners[owner]))
+    assert f"{label} no longer mentions {name}" in keras_internals.changes()
+    assert f"{label} no longer mentions {name}" in refusal()
+
+
+@pytest.mark.parametrize(
+    "label", [label for label in keras_internals._EXPECTED if "." in label]
+)
+def test_a_method_that_is_gone_is_noticed_and_named(monkeypatch, label):
+    owner, _, attribute = label.partition(".")
+    monkeypatch.setitem(keras_internals._OWNERS, owner, type(owner, (), {}))
+    gone = f"{owner} has no {attribute}"
+    if attribute == "__init__":  # every class has one
+        gone = f"{label} no longer mentions"
+    assert gone in refusal()
+
+
+@pytest.mark.parametrize("name", [keras_internals.EPOCH_ITERATOR, "callbacks_module"])
+def test_a_name_that_the_trainer_module_lacks_is_noticed(monkeypatch, name):
+    monkeypatch.delattr(keras_internals.trainer_module, name)
+    assert f"trainer has no {name}" in refusal()
+
+
+def test_an_iterator_that_is_no_generator_is_noticed(monkeypatch):
+    iterator = keras_internals.EpochIterator
+    generator = iterator._enumerate_iterator
+
+    def eager(self):  # mentions all that it has to
+        return iter(list(generator(self)))
+
+    eager.__wrapped__ = generator
+    monkeypatch.setattr(iterator, "_enumerate_iterator", eager)
+    assert "_enumerate_iterator is no generator" in refusal()
+
+
+def test_a_fit_that_is_not_keras_own_is_noticed(monkeypatch):
+    monkeypatch.setattr(keras.Model, "fit", lambda self: None)
+    assert "Model.fit is not the backend trainer's" in refusal()
+
+
+def test_another_place_of_the_global_seed_generator_is_noticed(monkeypatch):
+    seeds = keras_internals.seed_generator
+    monkeypatch.setattr(seeds, "GLOBAL_SEED_GENERATOR", "elsewhere", raising=False)
+    assert "global seed generator is kept under another name" in refusal()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "keras.src.trainers.epoch_iterator",
+        "keras.src.trainers.data_adapters.array_data_adapter",
+        "keras.src.callbacks.callback_list",
+    ],
+)
+def test_a_module_that_is_gone_is_named(monkeypatch, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(NotSupportedError, match=module) as found:
+        runpy.run_path(keras_internals.__file__)
+    assert f"Keras {keras.__version__}: " in str(found.value)
+
+
+# Every private name is in the contract --------------------------------------------
+
+# Of Python, NumPy and TensorFlow, and not of Keras.
+OTHERS = {"_getframe", "_fields", "_make", "_value_"} | {
+    *("_list_all_concrete_functions", "_rng", "_seed")
+}
+OF_ONE_BACKEND = {"_jax_state", "_jax_state_synced", "_distributed_dataset"}
+
+
+def private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def names_in(tree):
+    """Private attributes that the code uses, and names that it defines itself."""
+    used, own = set(), set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                own.add(name)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                own.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                own.add(name)
+            case ast.Attribute(attr=name):
+                used.add(name)
+            case ast.Call(func=ast.Name(id="getattr" | "hasattr"), args=[_, key, *_]):
+                used.add(getattr(key, "value", ""))
+    return {name for name in used if isinstance(name, str) and private(name)}, own
+
+
+def test_every_private_name_that_is_used_is_in_the_contract():
+    used, own = set(), set()
+    for path in Path(resilient.__file__).parent.rglob("*.py"):
+        names, defined = names_in(ast.parse(path.read_text(encoding="utf-8")))
+        used |= names
+        own |= defined
+    known = {name for _, name in CONTRACT} | {
+        part for label in keras_internals._EXPECTED for part in label.split(".")
+    }
+    assert used - own - known - OTHERS - OF_ONE_BACKEND == set()
+
+
+def test_only_one_module_imports_keras_src():
+    found = [
+        path.name
+        for path in Path(resilient.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.ImportFrom) and "keras.src" in (node.module or ""))
+        or (isinstance(node, ast.Import) and "keras.src" in ast.unparse(node))
+    ]
+    assert set(found) == {"keras_internals.py"}
