@@ -20,6 +20,7 @@ from resilient.distribution import require_one_process
 from resilient.errors import warn_not_exact
 from resilient.fingerprint import Facts
 from resilient.graph_random import stateful_random_operations
+from resilient.json_values import decode, encode
 from resilient.progress import Progress
 from resilient.stateful import StatefulObjects
 
@@ -129,7 +130,7 @@ class Attempt:
         self.model._initial_epoch = (
             max(epochs, self.progress.epoch) if over else self.progress.epoch
         )
-        self._last_logs = saved.run["epoch_logs"]
+        self._last_logs = decode(saved.run["epoch_logs"], {})
         self.iterator.resume_at(saved.position, self.progress.batch)
         if self.progress.batch and not over:
             # The rest is restored just before the batch, after on_epoch_begin; but
@@ -194,14 +195,14 @@ class Attempt:
         run = {
             "progress": self.progress.to_json(),
             "stop_training": bool(self.model.stop_training),
-            "epoch_logs": self._last_logs,
+            "epoch_logs": encode(self._last_logs, {}, "logs"),
             "variables": [leaf.to_json() for leaf in live],
             "arrays": sorted(arrays),
             "random": random,
             "callbacks": callbacks,
             "stateful": stateful,
             "fingerprint": self._facts.now(),
-            "learning_rate": self._facts.learning_rate,
+            "learning_rate": encode(self._facts.learning_rate, {}, "rate"),
         }
         snapshot = self.backend.snapshot(state.live_tensors(self.model, live) | arrays)
         position = self.iterator.position(in_epoch=in_epoch)

@@ -9,7 +9,6 @@ a ``state_dict()`` that is not made of plain values and arrays. What closures an
 lambdas remember cannot be seen and is not captured.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -211,8 +210,7 @@ def monitored(logs: Mapping[str, Any] | None) -> dict[str, float]:
         except Exception:  # whatever a user's metric put there
             array = np.empty(0)
         if array.size == 1 and array.dtype.kind in "biuf":
-            number = float(array.item())
-            found[str(name)] = number if math.isfinite(number) else math.nan
+            found[str(name)] = float(array.item())
     return found
 
 

@@ -14,6 +14,7 @@ from resilient import fingerprint, state
 from resilient.build import is_built
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.errors import CheckpointMismatchError, describe, warn_not_exact
+from resilient.json_values import decode
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,8 @@ class Comparison:
             )
 
     def _say_learning_rate(self) -> None:
-        saved, live = self._run["learning_rate"], self._facts.learning_rate
+        saved = decode(self._run["learning_rate"], {})
+        live = self._facts.learning_rate
         if saved is not None and live is not None and saved != live:
             logger.warning(
                 "The script's learning rate changed from %g to %g. The checkpoint's "

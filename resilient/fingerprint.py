@@ -10,6 +10,7 @@ Two kinds of facts:
 Epochs, verbose, patience and the like are in neither: they may change freely.
 """
 
+import math
 import platform
 import warnings
 from collections.abc import Mapping, Sequence
@@ -88,6 +89,7 @@ class Facts:
     ) -> None:
         rate = getattr(model.optimizer, "_learning_rate", None)
         self.learning_rate = (
+            # A sum is a plain tensor, also where the variable has replicas.
             float(keras.ops.convert_to_tensor(rate) + 0.0)
             if isinstance(rate, keras.Variable)
             else None
@@ -184,6 +186,8 @@ def _config(thing: Any) -> JSON:
 
 def _simple(value: Any) -> Any:
     """``value`` where it is JSON already, otherwise None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # strict JSON has no such numbers
     if isinstance(value, (str, int, float, bool)):
         return value
     if isinstance(value, (list, tuple)):

@@ -42,7 +42,7 @@ def write(directory: str, run: JSON, position: JSON, snapshot: Snapshot) -> None
     root = Path(directory)
     for path, content in ((_RUN, run), (_POSITION, position)):
         (root / path).parent.mkdir(exist_ok=True)
-        (root / path).write_text(json.dumps(content), encoding="utf-8")
+        (root / path).write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
     (root / _VARIABLES).mkdir()
     snapshot.write(str(root / _VARIABLES))
 

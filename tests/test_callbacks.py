@@ -934,5 +934,5 @@ def test_monitored_keeps_single_numbers():
     assert all(type(value) is float for value in found.values())
     assert (found["loss"], found["accuracy"], found["tensor"]) == (0.5, 1.0, 2.0)
     assert np.isnan(found["nan"])
-    assert np.isnan(found["infinite"])
+    assert found["infinite"] == float("inf")
     assert monitored(None) == {}
