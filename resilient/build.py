@@ -9,6 +9,7 @@ everything such a step changed; what was there before it is put back at once.
 
 import contextlib
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -34,11 +35,19 @@ def ensure_built(
     """
     if not _lacks_some(model, saved):
         return
+    ways: list[Callable[[], None]] = [
+        lambda: _build_by_a_step(model, iterator, backend)
+    ]
+    if keras_internals.BACKEND == "tensorflow":
+        ways.insert(0, lambda: _build_symbolically(model, iterator))
+        if type(model).train_step is not keras.Model.train_step:
+            # Its optimizer may train a part of the weights only, its metrics may be
+            # idle: a symbolic build would build more than its steps do.
+            ways.reverse()
     with kept_random_state(backend):
-        if keras_internals.BACKEND == "tensorflow":
-            _build_symbolically(model, iterator)
-        if _lacks_some(model, saved):
-            _build_by_a_step(model, iterator, backend)
+        for build in ways:
+            if _lacks_some(model, saved):
+                build()
 
 
 def is_built(model: keras.Model) -> bool:

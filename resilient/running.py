@@ -91,8 +91,9 @@ def restore_model(model: keras.Model, checkpoint: Checkpoint) -> None:
     saved = record.read(checkpoint, backend)
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()  # inside of fit the variables are empty
-    if model.built and model.optimizer is not None and not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
+    optimizer = getattr(model, "optimizer", None)  # none before compile
+    if model.built and optimizer is not None and not optimizer.built:
+        optimizer.build(model.trainable_variables)
 
     def relevant(name: str) -> bool:
         return not name.startswith("metrics.")

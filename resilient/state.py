@@ -123,7 +123,8 @@ def weight_differences(saved: list[dict[str, Any]], live: list[Leaf]) -> list[st
 
 def _group(model: keras.Model, group: str) -> list[Any]:
     if group == "optimizer":
-        return list(model.optimizer.variables) if model.optimizer is not None else []
+        optimizer = getattr(model, "optimizer", None)  # none before compile
+        return [] if optimizer is None else list(optimizer.variables)
     return list(getattr(model, f"{group}_variables"))
 
 
@@ -157,7 +158,9 @@ def _leaf(group: str, index: int, path: str, target: Any) -> Leaf:
 
 def _new(variable: Any, seen: set[int]) -> bool:
     """Whether a variable was not met yet, as itself or as its backend's tensor."""
-    tensor = getattr(variable, "_value", None)
+    # JAX's arrays are immutable: two variables may hold the same one for a while.
+    mutable = keras_internals.BACKEND != "jax"
+    tensor = getattr(variable, "_value", None) if mutable else None
     keys = {id(variable)} | ({id(tensor)} if tensor is not None else set())
     known = bool(keys & seen)
     seen |= keys
@@ -168,7 +171,8 @@ def _extras(model: keras.Model) -> Iterator[tuple[str, Any]]:
     """Variables that hang on the model or one of its layers."""
     for number, layer in enumerate(model._flatten_layers()):
         prefix = "" if layer is model else f"layer{number}_{type(layer).__name__}/"
-        for name in sorted(vars(layer)):
+        # Private ones last: TensorFlow's own tracking is less telling than a name.
+        for name in sorted(vars(layer), key=lambda name: (name.startswith("_"), name)):
             for value in _flat(vars(layer)[name]):
                 for variable in _variables(value):
                     yield f"{prefix}{name}", variable
