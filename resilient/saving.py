@@ -81,6 +81,24 @@ class Saving:
         began = self._now()
         self._requested = False
         try:
+            self._commit_and_prune(progress, write, metrics, finished, began)
+        except CheckpointWriteError as error:
+            if self._on_error == "raise":
+                raise
+            logger.warning("Training goes on: %s", error)
+        finally:
+            self.start(progress)
+
+    def _commit_and_prune(
+        self,
+        progress: Progress,
+        write: Callable[[str], None],
+        metrics: Mapping[str, float],
+        finished: bool,
+        began: float,
+    ) -> None:
+        step = progress.step
+        try:
             checkpoint = self._store.commit(
                 progress,
                 write,
@@ -88,15 +106,14 @@ class Saving:
                 finished=finished,
                 environment=self._environment,
             )
+        except CheckpointWriteError as error:
+            self._events.emit("save failed", step=step, error=str(error))
+            raise
+        pruned, failure = [], None
+        try:
             pruned = self._store.prune(self._keep)
         except CheckpointWriteError as error:
-            self._events.emit("save failed", step=progress.step, error=str(error))
-            if self._on_error == "raise":
-                raise
-            logger.warning("Training goes on without this checkpoint: %s", error)
-            return
-        finally:
-            self.start(progress)
+            failure = error
         self._events.emit(
             "saved",
             **progress.to_json(),
@@ -105,3 +122,6 @@ class Saving:
             seconds=self._now() - began,
             pruned=pruned,
         )
+        if failure is not None:  # the checkpoint is there all the same
+            self._events.emit("prune failed", step=step, error=str(failure))
+            raise failure
