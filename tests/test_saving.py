@@ -1,0 +1,263 @@
+"""When a checkpoint is due, what surrounds a commit, and what if it fails."""
+
+import itertools
+import logging
+from dataclasses import dataclass, field
+
+import pytest
+
+from resilient import CheckpointWriteError, best, every, latest
+from resilient.events import Events, read_events
+from resilient.progress import Progress
+from resilient.saving import Saving
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self):
+        self.time = 1000.0
+
+    def __call__(self):
+        return self.time
+
+
+@dataclass
+class Made:
+    """What a commit returns, as far as it is looked at."""
+
+    step: int
+    nbytes: int = 7
+
+
+@dataclass
+class FakeStore:
+    """Records what is asked of it, and fails when it is told to."""
+
+    clock: Clock
+    commits: list = field(default_factory=list)
+    prunes: list = field(default_factory=list)
+    fails: list = field(default_factory=list)
+    takes: float = 0.0
+
+    def commit(self, progress, write, *, metrics, finished, environment):
+        self.clock.time += self.takes
+        if self.fails:
+            raise self.fails.pop()
+        write("staging")
+        self.commits.append((progress.step, dict(metrics), finished, environment))
+        return Made(progress.step)
+
+    def prune(self, keep):
+        self.prunes.append(keep)
+        return [1, 2]
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def store(clock):
+    return FakeStore(clock)
+
+
+@pytest.fixture
+def make(store, clock, tmp_path):
+    def make(policy, *, keep=None, on_error="raise", on_event=None):
+        return Saving(
+            store,
+            policy=policy,
+            keep=keep or latest(3),
+            events=Events(tmp_path, on_event),
+            environment={"keras": "3"},
+            on_error=on_error,
+            now=clock,
+        )
+
+    return make
+
+
+def at(step, batches=10):
+    return Progress(step, step // batches, step % batches)
+
+
+def save(saving, progress, *, finished=False, **metrics):
+    saving.save(progress, written.append, metrics=metrics, finished=finished)
+
+
+written: list[str] = []
+
+
+def due_steps(saving, last=40, first=1):
+    """Steps at which a run saves that asks after every batch."""
+    found = []
+    for step in range(first, last + 1):
+        if saving.due(at(step)):
+            found.append(step)
+            save(saving, at(step))
+    return found
+
+
+# When -----------------------------------------------------------------------------
+
+
+def test_steps_count_from_the_start_of_the_run(make):
+    assert due_steps(make(every(steps=15))) == [15, 30]
+
+
+def test_epochs_end_where_the_batch_is_0(make):
+    assert due_steps(make(every(epochs=1))) == [10, 20, 30, 40]
+    assert due_steps(make(every(epochs=3))) == [30]
+
+
+def test_intervals_count_from_where_a_run_was_resumed(make, clock):
+    saving = make(every(steps=15) | every(seconds=60))
+    clock.time += 100
+    saving.start(at(14))
+    assert not saving.due(at(14))
+    assert saving.due(at(15))
+    save(saving, at(15))
+    assert not saving.due(at(16))
+    clock.time += 59
+    assert not saving.due(at(17))
+    clock.time += 1
+    assert saving.due(at(17))
+
+
+def test_time_counts_from_the_end_of_the_last_save(make, store, clock):
+    saving, store.takes = make(every(seconds=60)), 300.0
+    clock.time += 60
+    assert saving.due(at(1))
+    save(saving, at(1))
+    assert not saving.due(at(2))
+    clock.time += 60
+    assert saving.due(at(3))
+
+
+def test_the_clock_may_stand_still_without_saves_in_a_row(make):
+    assert due_steps(make(every(seconds=1))) == []
+
+
+def test_a_request_is_due_once_whatever_the_policy_says(make):
+    saving = make(every(steps=100))
+    assert not saving.due(at(3))
+    saving.request()
+    assert saving.due(at(3))
+    assert saving.due(at(4))  # until it is met
+    save(saving, at(4))
+    assert not saving.due(at(5))
+
+
+def test_a_request_counts_as_the_last_save(make, clock):
+    saving = make(every(seconds=60))
+    clock.time += 50
+    saving.request()
+    save(saving, at(5))
+    clock.time += 50
+    assert not saving.due(at(6))
+    clock.time += 10
+    assert saving.due(at(7))
+
+
+def test_several_steps_at_once_miss_no_multiple(make):
+    saving = make(every(steps=5))
+    found = []
+    for step in range(4, 41, 4):
+        if saving.due(at(step)):
+            found.append(step)
+            save(saving, at(step))
+    assert found == [8, 12, 16, 20, 28, 32, 36, 40]
+
+
+# Around a commit ------------------------------------------------------------------
+
+
+def test_a_save_commits_prunes_and_tells(make, store, clock, tmp_path):
+    events, store.takes = [], 2.5
+    keep = latest(2) | best(1, "loss")
+    saving = make(every(steps=5), keep=keep, on_event=events.append)
+    written.clear()
+    save(saving, at(25), finished=True, loss=0.5)
+    assert written == ["staging"]
+    assert store.commits == [(25, {"loss": 0.5}, True, {"keras": "3"})]
+    assert store.prunes == [keep]
+    (event,) = read_events(tmp_path)
+    assert events == [event]
+    expected = {"event": "saved", "step": 25, "epoch": 2, "batch": 5}
+    expected |= {"finished": True, "nbytes": 7, "seconds": 2.5, "pruned": [1, 2]}
+    assert {key: event[key] for key in expected} == expected
+
+
+def failure():
+    return CheckpointWriteError("The disk is full.")
+
+
+def test_a_failed_save_is_raised_and_told(make, store, tmp_path):
+    saving, store.fails = make(every(steps=5)), [failure()]
+    with pytest.raises(CheckpointWriteError, match="disk is full"):
+        save(saving, at(5))
+    (event,) = read_events(tmp_path)
+    assert (event["event"], event["step"]) == ("save failed", 5)
+    assert "disk is full" in event["error"]
+    assert store.prunes == []
+
+
+def test_a_failed_save_may_be_a_warning_in_the_log(make, store, tmp_path, caplog):
+    saving, store.fails = make(every(steps=5), on_error="warn"), [failure()]
+    with caplog.at_level(logging.WARNING, "resilient"):
+        assert due_steps(saving, 16) == [5, 10, 15]
+    assert [step for step, *_ in store.commits] == [10, 15]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == "Training goes on: The disk is full."
+    names = [event["event"] for event in read_events(tmp_path)]
+    assert names == ["save failed", "saved", "saved"]
+
+
+def test_a_failed_request_is_tried_again_when_the_policy_says(make, store):
+    saving, store.fails = make(every(steps=10), on_error="warn"), [failure()]
+    saving.request()
+    assert saving.due(at(3))
+    save(saving, at(3))
+    assert not saving.due(at(4))
+    assert saving.due(at(10))
+
+
+def test_a_failed_save_makes_time_count_anew(make, store, clock):
+    saving, store.fails = make(every(seconds=60), on_error="warn"), [failure()]
+    clock.time += 60
+    assert saving.due(at(1))
+    save(saving, at(1))
+    assert not saving.due(at(2))  # not after each batch on a full disk
+    clock.time += 60
+    assert saving.due(at(3))
+
+
+@pytest.mark.parametrize("on_error", ["raise", "warn"])
+def test_other_errors_are_never_swallowed(make, store, on_error):
+    saving, store.fails = make(every(steps=5), on_error=on_error), [KeyError("bug")]
+    with pytest.raises(KeyError):
+        save(saving, at(5))
+
+
+def test_a_failed_prune_keeps_the_checkpoint_and_is_told(
+    make, store, monkeypatch, tmp_path, caplog
+):
+    def prune(keep):
+        raise CheckpointWriteError("Old checkpoints cannot be deleted.")
+
+    monkeypatch.setattr(store, "prune", prune)
+    saving = make(every(steps=5), on_error="warn")
+    with caplog.at_level(logging.WARNING, "resilient"):
+        save(saving, at(5))
+    assert [step for step, *_ in store.commits] == [5]
+    names = [event["event"] for event in read_events(tmp_path)]
+    assert names == ["saved", "prune failed"]
+    assert "Training goes on: Old checkpoints cannot be deleted." in caplog.text
+
+
+def test_what_is_due_does_not_depend_on_how_often_one_asks(make):
+    saving = make(every(steps=7) | every(epochs=1))
+    answers = [saving.due(at(step)) for step, _ in itertools.product([6, 7, 10], "ab")]
+    assert answers == [False, False, True, True, True, True]
