@@ -298,6 +298,40 @@ def test_verbose_and_epochs_may_change(directory, capsys):
     assert "Epoch 4/4" in capsys.readouterr().out
 
 
+def test_saving_keeping_and_validation_may_change(directory):
+    x, y = fitting.data(6, seed=1)
+    given = {"validation_data": (x, y), "save_freq": 3, "keep": 9}
+    history = fitting.fit(
+        fitting.model(), directory, callbacks=[Interrupt(), stopping()], **given
+    )
+    assert len(history.history["val_loss"]) == 2  # of the epochs trained with it
+    assert fitting.steps(directory) == [4, 8, 9, 12, 15, 18]
+    given["validation_data"] = (x + 1, y)
+    history = fitting.fit(
+        fitting.model(),
+        directory,
+        callbacks=[Interrupt(), stopping()],
+        epochs=4,
+        **given,
+    )
+    assert len(history.history["val_loss"]) == 3
+
+
+def test_a_learning_rate_schedule_of_the_script_wins(tmp_path):
+    def net(rate):
+        schedule = keras.optimizers.schedules.ExponentialDecay(rate, 4, 0.5)
+        return fitting.model(optimizer=keras.optimizers.SGD(schedule))
+
+    fitting.interrupted(tmp_path, net=net(0.1))
+    fitting.fit(net(0.0), tmp_path, callbacks=[Interrupt()])
+    kernels = []
+    for step in (8, 18):
+        looked = net(0.0)
+        ResilientFit(looked, checkpoint_dir=tmp_path).restore(step)
+        kernels.append(fitting.values(looked)[:4])
+    fitting.assert_equal(*kernels)  # a rate of zero changed nothing
+
+
 def test_the_learning_rate_of_the_checkpoint_wins(directory, caplog):
     expected = fitting.model()
     expected.fit(**fitting.arguments(callbacks=[Interrupt(), stopping()]))
