@@ -13,14 +13,14 @@ import keras
 from resilient import random_state, record, state
 from resilient.backends.base import Backend
 from resilient.build import ensure_built
-from resilient.callbacks import CallbackStates, monitored
+from resilient.callbacks.states import CallbackStates, monitored
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.comparison import Comparison
 from resilient.distribution import require_one_process
+from resilient.encoding.json_values import decode, encode
 from resilient.errors import warn_not_exact
 from resilient.fingerprint import Facts
 from resilient.graph_random import stateful_random_operations
-from resilient.json_values import decode, encode
 from resilient.progress import Progress
 from resilient.stateful import StatefulObjects
 

@@ -13,8 +13,8 @@ import keras
 from resilient import fingerprint, state
 from resilient.build import is_built
 from resilient.checkpoints.checkpoint import Checkpoint
+from resilient.encoding.json_values import decode
 from resilient.errors import CheckpointMismatchError, describe, warn_not_exact
-from resilient.json_values import decode
 
 logger = logging.getLogger(__name__)
 

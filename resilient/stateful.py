@@ -5,8 +5,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from resilient.encoding.json_values import NotEncodable, decode, encode
 from resilient.errors import NotSupportedError, describe
-from resilient.json_values import NotEncodable, decode, encode
 
 
 @runtime_checkable

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import rich.console
 
-from resilient.callback_files import ProgressBar
-from resilient.callbacks import CallbackStates, monitored
+from resilient.callbacks.files import ProgressBar
+from resilient.callbacks.states import CallbackStates, monitored
 from resilient.errors import CheckpointMismatchError, NotExactWarning, NotSupportedError
 from resilient.policies import every
 
@@ -349,7 +349,7 @@ def test_rows_of_an_attempt_without_a_checkpoint_are_named(tmp_path):
 
 
 def test_a_csv_file_above_the_limit_is_named_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("resilient.callback_files.CSV_LIMIT", 10)
+    monkeypatch.setattr("resilient.callbacks.files.CSV_LIMIT", 10)
     callback, states = csv_logger(tmp_path / "a.csv", append=False)
     epoch([callback], 0)
     with pytest.warns(NotExactWarning, match=r"a\.csv.*more than 10"):
@@ -822,7 +822,7 @@ def test_keras_still_has_the_names_that_we_use(tmp_path):
     """Nothing else tells that a callback went on another way in a newer Keras."""
     bar = vars(keras.utils.Progbar(target=3))
     for name in (*ProgressBar._SEEN, *ProgressBar._CLOCKS):
-        assert name in bar, f"Progbar.{name} is gone: see callback_files.ProgressBar"
+        assert name in bar, f"Progbar.{name} is gone: see files.ProgressBar"
     assert "progbar" in vars(keras.callbacks.ProgbarLogger())
     logger, _ = csv_logger(tmp_path / "a.csv", append=False)
     for name in ("csv_file", "writer", "keys", "append_header", "sep", "filename"):

@@ -1,0 +1,100 @@
+"""NumPy arrays inside JSON values: dtype, shape, memory order and bytes.
+
+Small arrays are base64 text, larger ones go by reference into a mapping of named
+arrays. What a backend's format may not know (big-endian, complex, text, structured,
+float8 ...) goes there as plain bytes, so that every backend takes it. Refuses, with
+``ValueError``, dtypes that their own description does not give back.
+"""
+
+import ast
+import base64
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+INLINE_BYTES = 1024
+
+
+def encode_dtype(dtype: np.dtype[Any]) -> str:
+    """Describe a dtype by its name, or as in the header of an ``.npy`` file."""
+    if dtype.kind == "V" and not dtype.names and not re.match("void", dtype.name):
+        name: str = dtype.name  # bfloat16 and its like have no other description
+    else:
+        descr = np.lib.format.dtype_to_descr(dtype)
+        name = descr if isinstance(descr, str) else repr(descr)
+    if decode_dtype(name) != dtype:
+        raise ValueError(f"dtype {dtype} has no exact description")
+    return name
+
+
+def decode_dtype(name: str) -> np.dtype[Any]:
+    """The dtype that ``encode_dtype`` described."""
+    if name[0] in "[(":
+        return np.lib.format.descr_to_dtype(ast.literal_eval(name))
+    if name[0].isalpha():
+        import ml_dtypes  # noqa: F401  (registers bfloat16 and others with NumPy)
+    return np.dtype(name)
+
+
+def encode_array(
+    value: np.ndarray | np.generic, arrays: dict[str, np.ndarray], name: str
+) -> dict[str, Any]:
+    """Describe an array without Python objects in it; a larger one joins ``arrays``.
+
+    Args:
+        value: An array or a NumPy scalar. Not copied where memory order allows.
+        arrays: Receives it under ``name`` if it is larger than ``INLINE_BYTES``.
+        name: A name that is still free there.
+    """
+    array = np.asarray(value)
+    content: dict[str, Any] = {
+        "dtype": encode_dtype(value.dtype),
+        "shape": list(array.shape),
+    }
+    if array.flags.f_contiguous and not array.flags.c_contiguous:
+        content["order"] = "F"
+        array = array.T
+    array = np.ascontiguousarray(array)
+    if array.nbytes <= INLINE_BYTES:
+        content["base64"] = base64.b64encode(array.tobytes()).decode("ascii")
+    else:
+        content["array"] = name
+        arrays[name] = array if _is_common(array.dtype) else as_bytes(array)
+    return content
+
+
+def decode_array(content: Any, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """A new, writable array, as it was encoded.
+
+    Raises:
+        LookupError: It refers to an array that is not in ``arrays``.
+        ValueError: The bytes do not fit its dtype and shape.
+    """
+    if "base64" in content:
+        raw = np.frombuffer(base64.b64decode(content["base64"]), np.uint8)
+    elif content["array"] in arrays:
+        raw = as_bytes(arrays[content["array"]])
+    else:
+        raise LookupError(f"the array {content['array']!r} is missing")
+    turned = content.get("order") == "F"
+    shape = content["shape"][::-1] if turned else content["shape"]
+    built = np.empty(shape, decode_dtype(content["dtype"]))
+    if built.nbytes != raw.nbytes:
+        raise ValueError(f"{raw.nbytes} bytes where {built.nbytes} are expected")
+    if built.nbytes:
+        as_bytes(built)[:] = raw
+    return built.T if turned else built
+
+
+def as_bytes(array: np.ndarray) -> np.ndarray:
+    """The bytes of an array in C order, as a flat view where that is possible."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _is_common(dtype: np.dtype[Any]) -> bool:
+    """Whether every backend's format takes arrays of this dtype."""
+    if dtype.name == "bfloat16":
+        return True
+    return dtype.isnative and dtype.kind in "biuf" and dtype.itemsize <= 8

@@ -1,0 +1,120 @@
+"""Objects of the user's own plain classes: what they hold and how to rebuild one.
+
+A class is plain if all that makes its instances is attributes: neither it nor a base
+of it belongs to the standard library, Keras, a backend or NumPy. Of other installed
+libraries only dataclasses are: their objects may stand for connections, displays or
+processes, which attributes of another process would break. Nothing is imported to find
+a class again: it must already be loaded, as it is in a run of the same script.
+Refuses (by ``None`` or ``LookupError``) classes and functions that no dotted name
+reaches, such as local ones and lambdas.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+# Libraries whose objects have state that attributes do not show.
+_FOREIGN = frozenset(
+    {"keras", "tensorflow", "tensorboard", "jax", "jaxlib", "flax", "torch", "numpy"}
+    | {"ml_dtypes", "scipy", "pandas", "sklearn", "orbax", "grain", "h5py", "google"}
+    | {"resilient"}
+)
+_TRANSPARENT = frozenset({"object", "ABC", "Generic", "Protocol"})
+
+
+def top_module(cls: type) -> str:
+    """The package a class comes from."""
+    return str(getattr(cls, "__module__", "")).partition(".")[0]
+
+
+def is_plain(cls: type) -> bool:
+    """Whether instances of ``cls`` are their attributes and nothing else."""
+    if issubclass(cls, type) or vars(object)["__new__"] is not cls.__new__:
+        return False
+    bases = [base for base in cls.__mro__ if base.__name__ not in _TRANSPARENT]
+    if not bases or any(map(is_foreign, bases)):
+        return False
+    return dataclasses.is_dataclass(cls) or not any(map(_is_installed, bases))
+
+
+def is_foreign(cls: type) -> bool:
+    """Whether the class is the standard library's, Keras's or a backend's."""
+    module = top_module(cls)
+    return module in sys.stdlib_module_names or module in _FOREIGN
+
+
+def _is_installed(cls: type) -> bool:
+    """Whether the class is of a library rather than of the user's own code."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+
+
+def attributes(value: object) -> dict[str, Any]:
+    """All instance attributes, those in ``__slots__`` included."""
+    found: dict[str, Any] = dict(getattr(value, "__dict__", {}))
+    cls: Any = type(value)
+    for name, member in _slots(cls):
+        with contextlib.suppress(AttributeError):  # a slot without a value
+            found.setdefault(name, member.__get__(value))
+    return found
+
+
+@functools.cache
+def _slots(cls: type) -> list[tuple[str, types.MemberDescriptorType]]:
+    return [
+        (name, member)
+        for base in cls.__mro__
+        for name, member in vars(base).items()
+        if isinstance(member, types.MemberDescriptorType)
+    ]
+
+
+def reference(value: Any) -> str | None:
+    """``"module:qualified.name"`` of a function or class, if that leads back to it."""
+    if not callable(value):
+        return None
+    try:
+        module = value.__module__ if hasattr(value, "__module__") else None
+        if module is None and type(value).__module__.startswith("numpy"):
+            module = "numpy"  # its ufuncs do not say where they live
+        name = f"{module}:{getattr(value, '__qualname__', None) or value.__name__}"
+        return name if resolve(name) is value else None
+    except Exception:  # callable objects may answer to any attribute in any way
+        return None
+
+
+def resolve(name: str) -> Any:
+    """Find what ``reference`` named, in modules that are already loaded.
+
+    Raises:
+        LookupError: The module is not loaded or has no such name.
+    """
+    module, _, qualname = name.partition(":")
+    if module not in sys.modules:
+        raise LookupError(f"{name}: the module {module} is not loaded")
+    found: Any = sys.modules[module]
+    for part in qualname.split("."):
+        if not hasattr(found, part):
+            raise LookupError(f"{name}: there is no {part!r}")
+        found = getattr(found, part)
+    return found
+
+
+def rebuild(cls: type, state: dict[str, Any]) -> Any:
+    """A new instance of a plain class with these attributes; ``__init__`` not run."""
+    value: Any = object.__new__(cls)
+    set_attributes(value, state)
+    return value
+
+
+def set_attributes(value: object, state: dict[str, Any]) -> None:
+    """Make ``state`` the attributes of ``value``, frozen dataclasses included."""
+    for name in attributes(value):
+        if name not in state:
+            object.__delattr__(value, name)
+    for name, part in state.items():
+        object.__setattr__(value, name, part)
