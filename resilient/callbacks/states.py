@@ -202,10 +202,10 @@ class CallbackStates:
     def _own_variables(self) -> set[int]:
         """Ids of what is saved with the model that is trained."""
         models = [getattr(callback, "_model", None) for callback in self._callbacks]
-        model = next((m for m in models if isinstance(m, keras_internals.Trainer)), None)
-        if model is None:
-            return set()
-        return {id(leaf.target) for leaf in state.leaves(model)}
+        for model in models:
+            if isinstance(model, keras_internals.Trainer):
+                return {id(leaf.target) for leaf in state.leaves(model)}
+        return set()
 
 
 def monitored(logs: Mapping[str, Any] | None) -> dict[str, float]:
