@@ -15,7 +15,6 @@ import h5py
 import keras
 import numpy as np
 from keras.src.backend.common import global_state
-from keras.src.random import seed_generator
 
 from .record import Record, flatten
 from .scenarios.registry import Case
@@ -91,7 +90,7 @@ def random_states() -> dict[str, Any]:
         "python": random.getstate(),
         "numpy": np.random.get_state(),
     }
-    generator = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+    generator = global_state.get_global_attribute("global_seed_generator")
     if generator is not None:
         states["keras"] = as_numpy(generator.state.value)
     if "torch" in sys.modules:

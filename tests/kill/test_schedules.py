@@ -58,7 +58,7 @@ def _interrupt(
 
 
 @pytest.mark.timeout(1500)
-@settings(steady, max_examples=12)
+@settings(steady, max_examples=8)
 @given(**schedules)
 def test_any_schedule(run_of: MakeRun, uninterrupted: Expected, **schedule):
     """1 to 4 kills at random batches, any policy: the uninterrupted run's bytes."""
