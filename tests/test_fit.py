@@ -176,6 +176,24 @@ def test_an_interrupted_run_ends_as_if_left_alone(tmp_path, epoch, batch, traine
     assert follow.seen[0] == (done // 6, done % 6)
 
 
+@pytest.mark.parametrize("shuffle", [True, "batch"])
+def test_an_epoch_of_fewer_steps_goes_on_in_the_data(tmp_path, shuffle):
+    given = {"steps_per_epoch": 3, "shuffle": shuffle, "epochs": 4}  # twice the data
+    expected = fitting.model()
+    logs = expected.fit(**fitting.arguments(callbacks=[Interrupt()], **given)).history
+    state = fitting.random_state()
+    for epoch, batch in ((1, 0), (2, 0), (1, 2)):
+        directory = tmp_path / f"{epoch}-{batch}"
+        freq = "epoch" if not batch else 2
+        fitting.interrupted(directory, epoch, batch, save_freq=freq, **given)
+        fitting.other_seed()
+        net = fitting.model(seed=99)
+        history = fitting.fit(net, directory, callbacks=[Interrupt()], **given)
+        assert history.history == logs
+        assert fitting.random_state() == state
+        fitting.assert_equal(expected, net)
+
+
 def test_a_traced_model_resumes_exactly(tmp_path):
     compiling = {"run_eagerly": False}
     at_once = 1 if keras.backend.backend() == "torch" else 2  # Keras allows no more
@@ -313,6 +331,22 @@ def test_a_finished_run_returns_at_once(tmp_path, capsys):
     assert follow.seen == []
     assert fitting.steps(tmp_path) == [6, 12, 18]
     assert "Nothing left to train at step 18" in capsys.readouterr().out
+
+
+class Ending(Interrupt):
+    """Keeps what it is told at the end of training."""
+
+    def on_train_end(self, logs=None):
+        self._ended = logs
+
+
+def test_callbacks_of_a_finished_run_are_told_its_end_again(tmp_path):
+    first, second = Ending(), Ending()
+    fitting.fit(fitting.model(), tmp_path, callbacks=[first])
+    fitting.fit(fitting.model(), tmp_path, callbacks=[second])
+    assert second.seen == []
+    assert second._ended == first._ended
+    assert list(first._ended) == ["loss"]
 
 
 def test_more_epochs_continue_a_finished_run(tmp_path):
