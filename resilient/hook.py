@@ -56,6 +56,7 @@ class TrainingIterator(_Base):  # type: ignore[misc, valid-type]
     def resume_at(self, position: JSON, batch: int) -> None:
         """Make the next epoch start at ``batch``, with the input at ``position``."""
         self._resume = (position, batch)
+        self.data_adapter.resume(position)
 
     def position(self, *, in_epoch: bool) -> JSON:
         """Where the input is: after the batches that were trained.

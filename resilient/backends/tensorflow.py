@@ -77,6 +77,7 @@ class TensorFlowBackend:
     def set_random_state(self, state: JSON) -> None:
         # Clears the cache of eager kernels too, which hold random state of their own.
         tf.random.set_seed(state["seed"])
+        vars(_eager_context()).pop("_rng", None)  # as before any seed was set
         if state["operation_seeds"] is not None:
             version, internal, gauss = state["operation_seeds"]
             rng = random.Random()

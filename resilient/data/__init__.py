@@ -20,6 +20,9 @@ class Positioned(Protocol):
                 Keras looks ahead.
         """
 
+    def resume(self, position: JSON) -> None:
+        """A run goes on that was at ``position``, whether an iterator does or not."""
+
     def seek(self, position: JSON | None) -> None:
         """Make the next iterator start at ``position``; None: draw a new order."""
 

@@ -28,6 +28,9 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
 
     _start: JSON | None = None
 
+    def resume(self, position: JSON) -> None:
+        """A run goes on that was at ``position``, whether an iterator does or not."""
+
     def seek(self, position: JSON | None) -> None:
         self._start = position
 

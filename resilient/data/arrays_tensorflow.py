@@ -6,8 +6,8 @@ random state cannot be saved. So the order is made outside and fed through a var
 * with a global seed (``keras.utils.set_random_seed``) Keras's pipeline gives one and
   the same order in every epoch: we run Keras's own pipeline on ``arange(samples)`` to
   get that order, and keep the seed that it comes from;
-* without a seed Keras's order is arbitrary: ours comes from a seed of our own, new for
-  each epoch, kept in the position.
+* without a seed Keras's order is arbitrary: ours comes from a seed of our own, drawn
+  once for a run and kept in the position with the number of orders made from it.
 """
 
 import secrets
@@ -31,6 +31,8 @@ class TensorFlowArrays(SeekableArrays):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._seeded_orders: dict[int, np.ndarray] = {}
+        self._own_seed = secrets.randbits(63)
+        self._orders_made = 0
         with tf.init_scope():
             self._start_at = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._indices = tf.Variable(
@@ -39,7 +41,17 @@ class TensorFlowArrays(SeekableArrays):
             )
 
     def position(self, drawn: int) -> JSON:
-        return {"drawn": drawn, "order": self._order} if drawn else {"drawn": 0}
+        # The order also where no batch was drawn: it is made with the iterator.
+        return {
+            "drawn": drawn,
+            "order": self._order,
+            "own_seed": self._own_seed,
+            "orders_made": self._orders_made,
+        }
+
+    def resume(self, position: JSON) -> None:
+        self._own_seed = position["own_seed"]
+        self._orders_made = position["orders_made"]
 
     def prepare(self) -> None:
         """Set order and start of the iterator that is about to be made."""
@@ -47,17 +59,19 @@ class TensorFlowArrays(SeekableArrays):
         self._start_at.assign(start.get("drawn", 0))
         if not self._shuffle:
             return
-        seed = BACKEND.random_state()["seed"]
-        self._order = start.get("order") or (
-            {"keras_seed": seed}
-            if seed is not None
-            else {"own_seed": secrets.randbits(63)}
-        )
+        self._order = start.get("order") or self._new_order()
         self._indices.assign(self._permutation(self._order))
+
+    def _new_order(self) -> JSON:
+        seed = BACKEND.random_state()["seed"]
+        if seed is not None:
+            return {"keras_seed": seed}
+        self._orders_made += 1
+        return {"own_seed": [self._own_seed, self._orders_made]}
 
     def _permutation(self, order: JSON) -> np.ndarray:
         if "own_seed" in order:
-            generator = np.random.Generator(np.random.PCG64(order["own_seed"]))
+            generator = np.random.default_rng(order["own_seed"])
             if self._shuffle != "batch":
                 return generator.permutation(self._num_samples)
             n, size = self._num_samples, self._batch_size
