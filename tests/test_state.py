@@ -374,7 +374,7 @@ class TwoOptimizers(keras.Model):
         with torch_without_gradients():
             self.optimizer.apply(gradients[:2], body)
             self.second.apply(gradients[2:], head)
-        return {"loss": loss}
+        return {"loss": keras.ops.stop_gradient(loss)}
 
 
 def torch_without_gradients():
