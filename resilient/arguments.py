@@ -4,6 +4,7 @@ Those of ``model.fit`` are checked by Keras.
 """
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, Literal
 
 from resilient.errors import describe
@@ -15,8 +16,8 @@ OnEvent = Callable[[dict[str, Any]], None]
 
 def checked_resume(resume: Resume) -> Resume:
     """``resume``, if it means something; otherwise ValueError."""
-    if isinstance(resume, int) and not isinstance(resume, bool) and resume >= 0:
-        return resume
+    if isinstance(resume, Integral) and not isinstance(resume, bool) and resume >= 0:
+        return int(resume)
     if resume in ("auto", "never", "must") and isinstance(resume, str):
         return resume
     raise ValueError(

@@ -18,9 +18,8 @@ from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.comparison import Comparison
 from resilient.distribution import require_one_process
 from resilient.encoding.json_values import decode, encode
-from resilient.errors import warn_not_exact
 from resilient.fingerprint import Facts
-from resilient.graph_random import stateful_random_operations
+from resilient.notices import Notices
 from resilient.progress import Progress
 from resilient.stateful import StatefulObjects
 
@@ -73,8 +72,6 @@ class Attempt:
         self._saved: record.Record | None = None
         self._pending: record.Record | None = None
         self._last_logs: dict[str, float] | None = None
-        self._warned: set[str] = set()
-        self._looked_for_random = False
 
     # Called by the hook, in the order of a fit. ------------------------------------
 
@@ -114,6 +111,7 @@ class Attempt:
         self._callbacks = CallbackStates(
             self.callback_list.callbacks, attempts=self._attempts
         )
+        self._notices = Notices(self.model)
         saved, self._saved = self._saved, None
         if saved is None or self._checkpoint is None:
             self._callbacks.begin_anew()
@@ -155,7 +153,7 @@ class Attempt:
         """Batch ``batch - 1`` of this epoch is trained, ``batch`` is not begun."""
         step = self.progress.step - self.progress.batch + batch
         self.progress = Progress(step, self.progress.epoch, batch)
-        self._look_for_random()
+        self._notices.after_step()
         if self._due(self.progress):
             self._snapshot(in_epoch=True)
 
@@ -166,7 +164,7 @@ class Attempt:
         step = first + self.iterator.batches_trained()
         self.progress = Progress(step, epoch + 1, 0)
         self._last_logs = monitored(logs)
-        self._look_for_random()
+        self._notices.after_step()
         finished = self.finished(epoch + 1)
         if finished or self._due(self.progress):
             self._snapshot(in_epoch=False, finished=finished)
@@ -190,8 +188,8 @@ class Attempt:
         arrays: dict[str, Any] = {}
         callbacks = self._callbacks.capture(arrays)
         stateful = self._stateful.capture(arrays)
-        self._warn_once(self._callbacks.uncaptured())
         live = state.leaves(self.model)
+        self._notices.at_save(live, self._callbacks.uncaptured())
         run = {
             "progress": self.progress.to_json(),
             "stop_training": bool(self.model.stop_training),
@@ -222,28 +220,3 @@ class Attempt:
         self._stateful.restore(saved.run["stateful"], saved.tensors)
         self.model.stop_training = bool(saved.run["stop_training"])
         random_state.restore(self.backend, saved.run["random"])
-
-    def _look_for_random(self) -> None:
-        """After the first step, when TensorFlow has traced it."""
-        if self._looked_for_random:
-            return
-        self._looked_for_random = True
-        found = stateful_random_operations(self.model)
-        if found:
-            warn_not_exact(
-                "these operations of the training step keep random state where no "
-                "checkpoint can reach it, and start over after a resume (draw with "
-                "keras.random and a SeedGenerator instead)",
-                found,
-            )
-
-    def _warn_once(self, names: list[str]) -> None:
-        new = [name for name in names if name not in self._warned]
-        self._warned.update(new)
-        if new:
-            warn_not_exact(
-                "these attributes of callbacks cannot be captured and will be as new "
-                "after a resume (give the callback state_dict and load_state_dict to "
-                "keep them)",
-                new,
-            )

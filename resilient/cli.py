@@ -8,6 +8,7 @@ imports Keras or a backend: the commands answer at once, on any machine.
 """
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -74,11 +75,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(IN_USE, error, arguments.json)
     except (OSError, ResilientError) as error:
         return _failed(FAILED, error, arguments.json)
+    try:
+        _print(data, arguments)
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # nothing left to flush
+        return _failed(FAILED, error, as_json=False)
+    return int(code)
+
+
+def _print(data: JSON, arguments: argparse.Namespace) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names may not fit the encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
     if arguments.json:
         print(json.dumps(data, indent=1, ensure_ascii=False))
     else:
         arguments.report(data)
-    return int(code)
+    sys.stdout.flush()
 
 
 def _ls(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:

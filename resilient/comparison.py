@@ -89,7 +89,9 @@ class Comparison:
                     "resumed exactly. Nothing was changed.",
                     "\n  " + "\n  ".join(differences),
                     "Make the script what it was, or use another checkpoint_dir, or "
-                    'pass resume="never" to start anew.',
+                    'pass resume="never" to start anew. (A callback that freezes '
+                    "layers or compiles in the middle of training cannot be followed: "
+                    "do that between two fits.)",
                 )
             )
 

@@ -84,6 +84,9 @@ def read_events(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
         lines = (Path(directory) / EVENTS).read_bytes().splitlines()
     except FileNotFoundError:
         return []
+    except OSError as error:
+        logger.warning("Earlier events cannot be read: %s", error)
+        return []
     events = []
     for line in lines:
         try:

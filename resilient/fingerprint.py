@@ -21,6 +21,7 @@ import keras
 from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.build import is_built
+from resilient.wiring import wiring
 
 JSON = dict[str, Any]
 
@@ -47,6 +48,7 @@ def fingerprint(
             "steps_per_execution": int(model.steps_per_execution),
             "initial_epoch": int(fit_arguments["initial_epoch"]),
             "steps_per_epoch": fit_arguments["steps_per_epoch"],
+            **wiring(_raw_config(model)),
             **{f"data {name}": value for name, value in data.items()},
         },
         "settings": {
@@ -164,22 +166,27 @@ def _class_names(optimizer: Any) -> list[str]:
     return names
 
 
-def _config(thing: Any) -> JSON:
-    """The plain values of a layer's or optimizer's config, less names."""
+def _raw_config(thing: Any) -> JSON:
+    """``get_config()``, where there is one."""
     try:
         with warnings.catch_warnings():
             # Keras's own get_config of an optimizer warns under numpy 2.4.
             warnings.simplefilter("ignore")
-            config = thing.get_config()
+            return dict(thing.get_config())
     except Exception:
         # No optimizer, or a user's class without a config: nothing to compare.
         return {}
+
+
+def _config(thing: Any) -> JSON:
+    """The plain values of a layer's or optimizer's config, less names."""
     # Seeds: drawn anew in each process where the script gives none, then restored.
     # Shapes of input layers: by what the model was built with; weights have theirs.
     left_out = (
         *("name", "dtype", "build_config", "layers", "learning_rate", "seed"),
         *("batch_shape", "batch_input_shape"),
     )
+    config = _raw_config(thing)
     simple = {k: _simple(v) for k, v in config.items() if k not in left_out}
     return {k: v for k, v in simple.items() if v is not None}
 

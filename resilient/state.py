@@ -199,6 +199,8 @@ def _variables(value: Any) -> list[Any]:
         return [value.state]
     if isinstance(value, keras.metrics.Metric):
         return list(value.variables)
+    if isinstance(value, keras.losses.Loss):
+        return [v for x in _flat(list(vars(value).values())) for v in _variables(x)]
     if isinstance(value, keras.Variable):
         return [value]
     if keras_internals.is_backend_variable(value):

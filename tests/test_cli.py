@@ -298,3 +298,37 @@ def test_the_module_is_the_command_and_imports_no_backend(store, child_environme
     )
     assert (done.returncode, done.stderr) == (OK, "")
     assert done.stdout.startswith("step-00000010: good\n")
+
+
+def test_output_that_cannot_be_written_is_no_damage(store, child_environment):
+    """A full disk behind standard output is told, and has its own exit code."""
+    with open("/dev/full", "w") as full:
+        child = subprocess.run(
+            [sys.executable, "-m", "resilient", "ls", store.directory],
+            env=child_environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert child.returncode == FAILED
+    assert "Traceback" not in child.stderr
+    assert "No space left" in child.stderr
+
+
+def test_names_that_the_terminal_cannot_show_are_escaped(
+    store, child_environment, tmp_path
+):
+    directory = tmp_path / "läufe"
+    shutil.copytree(store.directory, directory)
+    child = subprocess.run(
+        [sys.executable, "-m", "resilient", "show", directory],
+        env=child_environment | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (child.returncode, child.stderr) == (OK, "")
+    assert "l\\xe4ufe" in child.stdout

@@ -122,3 +122,9 @@ def test_an_on_event_that_raises_is_the_callers_own_bug(tmp_path):
     with pytest.raises(KeyError, match="mine"):
         Events(tmp_path, on_event=bug).emit("saved")
     assert len(read_events(tmp_path)) == 1
+
+
+def test_a_record_that_cannot_be_read_stops_nothing(tmp_path, caplog):
+    (tmp_path / "events.jsonl").mkdir()
+    assert read_events(tmp_path) == []
+    assert "Earlier events cannot be read" in caplog.text

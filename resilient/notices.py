@@ -1,0 +1,67 @@
+"""Says, once each, what a resume of this run will not reproduce bit for bit."""
+
+import keras
+
+from resilient.errors import warn_not_exact
+from resilient.graph_random import stateful_random_operations
+from resilient.python_state import PythonState
+from resilient.state import Leaf, leaves
+
+
+class Notices:
+    """The warnings of one attempt.
+
+    Args:
+        model: The model that is about to train.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._python_state = PythonState(model)
+        self._said: set[str] = set()
+        self._stepped = False
+
+    def after_step(self) -> None:
+        """After the first step, when TensorFlow has traced it."""
+        if self._stepped:
+            return
+        self._stepped = True
+        self._python_state.regrouped(leaves(self._model))
+        self._say(
+            "these operations of the training step keep random state where no "
+            "checkpoint can reach it, and start over after a resume (draw with "
+            "keras.random and a SeedGenerator instead)",
+            stateful_random_operations(self._model),
+        )
+
+    def at_save(self, live: list[Leaf], uncaptured: list[str]) -> None:
+        """When a checkpoint is about to be made.
+
+        Args:
+            live: The model's state.
+            uncaptured: Attributes of callbacks that the checkpoint does not hold.
+        """
+        self._say(
+            "these attributes of callbacks cannot be captured and will be as new after "
+            "a resume (give the callback state_dict and load_state_dict to keep them)",
+            uncaptured,
+        )
+        self._say(
+            "these attributes changed while training; they are no variables, so they "
+            "will be as new after a resume (keep what has to last in a keras.Variable, "
+            "in a callback or in `stateful`)",
+            self._python_state.changed(),
+        )
+        if self._python_state.regrouped(live):
+            self._say(
+                "the model was frozen, unfrozen or compiled in the middle of training, "
+                "which a resume cannot follow and will refuse (do that between two "
+                "fits, each with its own checkpoint_dir)",
+                [type(self._model).__name__],
+            )
+
+    def _say(self, what: str, names: list[str]) -> None:
+        new = [name for name in names if f"{what} {name}" not in self._said]
+        self._said.update(f"{what} {name}" for name in new)
+        if new:
+            warn_not_exact(what, new)

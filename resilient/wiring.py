@@ -1,0 +1,45 @@
+"""How the layers of a functional model are connected, whatever they are called.
+
+Two models may have equal layers and still compute something else: other inputs of a
+layer, another constant in an operation. Keras's config tells, by automatic names that
+differ from one process to the next; here layers are known by their place.
+"""
+
+import math
+from typing import Any
+
+JSON = dict[str, Any]
+
+
+def wiring(config: JSON) -> JSON:
+    """What each layer is called on.
+
+    Args:
+        config: ``get_config()`` of a model.
+
+    Returns:
+        A fact for each layer of a functional model; none for other models.
+    """
+    layers = [x for x in config.get("layers", ()) if isinstance(x, dict)]
+    places = {layer.get("name"): place for place, layer in enumerate(layers)}
+    return {
+        f"inputs of layer {place} ({layer.get('class_name')})": _renamed(
+            layer["inbound_nodes"], places
+        )
+        for place, layer in enumerate(layers)
+        if layer.get("inbound_nodes")
+    }
+
+
+def _renamed(value: Any, places: dict[Any, int]) -> Any:
+    if isinstance(value, dict) and value.get("class_name") == "__keras_tensor__":
+        name, *where = value["config"]["keras_history"]
+        return ["layer", places.get(name), *where]
+    if isinstance(value, dict):
+        return {key: _renamed(item, places) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_renamed(item, places) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # strict JSON has no such numbers
+    # Text of other kinds may hold addresses or automatic names.
+    return value if isinstance(value, (bool, int, float)) else None
