@@ -124,7 +124,7 @@ class Attempt:
         self.progress = self._checkpoint.progress
         epochs, stopped = self._arguments["epochs"], bool(saved.run["stop_training"])
         over = stopped or self.progress.epoch >= epochs
-        # What `fit` reads next, in place of its argument; fit.py takes it back.
+        # What `fit` reads next, in place of its argument; running.py takes it back.
         self.model._initial_epoch = (
             max(epochs, self.progress.epoch) if over else self.progress.epoch
         )

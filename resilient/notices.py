@@ -19,14 +19,13 @@ class Notices:
         self._model = model
         self._python_state = PythonState(model)
         self._said: set[str] = set()
-        self._stepped = False
+        self._layout: list[str] | None = None  # of the variables, after the first step
 
     def after_step(self) -> None:
         """After the first step, when TensorFlow has traced it."""
-        if self._stepped:
+        if self._layout is not None:
             return
-        self._stepped = True
-        self._python_state.regrouped(leaves(self._model))
+        self._layout = _layout(leaves(self._model))
         self._say(
             "these operations of the training step keep random state where no "
             "checkpoint can reach it, and start over after a resume (draw with "
@@ -52,7 +51,7 @@ class Notices:
             "in a callback or in `stateful`)",
             self._python_state.changed(),
         )
-        if self._python_state.regrouped(live):
+        if _layout(live) != self._layout:
             self._say(
                 "the model was frozen, unfrozen or compiled in the middle of training, "
                 "which a resume cannot follow and will refuse (do that between two "
@@ -65,3 +64,8 @@ class Notices:
         self._said.update(f"{what} {name}" for name in new)
         if new:
             warn_not_exact(what, new)
+
+
+def _layout(live: list[Leaf]) -> list[str]:
+    """Freezing a layer moves its variables to another group, which the names tell."""
+    return [leaf.name for leaf in live]

@@ -10,8 +10,6 @@ from typing import Any
 
 import keras
 
-from resilient import state
-
 _PLAIN = (bool, int, float, str, type(None))
 # Set by Keras itself in the course of every fit.
 _KERAS = frozenset(
@@ -31,7 +29,6 @@ class PythonState:
         self._before = {
             name: values for name, thing in _things(model) if (values := _plain(thing))
         }
-        self._layout: list[str] | None = None
 
     def changed(self) -> list[str]:
         """Names of attributes with another value than when training began."""
@@ -42,13 +39,6 @@ class PythonState:
                 if attribute in now and repr(now[attribute]) != repr(old):
                     found.append(f"{name}.{attribute}")
         return found
-
-    def regrouped(self, live: list[state.Leaf]) -> bool:
-        """Whether the variables changed groups since the first call (a freeze, say)."""
-        layout = [leaf.name for leaf in live]
-        if self._layout is None:
-            self._layout = layout
-        return layout != self._layout
 
 
 def _things(model: keras.Model) -> list[tuple[str, Any]]:

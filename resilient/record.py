@@ -70,10 +70,3 @@ def read(checkpoint: Checkpoint, backend: Backend) -> Record:
             )
         )
     return Record(run, position, tensors)
-
-
-def read_run(checkpoint: Checkpoint) -> JSON:
-    """``run.json`` alone, without the tensors."""
-    text = (checkpoint.path / _RUN).read_text(encoding="utf-8")
-    run: JSON = json.loads(text)
-    return run
