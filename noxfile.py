@@ -7,7 +7,7 @@ import nox
 
 nox.needs_version = ">= 2024.4.15"
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["lint", "typing", "tests"]
+nox.options.sessions = ["lint", "typing", "tests", "sources"]
 nox.options.error_on_external_run = True
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
@@ -19,6 +19,11 @@ BACKENDS = {
     "torch": (".[torch]",),
 }
 each_backend = nox.parametrize("backend", list(BACKENDS), ids=list(BACKENDS))
+
+NORMAL = (
+    *("-m", "not long and not sources", "--ignore=tests/sources"),
+    *("-n", "2", "--durations=10"),
+)
 
 ONLY_ONE = """
 import importlib.util, sys
@@ -47,7 +52,19 @@ def pytest(session: nox.Session, backend: str, *args: str) -> None:
 def tests(session: nox.Session, backend: str) -> None:
     """The tests, where only this backend is installed."""
     install(session, *BACKENDS[backend], *group("test"))
-    pytest(session, backend, "-m", "not long", "-n", "2", "--durations=10")
+    pytest(session, backend, *NORMAL)
+
+
+@nox.session
+@each_backend
+def sources(session: nox.Session, backend: str) -> None:
+    """Every source of data, where the libraries of all of them are installed."""
+    install(session, *BACKENDS[backend], *group("sources"))
+    session.run(
+        *("pytest", "-m", "sources and not long", "-n", "2", "--durations=10"),
+        *session.posargs,
+        env={"KERAS_BACKEND": backend},
+    )
 
 
 @nox.session
@@ -55,7 +72,7 @@ def tests(session: nox.Session, backend: str) -> None:
 def oldest_keras(session: nox.Session, backend: str) -> None:
     """The tests with the oldest Keras that is supported."""
     install(session, *BACKENDS[backend], *group("test"), "keras==3.12.*")
-    pytest(session, backend, "-m", "not long", "-n", "2", "--durations=10")
+    pytest(session, backend, *NORMAL)
 
 
 @nox.session
@@ -63,7 +80,10 @@ def oldest_keras(session: nox.Session, backend: str) -> None:
 def kill_long(session: nox.Session, backend: str) -> None:
     """Many more kills: during saves, and at random schedules."""
     install(session, *BACKENDS[backend], *group("test"))
-    pytest(session, backend, "-m", "long", "-n", "2")
+    pytest(
+        *(session, backend, "-m", "long and not sources", "--ignore=tests/sources"),
+        *("-n", "2"),
+    )
 
 
 @nox.session

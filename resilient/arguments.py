@@ -11,6 +11,7 @@ from resilient.errors import describe
 from resilient.saving import OnSaveError
 
 Resume = Literal["auto", "never", "must"] | int
+DataMode = Literal["exact", "warn", "replay"]
 OnEvent = Callable[[dict[str, Any]], None]
 
 
@@ -50,6 +51,19 @@ def checked_on_save_error(value: OnSaveError) -> OnSaveError:
                 "This `on_save_error` has no meaning.",
                 repr(value),
                 'Use "raise" or "warn".',
+            )
+        )
+    return value
+
+
+def checked_data(value: DataMode) -> DataMode:
+    """``data``, if it means something; otherwise ValueError."""
+    if value not in ("exact", "warn", "replay"):
+        raise ValueError(
+            describe(
+                "This `data` has no meaning; it tells how to treat data on a resume.",
+                repr(value),
+                'Use "exact", "warn" or "replay"; what to train on is `x`.',
             )
         )
     return value

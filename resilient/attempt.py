@@ -6,16 +6,20 @@ get control, how to copy tensors and how to commit are the business of others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import keras
 
-from resilient import random_state, record, state
+from resilient import keras_internals, random_state, record, state
+from resilient.arguments import DataMode
 from resilient.backends.base import Backend
 from resilient.build import ensure_built
 from resilient.callbacks.states import CallbackStates, monitored
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.comparison import Comparison
+from resilient.data.select import position_ahead
+from resilient.data.source import Settings
 from resilient.distribution import require_one_process
 from resilient.encoding.json_values import decode, encode
 from resilient.fingerprint import Facts
@@ -24,7 +28,7 @@ from resilient.progress import Progress
 from resilient.stateful import StatefulObjects
 
 if TYPE_CHECKING:
-    from resilient.hook import TrainingIterator
+    from resilient.iterators import TrainingIterator, ValidationIterator
 
 # Given a progress and what to write, makes a checkpoint of it.
 Saver = Callable[..., None]
@@ -40,6 +44,7 @@ class Attempt:
         due: Tells whether a checkpoint is due, given the progress.
         save: Commits a checkpoint.
         stateful: The user's own objects, by name.
+        data: How the data is to be treated, see ``data.source.Settings``.
         attempts: Host, pid and start of every process that worked on this run.
         on_begin: Told when nothing stands in the way of training any more; with the
             checkpoint that was restored (or is about to be at its batch), whether the
@@ -55,31 +60,61 @@ class Attempt:
         due: Callable[[Progress], bool],
         save: Saver,
         stateful: StatefulObjects,
+        data: DataMode,
         attempts: Sequence[Mapping[str, Any]],
         on_begin: Callable[[Checkpoint | None, bool, Any], None],
     ) -> None:
         self.model = model
         self.backend = backend
         self.iterator: TrainingIterator | None = None
+        self.validation: ValidationIterator | None = None
         self.callback_list: Any = None
         self.progress = Progress(0, 0, 0)
         self._checkpoint = checkpoint
         self._due = due
         self._save = save
         self._stateful = stateful
+        self._data = data
         self._attempts = attempts
         self._on_begin = on_begin
         self._saved: record.Record | None = None
+        self._positions: dict[str, Any] = {}
         self._pending: record.Record | None = None
+        self._uncommitted: Callable[[], None] | None = None
         self._last_logs: dict[str, float] | None = None
 
     # Called by the hook, in the order of a fit. ------------------------------------
 
-    def begin(self, iterator: "TrainingIterator", arguments: Mapping[str, Any]) -> None:
-        """Keras made the training input."""
+    def prepare(self, arguments: Mapping[str, Any]) -> None:
+        """Keras is about to make the training input: local variables of its ``fit``."""
         require_one_process(self.model)
-        self.iterator = iterator
         self._arguments = arguments
+        if self._checkpoint is not None:
+            self._saved = record.read(self._checkpoint, self.backend)
+            self._positions = decode(self._saved.position, self._saved.tensors)
+        if "validation_data" not in self._positions:
+            # Keras makes the iterator in the first evaluation only.
+            settings = self.settings("validation_data")
+            ahead = position_ahead(arguments["validation_data"], settings)
+            self._positions |= {"validation_data": ahead} if ahead else {}
+
+    def settings(self, argument: str) -> Settings:
+        """How the data that is ``argument`` of ``fit`` is to be treated."""
+        return Settings(
+            backend=self.backend,
+            mode=self._data,
+            verbose=self._arguments["verbose"] not in (0, "0"),
+            ahead=keras_internals.looks_ahead(),
+            argument=argument,
+        )
+
+    def saved(self, argument: str) -> Any:
+        """The position that the checkpoint has of that data; None without one."""
+        return self._positions.get(argument)
+
+    def begin(self, iterator: "TrainingIterator") -> None:
+        """Keras made the training input."""
+        self.iterator = iterator
 
     def before_train_begin(self) -> None:
         """No callback was told anything yet: refuse a checkpoint of another run.
@@ -95,15 +130,15 @@ class Attempt:
             self.backend,
         )
         self._facts.now()  # on JAX the optimizer cannot tell while it trains
-        if self._checkpoint is None:
+        saved = self._saved
+        if saved is None or self._checkpoint is None:
             return
-        saved = record.read(self._checkpoint, self.backend)
         callbacks = CallbackStates(self.callback_list.callbacks)
         others = callbacks.differences(saved.run["callbacks"])
         others += self._stateful.differences(saved.run["stateful"])
         comparison = Comparison(self._checkpoint, saved.run, self._facts, self.model)
         comparison.early(others)
-        self._saved, self._comparison = saved, comparison
+        self._comparison = comparison
 
     def on_train_begin(self) -> None:
         """Every callback was told that training begins: resume, or begin anew."""
@@ -129,7 +164,7 @@ class Attempt:
             max(epochs, self.progress.epoch) if over else self.progress.epoch
         )
         self._last_logs = decode(saved.run["epoch_logs"], {})
-        self.iterator.resume_at(saved.position, self.progress.batch)
+        self.iterator.resume_at(self._positions["x"], self.progress.batch)
         if self.progress.batch and not over:
             # The rest is restored just before the batch, after on_epoch_begin; but
             # on_epoch_begin may rely on what the callbacks know.
@@ -149,13 +184,22 @@ class Attempt:
         self._restore(self._pending)
         self._pending = None
 
-    def between_batches(self, batch: int) -> None:
-        """Batch ``batch - 1`` of this epoch is trained, ``batch`` is not begun."""
+    def between_batches(self, batch: int, *, certain: bool) -> None:
+        """Batch ``batch - 1`` of this epoch is trained, ``batch`` is not begun.
+
+        Args:
+            batch: Number of the next batch in the epoch.
+            certain: Whether it is sure to come. If not, a snapshot is committed only
+                once it came: resumed with no batch left, Keras would have no logs.
+        """
+        self._commit()
         step = self.progress.step - self.progress.batch + batch
         self.progress = Progress(step, self.progress.epoch, batch)
         self._notices.after_step()
         if self._due(self.progress):
             self._snapshot(in_epoch=True)
+            if certain:
+                self._commit()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None) -> None:
         """Every callback was told that the epoch ended."""
@@ -165,9 +209,11 @@ class Attempt:
         self.progress = Progress(step, epoch + 1, 0)
         self._last_logs = monitored(logs)
         self._notices.after_step()
+        self._uncommitted = None  # no batch came after it
         finished = self.finished(epoch + 1)
         if finished or self._due(self.progress):
             self._snapshot(in_epoch=False, finished=finished)
+            self._commit()
 
     def final_logs(self, logs: Any) -> Any:
         """What ``on_train_end`` gets; in a run that was over, what it got then."""
@@ -184,8 +230,13 @@ class Attempt:
         assert self.iterator is not None
         if self.callback_list._async_train:
             self.callback_list._flush_futures()
-        random = random_state.capture(self.backend)
         arrays: dict[str, Any] = {}
+        with self.iterator.data_adapter.paused():
+            random = random_state.capture(self.backend)
+            self._positions["x"] = self.iterator.position(in_epoch=in_epoch)
+        if self.validation is not None:
+            self._positions["validation_data"] = self.validation.position()
+        position = encode(self._positions, arrays, "data")
         callbacks = self._callbacks.capture(arrays)
         stateful = self._stateful.capture(arrays)
         live = state.leaves(self.model)
@@ -203,13 +254,19 @@ class Attempt:
             "learning_rate": encode(self._facts.learning_rate, {}, "rate"),
         }
         snapshot = self.backend.snapshot(state.live_tensors(self.model, live) | arrays)
-        position = self.iterator.position(in_epoch=in_epoch)
-        self._save(
+        self._uncommitted = partial(
+            self._save,
             self.progress,
             lambda directory: record.write(directory, run, position, snapshot),
             metrics={} if in_epoch else self._last_logs or {},
             finished=finished,
         )
+
+    def _commit(self) -> None:
+        """Make a checkpoint of the last snapshot, if there is one to be made."""
+        commit, self._uncommitted = self._uncommitted, None
+        if commit is not None:
+            commit()
 
     def _restore(self, saved: record.Record) -> None:
         """Set everything, the random state last."""

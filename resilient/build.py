@@ -76,10 +76,44 @@ def _build_by_a_step(model: keras.Model, iterator: Any, backend: Backend) -> Non
         return  # stateless: a step creates no variables there
     targets = {leaf.name: leaf.target for leaf in leaves(model)}
     before = backend.snapshot(targets).arrays
-    batches = iter(super(type(iterator), iterator)._get_iterator())  # Keras's own
-    data = [next(batches)] if keras_internals.BACKEND == "torch" else batches
     # The user's step fails in the same way in the first real step, and says why there.
     with contextlib.suppress(Exception):
-        model.train_function(data)
+        model.train_function(_data_for_a_step(model, iterator))
     for name, target in targets.items():
         backend.assign(target, before[name])
+
+
+def _data_for_a_step(model: keras.Model, iterator: Any) -> Any:
+    """What Keras's train function takes, with at least one batch."""
+    if keras_internals.BACKEND == "tensorflow":
+        adapter = iterator.data_adapter
+        if not isinstance(adapter, keras_internals.ArrayDataAdapter):
+            # Batches are drawn in another thread and ahead: the data would not stand
+            # where the checkpoint left it.
+            return _blank_batches(model, adapter.get_tf_dataset().element_spec)
+    batches = iter(super(type(iterator), iterator)._get_iterator())  # Keras's own
+    return [next(batches)] if keras_internals.BACKEND == "torch" else batches
+
+
+def _blank_batches(model: keras.Model, spec: Any) -> Any:
+    """A TensorFlow iterator over zeros of the shapes and types of real batches."""
+    import tensorflow as tf
+
+    def blank(spec: Any) -> Any:
+        first, *rest = spec.shape
+        shape = [2 if first is None else first, *(32 if n is None else n for n in rest)]
+        if isinstance(spec, tf.SparseTensorSpec):
+            nowhere = tf.zeros((0, len(shape)), tf.int64)
+            return tf.SparseTensor(nowhere, tf.zeros((0,), spec.dtype), shape)
+        zeros = tf.zeros(shape, spec.dtype)
+        if isinstance(spec, tf.RaggedTensorSpec):
+            return tf.RaggedTensor.from_tensor(
+                zeros,
+                ragged_rank=spec.ragged_rank,
+                row_splits_dtype=spec.row_splits_dtype,
+            )
+        return zeros
+
+    batch = tf.nest.map_structure(blank, spec)
+    batches = tf.data.Dataset.from_tensors(batch).repeat()
+    return iter(model.distribute_strategy.experimental_distribute_dataset(batches))

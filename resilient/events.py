@@ -111,3 +111,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return str(value)
+
+
+def attempts_so_far(directory: os.PathLike[str]) -> list[dict[str, Any]]:
+    """Host, pid and start (Unix seconds) of every attempt on this run so far."""
+    attempts: list[dict[str, Any]] = []
+    for event in read_events(directory):
+        if event.get("event") == "started":
+            attempts.append(
+                {"host": event["host"], "pid": event["pid"], "started": event["time"]}
+            )
+        elif event.get("event") == "started over":
+            attempts = attempts[-1:]  # those before were on a run that was given up
+    return attempts

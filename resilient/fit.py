@@ -15,8 +15,10 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 from resilient.arguments import (
+    DataMode,
     OnEvent,
     Resume,
+    checked_data,
     checked_on_event,
     checked_on_save_error,
     checked_resume,
@@ -30,7 +32,7 @@ from resilient.errors import (
     ResilientError,
     describe,
 )
-from resilient.events import Events, read_events
+from resilient.events import Events, attempts_so_far
 from resilient.policies import KeepPolicy, SavePolicy, keep_policy, save_policy
 from resilient.saving import OnSaveError, Saving
 from resilient.stateful import Stateful, StatefulObjects
@@ -51,6 +53,7 @@ def fit(
     keep: int | KeepPolicy = 3,
     resume: Resume = "auto",
     stateful: Mapping[str, Stateful] | None = None,
+    data: DataMode = "exact",
     on_event: OnEvent | None = None,
     on_save_error: OnSaveError = "raise",
     **kwargs: Any,
@@ -71,6 +74,9 @@ def fit(
             resumes from that step.
         stateful: Your own objects with ``state_dict`` and ``load_state_dict``, by name:
             saved and restored with the run.
+        data: ``"exact"`` refuses data that comes back different after a resume;
+            ``"warn"`` says so and goes on with what comes; ``"replay"`` keeps no state
+            of iterators (a large shuffle buffer, say) but draws again from the start.
         on_event: Called with each event (a dict with ``"event"`` and ``"time"``, Unix
             seconds); the same that ``events.jsonl`` records.
         on_save_error: ``"raise"`` when a checkpoint cannot be written, or ``"warn"``
@@ -96,6 +102,7 @@ def fit(
         keep=keep,
         resume=resume,
         stateful=stateful,
+        data=data,
         on_event=on_event,
         on_save_error=on_save_error,
     )
@@ -123,6 +130,7 @@ class ResilientFit:
         keep: int | KeepPolicy = 3,
         resume: Resume = "auto",
         stateful: Mapping[str, Stateful] | None = None,
+        data: DataMode = "exact",
         on_event: OnEvent | None = None,
         on_save_error: OnSaveError = "raise",
     ) -> None:
@@ -132,6 +140,7 @@ class ResilientFit:
         self._keep = keep_policy(keep)
         self._resume = checked_resume(resume)
         self._stateful = StatefulObjects(stateful)
+        self._data = checked_data(data)
         self._on_event = checked_on_event(on_event)
         self._on_save_error = checked_on_save_error(on_save_error)
         self._saving: Saving | None = None
@@ -154,7 +163,7 @@ class ResilientFit:
         with DirectoryLock(self._store.directory):
             events = Events(self._store.directory, self._on_event)
             anew = self._resume == "never"
-            attempts = [] if anew else _attempts(self._store.directory)
+            attempts = [] if anew else attempts_so_far(self._store.directory)
             events.emit("started")
             self._store.remove_stale_staging()
             checkpoint = self._checkpoint_to_resume(events)
@@ -165,6 +174,7 @@ class ResilientFit:
                     kwargs,
                     checkpoint=checkpoint,
                     stateful=self._stateful,
+                    data=self._data,
                     events=events,
                     attempts=attempts,
                     settle=lambda: self._discard(events),
@@ -270,19 +280,6 @@ class ResilientFit:
             discarded = self._store.discard_after(self._resume)
             if discarded:
                 events.emit("rolled back", step=self._resume, discarded=discarded)
-
-
-def _attempts(directory: os.PathLike[str]) -> list[dict[str, Any]]:
-    """Host, pid and start (Unix seconds) of every attempt on this run so far."""
-    attempts: list[dict[str, Any]] = []
-    for event in read_events(directory):
-        if event.get("event") == "started":
-            attempts.append(
-                {"host": event["host"], "pid": event["pid"], "started": event["time"]}
-            )
-        elif event.get("event") == "started over":
-            attempts = attempts[-1:]  # those before were on a run that was given up
-    return attempts
 
 
 def _log_fall_back(name: str, reason: str) -> None:

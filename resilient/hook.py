@@ -1,8 +1,8 @@
 """Getting control inside Keras's own ``fit``, for its duration and in this thread.
 
 Two names of the backend's trainer module are replaced (see ``keras_internals``): the
-epoch iterator class, by a factory that returns ``TrainingIterator`` for the loop that
-is ours, and ``callbacks_module``, by a stand-in whose ``CallbackList`` is watched.
+epoch iterator class, by a factory that returns ours (see ``iterators``) for the loop
+that is ours, and ``callbacks_module``, by a stand-in whose ``CallbackList`` is watched.
 Every other fit, evaluate and predict (nested ones, other models, other threads) gets
 what Keras would give it.
 """
@@ -14,104 +14,19 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from resilient import keras_internals
+from keras.utils import unpack_x_y_sample_weight
+
+from resilient import keras_contract, keras_internals
 from resilient.attempt import Attempt
-from resilient.data import JSON
-from resilient.data.select import require_array_validation, training_adapter
+from resilient.data.select import are_arrays, require_known
 from resilient.errors import NotSupportedError, describe
-from resilient.random_state import kept_random_state
+from resilient.iterators import Base, TrainingIterator, ValidationIterator
 
-keras_internals.require_known_keras()
+keras_contract.require_known_keras()
 
-_Base = keras_internals.backend_epoch_iterator()
 _local = threading.local()
 _lock = threading.Lock()
 _installed = 0
-
-
-class TrainingIterator(_Base):  # type: ignore[misc, valid-type]
-    """The training input of one ``fit``; it can start at batch k.
-
-    Keras's generator yields step numbers together with an iterator that it never
-    pulls: to start at batch k is to skip its first yields and hand out an iterator
-    that stands at k. The generator runs on between ``on_train_batch_end(k - 1)`` and
-    ``on_train_batch_begin(k)``: there snapshots are taken and state is restored.
-    """
-
-    def __init__(self, attempt: Attempt, **arguments: Any) -> None:
-        self._attempt = attempt
-        self._armed = False
-        self._resume: tuple[JSON, int] | None = None
-        self._position: JSON | None = None
-        self._begun = 0  # first batch of the training step that was last begun
-        given = ("x", "y", "sample_weight", "class_weight")
-        kept = {k: v for k, v in arguments.items() if k not in given}
-        super().__init__(x=training_adapter(arguments), **kept)
-
-    def reset(self) -> None:
-        super().reset()
-        # The first reset ends fit's symbolic build, which peeks at one batch.
-        self._armed = True
-
-    def resume_at(self, position: JSON, batch: int) -> None:
-        """Make the next epoch start at ``batch``, with the input at ``position``."""
-        self._resume = (position, batch)
-        self.data_adapter.resume(position)
-
-    def position(self, *, in_epoch: bool) -> JSON:
-        """Where the input is: after the batches that were trained.
-
-        Args:
-            in_epoch: Between two batches; otherwise at an epoch's end.
-        """
-        if in_epoch:
-            drawn = self._steps_seen - self.steps_per_execution
-            return {"held": True, **self.data_adapter.position(drawn)}
-        # With steps_per_epoch Keras holds on to the iterator in the next epoch.
-        held = self.steps_per_epoch is not None and self._current_iterator is not None
-        drawn = self._steps_seen if held else 0
-        return {"held": held, **self.data_adapter.position(drawn)}
-
-    def batches_trained(self) -> int:
-        """Batches trained in the epoch that just ended."""
-        limit = self.steps_per_epoch or self._num_batches
-        trained = int(self._begun + self.steps_per_execution)
-        return min(trained, limit) if limit else trained
-
-    def _get_iterator(self) -> Any:
-        position, self._position = self._position, None
-        if position is None:
-            if self._armed:
-                self.data_adapter.prepare()
-            return super()._get_iterator()
-        # The uninterrupted run made this iterator earlier: leave no trace of it now.
-        with kept_random_state(self._attempt.backend):
-            self.data_adapter.seek(position)
-            self.data_adapter.prepare()
-            return iter(super()._get_iterator())
-
-    def _enumerate_iterator(self) -> Iterator[Any]:
-        batches = super()._enumerate_iterator()
-        if not self._armed:
-            yield from batches
-            return
-        resume, self._resume = self._resume, None
-        position, first = resume or ({}, 0)
-        if position.get("held"):
-            self._position, self._current_iterator = position, None
-        for begin, end, iterator in batches:
-            if begin < first:
-                continue
-            if resume is not None:
-                if position["held"]:
-                    self._steps_seen = position["drawn"] + self.steps_per_execution
-                resume = None
-                if first:
-                    self._attempt.restore_in_epoch()
-            elif begin:
-                self._attempt.between_batches(begin)
-            self._begun = begin
-            yield begin, end, iterator
 
 
 class _AnyCallbackList(type):
@@ -175,7 +90,7 @@ def _uninstall() -> None:
     with _lock:
         _installed -= 1
         if not _installed:
-            setattr(module, keras_internals.EPOCH_ITERATOR, _Base)
+            setattr(module, keras_internals.EPOCH_ITERATOR, Base)
             module.callbacks_module = module.callbacks_module._module
 
 
@@ -192,9 +107,9 @@ def _make_iterator(*args: Any, **kwargs: Any) -> Any:
     frame = sys._getframe(1)
     attempt = _attempt_of(frame)
     if attempt is None:
-        return _Base(*args, **kwargs)
+        return Base(*args, **kwargs)
     if "class_weight" not in kwargs:  # only the training input has class weights
-        return _Base(*args, **kwargs)
+        return _validation(attempt, kwargs)
     if attempt.iterator is not None:
         raise NotSupportedError(
             describe(
@@ -203,13 +118,23 @@ def _make_iterator(*args: Any, **kwargs: Any) -> Any:
                 "Call resilient.fit once for each, each with its own checkpoint_dir.",
             )
         )
+    validation = frame.f_locals["validation_data"]
+    require_known(unpack_x_y_sample_weight(validation)[0], "validation_data")
+    attempt.prepare({name: frame.f_locals[name] for name in keras_internals.LOCALS})
     iterator = TrainingIterator(attempt, **kwargs)
-    local = {name: frame.f_locals[name] for name in keras_internals.LOCALS}
-    require_array_validation(local.pop("validation_data"))
-    attempt.begin(iterator, local)
-    if isinstance(local["callbacks"], keras_internals.CallbackList):
-        _watch(local["callbacks"], attempt)
+    attempt.begin(iterator)
+    callbacks = frame.f_locals["callbacks"]
+    if isinstance(callbacks, keras_internals.CallbackList):
+        _watch(callbacks, attempt)
     return iterator
+
+
+def _validation(attempt: Attempt, arguments: dict[str, Any]) -> Any:
+    """Arrays are validated in one and the same order: they need no position."""
+    if are_arrays(arguments):
+        return Base(**arguments)
+    attempt.validation = ValidationIterator(attempt, **arguments)
+    return attempt.validation
 
 
 _WATCHED = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")

@@ -10,15 +10,18 @@ Keras's own ``fit`` runs, whole. What we need from inside it:
   ``on_epoch_end`` and ``on_train_end`` without adding a callback (a callback with
   ``on_train_batch_end`` would turn off Keras's asynchronous dispatch);
 * local variables of ``fit`` (``LOCALS``), read once, when it builds the iterator;
-* attributes of model, iterator, callback list and array adapter named below.
+* its data adapters, each subclassed by ours;
+* attributes of model, iterator, callback list and adapters.
 
-Importing this module imports Keras and its backend. It refuses a Keras whose
-structure is not the one it knows: a silent change there would be a silent error here.
+Importing this module imports Keras and its backend. All that is relied on is listed in
+``keras_contract``, which refuses a Keras that is built in another way: a silent change
+there would be a silent error here.
 """
 
 import importlib
 import inspect
-from types import CodeType, ModuleType
+from collections.abc import Mapping
+from types import FunctionType, ModuleType
 from typing import Any
 
 import keras
@@ -27,7 +30,8 @@ import numpy as np
 from resilient.errors import BackendNotAvailableError, NotSupportedError, describe
 
 
-def _unknown_keras(changed: str) -> NotSupportedError:
+def unknown_keras(changed: str) -> NotSupportedError:
+    """The error for a Keras that is not built as expected."""
     return NotSupportedError(
         describe(
             "This version of Keras is built in a way keras-resilient does not "
@@ -43,33 +47,65 @@ try:
     from keras.src.backend.common import global_state
     from keras.src.callbacks.callback_list import CallbackList
     from keras.src.random import seed_generator
-    from keras.src.trainers.data_adapters import array_slicing
+    from keras.src.trainers import data_adapters
+    from keras.src.trainers.data_adapters import array_slicing, data_adapter_utils
     from keras.src.trainers.data_adapters.array_data_adapter import (
         ArrayDataAdapter,
         can_convert_arrays,
     )
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+    from keras.src.trainers.data_adapters.generator_data_adapter import (
+        GeneratorDataAdapter,
+    )
+    from keras.src.trainers.data_adapters.grain_dataset_adapter import (
+        GrainDatasetAdapter,
+    )
+    from keras.src.trainers.data_adapters.py_dataset_adapter import (
+        _SHARED_SEQUENCES as SHARED_DATASETS,
+    )
+    from keras.src.trainers.data_adapters.py_dataset_adapter import (
+        OrderedEnqueuer,
+        PyDatasetAdapter,
+        get_index,
+    )
+    from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+    from keras.src.trainers.data_adapters.torch_data_loader_adapter import (
+        TorchDataLoaderAdapter,
+    )
     from keras.src.trainers.epoch_iterator import EpochIterator
     from keras.src.trainers.trainer import Trainer
 except ImportError as error:
-    raise _unknown_keras(str(error)) from error
+    raise unknown_keras(str(error)) from error
 
 __all__ = [
     "BACKEND",
+    "DATA_KINDS",
     "EPOCH_ITERATOR",
+    "SHARED_DATASETS",
     "ArrayDataAdapter",
     "CallbackList",
     "DataAdapter",
     "EpochIterator",
+    "GeneratorDataAdapter",
+    "GrainDatasetAdapter",
+    "OrderedEnqueuer",
+    "PyDatasetAdapter",
+    "TFDatasetAdapter",
+    "TorchDataLoaderAdapter",
     "Trainer",
     "array_slicing",
     "backend_epoch_iterator",
     "can_convert_arrays",
-    "changes",
+    "choose_data_adapter",
+    "data_adapter_utils",
+    "data_adapters",
+    "get_index",
     "global_seed_generator_state",
     "is_backend_variable",
+    "is_tf_dataset",
+    "looks_ahead",
     "replica_components",
-    "require_known_keras",
+    "seed_generator",
     "set_global_seed_generator_state",
     "traced_functions",
     "trainer_module",
@@ -98,7 +134,7 @@ trainer_module: ModuleType = importlib.import_module(
 )
 
 # Where Keras keeps its global seed generator; in Keras 3.12 the constant has no name.
-_GLOBAL_SEED_GENERATOR = "global_seed_generator"
+GLOBAL_SEED_GENERATOR = "global_seed_generator"
 
 # Local variables of `fit` that the hook reads from its frame.
 LOCALS = (
@@ -115,6 +151,50 @@ LOCALS = (
 def backend_epoch_iterator() -> Any:
     """The epoch iterator class that the backend's ``fit`` builds its input with."""
     return getattr(trainer_module, EPOCH_ITERATOR)
+
+
+is_tf_dataset = data_adapters.is_tf_dataset
+# Each tells whether it is of one kind of data, by the names of its classes.
+DATA_KINDS = (
+    is_tf_dataset,
+    data_adapters.is_torch_dataloader,
+    data_adapters.is_grain_dataset,
+)
+
+
+def choose_data_adapter(ours: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+    """Let Keras choose the adapter for data, among ours.
+
+    Its function runs as it is, with its own checks of the arguments; the names of its
+    adapters mean ours.
+
+    Args:
+        ours: Name of Keras's adapter class -> what makes ours.
+        arguments: Keyword arguments of Keras's epoch iterator.
+    """
+    choose = data_adapters.get_data_adapter
+    names = inspect.signature(choose).parameters
+    ours_instead = FunctionType(
+        choose.__code__,
+        {**vars(data_adapters), **ours},
+        choose.__name__,
+        choose.__defaults__,
+        choose.__closure__,
+    )
+    return ours_instead(**{k: v for k, v in arguments.items() if k in names})
+
+
+def looks_ahead() -> bool:
+    """Whether Keras draws batches from Python iterators before it trains them.
+
+    On TensorFlow they come through ``tf.data``, which prefetches; on JAX the next one
+    is sent to an accelerator while this one is trained.
+    """
+    if BACKEND == "jax":
+        import jax
+
+        return bool(jax.default_backend() != "cpu")
+    return BACKEND == "tensorflow"
 
 
 def is_backend_variable(value: Any) -> bool:
@@ -155,7 +235,7 @@ def replica_components(variable: Any) -> list[Any]:
 
 def global_seed_generator_state() -> np.ndarray | None:
     """State of Keras's global seed generator, or None where none was made yet."""
-    generator = global_state.get_global_attribute(_GLOBAL_SEED_GENERATOR)
+    generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
     if generator is None:
         return None
     state = generator.state
@@ -166,126 +246,6 @@ def global_seed_generator_state() -> np.ndarray | None:
 def set_global_seed_generator_state(state: np.ndarray | None) -> None:
     """Set (or, with None, forget) the state of Keras's global seed generator."""
     if state is None:
-        global_state.set_global_attribute(_GLOBAL_SEED_GENERATOR, None)
+        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
         return
     seed_generator.global_seed_generator().state.assign(state)
-
-
-def _names(thing: Any) -> set[str]:
-    """Every name that a function, or any of a class, mentions; nested code included."""
-    if inspect.isclass(thing):
-        functions = [f for _, f in inspect.getmembers(thing, inspect.isfunction)]
-    else:
-        functions = [thing]
-    codes = [getattr(inspect.unwrap(f), "__code__", None) for f in functions]
-    todo: list[CodeType] = [code for code in codes if code is not None]
-    names: set[str] = set()
-    while todo:
-        code = todo.pop()
-        names.update(code.co_names, code.co_varnames, code.co_cellvars)
-        names.update(c for c in code.co_consts if isinstance(c, str))
-        todo.extend(c for c in code.co_consts if isinstance(c, CodeType))
-    return names
-
-
-# Where the names below are looked up, so that one that is gone is named, too.
-_OWNERS: dict[str, Any] = {
-    "ArrayDataAdapter": ArrayDataAdapter,
-    "CallbackList": CallbackList,
-    "EpochIterator": EpochIterator,
-    "LossScaleOptimizer": keras.optimizers.LossScaleOptimizer,
-    "Model": keras.Model,
-    "Optimizer": keras.optimizers.Optimizer,
-    "TensorBoard": keras.callbacks.TensorBoard,
-    "Variable": keras.Variable,
-    EPOCH_ITERATOR: getattr(trainer_module, EPOCH_ITERATOR, object),
-}
-
-# What each must still mention, or what takes its place must be read anew.
-_EXPECTED: dict[str, tuple[str, ...]] = {
-    "Model.fit": (
-        *LOCALS,
-        EPOCH_ITERATOR,
-        *("callbacks_module", "_initial_epoch", "reset", "stop_training"),
-        *("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end"),
-        "class_weight",
-        *(("_jax_state", "_jax_state_synced") if BACKEND == "jax" else ()),
-    ),
-    "EpochIterator.__init__": (
-        *("data_adapter", "_current_iterator", "_steps_seen", "_num_batches"),
-        *("steps_per_epoch", "steps_per_execution"),
-    ),
-    "EpochIterator._enumerate_iterator": (
-        *("_get_iterator", "_current_iterator", "_steps_seen", "_num_batches"),
-    ),
-    "EpochIterator.reset": ("_current_iterator",),
-    EPOCH_ITERATOR: ("_distributed_dataset",) if BACKEND == "tensorflow" else (),
-    "CallbackList.__init__": ("callbacks", "_async_train", "_futures"),
-    "CallbackList._flush_futures": ("_futures",),
-    "ArrayDataAdapter.__init__": (
-        *("_num_samples", "_inputs", "_size", "_batch_size", "_shuffle"),
-        "_partial_batch_size",
-    ),
-    "ArrayDataAdapter._get_iterator": ("permutation", "slice_and_convert_fn", "inputs"),
-    "ArrayDataAdapter.get_torch_dataloader": (
-        *("RandomSampler", "randperm", "batch_sampler"),
-    ),
-    "ArrayDataAdapter.get_tf_dataset": (
-        "shuffle",
-        "convert_to_sliceable",
-        "grab_batch",
-    ),
-    "Model._symbolic_build": ("data_batch",),
-    "Model._flatten_layers": (),
-    "LossScaleOptimizer": ("inner_optimizer",),
-    "Optimizer": ("_learning_rate",),
-    "TensorBoard": (
-        *("_epoch_start_time", "_global_train_batch", "_prev_summary_state"),
-        *("_pop_writer", "_push_writer", "_train_dir", "_train_writer"),
-        *("_val_dir", "_writers"),
-    ),
-    "Variable": ("_value",),
-}
-
-
-def changes() -> list[str]:
-    """What is not as this module expects it in the installed Keras; empty if all is."""
-    found = [
-        f"keras.src.backend.{BACKEND}.trainer has no {name}"
-        for name in (EPOCH_ITERATOR, "callbacks_module")
-        if not hasattr(trainer_module, name)
-    ]
-    for label, expected in _EXPECTED.items():
-        owner, _, name = label.partition(".")
-        thing = getattr(_OWNERS[owner], name, None) if name else _OWNERS[owner]
-        if thing is None:
-            found.append(f"{owner} has no {name}")
-            continue
-        if label == "Model.fit" and (
-            inspect.getmodule(inspect.unwrap(thing)) is not trainer_module
-        ):
-            found.append("Model.fit is not the backend trainer's (patched?)")
-            continue
-        missing = sorted(set(expected) - _names(thing))
-        found.extend(f"{label} no longer mentions {gone}" for gone in missing)
-    key = getattr(
-        seed_generator, "GLOBAL_SEED_GENERATOR", _GLOBAL_SEED_GENERATOR
-    )  # a constant of its own since Keras 3.13
-    if key != _GLOBAL_SEED_GENERATOR or not (
-        {key, "GLOBAL_SEED_GENERATOR"} & _names(seed_generator.global_seed_generator)
-    ):
-        found.append("the global seed generator is kept under another name")
-    if not inspect.isgeneratorfunction(EpochIterator._enumerate_iterator):
-        found.append("EpochIterator._enumerate_iterator is no generator")
-    return found
-
-
-def require_known_keras() -> None:
-    """Raise where Keras is not built as this module expects it.
-
-    Raises:
-        NotSupportedError: Names the Keras version and what changed.
-    """
-    found = changes()
-    if found:
-        raise _unknown_keras("; ".join(found))

@@ -28,16 +28,16 @@ class Record:
 
     Attributes:
         run: Callbacks, random state, fingerprint, layout of the variables...
-        position: Where the input is.
+        position: Where the data is, encoded.
         tensors: Every tensor, by name.
     """
 
     run: JSON
-    position: JSON
+    position: Any
     tensors: dict[str, np.ndarray]
 
 
-def write(directory: str, run: JSON, position: JSON, snapshot: Snapshot) -> None:
+def write(directory: str, run: JSON, position: Any, snapshot: Snapshot) -> None:
     """Fill a staging directory; committing it is the store's business."""
     root = Path(directory)
     for path, content in ((_RUN, run), (_POSITION, position)):

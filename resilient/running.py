@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from resilient import fingerprint, keras_internals, record, state
+from resilient.arguments import DataMode
 from resilient.attempt import Attempt
 from resilient.backends import get_backend
 from resilient.checkpoints.checkpoint import Checkpoint
@@ -29,6 +30,7 @@ def run_attempt(
     *,
     checkpoint: Checkpoint | None,
     stateful: StatefulObjects,
+    data: DataMode,
     events: Events,
     attempts: Sequence[Mapping[str, Any]],
     settle: Callable[[], None],
@@ -61,6 +63,7 @@ def run_attempt(
         due=saving.due,
         save=saving.save,
         stateful=stateful,
+        data=data,
         attempts=attempts,
         on_begin=on_begin,
     )

@@ -13,7 +13,8 @@ from fitting import Interrupt
 from resilient import DataNotResumableError, keras_internals
 from resilient.backends import get_backend
 from resilient.data.checksum import array_fingerprint
-from resilient.data.select import training_adapter
+from resilient.data.select import adapter_for
+from resilient.data.source import Settings
 from resilient.random_state import capture, kept_random_state, restore
 
 pytestmark = [
@@ -28,7 +29,7 @@ SHUFFLES = [True, "batch", False]
 
 def ours(x, y=None, **given):
     """The adapter that stands in for Keras's."""
-    return training_adapter({"x": x, "y": y, **given})
+    return adapter_for({"x": x, "y": y, **given}, Settings(get_backend()), None)
 
 
 def theirs(x, y=None, **given):
@@ -238,7 +239,7 @@ def test_a_position_gives_exactly_the_batches_that_remain(shuffle, drawn):
     for _ in range(drawn):
         next(batches)
         draw()
-    position = json.loads(json.dumps(whole.adapter.position(drawn)))
+    position = json.loads(json.dumps(whole.adapter.position(drawn, held=True)))
     state = json.loads(json.dumps(capture(backend)))
     expected = list(batches)
     assert len(expected) == 4 - drawn
@@ -273,7 +274,7 @@ def test_a_position_may_be_taken_in_an_epoch_that_began_at_one(shuffle):
     batches = epochs.start()
     assert [next(batches), next(batches)] == expected[:2]
     for drawn in (2, 4):
-        position, state = epochs.adapter.position(drawn), capture(backend)
+        position, state = epochs.adapter.position(drawn, held=True), capture(backend)
         fitting.other_seed()
         epochs = make()
         epochs.adapter.seek(position)
@@ -293,7 +294,7 @@ def test_without_a_seed_a_position_gives_its_own_order(shuffle):
     first = list(epochs.start())
     batches = epochs.start()
     head = [next(batches), next(batches)]
-    position = json.loads(json.dumps(epochs.adapter.position(2)))
+    position = json.loads(json.dumps(epochs.adapter.position(2, held=True)))
     rest = list(batches)
     assert head + rest != first
 
@@ -439,56 +440,22 @@ def test_the_fingerprint_names_each_array():
 # What has no position -------------------------------------------------------------
 
 
-def generator():
-    while True:
-        yield fitting.data(4)
-
-
-class Sequence(keras.utils.PyDataset):
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, index):
-        return fitting.data(4)
-
-
-def datasets():
-    found = [generator(), Sequence(), iter([fitting.data(4)])]
-    if BACKEND == "tensorflow":
-        import tensorflow as tf
-
-        found.append(tf.data.Dataset.from_tensor_slices(fitting.data()).batch(4))
-    if BACKEND == "torch":
-        from torch.utils.data import DataLoader, TensorDataset
-
-        found.append(DataLoader(TensorDataset(*backend_tensors()), batch_size=4))
-    found.append(keras_internals.ArrayDataAdapter(*fitting.data()))
-    return found
-
-
-@pytest.mark.filterwarnings("ignore:Your `PyDataset` class should call")
-@pytest.mark.parametrize("data", datasets(), ids=lambda data: type(data).__name__)
-def test_data_without_a_position_is_refused_by_name(tmp_path, data):
+@pytest.mark.parametrize("argument", ["x", "validation_data"])
+def test_a_users_own_adapter_is_refused_by_name(tmp_path, argument):
+    """Keras takes it as it is; nothing is known of its order."""
     net, follow = fitting.model(), Interrupt()
-    given = {"x": data, "y": None, "batch_size": None, "callbacks": [follow]}
-    with pytest.raises(DataNotResumableError, match="`x` has no position") as found:
-        fitting.fit(net, tmp_path, steps_per_epoch=2, **given)
+    given = {argument: keras_internals.ArrayDataAdapter(*fitting.data())}
+    if argument == "x":
+        given |= {"y": None, "batch_size": None}
+    with pytest.raises(DataNotResumableError, match=f"get `{argument}` back") as found:
+        fitting.fit(net, tmp_path, callbacks=[follow], **given)
     rest = str(found.value).partition("\nReceived: ")[2]
-    kind = f"{type(data).__module__}.{type(data).__qualname__}"
-    assert rest.startswith(f"x of type {kind}\n")
-    assert "model.fit" in rest
+    assert rest.startswith(f"{argument} of type keras.src.trainers.data_adapters.")
+    assert "state_dict() and load_state_dict()" in rest
     assert follow.seen == []
     assert fitting.steps(tmp_path) == []
 
 
-@pytest.mark.filterwarnings("ignore:Your `PyDataset` class should call")
-@pytest.mark.parametrize("data", datasets(), ids=lambda data: type(data).__name__)
-def test_validation_data_without_a_position_is_refused_before_training(tmp_path, data):
-    net, follow = fitting.model(), Interrupt()
-    given = {"validation_data": data, "validation_steps": 1, "callbacks": [follow]}
-    with pytest.raises(
-        DataNotResumableError, match="`validation_data` has no position"
-    ):
-        fitting.fit(net, tmp_path, **given)
-    assert follow.seen == []
-    assert fitting.steps(tmp_path) == []
+def test_what_keras_does_not_know_is_its_own_error(tmp_path):
+    with pytest.raises(ValueError, match="Unrecognized data type"):
+        fitting.fit(fitting.model(), tmp_path, x=iter([]), y=None)

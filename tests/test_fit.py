@@ -309,7 +309,7 @@ def test_a_step_that_is_not_there_is_refused_with_those_that_are(tmp_path):
 def test_checkpoints_stay_where_the_run_cannot_begin(tmp_path, resume):
     fitting.interrupted(tmp_path)
     given = {
-        "never": {"x": iter([]), "y": None},
+        "never": {"x": keras_internals.ArrayDataAdapter(*fitting.data()), "y": None},
         4: {"callbacks": [Interrupt(), Interrupt()]},
     }
     with pytest.raises((CheckpointMismatchError, DataNotResumableError)):

@@ -10,24 +10,22 @@ import keras
 import pytest
 
 import resilient
-from resilient import NotSupportedError, keras_internals
+from resilient import NotSupportedError, keras_contract, keras_internals
 
 CONTRACT = [
-    (label, name)
-    for label, names in keras_internals._EXPECTED.items()
-    for name in names
+    (label, name) for label, names in keras_contract.EXPECTED.items() for name in names
 ]
 
 
 def test_the_installed_keras_is_known():
-    assert keras_internals.changes() == []
-    keras_internals.require_known_keras()
+    assert keras_contract.changes() == []
+    keras_contract.require_known_keras()
 
 
 def refusal():
     """The message with which this Keras is refused."""
     with pytest.raises(NotSupportedError, match="does not know") as found:
-        keras_internals.require_known_keras()
+        keras_contract.require_known_keras()
     what, _, rest = str(found.value).partition("\nReceived: ")
     assert what.endswith("cannot be promised.")
     assert rest.startswith(f"Keras {keras.__version__}: ")
@@ -77,22 +75,22 @@ def renamed(name, thing):
 @pytest.mark.parametrize(("label", "name"), CONTRACT)
 def test_a_renamed_name_is_noticed_and_named(monkeypatch, label, name):
     owner, _, attribute = label.partition(".")
-    owners = keras_internals._OWNERS
+    owners = keras_contract.OWNERS
     if attribute:
         other = renamed(name, getattr(owners[owner], attribute))
         monkeypatch.setattr(owners[owner], attribute, other)
     else:
         monkeypatch.setitem(owners, owner, renamed(name, owners[owner]))
-    assert f"{label} no longer mentions {name}" in keras_internals.changes()
+    assert f"{label} no longer mentions {name}" in keras_contract.changes()
     assert f"{label} no longer mentions {name}" in refusal()
 
 
 @pytest.mark.parametrize(
-    "label", [label for label in keras_internals._EXPECTED if "." in label]
+    "label", [label for label in keras_contract.EXPECTED if "." in label]
 )
 def test_a_method_that_is_gone_is_noticed_and_named(monkeypatch, label):
     owner, _, attribute = label.partition(".")
-    monkeypatch.setitem(keras_internals._OWNERS, owner, type(owner, (), {}))
+    monkeypatch.setitem(keras_contract.OWNERS, owner, type(owner, (), {}))
     gone = f"{owner} has no {attribute}"
     if attribute == "__init__":  # every class has one
         gone = f"{label} no longer mentions"
@@ -145,9 +143,15 @@ def test_a_module_that_is_gone_is_named(monkeypatch, module):
 
 # Every private name is in the contract --------------------------------------------
 
-# Of Python, NumPy and TensorFlow, and not of Keras.
-OTHERS = {"_getframe", "_fields", "_make", "_value_"} | {
-    *("_list_all_concrete_functions", "_rng", "_seed")
+# Of Python, NumPy, TensorFlow and torch, and not of Keras.
+OTHERS = {
+    *("_getframe", "_fields", "_make", "_value_"),
+    *("_list_all_concrete_functions", "_rng", "_seed", "_seed2"),
+    *("_VariantDataset", "_as_serialized_graph", "_inputs", "_iterator_resource"),
+    *("_reshuffle_each_iteration", "_tensors"),
+    # torch's and torchdata's:
+    *("_dataset_fetcher", "_finished", "_sampler_iter"),
+    *("_index_sampler", "_next_index", "_num_yielded"),
 }
 OF_ONE_BACKEND = {"_jax_state", "_jax_state_synced", "_distributed_dataset"}
 
@@ -181,7 +185,7 @@ def test_every_private_name_that_is_used_is_in_the_contract():
         used |= names
         own |= defined
     known = {name for _, name in CONTRACT} | {
-        part for label in keras_internals._EXPECTED for part in label.split(".")
+        part for label in keras_contract.EXPECTED for part in label.split(".")
     }
     assert used - own - known - OTHERS - OF_ONE_BACKEND == set()
 

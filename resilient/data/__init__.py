@@ -1,33 +1,44 @@
 """Getting a source of training data back to a position: one module per way.
 
-Each module has a data adapter that Keras's ``fit`` takes in place of its own, gives
-the same batches in the same order, and can tell and take a position.
+Each kind of data has a data adapter that Keras's ``fit`` takes in place of its own,
+gives the same batches in the same order, and can tell and take a position.
 """
 
+import contextlib
 from typing import Any, Protocol
 
 JSON = dict[str, Any]
 
 
 class Positioned(Protocol):
-    """What the training iterator needs of a data adapter."""
+    """What the epoch iterator needs of a data adapter."""
 
-    def position(self, drawn: int) -> JSON:
-        """Where the live iterator is.
+    def position(self, drawn: int, *, held: bool) -> JSON:
+        """Where the data is: plain values and arrays.
 
         Args:
-            drawn: Batches that were trained from it. More may have been drawn where
-                Keras looks ahead.
+            drawn: Batches that were trained from the live iterator. More may have been
+                drawn where Keras looks ahead.
+            held: Whether Keras goes on with that iterator.
         """
 
     def resume(self, position: JSON) -> None:
         """A run goes on that was at ``position``, whether an iterator does or not."""
 
-    def seek(self, position: JSON | None) -> None:
-        """Make the next iterator start at ``position``; None: draw a new order."""
+    def seek(self, position: JSON) -> None:
+        """Make the next iterator go on where the one at ``position`` was."""
 
     def prepare(self) -> None:
-        """Called just before each iterator is made."""
+        """Called just before each iterator for training is made."""
+
+    def made(self, iterable: Any) -> Any:
+        """Each iterable that Keras is about to iterate; returned, maybe wrapped."""
+
+    def trained(self, drawn: int) -> None:
+        """So many batches of the live iterator were trained."""
+
+    def paused(self) -> contextlib.AbstractContextManager[Any]:
+        """While this is entered no other thread draws from the data."""
 
     def fingerprint(self) -> JSON:
         """What the data is: two runs on the same data have equal fingerprints."""

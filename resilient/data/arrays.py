@@ -9,6 +9,7 @@ from the batch asked for: no data is read to get back to a position.
 iterator starts at and the fingerprint of the data.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,13 +30,22 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
     _start: JSON | None = None
 
     def resume(self, position: JSON) -> None:
-        """A run goes on that was at ``position``, whether an iterator does or not."""
+        """Nothing outlasts an iterator."""
 
-    def seek(self, position: JSON | None) -> None:
+    def seek(self, position: JSON) -> None:
         self._start = position
 
     def prepare(self) -> None:
-        """Called just before each iterator is made."""
+        """Nothing to do."""
+
+    def made(self, iterable: Any) -> Any:
+        return iterable
+
+    def trained(self, drawn: int) -> None:
+        """Nothing to forget."""
+
+    def paused(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
 
     def _take_start(self) -> JSON:
         """The position to start at, once; an empty one where none was given."""
@@ -69,7 +79,7 @@ class JaxArrays(SeekableArrays):
         self._draws: dict[int, JSON] = {}  # batch -> state that drew it ("batch")
         self._started = 0
 
-    def position(self, drawn: int) -> JSON:
+    def position(self, drawn: int, *, held: bool) -> JSON:
         if not drawn:
             return {"drawn": 0}
         ahead = [self._draws[i] for i in range(drawn, self._started) if self._draws]

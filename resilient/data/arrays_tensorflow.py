@@ -40,7 +40,7 @@ class TensorFlowArrays(SeekableArrays):
                 trainable=False,
             )
 
-    def position(self, drawn: int) -> JSON:
+    def position(self, drawn: int, *, held: bool) -> JSON:
         # The order also where no batch was drawn: it is made with the iterator.
         return {
             "drawn": drawn,

@@ -22,7 +22,7 @@ class TorchArrays(SeekableArrays):
 
     _order: str | None = None  # random state that drew the permutation in use
 
-    def position(self, drawn: int) -> JSON:
+    def position(self, drawn: int, *, held: bool) -> JSON:
         return {"drawn": drawn, "order": self._order} if drawn else {"drawn": 0}
 
     def get_torch_dataloader(self) -> Any:

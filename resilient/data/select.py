@@ -1,57 +1,98 @@
-"""Which data adapter stands in for Keras's own."""
+"""Which data adapter stands in for Keras's own.
 
-from collections.abc import Mapping
+Keras chooses, and complains about arguments that do not go together; it finds our
+adapters in place of its own. Each module is imported when its kind of data is there.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 
 from resilient import keras_internals
-from resilient.data.arrays import SeekableArrays
+from resilient.data import JSON, Positioned
+from resilient.data.source import Settings
 from resilient.errors import DataNotResumableError, describe
+from resilient.stateful import Stateful
+
+# Keras's adapter -> the module and the name of ours.
+_OURS = {
+    "PyDatasetAdapter": ("py_dataset.adapter", "PyDatasetData"),
+    "TorchDataLoaderAdapter": ("torch_loader.adapter", "TorchLoaderData"),
+    "GrainDatasetAdapter": ("grain", "GrainData"),
+    "GeneratorDataAdapter": ("generator", "GeneratorData"),
+}
+_ARRAYS = {
+    "tensorflow": ("arrays_tensorflow", "TensorFlowArrays"),
+    "jax": ("arrays", "JaxArrays"),
+    "torch": ("arrays_torch", "TorchArrays"),
+}
+# tf.data's own iterators are TensorFlow's alone; others iterate it from Python.
+_TF_DATA = {
+    "tensorflow": ("tf_data.adapter", "TFData"),
+    "jax": ("tf_data.in_python", "TFDataInPython"),
+    "torch": ("tf_data.in_python", "TFDataInPython"),
+}
 
 
-def training_adapter(arguments: Mapping[str, Any]) -> SeekableArrays:
-    """The adapter for the input that ``fit`` was given.
+def adapter_for(
+    arguments: Mapping[str, Any], settings: Settings, saved: JSON | None
+) -> Positioned:
+    """The adapter for the data that ``fit`` was given.
 
     Args:
         arguments: Keyword arguments that Keras gives to its epoch iterator.
+        settings: Of this fit.
+        saved: The position to resume from, where there is one: to make again what draws
+            random numbers when it is made.
 
     Raises:
-        DataNotResumableError: The input is not made of arrays.
+        DataNotResumableError: No way back to a position is known for this kind of data.
+        ValueError: Keras's own, about arguments that do not go together.
     """
-    x, y = arguments["x"], arguments.get("y")
-    sample_weight = arguments.get("sample_weight")
-    if not _are_arrays(x, y, sample_weight):
-        raise _not_arrays("x", x)
-    return _adapter_class()(
-        x,
-        y,
-        sample_weight=sample_weight,
-        batch_size=arguments.get("batch_size"),
-        steps=_steps_per_epoch(arguments.get("steps_per_epoch")),
-        shuffle=arguments.get("shuffle", False),
-        class_weight=arguments.get("class_weight"),
+    x = arguments["x"]
+    if _is_new_to_keras(arguments):
+        # Keras checks the other arguments as it does for a generator.
+        make = _made("iterable", "IterableData", settings, saved)
+        new: Positioned = keras_internals.choose_data_adapter(
+            {"GeneratorDataAdapter": lambda _: make(x)},
+            {**arguments, "x": _no_batches(), "shuffle": False},
+        )
+        return new
+    require_known(x, settings.argument)
+    known = {**_OURS, "TFDatasetAdapter": _TF_DATA[keras_internals.BACKEND]}
+    ours = {k: _made(*place, settings, saved) for k, place in known.items()}
+    ours["ArrayDataAdapter"] = _class(*_ARRAYS[keras_internals.BACKEND])
+    steps = _steps_per_epoch(arguments.get("steps_per_epoch"))
+    adapter: Positioned = keras_internals.choose_data_adapter(
+        ours, {**arguments, "steps_per_epoch": steps}
     )
+    return adapter
 
 
-def require_array_validation(data: Any) -> None:
-    """Refuse validation data that may have a position of its own.
-
-    Args:
-        data: ``validation_data`` of ``fit``, or what it split off.
-
-    Raises:
-        DataNotResumableError: The validation data is not made of arrays.
-    """
-    parts = keras.utils.unpack_x_y_sample_weight(data)
-    if not _are_arrays(*parts):
-        raise _not_arrays("validation_data", parts[0])
-
-
-def _are_arrays(*values: Any) -> bool:
+def are_arrays(arguments: Mapping[str, Any]) -> bool:
+    """Whether all of x, y and sample_weight are arrays, or structures of arrays."""
+    values = [arguments.get(name) for name in ("x", "y", "sample_weight")]
     if isinstance(values[0], keras_internals.DataAdapter):
         return False
     return bool(keras_internals.can_convert_arrays(values))
+
+
+def _is_new_to_keras(arguments: Mapping[str, Any]) -> bool:
+    """Whether x is an iterable with the two methods, of no kind that Keras knows."""
+    x = arguments["x"]
+    return (
+        isinstance(x, Stateful)
+        and hasattr(x, "__iter__")
+        and not isinstance(x, (keras.utils.PyDataset, keras_internals.DataAdapter))
+        and not any(is_kind(x) for is_kind in keras_internals.DATA_KINDS)
+        and not are_arrays(arguments)
+    )
+
+
+def _no_batches() -> Iterator[Any]:
+    yield from ()
 
 
 def _steps_per_epoch(steps: int | None) -> int | None:
@@ -60,28 +101,46 @@ def _steps_per_epoch(steps: int | None) -> int | None:
     return cap if cap and (not steps or cap < steps) else steps
 
 
-def _adapter_class() -> type[SeekableArrays]:
-    if keras_internals.BACKEND == "tensorflow":
-        from resilient.data.arrays_tensorflow import TensorFlowArrays
+def _made(
+    module: str, name: str, settings: Settings, saved: JSON | None
+) -> Callable[..., Any]:
+    """Makes an adapter with Keras's arguments and ours."""
 
-        return TensorFlowArrays
-    if keras_internals.BACKEND == "torch":
-        from resilient.data.arrays_torch import TorchArrays
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return _class(module, name)(*args, settings=settings, saved=saved, **kwargs)
 
-        return TorchArrays
-    from resilient.data.arrays import JaxArrays
-
-    return JaxArrays
+    return make
 
 
-def _not_arrays(name: str, value: Any) -> DataNotResumableError:
+def _class(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(f"resilient.data.{module}"), name)
+
+
+def require_known(value: Any, argument: str) -> None:
+    """Raise DataNotResumableError for a data adapter of the user's own.
+
+    Keras would take it as it is; all that is no data at all Keras refuses.
+    """
+    if not isinstance(value, keras_internals.DataAdapter):
+        return
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    return DataNotResumableError(
+    raise DataNotResumableError(
         describe(
-            f"`{name}` has no position that an interrupted run could get back to: "
-            "for now only arrays have one (numpy, backend tensors, pandas, scipy "
-            "sparse, in lists and dicts).",
-            f"{name} of type {kind}",
-            "Pass arrays, or train with model.fit.",
+            f"No way is known to get `{argument}` back to a position.",
+            f"{argument} of type {kind}",
+            "Pass arrays, a tf.data.Dataset, a keras.utils.PyDataset, a torch "
+            "DataLoader, a Grain dataset, a generator, or any iterable with "
+            "state_dict() and load_state_dict().",
         )
     )
+
+
+def position_ahead(data: Any, settings: Settings) -> JSON | None:
+    """Where data is that Keras will ask for later, if there is something to tell now.
+
+    A tf.data pipeline has its seeds from the moment in which it is made.
+    """
+    if not keras_internals.is_tf_dataset(data):
+        return None
+    found: JSON = _class("tf_data.pipeline", "position_ahead")(data, settings)
+    return found

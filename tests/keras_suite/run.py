@@ -1,9 +1,8 @@
 """Runs Keras's own tests without us, then with us, and compares test by test.
 
 The tests come from the installed Keras. With us, ``Trainer.fit`` is ``resilient.fit``
-saving at every step; no test may fail that passes without. Tests in not_arrays.toml,
-whose data has no position yet, must be refused with DataNotResumableError instead: one
-that passes must leave the list. Exit status: 0 if all that holds, else 1.
+saving at every step; no test may fail that passes without. Exit status: 0 if none does,
+else 1.
 
     KERAS_BACKEND=jax python tests/keras_suite/run.py [pytest arguments]
 """
@@ -14,13 +13,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-REFUSAL = "DataNotResumableError"
 
 
 @dataclass(frozen=True)
@@ -89,47 +86,24 @@ def read(report: Path) -> dict[str, Outcome]:
     return outcomes
 
 
-def listed() -> dict[str, str]:
-    """Tests whose data is not arrays, each with the reason."""
-    groups = tomllib.loads((HERE / "not_arrays.toml").read_text())["tests"]
-    return {name: group["reason"] for group in groups for name in group["ids"]}
-
-
-def compare(
-    without: dict[str, Outcome], with_us: dict[str, Outcome], refused: dict[str, str]
-) -> list[str]:
-    """Say what is wrong with each test that we change; empty if nothing is."""
+def compare(without: dict[str, Outcome], with_us: dict[str, Outcome]) -> list[str]:
+    """Say which tests pass without us only; empty if none does."""
     problems = []
     for name, before in without.items():
         after = with_us.get(name, Outcome("missing"))
-        if name in refused and before.verdict == "passed":
-            if after.verdict == "passed":
-                problems.append(f"{name}: passes with us, take it off the list")
-            elif REFUSAL not in after.text:
-                problems.append(f"{name}: {after.verdict} for another reason than data")
-        elif before.verdict == "passed" and after.verdict != "passed":
-            problems.append(f"{name}: {after.verdict} with us, passes without")
+        if before.verdict == "passed" and after.verdict != "passed":
+            last = after.text.strip().rpartition("\n")[2]
+            problems.append(f"{name}: {after.verdict} with us, passes without: {last}")
     return problems
 
 
-def table(
-    without: dict[str, Outcome], with_us: dict[str, Outcome], refused: dict[str, str]
-) -> str:
-    """Counts without and with us; refused tests are counted apart."""
-    rows = []
+def table(without: dict[str, Outcome], with_us: dict[str, Outcome]) -> str:
+    """Counts without and with us."""
+    rows = [f"{'':<12}{'passed':>8}{'skipped':>9}{'failed':>8}"]
     for label, outcomes in (("without us", without), ("with us", with_us)):
-        counts = Counter(outcome.verdict for outcome in outcomes.values())
-        ours = sum(
-            outcomes[name].verdict == "failed" and without[name].verdict == "passed"
-            for name in refused
-            if name in outcomes and label == "with us"
-        )
-        failed = counts["failed"] - ours
-        rows.append(
-            f"{label:<12}{counts['passed']:>8}{counts['skipped']:>9}{failed:>8}{ours:>9}"
-        )
-    head = f"{'':<12}{'passed':>8}{'skipped':>9}{'failed':>8}{'refused':>9}"
-    return "\n".join([head, *rows])
+        n = Counter(outcome.verdict for outcome in outcomes.values())
+        rows.append(f"{label:<12}{n['passed']:>8}{n['skipped']:>9}{n['failed']:>8}")
+    return "\n".join(rows)
 
 
 def main() -> int:
@@ -137,10 +111,9 @@ def main() -> int:
     arguments = sys.argv[1:]
     without = run("without", arguments)
     with_us = run("with", arguments)
-    refused = listed()
-    problems = compare(without, with_us, refused)
+    problems = compare(without, with_us)
     print(f"\nKeras's own tests, {os.environ.get('KERAS_BACKEND')} backend")
-    print(table(without, with_us, refused))
+    print(table(without, with_us))
     for problem in problems:
         print(problem)
     return 1 if problems else 0

@@ -16,6 +16,12 @@ MakeRun = Callable[..., Run]
 Expected = Callable[..., Record]
 
 
+ServerFor = Callable[[str], Server]
+
+# The libraries of data that are not arrays; all of them are there in `nox -s sources`.
+LIBRARIES = ("torch", "tensorflow", "grain", "torchdata.stateful_dataloader")
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("compiled"))
@@ -23,19 +29,32 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def server_for(
+    server: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerFor]:
+    """The server that has imported what a scenario needs."""
+    with_libraries = Server(tmp_path_factory.mktemp("compiled"), LIBRARIES)
+    yield lambda name: with_libraries if SCENARIOS[name].source else server
+    with_libraries.stop()
+
+
 @pytest.fixture
-def run_of(server: Server, tmp_path: Path) -> MakeRun:
+def run_of(server_for: ServerFor, tmp_path: Path) -> MakeRun:
     """Make a ``Run`` of a scenario in a directory of its own."""
     made = iter(range(1000))
 
-    def make(scenario: str, **settings: Any) -> Run:
-        return Run(server, scenario, tmp_path / f"run-{next(made)}", **settings)
+    def make(name: str, **settings: Any) -> Run:
+        home = tmp_path / f"run-{next(made)}"
+        return Run(server_for(name), name, home, **settings)
 
     return make
 
 
 @pytest.fixture(scope="session")
-def uninterrupted(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Expected:
+def uninterrupted(
+    server_for: ServerFor, tmp_path_factory: pytest.TempPathFactory
+) -> Expected:
     """What plain ``model.fit`` leaves when nothing goes wrong."""
     known: dict[str, Record] = {}
 
@@ -43,16 +62,23 @@ def uninterrupted(server: Server, tmp_path_factory: pytest.TempPathFactory) -> E
         key = json.dumps([scenario, compile, fit], sort_keys=True)
         if key not in known:
             home = tmp_path_factory.mktemp(scenario)
-            run = Run(server, scenario, home, compile=compile or {})
-            known[key] = run(mode="keras", **fit).record
+            run = Run(server_for(scenario), scenario, home, compile=compile or {})
+            mode = "keras" if SCENARIOS[scenario].in_keras else "resilient"
+            known[key] = run(mode=mode, **fit).record
         return known[key]
 
     return expected
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test with a ``scenario`` argument runs on all that this backend can train."""
-    if "scenario" in metafunc.fixturenames:
-        backend = keras.backend.backend()
-        names = [s.name for s in SCENARIOS.values() if backend in s.backends]
-        metafunc.parametrize("scenario", names)
+    """A test with a ``scenario`` argument runs on all that this backend can train.
+
+    With a ``source`` argument, on all of them that are about a source of data.
+    """
+    backend = keras.backend.backend()
+    for argument in ("scenario", "source"):
+        if argument in metafunc.fixturenames:
+            wanted = argument == "source"
+            known = [s for s in SCENARIOS.values() if s.source == wanted]
+            names = [s.name for s in known if backend in s.backends]
+            metafunc.parametrize(argument, names)

@@ -10,12 +10,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import attempt, record
 from .record import Record
+from .scenarios import SCENARIOS
 
 SEED = 1
 ANY = "any"  # in place of a seed: leave random number generators to chance
@@ -53,9 +55,11 @@ class Server:
 
     Args:
         cache: Directory for compiled programs.
+        modules: What it imports besides the backend.
     """
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache: Path, modules: Sequence[str] = ()) -> None:
+        self._modules = modules
         self._environment = environment() | compile_once(cache)
         self._process: subprocess.Popen[str] | None = None
 
@@ -69,7 +73,7 @@ class Server:
 
     def _start(self) -> subprocess.Popen[str]:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.server"],
+            [sys.executable, "-m", f"{__package__}.server", *self._modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -148,7 +152,9 @@ class Run:
         self.attempts += 1
         self.home.mkdir(parents=True, exist_ok=True)
         if seed is None:
-            seed = SEED + 1000 * self.attempts if self.committed() else SEED
+            known = SCENARIOS[self.scenario]
+            anew = not self.committed() or known.keeps_seed
+            seed = SEED if anew else SEED + 1000 * self.attempts
         order = attempt.Order(
             scenario=self.scenario,
             home=str(self.home),

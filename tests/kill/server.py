@@ -1,8 +1,9 @@
 """A process that has imported a backend and forks attempts on request.
 
-``python -m <package>.server``: orders as JSON lines on stdin, answers as JSON lines on
-stdout. Forking saves each attempt the seconds of importing. It is sound only because
-nothing was run here before: no tensor, no thread, no random draw.
+``python -m <package>.server MODULE...``: imports the modules, then takes orders as JSON
+lines on stdin and gives answers as JSON lines on stdout. Forking saves each attempt the
+seconds of importing. It is sound only because nothing was run here before: no tensor,
+no thread, no random draw.
 """
 
 import json
@@ -17,7 +18,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import keras
+for _name in sys.argv[1:]:  # torch must come before TensorFlow, or the process crashes
+    import_module(_name)
+
+# isort: split
+import keras  # noqa: E402
 
 BEGUN = b"."
 

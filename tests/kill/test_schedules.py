@@ -44,10 +44,10 @@ steady = settings(
 )
 
 
-def _interrupt(
+def interrupt(
     run_of: MakeRun, uninterrupted: Expected, schedule: dict[str, Any]
 ) -> None:
-    name, executions = schedule["name"], schedule["executions"]
+    name, executions = schedule["name"], schedule.get("executions", 1)
     settings = {} if executions == 1 else {"steps_per_execution": executions}
     options = {"save_freq": schedule["save_freq"]}
     run = run_of(name, compile=settings, options=options)
@@ -62,7 +62,7 @@ def _interrupt(
 @given(**schedules)
 def test_any_schedule(run_of: MakeRun, uninterrupted: Expected, **schedule):
     """1 to 4 kills at random batches, any policy: the uninterrupted run's bytes."""
-    _interrupt(run_of, uninterrupted, schedule)
+    interrupt(run_of, uninterrupted, schedule)
 
 
 @pytest.mark.long
@@ -70,4 +70,4 @@ def test_any_schedule(run_of: MakeRun, uninterrupted: Expected, **schedule):
 @settings(steady, max_examples=EXAMPLES)
 @given(**schedules)
 def test_many_schedules(run_of: MakeRun, uninterrupted: Expected, **schedule):
-    _interrupt(run_of, uninterrupted, schedule)
+    interrupt(run_of, uninterrupted, schedule)

@@ -1,6 +1,17 @@
 """What is trained in the kill suite; small, and together every feature of ``fit``."""
 
-from . import arguments, callbacks, inputs, models, steps
+from . import (
+    arguments,
+    callbacks,
+    inputs,
+    models,
+    sources_grain,
+    sources_pydataset,
+    sources_python,
+    sources_tf_data,
+    sources_torch,
+    steps,
+)
 from .registry import SCENARIOS, Case, Scenario
 
 __all__ = [
@@ -11,5 +22,10 @@ __all__ = [
     "callbacks",
     "inputs",
     "models",
+    "sources_grain",
+    "sources_pydataset",
+    "sources_python",
+    "sources_tf_data",
+    "sources_torch",
     "steps",
 ]

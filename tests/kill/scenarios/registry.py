@@ -44,6 +44,10 @@ class Scenario:
         backends: Where Keras can run it.
         kills: One schedule of kills that hurts this scenario, see ``points``.
         save_freq: JSON of the ``save_freq`` to use, see ``attempt.policy``.
+        source: Whether it is about a source of data that is not arrays.
+        keeps_seed: Whether every attempt must be seeded alike, since the data itself
+            draws from what the script seeds and can only be replayed.
+        in_keras: Whether Keras's own ``fit`` takes this data.
     """
 
     name: str
@@ -51,6 +55,9 @@ class Scenario:
     backends: tuple[str, ...]
     kills: tuple[str, ...]
     save_freq: Any
+    source: bool = False
+    keeps_seed: bool = False
+    in_keras: bool = True
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -65,6 +72,37 @@ def scenario(
         name = build.__name__
         assert name not in SCENARIOS, name
         SCENARIOS[name] = Scenario(name, build, tuple(backends), kills, save_freq)
+        return build
+
+    return register
+
+
+# Twice in one epoch, before the first batch of an epoch, and in a later epoch.
+SOURCE_KILLS = ("train_batch_end@1:2", "train_batch_end@1:4", "epoch_begin@2")
+
+
+def source(
+    *kills: str,
+    save_freq: Any = 1,
+    backends: Iterable[str] = BACKENDS,
+    keeps_seed: bool = False,
+    in_keras: bool = True,
+) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
+    """Register a scenario about a source of data; see ``Scenario``."""
+
+    def register(build: Callable[[], Case]) -> Callable[[], Case]:
+        name = build.__name__
+        assert name not in SCENARIOS, name
+        SCENARIOS[name] = Scenario(
+            name,
+            build,
+            tuple(backends),
+            kills or SOURCE_KILLS,
+            save_freq,
+            source=True,
+            keeps_seed=keeps_seed,
+            in_keras=in_keras,
+        )
         return build
 
     return register

@@ -1,0 +1,38 @@
+"""What data adapters share whose data is followed by a ``Tracked``."""
+
+import contextlib
+from typing import Any
+
+from resilient.data import JSON
+from resilient.data.source import Tracked
+
+
+class TrackedAdapter:
+    """Mixed into one of Keras's adapters: its positions are those of ``tracked``."""
+
+    tracked: Tracked
+
+    def position(self, drawn: int, *, held: bool) -> JSON:
+        return self.tracked.position(drawn, held=held)
+
+    def resume(self, position: JSON) -> None:
+        self.tracked.resume(position)
+
+    def seek(self, position: JSON) -> None:
+        self.tracked.seek(position)
+
+    def prepare(self) -> None:
+        """Nothing: an iterator is made when it is asked for."""
+
+    def made(self, iterable: Any) -> Any:
+        return iterable
+
+    def trained(self, drawn: int) -> None:
+        self.tracked.trained(drawn)
+
+    def paused(self) -> contextlib.AbstractContextManager[Any]:
+        lock: contextlib.AbstractContextManager[Any] = self.tracked.lock
+        return lock
+
+    def fingerprint(self) -> JSON:
+        return self.tracked.source.fingerprint()

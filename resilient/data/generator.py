@@ -1,0 +1,195 @@
+"""Python generators: drawn again from their beginning.
+
+A generator cannot be copied and has no position. So its batches are counted, and a
+resumed run draws as many again, under the global random state in which the first was
+drawn, as if nobody else had drawn random numbers in between. Where somebody had, or
+where the generator is not the same each time, the last batch is another one, and that
+is an error.
+
+One generator lives across epochs, and Keras begins every iterator with the first two
+batches, which it drew ahead: ``chain(first two, the rest of the generator)``.
+"""
+
+import contextlib
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from resilient import keras_internals
+from resilient.data import JSON
+from resilient.data.adapter import TrackedAdapter
+from resilient.data.batches import checksum
+from resilient.data.replay import skip
+from resilient.data.source import Settings, Tracked, verify
+from resilient.errors import DataNotResumableError, describe
+from resilient.random_state import capture, kept_random_state, restore
+
+_KIND = "generator"
+
+
+class PythonData(TrackedAdapter, keras_internals.GeneratorDataAdapter):  # type: ignore[misc]
+    """Keras's adapter for generators, around any source of batches in Python.
+
+    Attributes:
+        generator: Called by Keras for what it iterates.
+    """
+
+    generator: Callable[[], Any]
+    _settings: Settings
+
+    def get_tf_dataset(self) -> Any:
+        dataset = super().get_tf_dataset()
+        if self._settings.argument != "validation_data":
+            return dataset
+        # Keras begins a new iterator for each evaluation. What was prefetched for the
+        # one before is lost: more or less of it, as threads happen to run.
+        import tensorflow as tf
+
+        (exact,) = dataset._inputs()
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False
+        return exact.with_options(options)
+
+
+class GeneratorData(PythonData):
+    """A Python generator as input.
+
+    Args:
+        generator: The user's generator.
+        settings: Of this fit.
+        saved: The position to resume from, if any.
+    """
+
+    def __init__(
+        self, generator: Iterator[Any], *, settings: Settings, saved: JSON | None
+    ) -> None:
+        self._settings = settings
+        self._source = GeneratorSource(generator, settings, saved)
+        with self._source.at_the_origin():
+            super().__init__(self._source.draws)  # draws the first two batches
+        self._source.first = self._first_batches
+        self.tracked = Tracked(self._source, settings)
+        self.generator = lambda: self.tracked
+
+    def resume(self, position: JSON) -> None:
+        super().resume(position)
+        if self._settings.argument == "validation_data":
+            self._source.catch_up()
+
+    def made(self, iterable: Any) -> Any:
+        # Not in `resume`: a run that is over draws nothing any more.
+        self._source.catch_up()
+        return iterable
+
+
+class GeneratorSource:
+    """A generator and the batches that were drawn from it.
+
+    Args:
+        generator: The user's generator.
+        settings: Of this fit.
+        saved: The position to resume from, if any.
+    """
+
+    name = "a Python generator"
+
+    def __init__(
+        self, generator: Iterator[Any], settings: Settings, saved: JSON | None
+    ) -> None:
+        self.draws = _Draws(generator)
+        self.first: list[Any] = []
+        self._settings = settings
+        found = (saved or {}).get("source", {})
+        known = found.get("kind") == _KIND
+        self._origin: str | None = found["origin"] if known else None
+        self._waiting = known  # for the position, to resume from it
+        self._after_first: JSON = {}
+        self._ahead_of_us: JSON | None = None
+
+    @contextlib.contextmanager
+    def at_the_origin(self) -> Iterator[None]:
+        """While the first batches are drawn: the random state they were drawn in."""
+        backend = self._settings.backend
+        if self._origin is None:
+            self._origin = json.dumps(capture(backend))
+            yield
+            return
+        with kept_random_state(backend):
+            restore(backend, json.loads(self._origin))
+            yield
+            self._after_first = capture(backend)
+
+    def begin(self) -> Iterator[Any]:
+        if self._waiting:
+            # Keras builds the model with this one, and its effects are undone.
+            return itertools.cycle(self.first)
+        return itertools.chain(self.first, self.draws)
+
+    def position(self, *, live: bool) -> JSON:
+        return {
+            "kind": _KIND,
+            "origin": self._origin,
+            "drawn": self.draws.count,
+            "ended": self.draws.ended,
+            "last": checksum(self.draws.last),
+        }
+
+    def resume(self, position: JSON) -> None:
+        if self._waiting:
+            self._waiting, self._ahead_of_us = False, position
+
+    def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
+        self.catch_up()  # which verifies the last batch, whoever drew it
+        return itertools.chain(self.first[given:], self.draws), None
+
+    def catch_up(self) -> None:
+        """Draw what was drawn before the position that is resumed, once."""
+        position, self._ahead_of_us = self._ahead_of_us, None
+        if position is None:
+            return
+        draws, count, backend = self.draws, position["drawn"], self._settings.backend
+        with kept_random_state(backend):
+            restore(backend, self._after_first)
+            skip(draws, count - draws.count, self.name, self._settings)
+            if draws.count > count or (position["ended"] and not _at_its_end(draws)):
+                raise self._longer(count)
+        verify(draws.last, position["last"], count, self.name, self._settings)
+
+    def _longer(self, count: int) -> DataNotResumableError:
+        return DataNotResumableError(
+            describe(
+                "The generator goes on where it had ended: it was changed, or it is "
+                "not the same each time it is iterated.",
+                f"`{self._settings.argument}` ({self.name}): more than {count:,} "
+                "batches",
+                'Make it what it was, or start anew with resume="never".',
+            )
+        )
+
+    def fingerprint(self) -> JSON:
+        return {"kind": _KIND}
+
+
+class _Draws(Iterator[Any]):
+    """Counts what is drawn from an iterator."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self.count = 0
+        self.ended = False
+        self.last: Any = None
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self.ended = True
+            raise
+        self.count += 1
+        self.last = batch
+        return batch
+
+
+def _at_its_end(batches: Iterator[Any]) -> bool:
+    return next(batches, batches) is batches

@@ -1,0 +1,188 @@
+"""Grain datasets and loaders: their iterators tell and take a state.
+
+The state before the last batch is kept, too: a resumed iterator starts there and draws
+that batch again, to verify it. Where an iterator has no state, or one that cannot be
+kept, or where the fit asked for ``data="replay"``, the batches are drawn again.
+"""
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import grain
+
+from resilient import keras_internals
+from resilient.data import JSON
+from resilient.data.adapter import TrackedAdapter
+from resilient.data.replay import ended, skip
+from resilient.data.source import Settings, Tracked
+from resilient.encoding.json_values import NotEncodable, encode
+from resilient.errors import DataNotResumableError, describe
+
+_KIND = "grain"
+_tree = keras_internals.tree
+
+
+class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: ignore[misc]
+    """A Grain MapDataset, IterDataset or DataLoader as input.
+
+    Args:
+        dataset: The user's dataset.
+        settings: Of this fit.
+        saved: Not needed.
+    """
+
+    def __init__(self, dataset: Any, *, settings: Settings, saved: JSON | None) -> None:
+        super().__init__(dataset)
+        self._source = GrainSource(dataset, settings, self._batch_size)
+        self.tracked = Tracked(self._source, settings)
+
+    def get_jax_iterator(self) -> Any:
+        self._source.dataset = super().get_jax_iterator()
+        return self.tracked
+
+    def get_torch_dataloader(self) -> Any:
+        loader = super().get_torch_dataloader()
+        loader.dataset.iterable = self.tracked
+        return loader
+
+    def get_tf_dataset(self) -> Any:
+        # Keras maps the dataset by these conversions, out of reach; they change
+        # nothing but sparse and missing arrays.
+        import tensorflow as tf
+
+        utils = keras_internals.data_adapter_utils
+
+        def convert(x: Any) -> Any:
+            if x is None:
+                return tf.experimental.Optional.empty(None)
+            if utils.is_scipy_sparse(x):
+                return utils.scipy_sparse_to_tf_sparse(x)
+            return utils.jax_sparse_to_tf_sparse(x) if utils.is_jax_sparse(x) else x
+
+        def batches() -> Iterator[Any]:
+            for batch in self.tracked:
+                yield _tree.lists_to_tuples(_tree.map_structure(convert, batch))
+
+        spec = super().get_tf_dataset().element_spec
+        return tf.data.Dataset.from_generator(batches, output_signature=spec)
+
+
+class GrainSource:
+    """A Grain dataset and its newest iterator.
+
+    Args:
+        dataset: What is iterated; Keras maps it before.
+        settings: Of this fit.
+        batch_size: Of its first batches.
+    """
+
+    def __init__(self, dataset: Any, settings: Settings, batch_size: int) -> None:
+        self.dataset = dataset
+        self._settings = settings
+        self._batches: _Batches | None = None
+        kinds = (grain.MapDataset, grain.IterDataset, grain.DataLoader)
+        kind = next(k.__name__ for k in kinds if isinstance(dataset, k))
+        self.name = f"a Grain {kind}"
+        self._fingerprint: JSON = {"kind": _KIND, "class": kind, "batch": batch_size}
+        if kind == "MapDataset":
+            self._fingerprint["batches"] = len(dataset)
+
+    def begin(self) -> Iterator[Any]:
+        self._batches = _Batches(iter(self.dataset))
+        return self._batches
+
+    def position(self, *, live: bool) -> JSON:
+        found: JSON = {"kind": _KIND}
+        if live and self._batches is not None and self._settings.mode != "replay":
+            found |= self._batches.states()
+        return found
+
+    def resume(self, position: JSON) -> None:
+        """Nothing outlasts an iterator."""
+
+    def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
+        batches = self._batches = _Batches(iter(self.dataset))
+        if not given:
+            return batches, None
+        if self._settings.mode == "replay" or "before" not in position:
+            return batches, skip(batches, given, self.name, self._settings)
+        batches.start_at(position["before"], self._name)
+        try:
+            return batches, next(batches)
+        except StopIteration:
+            raise ended(self.name, self._settings, given, given - 1) from None
+
+    @property
+    def _name(self) -> str:
+        return f"`{self._settings.argument}` ({self.name})"
+
+    def fingerprint(self) -> JSON:
+        return self._fingerprint
+
+
+class _Batches(Iterator[Any]):
+    """An iterator of Grain's, and its state before the last batch."""
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+        self._before: Any = None
+        self._has_state = True
+
+    def __next__(self) -> Any:
+        before = self._state()
+        batch = next(self._batches)
+        self._before = before
+        return batch
+
+    def states(self) -> JSON:
+        """The state before the last batch, if it can be kept."""
+        try:
+            encode(self._before, {}, "state")
+        except NotEncodable:
+            return {}
+        return {} if self._before is None else {"before": self._before}
+
+    def start_at(self, state: Any, name: str) -> None:
+        try:
+            self._batches.set_state(_of_this_process(state, self._state()))
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise DataNotResumableError(
+                describe(
+                    f"Grain cannot get back to where {name} was: it is another "
+                    "dataset now, or another number of workers reads it.",
+                    f"{type(error).__name__}: {error}",
+                    'Make it what it was, or start anew with resume="never".',
+                )
+            ) from error
+
+    def _state(self) -> Any:
+        """A copy of the iterator's state; None where it has none."""
+        if not self._has_state:
+            return None
+        try:
+            return copy.deepcopy(self._batches.get_state())
+        except (AttributeError, NotImplementedError):
+            self._has_state = False
+            return None
+
+
+def _of_this_process(saved: Any, fresh: Any) -> Any:
+    """The state of a DataLoader, where it names objects by their addresses.
+
+    Grain refuses a state with another ``repr`` of sampler or data source, and the
+    default one is another in each process.
+    """
+    if not isinstance(saved, bytes) or not isinstance(fresh, bytes):
+        return saved
+    old, new = json.loads(saved), json.loads(fresh)
+    for key in ("sampler", "data_source"):
+        if _without_addresses(old.get(key)) == _without_addresses(new.get(key)):
+            old[key] = new.get(key)
+    return json.dumps(old).encode()
+
+
+def _without_addresses(text: Any) -> str:
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", str(text))

@@ -1,0 +1,159 @@
+"""Users' own iterables: anything with ``state_dict`` and ``load_state_dict``.
+
+Keras's ``fit`` knows no such data. Here they are given to it as a generator is, on
+every backend, and get back to a position by their own two methods.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from resilient.data import JSON
+from resilient.data.generator import PythonData
+from resilient.data.source import Settings, Tracked
+from resilient.encoding.json_values import NotEncodable, decode, encode
+from resilient.errors import DataNotResumableError, NotSupportedError, describe
+from resilient.random_state import kept_random_state
+
+_KIND = "iterable"
+
+
+class IterableData(PythonData):
+    """An iterable with ``state_dict`` and ``load_state_dict`` as input.
+
+    What such an iterable promises:
+
+    * ``iter(x)`` starts an epoch; after ``load_state_dict`` it goes on from there. It
+      gives tuples ``(inputs,)``, ``(inputs, targets)`` or ``(inputs, targets,
+      sample_weights)``, as a generator for Keras does.
+    * ``state_dict()`` tells what comes next: at any time between two batches, and once
+      an iterator ended, when it is the next epoch that comes. It is made of plain
+      values, lists, dicts and numpy arrays.
+    * ``load_state_dict(state)`` takes what ``state_dict()`` gave, in this process or in
+      another one, any number of times.
+    * ``len(x)``, where there is one, is the number of batches in an epoch.
+
+    Args:
+        x: The iterable.
+        settings: Of this fit.
+        saved: Not needed.
+    """
+
+    def __init__(self, x: Any, *, settings: Settings, saved: JSON | None) -> None:
+        self._settings = settings
+        self._source = IterableSource(x, settings)
+        with kept_random_state(settings.backend):
+            state = self._source.state()
+            super().__init__(iter(x))  # draws the first two batches
+            # Keras's would keep that iterator alive.
+            self.generator = lambda: self.tracked
+            self._source.load(state)
+        self._source.first = self._first_batches
+        self.tracked = Tracked(self._source, settings)
+
+    def prepare(self) -> None:
+        self._source.started = True
+
+    @property
+    def num_batches(self) -> int | None:
+        return self._source.size
+
+
+class IterableSource:
+    """An iterable that tells and takes its own position.
+
+    Args:
+        x: The iterable.
+        settings: Of this fit.
+    """
+
+    def __init__(self, x: Any, settings: Settings) -> None:
+        self.name = type(x).__qualname__
+        self.size = len(x) if hasattr(x, "__len__") else None
+        self.first: list[Any] = []
+        # Before training Keras draws a batch to build the model, of no consequence.
+        self.started = settings.argument == "validation_data"
+        self._x = x
+        self._settings = settings
+        self._batches_of_an_epoch = self.size
+        self._ended = False  # the newest iterator; what comes next is another's
+
+    def state(self) -> Any:
+        """What ``state_dict`` returns, sharing nothing with the iterable.
+
+        Raises:
+            NotSupportedError: It cannot be kept in a checkpoint.
+        """
+        try:
+            return _copied(self._x.state_dict())
+        except NotEncodable as error:
+            raise NotSupportedError(
+                describe(
+                    f"The state_dict() of `{self._settings.argument}` ({self.name}) "
+                    "cannot be kept.",
+                    str(error),
+                    "Return plain values, lists, dicts and numpy arrays.",
+                )
+            ) from error
+
+    def load(self, state: Any) -> None:
+        """Give the iterable a state of its own to keep."""
+        self._x.load_state_dict(_copied(state))
+
+    def begin(self) -> Iterator[Any]:
+        if not self.started:
+            return itertools.cycle(self.first)
+        self._ended = False
+        return self._to_the_end(iter(self._x), 0)
+
+    def position(self, *, live: bool) -> JSON:
+        return {
+            "kind": _KIND,
+            "state": self.state(),
+            "ended": live and self._ended,
+            "batches_of_an_epoch": self._batches_of_an_epoch,
+        }
+
+    def resume(self, position: JSON) -> None:
+        if position.get("kind") == _KIND:
+            self.load(position["state"])
+            self._batches_of_an_epoch = position["batches_of_an_epoch"]
+
+    def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
+        self._ended = position["ended"]
+        if self._ended:
+            return iter(()), None
+        return self._to_the_end(iter(self._x), given), None
+
+    def fingerprint(self) -> JSON:
+        return {"kind": _KIND, "class": self.name, "batches": self.size}
+
+    def _to_the_end(self, batches: Iterator[Any], given: int) -> Iterator[Any]:
+        """The batches; the end of the iterator is reached with the last of them.
+
+        Keras stops at the last batch where it knows the number, and what an iterable
+        does after its last ``yield`` would be done or not, as threads happen to run.
+        """
+        for batch in batches:
+            given += 1
+            if given == self._batches_of_an_epoch:
+                self._require_end(batches, given)
+                self._ended = True
+            yield batch
+        self._batches_of_an_epoch, self._ended = given, True
+
+    def _require_end(self, batches: Iterator[Any], given: int) -> None:
+        for _ in batches:
+            raise DataNotResumableError(
+                describe(
+                    f"`{self._settings.argument}` ({self.name}) has more batches than "
+                    "in the epoch before, or than its len().",
+                    f"more than {given:,} batches",
+                    "Give every epoch the same number of batches.",
+                )
+            )
+
+
+def _copied(state: Any) -> Any:
+    arrays: dict[str, Any] = {}
+    return decode(encode(state, arrays, "state"), arrays)

@@ -1,0 +1,1 @@
+"""keras.utils.PyDataset: order, workers, hooks."""

@@ -1,0 +1,206 @@
+"""keras.utils.PyDataset: the order of the epoch, and the attributes that changed.
+
+Getting back costs nothing that grows with the position: the order is kept, the batches
+trained before are not made again. One is, the last, where that changes nothing, to see
+that the data is still the same.
+
+``data="replay"`` makes no difference here: there is no iterator's state to do without.
+"""
+
+import itertools
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from resilient import keras_internals, random_state
+from resilient.data import JSON
+from resilient.data.adapter import TrackedAdapter
+from resilient.data.attributes.changes import DataAttributes
+from resilient.data.py_dataset.order import Order
+from resilient.data.py_dataset.workers import Workers
+from resilient.data.source import Settings, Tracked, lazily
+from resilient.errors import warn_not_exact
+
+
+class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: ignore[misc]
+    """Keras's adapter of a PyDataset, with a position."""
+
+    def __init__(
+        self,
+        x: Any,
+        class_weight: Any = None,
+        shuffle: bool = False,
+        *,
+        settings: Settings,
+        saved: JSON | None,
+    ) -> None:
+        self.enqueuer: Any = None  # Keras's, for a moment
+        super().__init__(x, class_weight=class_weight, shuffle=shuffle)
+        self.source = PyDatasetSource(self, settings)
+        self.tracked = Tracked(self.source, settings)
+        if self.enqueuer is not None:
+            self.enqueuer = _InPlaceOfEnqueuer(self.source, self.tracked.lock)
+
+    def on_epoch_begin(self) -> None:
+        super().on_epoch_begin()
+        self.source.in_epoch = True
+
+    def on_epoch_end(self) -> None:
+        self.source.in_epoch = False
+        super().on_epoch_end()
+
+    def _get_iterator(self) -> Iterator[Any]:
+        return lazily(self.tracked)
+
+
+class _InPlaceOfEnqueuer:
+    """What Keras's adapter starts and stops in place of its enqueuer."""
+
+    def __init__(self, source: "PyDatasetSource", lock: Any) -> None:
+        self._source = source
+        self._lock = lock
+
+    def start(self) -> None:
+        with self._lock:
+            self._source.order.start()
+
+    def stop(self) -> None:
+        with self._lock:
+            self._source.stop()
+
+
+class PyDatasetSource:
+    """A PyDataset that Keras iterates.
+
+    Args:
+        adapter: Keras's adapter, with Keras's ``enqueuer`` where there are workers.
+        settings: Of this fit.
+    """
+
+    def __init__(self, adapter: Any, settings: Settings) -> None:
+        self._dataset = adapter.py_dataset
+        self._standardized = adapter._standardize_batch
+        self._shuffle = bool(adapter.shuffle)
+        self._settings = settings
+        self.name = f"a PyDataset, {type(self._dataset).__qualname__}"
+        queue = self._dataset.max_queue_size if adapter.enqueuer is not None else None
+        workers = queue is not None
+        self.order = Order(self._dataset, shuffle=self._shuffle, workers=workers)
+        self._workers = Workers(self._dataset, queue) if queue is not None else None
+        self._attributes = DataAttributes({"x": self._dataset})
+        self.in_epoch = False
+        self._resumed = False
+        self._made: Generator[tuple[int, Any]] | None = None  # what the workers make
+        self._last: int | None = None
+        self._as_made: list[int] = []  # what it held when the last batch was made
+        self._said: set[str] = set()
+
+    def begin(self) -> Iterator[Any]:
+        self._close()
+        self.order.begin()
+        return self._batches(0)
+
+    def stop(self) -> None:
+        """An epoch ended: what was made ahead is made again in the next."""
+        self._close()
+        self.order.stop()
+
+    def _close(self) -> None:
+        made, self._made = self._made, None
+        if made is not None:
+            made.close()
+
+    def position(self, *, live: bool) -> JSON:
+        attributes = self._attributes.capture()
+        self._say(
+            "these attributes of the data changed and cannot be captured; they will be "
+            "as new after a resume (give the dataset state_dict and load_state_dict to "
+            "keep them)",
+            self._attributes.uncaptured(),
+        )
+        return {
+            "order": self.order.position(),
+            "attributes": attributes,
+            "in_epoch": self.in_epoch,
+            "last": self._last if live else None,
+            "as_made": self._held() == self._as_made,
+        }
+
+    def resume(self, position: JSON) -> None:
+        # The second time an epoch may have begun since; it has to begin once only.
+        if self._resumed and not position["in_epoch"]:
+            return
+        self._resumed = True
+        self._attributes.restore(position["attributes"])
+        self.order.resume(position["order"])
+
+    def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
+        self._last = position["last"]
+        last = None
+        if position["in_epoch"] and position["as_made"] and self._last is not None:
+            last = self._made_again(self._last)
+            if last is None:
+                self._attributes.restore(position["attributes"])
+        return self._batches(given), last
+
+    def fingerprint(self) -> JSON:
+        cls = type(self._dataset)
+        return {
+            "kind": "py_dataset",
+            "class": cls.__qualname__,
+            "batches": self._dataset.num_batches,
+            "shuffle": self._shuffle,
+        }
+
+    def _batches(self, given: int) -> Iterator[Any]:
+        """What one of Keras's generators gives, after ``given`` batches."""
+        length = self._dataset.num_batches
+        while length is None or given < length:
+            index, batch = self._next(None if length is None else length - given)
+            self.order.take()
+            if batch is None and self._workers is not None:
+                continue  # Keras's enqueuer leaves it out
+            self._last = index
+            given += 1
+            yield self._standardized(batch)
+        if self._workers is not None:
+            self.stop()
+
+    def _next(self, left: int | None) -> tuple[int, Any]:
+        if self._workers is None:
+            index = next(self.order.upcoming())
+            batch = self._dataset[index]
+            self._as_made = self._held()
+            return index, batch
+        if self._made is None:
+            self.order.start()
+            self._as_made = self._held()
+            indices = itertools.islice(self.order.upcoming(), left)
+            self._made = self._workers.batches(indices)
+        made = next(self._made)
+        self._say(
+            "with several workers chance decides who draws or changes what, in Keras "
+            "too: no two runs are equal (draw from a generator that is seeded with the "
+            "index of the batch, or use workers=0)",
+            self._workers.findings,
+        )
+        return made
+
+    def _held(self) -> list[int]:
+        """The identities of its attributes: cheap enough for every batch."""
+        return [id(value) for value in vars(self._dataset).values()]
+
+    def _made_again(self, index: int) -> Any:
+        """The batch, made again; None where making it draws or changes something."""
+        backend = self._settings.backend
+        attributes = DataAttributes({"x": self._dataset})
+        before = random_state.capture(backend)
+        batch = self._standardized(self._dataset[index])
+        if attributes.capture() or before != random_state.capture(backend):
+            return None
+        return batch
+
+    def _say(self, what: str, names: list[str]) -> None:
+        new = [name for name in names if name not in self._said]
+        self._said.update(new)
+        if new:
+            warn_not_exact(what, new)

@@ -1,0 +1,92 @@
+"""Which batch of a PyDataset comes next: Keras's own order, without its threads.
+
+Without workers Keras draws an order for each iterator. With workers its enqueuer draws
+one each time it starts, which is when an epoch begins, and when it stops at an epoch's
+end, it keeps what its threads had made ahead, as much as chance had it, for the next
+epoch; the rest of that order is dropped. So where Keras peeks at a batch before it
+trains (JAX and torch), or leaves an iterator in the middle of its order
+(``steps_per_epoch``), some batches come twice and others never. Here an iterator gives
+the order that was drawn for it, each batch once.
+"""
+
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from resilient.data import JSON
+
+
+class Order:
+    """The indices of the batches to come.
+
+    Args:
+        dataset: The PyDataset.
+        shuffle: Whether to draw an order from Python's global generator.
+        workers: Whether an order is drawn when an epoch begins.
+    """
+
+    def __init__(self, dataset: Any, *, shuffle: bool, workers: bool) -> None:
+        self._dataset = dataset
+        self._shuffle = shuffle
+        self._workers = workers
+        self._drawn: Any = None  # when the epoch began, for an iterator that may come
+        self._order: Any = ()  # of a finite dataset: a list, or a range
+        self._at = 0
+
+    def start(self) -> None:
+        """An epoch begins, or an iterator is asked for a batch outside of one."""
+        if self._workers and self._drawn is None:
+            self._drawn = self._draw()
+
+    def begin(self) -> None:
+        """A new iterator is asked for its first batch."""
+        self.start()
+        order = self._drawn if self._workers else self._draw()
+        if self._dataset.num_batches is not None:
+            self._order, self._at = order, 0
+        elif not self._workers:
+            self._at = 0
+
+    def stop(self) -> None:
+        """The epoch ends."""
+        self._drawn = None
+
+    def upcoming(self) -> Iterator[int]:
+        """The indices from here on, as far as they are known."""
+        if self._dataset.num_batches is None:
+            return itertools.count(self._at)
+        return iter(self._order[self._at :])
+
+    def take(self) -> None:
+        """The next one was taken."""
+        self._at += 1
+
+    def position(self) -> JSON:
+        drawn = None if self._drawn is None else _plain(self._drawn)
+        return {"drawn": drawn, "order": _plain(self._order), "at": self._at}
+
+    def resume(self, position: JSON) -> None:
+        """Be at a position; also with other workers, which may change."""
+        self._order, self._at = _order(position["order"]), position["at"]
+        drawn = position["drawn"]
+        self._drawn = _order(drawn) if self._workers and drawn is not None else None
+
+    def _draw(self) -> Any:
+        length = self._dataset.num_batches
+        if length is None or not self._shuffle:
+            return range(length or 0)
+        order = list(range(length))
+        random.shuffle(order)
+        return order
+
+
+def _plain(order: Any) -> Any:
+    """Of an order in steps of one, its length; otherwise an array."""
+    return len(order) if isinstance(order, range) else np.array(order, np.int64)
+
+
+def _order(plain: Any) -> Any:
+    return range(plain) if isinstance(plain, int) else plain.tolist()

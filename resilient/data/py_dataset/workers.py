@@ -1,0 +1,150 @@
+"""Making the batches of a PyDataset in several threads or processes, in order.
+
+The threads and processes are those of Keras's enqueuer, with its names and start
+method; the queue is ours, since Keras's cannot start in the middle of an order, and
+mixes what it made before an epoch's end into the next one.
+
+A dataset that draws from global random generators, or changes its attributes, when a
+batch is made cannot give the same batches twice with several workers: who comes first
+is chance, in Keras too. The first batches are watched for that.
+"""
+
+import random
+import sys
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from resilient import keras_internals
+from resilient.data.attributes.changes import DataAttributes
+from resilient.data.attributes.kinds import digest
+from resilient.encoding import plain_objects
+
+_WATCHED = 2  # batches
+_FEW = 8  # items
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+
+
+class Workers:
+    """A pool over a PyDataset, made anew whenever batches are asked for.
+
+    Args:
+        dataset: The PyDataset.
+        ahead: How many batches to make ahead of the one that is asked for.
+    """
+
+    def __init__(self, dataset: Any, ahead: int) -> None:
+        self._dataset = dataset
+        self._ahead = max(1, ahead)
+        self._processes = bool(dataset.use_multiprocessing)
+        # Never started: it knows how Keras makes a pool, and what name it goes by.
+        self._keras = keras_internals.OrderedEnqueuer(
+            dataset, workers=dataset.workers, use_multiprocessing=self._processes
+        )
+        self._watched = 0
+        self.findings: list[str] = []
+
+    def batches(self, indices: Iterator[int]) -> Generator[tuple[int, Any]]:
+        """Each index and its batch, in this order."""
+        if not self._processes:
+            # In this thread, while no other draws.
+            while (
+                self._watched < _WATCHED and (index := next(indices, None)) is not None
+            ):
+                yield index, self._found(Watching(self._dataset, forked=False)[index])
+        known, uid = keras_internals.SHARED_DATASETS, self._keras.uid
+        watch = self._watched < _WATCHED
+        known[uid] = Watching(self._dataset, forked=True) if watch else self._dataset
+        coming: deque[tuple[int, Any]] = deque()
+        with closing(self._keras.executor_fn(known)) as pool:
+            try:
+                for index in indices:
+                    asked = pool.apply_async(keras_internals.get_index, (uid, index))
+                    coming.append((index, asked))
+                    if len(coming) > self._ahead:
+                        yield self._taken(*coming.popleft(), watch=watch)
+                while coming:
+                    yield self._taken(*coming.popleft(), watch=watch)
+            finally:
+                for _, asked in coming if not self._processes else ():
+                    asked.wait()  # or it would see what on_epoch_end changes
+                known[uid] = None
+
+    def _taken(self, index: int, asked: Any, *, watch: bool) -> tuple[int, Any]:
+        made = asked.get()
+        return index, self._found(made) if watch else made
+
+    def _found(self, made: tuple[Any, list[str]]) -> Any:
+        batch, found = made
+        self._watched += 1
+        self.findings += [name for name in found if name not in self.findings]
+        return batch
+
+
+class Watching:
+    """A dataset whose first batches come with what making them changed.
+
+    Args:
+        dataset: The dataset.
+        forked: Whether this is in another process, which must not touch a backend.
+    """
+
+    def __init__(self, dataset: Any, *, forked: bool) -> None:
+        self._dataset = dataset
+        self._forked = forked
+        self._count = 0
+
+    def __getitem__(self, index: int) -> tuple[Any, list[str]]:
+        self._count += 1
+        if self._count > _WATCHED:
+            return self._dataset[index], []
+        attributes = None if self._forked else DataAttributes({"x": self._dataset})
+        before = self._drawn_from()
+        batch = self._dataset[index]
+        after = self._drawn_from()
+        name = f"{type(self._dataset).__qualname__.rpartition('<locals>.')[2]}"
+        found = [
+            f"{name}.__getitem__ draws from, or changes, {part}"
+            for part in before | after
+            if before.get(part) != after.get(part)
+        ]
+        changed = attributes.capture().get("changes", {}) if attributes else {}
+        parts = [path.removeprefix("x.") for path in changed]
+        found += [f"{name}.__getitem__ changes self.{part}" for part in parts]
+        return batch, found
+
+    def _drawn_from(self) -> dict[str, Any]:
+        states: dict[str, Any] = {
+            "Python's global generator": random.getstate(),
+            "numpy's global generator": digest(np.random.get_state(legacy=False)),
+        }
+        if "torch" in sys.modules:
+            import torch
+
+            states["torch's global generator"] = digest(torch.get_rng_state().numpy())
+        if not self._forked:
+            seed = keras_internals.global_seed_generator_state()
+            states["Keras's global generator"] = digest(seed)
+            return states
+        for key, value in vars(self._dataset).items():
+            drawn = isinstance(value, _GENERATORS)
+            states[f"self.{key}"] = digest(value) if drawn else glance(value)
+        return states
+
+
+def glance(value: Any, depth: int = 3) -> Any:
+    """Something cheap that is equal as long as hardly anything changed in a value."""
+    if value is None or isinstance(value, int | float | str | bytes):
+        return value
+    if depth and type(value) in (list, tuple, dict) and len(value) <= _FEW:
+        items = value.items() if type(value) is dict else enumerate(value)
+        return [(key, glance(item, depth - 1)) for key, item in items]
+    if type(value) is np.ndarray and value.nbytes <= _FEW * 8:
+        return value.tobytes()
+    if depth and not plain_objects.is_foreign(type(value)):
+        found = getattr(value, "__dict__", {})
+        return [(key, glance(item, depth - 1)) for key, item in found.items()]
+    return id(value)

@@ -1,0 +1,217 @@
+"""Iterators over a kind of data, followed batch by batch.
+
+Keras iterates a ``Tracked`` in place of what the user passed. It counts what it gives,
+keeps what Keras drew ahead of training (a checkpoint holds these batches), keeps a
+checksum of the last batch, and starts where a checkpoint says. How iterators of one
+kind of data are made, and how one gets back to where it was, is a ``Source``'s.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from resilient.arguments import DataMode
+from resilient.backends.base import Backend
+from resilient.data import JSON
+from resilient.data.batches import checksum, pack, unpack
+from resilient.errors import DataNotResumableError, describe, warn_not_exact
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a fit wants its data to be treated.
+
+    Attributes:
+        backend: The backend's adapter, for random states.
+        mode: ``"exact"``; ``"warn"`` accepts data that came back different;
+            ``"replay"`` keeps no iterator's state, but draws again from the start.
+        verbose: Whether long replays show a progress bar.
+        ahead: Whether Keras draws batches before it trains them.
+        argument: What the data is called in messages, ``"x"`` or ``"validation_data"``.
+    """
+
+    backend: Backend
+    mode: DataMode = "exact"
+    verbose: bool = True
+    ahead: bool = False
+    argument: str = "x"
+
+
+class Source(Protocol):
+    """One kind of data."""
+
+    name: str  # in messages: "a torch DataLoader"
+
+    def begin(self) -> Iterator[Any]:
+        """A new iterator, made as Keras makes it, with the same random draws."""
+
+    def position(self, *, live: bool) -> JSON:
+        """Where the data is after the batches given so far: plain values and arrays.
+
+        Args:
+            live: Whether the newest iterator goes on; if not, only what outlasts it.
+        """
+
+    def resume(self, position: JSON) -> None:
+        """Set what outlasts iterators. May be called twice for one position."""
+
+    def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
+        """An iterator that goes on after ``given`` batches, and the last of these.
+
+        The last one is None where it was not produced on the way. What this draws from
+        global random generators leaves no trace: the caller sees to that.
+        """
+
+    def fingerprint(self) -> JSON:
+        """What the data is, without what may change between attempts."""
+
+
+class Tracked:
+    """Stands for the user's data where Keras iterates it.
+
+    Args:
+        source: How to iterate the data.
+        settings: Of this fit.
+    """
+
+    def __init__(self, source: Source, settings: Settings) -> None:
+        self.source = source
+        self._settings = settings
+        self._live: _Live | None = None
+        self._ready: _Live | None = None
+        # Batches may be made in another thread: one in the making is waited for.
+        self.lock = threading.RLock()
+
+    def __iter__(self) -> Iterator[Any]:
+        with self.lock:
+            live, self._ready = self._ready, None
+            if live is None:
+                ahead = self._settings.ahead
+                live = _Live(self.source.begin(), self.lock, ahead=ahead)
+            self._live = live
+            return live
+
+    def position(self, drawn: int, *, held: bool) -> JSON:
+        live = self._live
+        if not drawn and (not held or live is None or live.given):
+            live = None  # the next iterator is not made yet
+        found = {"drawn": drawn, "source": self.source.position(live=live is not None)}
+        if live is not None:
+            found["given"] = live.given
+            found["pending"] = [pack(batch) for batch in live.since(drawn)]
+            found["last"] = checksum(live.recent[-1]) if live.recent else None
+        return found
+
+    def resume(self, position: JSON) -> None:
+        self.source.resume(position["source"])
+
+    def seek(self, position: JSON) -> None:
+        self.source.resume(position["source"])
+        if "given" not in position:
+            return
+        given = position["given"]
+        batches, last = self.source.seek(position["source"], given)
+        if last is not None:
+            verify(last, position["last"], given, self.source.name, self._settings)
+        pending = [unpack(batch) for batch in position["pending"]]
+        self._ready = _Live(
+            batches, self.lock, ahead=self._settings.ahead, given=given, pending=pending
+        )
+
+    def trained(self, drawn: int) -> None:
+        if self._live is not None and self._settings.ahead:
+            self._live.trim(drawn)
+
+
+def verify(
+    last: Any, expected: str | None, given: int, name: str, settings: Settings
+) -> None:
+    """Raise where a batch is not the one that was drawn before.
+
+    Args:
+        last: The batch.
+        expected: The checksum that it had; None where there was no batch.
+        given: Its number, counted from 1.
+        name: Of the source.
+        settings: Of this fit.
+
+    Raises:
+        DataNotResumableError: Unless ``data="warn"``.
+    """
+    if expected is None or checksum(last) == expected:
+        return
+    name = f"`{settings.argument}` ({name})"
+    if settings.mode == "warn":
+        warn_not_exact(
+            "the data came back different: it was changed, or it is not the same "
+            "each time it is iterated. Training goes on with what comes now",
+            [f"{name}: batch {given} of the iterator"],
+        )
+        return
+    raise DataNotResumableError(
+        describe(
+            "The last batch that was trained is another one now: the data was "
+            "changed, or it is not the same each time it is iterated (random "
+            "numbers without a seed, files in another order, time).",
+            f"{name}: another batch {given:,} of the iterator",
+            "Make the data what it was, give every random generator in it a seed, "
+            'or pass data="warn" to go on with what comes now.',
+        )
+    )
+
+
+class _Live:
+    """An iterator and what it gave lately.
+
+    Args:
+        batches: The iterator.
+        lock: Held while a batch is made.
+        ahead: Whether batches may be drawn before they are trained.
+        given: Batches that ``batches`` gave before.
+        pending: The last of these, which were not trained.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[Any],
+        lock: Any,
+        *,
+        ahead: bool,
+        given: int = 0,
+        pending: Iterable[Any] = (),
+    ) -> None:
+        self._batches = batches
+        self._lock = lock
+        self.given = given
+        self._again = deque(pending)
+        self.recent: deque[Any] = deque(self._again, maxlen=None if ahead else 1)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._again:
+            return self._again.popleft()
+        with self._lock:
+            batch = next(self._batches)
+            self.given += 1
+            self.recent.append(batch)
+            return batch
+
+    def since(self, drawn: int) -> list[Any]:
+        """The batches given and not trained."""
+        pending = self.given - drawn
+        return list(self.recent)[-pending:] if pending else []
+
+    def trim(self, drawn: int) -> None:
+        """Forget what was trained, but the last batch given."""
+        keep = max(1, self.given - drawn)
+        while len(self.recent) > keep:
+            self.recent.popleft()
+
+
+def lazily(tracked: Tracked) -> Iterator[Any]:
+    """Iterate, but begin only when the first batch is asked for, as Keras does."""
+    yield from iter(tracked)

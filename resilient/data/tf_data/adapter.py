@@ -1,0 +1,94 @@
+"""tf.data pipelines on TensorFlow, where the training step draws from the iterator."""
+
+import contextlib
+from typing import Any
+
+import tensorflow as tf
+
+from resilient import keras_internals
+from resilient.data import JSON
+from resilient.data.batches import checksum
+from resilient.data.source import Settings, verify
+from resilient.data.tf_data.checksums import Checksums
+from resilient.data.tf_data.pipeline import Pipeline
+from resilient.errors import DataNotResumableError, describe
+
+
+class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
+    """Input of the TensorFlow trainer."""
+
+    _dataset: Any
+
+    def __init__(
+        self,
+        dataset: Any,
+        *args: Any,
+        settings: Settings,
+        saved: JSON | None,
+        **kw: Any,
+    ) -> None:
+        if isinstance(dataset, tf.distribute.DistributedDataset):
+            raise _distributed(settings)
+        super().__init__(dataset, *args, **kw)
+        self._pipeline = Pipeline(self._dataset, settings, saved)
+        self._settings = settings
+        self._dataset = self._pipeline.dataset
+        self._checksums: Checksums | None = None
+        # To a saved state only an iterator of the same operations can be set.
+        if self._pipeline.replayed and not _has_state(saved):
+            self._checksums = Checksums(self._dataset)
+            self._dataset = self._checksums.dataset
+        self._live: Any = None
+        self._position: JSON | None = None
+
+    def position(self, drawn: int, *, held: bool) -> JSON:
+        live = self._live if held else None
+        found = {"drawn": drawn, "source": self._pipeline.position(live)}
+        if held and drawn and self._checksums is not None:
+            found["last"] = checksum(self._checksums.of(drawn))
+        return found
+
+    def resume(self, position: JSON) -> None:
+        self._pipeline.resume(position["source"])
+
+    def seek(self, position: JSON) -> None:
+        self._position = position
+
+    def prepare(self) -> None:
+        """Nothing: an iterator is made when it is asked for."""
+
+    def made(self, iterable: Any) -> Any:
+        """The iterator that Keras is about to ask for."""
+        position, self._position = self._position, None
+        if position is None:
+            self._live = self._pipeline.begin(iterable)
+            return self._live
+        drawn = position["drawn"]
+        self._live, _ = self._pipeline.seek(position["source"], drawn, iterable)
+        if "last" in position and self._checksums is not None:
+            last = self._checksums.of(drawn)
+            verify(last, position["last"], drawn, Pipeline.name, self._settings)
+        return self._live
+
+    def trained(self, drawn: int) -> None:
+        """Nothing: TensorFlow keeps what was drawn ahead in the iterator."""
+
+    def paused(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def fingerprint(self) -> JSON:
+        return self._pipeline.fingerprint
+
+
+def _has_state(saved: JSON | None) -> bool:
+    return saved is not None and "state" in saved.get("source", {})
+
+
+def _distributed(settings: Settings) -> DataNotResumableError:
+    return DataNotResumableError(
+        describe(
+            "A dataset that was distributed already has no position.",
+            f"`{settings.argument}` is a tf.distribute.DistributedDataset",
+            "Pass the tf.data.Dataset itself: Keras distributes it.",
+        )
+    )

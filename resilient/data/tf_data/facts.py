@@ -1,0 +1,68 @@
+"""What a tf.data pipeline is, as far as it tells without being iterated."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from resilient.data import JSON
+from resilient.data.tf_data.graph import PipelineGraph, input_of
+
+
+def facts(dataset: Any) -> JSON:
+    """For the fingerprint of a run."""
+    return {
+        "kind": "tf.data",
+        "element_spec": str(dataset.element_spec),
+        "cardinality": int(dataset.cardinality()),
+    }
+
+
+def in_memory(dataset: Any) -> int:
+    """Bytes of tensors that the pipeline holds, and a graph of it would, too."""
+    return sum(
+        tensor.dtype.size * int(tensor.shape.num_elements() or 0)
+        for each in _chain(dataset)
+        for tensor in getattr(each, "_tensors", ())
+        if isinstance(tensor, tf.Tensor) and tensor.shape.is_fully_defined()
+    )
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """A shuffle of a pipeline: its dataset, what it draws from, and how often."""
+
+    dataset: Any
+    seeds: list[int]
+    reshuffles: bool
+
+
+def shuffles(dataset: Any) -> list[Shuffle]:
+    """Those that the Python objects of a pipeline tell of."""
+    return [
+        Shuffle(
+            each,
+            [int(each._seed), int(each._seed2)],
+            bool(getattr(each, "_reshuffle_each_iteration", False)),
+        )
+        for each in _chain(dataset)
+        if hasattr(each, "_seed2")
+    ]
+
+
+def _chain(dataset: Any) -> Iterator[Any]:
+    yield dataset
+    for each in dataset._inputs():
+        yield from _chain(each)
+
+
+def caches_in_memory(graph: PipelineGraph) -> list[Any]:
+    """The datasets of a pipeline that cache in memory; they share its caches."""
+    by_name = {node.name: node for node in graph.definition.node}
+    return [
+        graph.rooted_at(node)
+        for node in graph.nodes("CacheDataset")
+        if tf.make_ndarray(by_name[input_of(node, "filename")].attr["value"].tensor)
+        == b""
+    ]

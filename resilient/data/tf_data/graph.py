@@ -1,0 +1,248 @@
+"""A tf.data pipeline as a graph: its seeds read and changed, its operations named.
+
+``shuffle`` without a seed draws one that only its C++ object knows. In the graph of the
+pipeline it can be given one that we know, and that a resumed run can be given again.
+What is made of such a graph is the same pipeline: same operations, same order.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2, types_pb2
+from tensorflow.python.data.ops import dataset_ops
+from tensorflow.python.framework import op_def_registry
+from tensorflow.python.ops import gen_experimental_dataset_ops
+
+JSON = Any
+
+_IGNORE = tf.data.experimental.ExternalStatePolicy.IGNORE
+_FAIL = tf.data.experimental.ExternalStatePolicy.FAIL
+
+# Stateful as operations, but an iterator's state misses nothing because of them.
+_HARMLESS = ("Assert", "Print", "PrintV2", "DummySeedGenerator", "VarHandleOp")
+_CALLS = ("StatefulPartitionedCall", "If", "While", "Case")
+
+
+class Seeded:
+    """An operation with two seeds that select what it draws.
+
+    Attributes:
+        op: Its type.
+        inside: Whether it is in a function, that may be called many times.
+    """
+
+    def __init__(self, node: Any, places: list[Any], *, inside: bool) -> None:
+        self.op: str = node.op
+        self.inside = inside
+        self.node = node
+        self._places = places
+
+    @property
+    def seeds(self) -> list[int]:
+        return [int(get()) for get, _ in self._places]
+
+    @seeds.setter
+    def seeds(self, seeds: list[int]) -> None:
+        for (_, put), seed in zip(self._places, seeds, strict=True):
+            put(seed)
+
+    @property
+    def unseeded(self) -> bool:
+        return not any(self.seeds)
+
+
+class PipelineGraph:
+    """The graph of a dataset.
+
+    Args:
+        dataset: Any tf.data.Dataset; it is not iterated.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset  # what it captured must stay alive
+        self._element_spec = dataset.element_spec
+        serialized = dataset._as_serialized_graph(external_state_policy=_IGNORE)
+        self.definition = graph_pb2.GraphDef.FromString(serialized.numpy())
+        self.seeded = list(self._find_seeded())
+
+    def dataset(self) -> Any:
+        """What this graph, as it was changed, is the graph of."""
+        return _dataset(self.definition, self._element_spec)
+
+    def rooted_at(self, node: Any) -> Any:
+        """The dataset that is one operation of this one."""
+        part = graph_pb2.GraphDef.FromString(self.definition.SerializeToString())
+        for each in part.node:
+            if each.op == "_Retval":
+                each.input[:] = [node.name]
+        shapes, types = (node.attr[f"output_{x}"].list for x in ("shapes", "types"))
+        spec = tuple(map(tf.TensorSpec, shapes.shape, types.type))
+        return _dataset(part, spec)
+
+    def operations(self) -> list[str]:
+        return [node.op for node in self.definition.node if "Dataset" in node.op]
+
+    def nodes(self, op: str) -> list[Any]:
+        return [node for node in self.definition.node if node.op.startswith(op)]
+
+    def state_outside(self) -> list[str]:
+        """Operations with state that is not in an iterator's."""
+        try:
+            self._dataset._as_serialized_graph(external_state_policy=_FAIL)
+        except tf.errors.FailedPreconditionError:
+            pass
+        else:
+            return []
+        found = {node.op for node in self._nodes_inside() if _is_stateful(node.op)}
+        changed = {op for op in found if "Assign" in op}
+        return sorted(found if changed else found - {"ReadVariableOp"})
+
+    def hide_generators(self) -> bool:
+        """Let shuffles inside functions not count as stateful; whether there are any.
+
+        They share no generator; TensorFlow says so with a stateful operation, or with
+        the name of a generator that is not there.
+        """
+        found = False
+        for function in self._functions():
+            for node in function.node_def:
+                if node.op == "DummySeedGenerator":
+                    _hide(node, function.node_def)
+                    found = True
+        return found
+
+    def _functions(self) -> Iterator[Any]:
+        """Functions in the order in which operations refer to them."""
+        library = {f.signature.name: f for f in self.definition.library.function}
+        todo = [_referred(node) for node in self.definition.node]
+        names = [name for found in todo for name in found]
+        seen: set[str] = set()
+        while names:
+            name = names.pop(0)
+            if name in seen or name not in library:
+                continue
+            seen.add(name)
+            yield library[name]
+            names.extend(n for node in library[name].node_def for n in _referred(node))
+
+    def _nodes_inside(self) -> Iterator[Any]:
+        for function in self._functions():
+            yield from function.node_def
+
+    def _find_seeded(self) -> Iterator[Seeded]:
+        yield from _seeded(self.definition.node, inside=False)
+        for function in self._functions():
+            yield from _seeded(function.node_def, inside=True)
+
+
+def _hide(node: Any, neighbours: Any) -> None:
+    name = node.name
+    node.Clear()
+    node.name, node.op = name, "Const"
+    node.attr["dtype"].type = types_pb2.DT_RESOURCE
+    tensor = node.attr["value"].tensor
+    tensor.dtype = types_pb2.DT_RESOURCE
+    tensor.tensor_shape.SetInParent()
+    tensor.resource_handle_val.add(name="none", container="none")
+    for each in neighbours:
+        inputs = [i.replace(f"{name}:handle:", f"{name}:output:") for i in each.input]
+        each.input[:] = inputs
+
+
+def _dataset(definition: Any, element_spec: Any) -> Any:
+    variant = gen_experimental_dataset_ops.dataset_from_graph(
+        definition.SerializeToString()
+    )
+    return dataset_ops._VariantDataset(variant, element_spec)
+
+
+def _is_stateful(op: str) -> bool:
+    definition = op_def_registry.get(op)
+    return (
+        definition is not None
+        and definition.is_stateful
+        and op not in (*_HARMLESS, *_CALLS)
+        and "Dataset" not in op
+        and not op.startswith("LookupTable")
+    )
+
+
+def _referred(node: Any) -> list[str]:
+    found = []
+    for name in sorted(node.attr):
+        value = node.attr[name]
+        if value.HasField("func"):
+            found.append(value.func.name)
+        found.extend(each.name for each in value.list.func)
+    return found
+
+
+def _seeded(nodes: Any, *, inside: bool) -> Iterator[Seeded]:
+    by_name = {node.name: node for node in nodes}
+    for node in nodes:
+        definition = op_def_registry.get(node.op)
+        if definition is None:
+            continue
+        if "seed" in node.attr and "seed2" in node.attr:
+            places = [_attribute(node, name) for name in ("seed", "seed2")]
+            if definition.is_stateful:
+                yield Seeded(node, places, inside=inside)
+            continue
+        names = [argument.name for argument in definition.input_arg]
+        if not {"seed", "seed2"} <= set(names) or "Dataset" not in node.op:
+            continue
+        inputs = [node.input[names.index(name)] for name in ("seed", "seed2")]
+        chosen = by_name.get(inputs[1].partition(":")[0])
+        is_choice = chosen is not None and chosen.op == "SelectV2"
+        consts = [_const(name, by_name) for name in inputs]
+        if None in consts:
+            continue
+        found = Seeded(node, [_value(c) for c in consts], inside=inside)
+        if is_choice and found.unseeded:
+            found.seeds = [0, 2**31 - 1]
+        yield found
+
+
+def input_of(node: Any, name: str) -> str:
+    """Name of the node that is the input called ``name``; empty where there is none."""
+    definition = op_def_registry.get(node.op)
+    names = [argument.name for argument in definition.input_arg]
+    return node.input[names.index(name)].partition(":")[0] if name in names else ""
+
+
+def _const(name: str, by_name: dict[str, Any]) -> Any:
+    """The node of a constant input; or the choice that tf.data makes inside functions.
+
+    There a second seed of 0 is replaced in the graph where the first one is 0, too.
+    """
+    node = by_name.get(name.partition(":")[0])
+    if node is None or node.op == "Const":
+        return node
+    if node.op != "SelectV2":
+        return None
+    chosen = _const(node.input[2], by_name)
+    if chosen is not None:
+        value = chosen.attr["value"].tensor
+        node.Clear()
+        node.name, node.op = name.partition(":")[0], "Const"
+        node.attr["dtype"].type = value.dtype
+        node.attr["value"].tensor.CopyFrom(value)
+    return node if chosen is not None else None
+
+
+def _attribute(node: Any, name: str) -> Any:
+    def put(value: int) -> None:
+        node.attr[name].i = value
+
+    return (lambda: node.attr[name].i), put
+
+
+def _value(node: Any) -> Any:
+    def put(value: int) -> None:
+        shape = tf.make_ndarray(node.attr["value"].tensor).shape
+        tensor = tf.make_tensor_proto(np.full(shape, value, np.int64))
+        node.attr["value"].tensor.CopyFrom(tensor)
+
+    return (lambda: tf.make_ndarray(node.attr["value"].tensor)), put

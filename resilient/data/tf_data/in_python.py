@@ -1,0 +1,63 @@
+"""tf.data pipelines where Keras iterates them from Python: on JAX and PyTorch."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from resilient import keras_internals
+from resilient.data import JSON
+from resilient.data.adapter import TrackedAdapter
+from resilient.data.source import Settings, Tracked
+from resilient.data.tf_data.pipeline import Pipeline
+
+
+class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type: ignore[misc]
+    """Input of the JAX and PyTorch trainers."""
+
+    _dataset: Any
+
+    def __init__(
+        self, *args: Any, settings: Settings, saved: JSON | None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        source = _Source(Pipeline(self._dataset, settings, saved))
+        self.tracked = Tracked(source, settings)
+        self._dataset = _Followed(self.tracked, self._dataset)
+
+
+class _Source:
+    """A ``Source`` of the batches of a pipeline."""
+
+    name = Pipeline.name
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._iterator: Any = None
+
+    def begin(self) -> Iterator[Any]:
+        self._iterator = self._pipeline.begin()
+        return self._iterator  # type: ignore[no-any-return]
+
+    def position(self, *, live: bool) -> JSON:
+        return self._pipeline.position(self._iterator if live else None)
+
+    def resume(self, position: JSON) -> None:
+        self._pipeline.resume(position)
+
+    def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
+        self._iterator, last = self._pipeline.seek(position, given)
+        return self._iterator, last
+
+    def fingerprint(self) -> JSON:
+        return self._pipeline.fingerprint
+
+
+class _Followed:
+    """What Keras iterates and asks in place of the dataset."""
+
+    def __init__(self, tracked: Tracked, dataset: Any) -> None:
+        self._tracked = tracked
+        self.cardinality = dataset.cardinality
+        self.element_spec = dataset.element_spec
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._tracked)

@@ -1,0 +1,1 @@
+"""torch DataLoaders, torchdata's StatefulDataLoader too."""

@@ -1,0 +1,57 @@
+"""torch's ``DataLoader`` and torchdata's ``StatefulDataLoader``, on every backend.
+
+How each gets back to a position:
+
+* without workers: the indices are drawn again and skipped, no data is loaded;
+* iterable datasets without workers: by their ``state_dict``, or replayed;
+* with workers: replayed, from the same seeds of the workers;
+* ``StatefulDataLoader`` with workers: by its ``state_dict``.
+"""
+
+from typing import Any
+
+import torch
+
+from resilient import keras_internals
+from resilient.callbacks import kinds
+from resilient.data import JSON
+from resilient.data.adapter import TrackedAdapter
+from resilient.data.source import Settings, Tracked
+from resilient.data.torch_loader.positioned import Positioned
+from resilient.data.torch_loader.replayed import Replayed, has_torch_iterators
+from resilient.data.torch_loader.stateful import IterableState, Torchdata, can_tell
+
+
+class TorchLoaderData(
+    TrackedAdapter,
+    keras_internals.TorchDataLoaderAdapter,  # type: ignore[misc]
+):
+    """Keras's adapter for DataLoaders, with a position."""
+
+    def __init__(
+        self, dataloader: Any, *, settings: Settings, saved: JSON | None
+    ) -> None:
+        super().__init__(dataloader)
+        self._source = _source(dataloader, settings)
+        self.tracked = Tracked(self._source, settings)
+        self._dataloader = self.tracked
+
+    def on_epoch_begin(self) -> None:
+        self._source.in_epoch = True
+
+    def on_epoch_end(self) -> None:
+        self._source.in_epoch = False
+
+
+def _source(loader: Any, settings: Settings) -> Replayed:
+    if settings.mode == "replay" or not has_torch_iterators(loader):
+        return Replayed(loader, settings)
+    iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
+    if not loader.num_workers and not iterable:
+        return Positioned(loader, settings)
+    names = {cls.__name__ for cls in type(loader).__mro__}
+    if "StatefulDataLoader" in names and can_tell(loader):
+        return Torchdata(loader, settings)
+    if iterable and not loader.num_workers and kinds.has_state_dict(loader.dataset):
+        return IterableState(loader, settings)
+    return Replayed(loader, settings)

@@ -1,0 +1,80 @@
+"""The iterator over indices inside a DataLoader's, made to be drawn again.
+
+A sampler may draw random numbers whenever it is asked for indices, and between two
+batches others draw from the same generators (augmentation, a model, callbacks). So the
+states before each draw are kept, where it changed them; to draw the same indices again
+they are set before the same draws. Samplers of torch's own draw once, before the first
+batch, so that nothing is looked at afterwards.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from resilient.data import JSON
+from resilient.data.torch_loader.state import LoaderState
+
+_KEPT = 1000  # states per iterator: about 5 MB
+_OWN = ("torch.utils.data.", "torchdata.stateful_dataloader.")
+
+
+class Indices:
+    """Stands for the sampler's iterator.
+
+    Args:
+        indices: That iterator.
+        state: Of the loader.
+        each: Whether the sampler may draw before any batch, not the first alone.
+        again: What ``position`` of such an object returned: these draws are repeated.
+    """
+
+    def __init__(
+        self, indices: Iterator[Any], state: LoaderState, each: bool, again: JSON | None
+    ) -> None:
+        self._indices = indices
+        self._state = state
+        self._each = each
+        self._drawn = 0
+        self._known = again["drawn"] if again else 0
+        self._before: dict[int, JSON] = dict(again["before"]) if again else {}
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        number = self._drawn
+        self._drawn += 1
+        if number < self._known:
+            self._state.set_random(self._before.get(number, {}))
+        elif self._each or not number:
+            return self._watched(number)
+        return next(self._indices)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every draw that others could disturb can be repeated."""
+        return len(self._before) <= _KEPT
+
+    def position(self) -> JSON:
+        """What is needed to draw the same indices from a new iterator."""
+        drawn = max(self._drawn, self._known)
+        return {"drawn": drawn, "before": dict(self._before)}
+
+    def _watched(self, number: int) -> Any:
+        names = self._state.shared
+        before = self._state.random(names)
+        try:
+            return next(self._indices)
+        finally:
+            after = self._state.random(names)
+            drawn_from = {n: s for n, s in before.items() if s != after[n]}
+            if drawn_from and self.is_complete:
+                self._before[number] = drawn_from
+
+
+def draws_for_each_batch(loader: Any, state: LoaderState) -> bool:
+    """Whether the sampler may draw from shared generators after the first batch."""
+    sampler = loader._index_sampler
+    while type(sampler).__module__.startswith(_OWN) and hasattr(sampler, "sampler"):
+        sampler = sampler.sampler
+    own = type(sampler).__module__.startswith(_OWN)
+    return not own or state.is_shared(getattr(sampler, "generator", None))

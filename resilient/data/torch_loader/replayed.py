@@ -1,0 +1,207 @@
+"""A DataLoader got back to a position by drawing its batches again.
+
+The iterator is made from the same random state, so that its workers have the same
+seeds: what they draw is the same, random augmentation included. Persistent workers go
+on from one iterator to the next, with their random numbers and their copies of the
+dataset, so with them every iterator is made again since the workers were started.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from resilient.data import JSON
+from resilient.data.replay import skip
+from resilient.data.source import Settings
+from resilient.data.torch_loader.indices import Indices, draws_for_each_batch
+from resilient.data.torch_loader.state import LoaderState
+from resilient.errors import warn_not_exact
+from resilient.random_state import kept_random_state
+
+FOLLOWED = "_followed_by_resilient"  # attribute of a loader with persistent workers
+
+
+class Replayed:
+    """Any DataLoader, as a ``Source``.
+
+    Args:
+        loader: The user's, before anything was drawn from it.
+        settings: Of this fit.
+    """
+
+    keeps_workers = True  # whether later iterators of persistent workers need this one
+    follows_indices = True
+
+    def __init__(self, loader: Any, settings: Settings) -> None:
+        cls = type(loader)
+        self.name = f"a torch {cls.__name__}"
+        self.loader = loader
+        self.settings = settings
+        self.persistent = bool(loader.num_workers and loader.persistent_workers)
+        # Workers that live on know what earlier fits of this process did to them.
+        earlier = vars(loader).get(FOLLOWED) if self.persistent else None
+        self.state = earlier.state if earlier else LoaderState(loader)
+        self._each = draws_for_each_batch(loader, self.state)
+        # The iterators that a replay has to make, the newest last.
+        self._entries: list[JSON] = []
+        self._random: JSON = {}
+        self._batches: Any = None
+        self._indices: Indices | None = None
+        self._behind = False
+        self.in_epoch = False
+        self._resumed = False
+        self._said: set[str] = set()
+        if self.persistent:
+            setattr(loader, FOLLOWED, self)
+        if earlier is not None:
+            self._entries, self._random = earlier._closed(), earlier._random
+            self._behind = earlier._behind
+        self._warn_early(earlier)
+
+    def begin(self) -> Iterator[Any]:
+        if self._behind:
+            with kept_random_state(self.settings.backend):
+                self.catch_up()
+        return self.make(self.state.capture())
+
+    def catch_up(self) -> None:
+        """Bring persistent workers where they were; leaves the loader's own state."""
+        now = self.state.lasting()
+        self.replay(self._entries)
+        self.state.restore(now)
+        self._behind = False
+
+    def position(self, *, live: bool) -> JSON:
+        self._warn()
+        entries = self._closed() if live or self._lasts else []
+        now = self.state.lasting()
+        return {"entries": entries, "now": now, "in_epoch": self.in_epoch}
+
+    def resume(self, position: JSON) -> None:
+        # The second time callbacks may have begun the next epoch: that is to stay.
+        if self._resumed and not position["in_epoch"]:
+            return
+        self._resumed = True
+        self.state.restore(position["now"])
+        self._batches, self._indices = None, None
+        self._entries = list(position["entries"])
+        self._behind = self._lasts and bool(self._entries)
+
+    def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
+        *before, entry = position["entries"]
+        now = self.state.lasting()
+        last = self.replay([*before, {**entry, "given": given}])
+        self.state.restore(now)
+        self._behind = False
+        return self._batches, last
+
+    def fingerprint(self) -> JSON:
+        loader = self.loader
+        dataset, sampler = type(loader.dataset), type(loader.sampler)
+        batches = type(loader.batch_sampler)
+        sized = hasattr(loader.dataset, "__len__")
+        return {
+            "kind": "torch DataLoader",
+            "class": type(loader).__name__,
+            "dataset": dataset.__qualname__,
+            "samples": len(loader.dataset) if sized else None,
+            "batches": len(loader) if sized else None,
+            "batch_size": loader.batch_size,
+            "drop_last": bool(loader.drop_last),
+            "sampler": sampler.__qualname__,
+            "batch_sampler": batches.__qualname__,
+        }
+
+    # --------------------------------------------------------------------------------
+
+    @property
+    def _lasts(self) -> bool:
+        """Whether something of an iterator outlasts it."""
+        return self.persistent and self.keeps_workers
+
+    def make(self, made: JSON, again: JSON | None = None) -> Iterator[Any]:
+        """A new iterator.
+
+        Args:
+            made: The state now, to make it again from.
+            again: Position of the ``Indices`` to repeat.
+        """
+        self._entries = self._closed() if self._lasts else []
+        self._batches, self._indices = None, None
+        known = self._random if self._entries else {}
+        new = {n: s for n, s in made["random"].items() if known.get(n) != s}
+        self._random = made["random"]
+        batches: Any = iter(self.loader)
+        if hasattr(batches, "_sampler_iter") and self.follows_indices:
+            sampler = batches._sampler_iter
+            self._indices = Indices(sampler, self.state, self._each, again)
+            batches._sampler_iter = self._indices
+        self._entries.append({"made": {**made, "random": new}})
+        self._batches = batches
+        made_batches: Iterator[Any] = batches
+        return made_batches
+
+    def replay(self, entries: Sequence[JSON]) -> Any:
+        """Make these iterators again; returns the last batch of the last of them."""
+        if self.persistent:
+            self.loader._iterator = None  # ends these workers
+        self._entries, self._batches = [], None
+        drawn = self._drawn(entries)
+        count = sum(entry["given"] for entry in entries)
+        last = skip(drawn, count, self.name, self.settings)
+        for _ in drawn:  # iterators of which no batch was drawn
+            pass
+        return last if entries[-1]["given"] else None
+
+    def _drawn(self, entries: Sequence[JSON]) -> Iterator[Any]:
+        random: JSON = {}
+        for entry in entries:
+            random = {**random, **entry["made"]["random"]}
+            made = {**entry["made"], "random": random}
+            self.state.restore(made)
+            batches = self.make(made, entry["indices"])
+            yield from itertools.islice(batches, entry["given"])
+
+    def _closed(self) -> list[JSON]:
+        """The entries, with how far the newest iterator is."""
+        if self._batches is None:
+            return list(self._entries)
+        *before, newest = self._entries
+        given = getattr(self._batches, "_num_yielded", 0)
+        indices = self._indices.position() if self._indices is not None else None
+        return [*before, {**newest, "given": given, "indices": indices}]
+
+    def _warn_early(self, earlier: "Replayed | None") -> None:
+        """Say what cannot be exact with this loader."""
+        loader, names = self.loader, []
+        if loader.num_workers and not getattr(loader, "in_order", True):
+            names.append("in_order=False: batches come as workers have them ready")
+        if self.persistent and earlier is None and loader._iterator is not None:
+            names.append("persistent workers: they were used before this fit")
+        if names:
+            argument = self.settings.argument
+            warn_not_exact(f"the workers of `{argument}` cannot be repeated", names)
+
+    def _warn(self) -> None:
+        """Say once what will not be exact."""
+        lost = self.state.uncaptured()
+        names = [f"{name}: it changed and is not kept" for name in lost]
+        if self._indices is not None and not self._indices.is_complete:
+            names.append(
+                f"{type(self.loader.sampler).__name__}: it draws global random numbers "
+                "for every batch; give it a generator of its own"
+            )
+        new = [name for name in names if name not in self._said]
+        self._said.update(new)
+        if new:
+            warn_not_exact(f"parts of `{self.settings.argument}` are not kept", new)
+
+
+def has_torch_iterators(loader: Any) -> bool:
+    """Whether no subclass iterates in a way of its own."""
+    owner = next(c for c in type(loader).__mro__ if "__iter__" in vars(c))
+    return (
+        owner is torch.utils.data.DataLoader or owner.__name__ == "StatefulDataLoader"
+    )

@@ -1,0 +1,80 @@
+"""What the order and the content of a DataLoader's batches depend on, at a moment.
+
+That is: the global generators of Python, numpy and torch; every generator object of
+these libraries that the loader leads to; and what changed in the attributes of the
+user's own datasets, samplers and collate functions. What closures hold cannot be seen.
+"""
+
+from typing import Any
+
+import torch
+
+from resilient.data import JSON
+from resilient.data.attributes.changes import DataAttributes
+from resilient.data.torch_loader import generators
+
+
+class LoaderState:
+    """Captures and restores all this, for one loader.
+
+    Args:
+        loader: The DataLoader, before anything was drawn from it.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        # The dataset first: a generator that the sampler shares is the dataset's, too.
+        parts = {
+            "dataset": loader.dataset,
+            "collate_fn": getattr(loader.collate_fn, "__self__", loader.collate_fn),
+            "sampler": loader.sampler,
+            "batch_sampler": loader.batch_sampler,
+            "generator": loader.generator,
+        }
+        self._generators = generators.find(parts)
+        objects = {name: part for name, part in parts.items() if part is not None}
+        # Objects with state_dict are not asked: what they tell is meant for the middle
+        # of an iteration. What is named is not looked for in the attributes of others.
+        self._attributes = DataAttributes(objects | self._generators, asked=False)
+        own = [n for n in self._generators if n.startswith(("dataset", "collate_fn"))]
+        # What others than the sampler may draw from between two batches.
+        self.shared = (*generators.GLOBAL, *own)
+
+    def is_shared(self, generator: Any) -> bool:
+        """Whether others than the sampler may draw from this generator of its."""
+        shared = [self._generators[n] for n in self.shared if n in self._generators]
+        return generator is torch.default_generator or any(
+            generator is each for each in shared
+        )
+
+    def capture(self) -> JSON:
+        """All of it: plain values and arrays that nobody changes any more."""
+        names = (*generators.GLOBAL, *self._generators)
+        return {"random": self.random(names), "attributes": self.attributes()}
+
+    def lasting(self) -> JSON:
+        """The same without the global generators, which a checkpoint has anyway."""
+        own = tuple(self._generators)
+        return {"random": self.random(own), "attributes": self.attributes()}
+
+    def restore(self, state: JSON) -> None:
+        """Set what ``capture`` or ``lasting`` returned."""
+        self._attributes.restore(state["attributes"])
+        self.set_random(state["random"])
+
+    def attributes(self) -> Any:
+        """The attributes alone."""
+        return self._attributes.capture()
+
+    def uncaptured(self) -> list[str]:
+        """Names of attributes that changed and are not kept."""
+        return self._attributes.uncaptured()
+
+    def random(self, names: tuple[str, ...]) -> JSON:
+        """The states of some generators."""
+        return {n: generators.state(n, self._generators.get(n)) for n in names}
+
+    def set_random(self, states: JSON) -> None:
+        """Set the generators that are named, where they are there."""
+        for name, state in states.items():
+            if name in generators.GLOBAL or name in self._generators:
+                generators.set_state(name, self._generators.get(name), state)

@@ -1,0 +1,177 @@
+"""DataLoaders that are got back to a position by a state that the user's objects tell.
+
+torchdata's ``StatefulDataLoader`` asks the workers for theirs: the order is exact, but
+the workers' random numbers begin anew. Of a plain DataLoader without workers, the
+iterable dataset is asked itself, as torchdata would do.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from resilient.callbacks import kinds
+from resilient.data import JSON
+from resilient.data.batches import pack, unpack
+from resilient.data.source import Settings
+from resilient.data.torch_loader.replayed import FOLLOWED, Replayed
+from resilient.encoding.json_values import NotEncodable, decode, encode
+from resilient.errors import NotSupportedError, describe, warn_not_exact
+
+_TENSOR = "torch tensor"
+
+
+class Torchdata(Replayed):
+    """A ``StatefulDataLoader``."""
+
+    keeps_workers = False  # their states are in its own
+    follows_indices = False  # it asks the sampler's iterator for its state
+
+    def __init__(self, loader: Any, settings: Settings) -> None:
+        earlier = vars(loader).get(FOLLOWED)
+        super().__init__(loader, settings)
+        self._of_workers: JSON | None = getattr(earlier, "_of_workers", None)
+        self._behind = self._of_workers is not None
+        if loader.num_workers:
+            warn_not_exact(
+                "after a resume the workers of a StatefulDataLoader draw other random "
+                'numbers (the order is exact; data="replay" makes them exact, too)',
+                [f"`{settings.argument}`: {loader.num_workers} workers"],
+            )
+
+    def position(self, *, live: bool) -> JSON:
+        position = super().position(live=live)
+        iterator = self.loader._iterator
+        if iterator is None or not (live or self.persistent):
+            return {**position, "state": self._of_workers if not live else None}
+        if live and iterator._finished:  # a loader would begin anew from this state
+            position["finished"] = True
+        return {**position, "state": _encoded(self.loader.state_dict())}
+
+    def resume(self, position: JSON) -> None:
+        first = not self._resumed
+        super().resume(position)
+        if first or position["in_epoch"]:
+            self._of_workers = position.get("state") if self.persistent else None
+            self._behind = self._of_workers is not None
+
+    def catch_up(self) -> None:
+        now = self.state.lasting()
+        self.loader.load_state_dict(_decoded(self._of_workers))
+        iter(self.loader)
+        self.state.restore(now)
+        self._of_workers, self._behind = None, False
+
+    def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
+        if position.get("state") is None:
+            return super().seek(position, given)
+        if position.get("finished"):
+            return iter(()), None
+        entry, now = position["entries"][-1], self.state.lasting()
+        self.state.restore(entry["made"])
+        self.loader.load_state_dict(_decoded(position["state"]))
+        batches = self.make(entry["made"])
+        self.settle(now)
+        self._of_workers, self._behind = None, False
+        return batches, None
+
+    def settle(self, now: JSON) -> None:
+        """Set the rest of the state, after the user's objects took theirs."""
+        if _is_iterable(self.loader):
+            # Its iterator may yet have to read what load_state_dict left there.
+            self.state.set_random(now["random"])
+        else:
+            self.state.restore(now)
+
+
+class IterableState(Torchdata):
+    """A plain DataLoader without workers, over an iterable dataset with state."""
+
+    def __init__(self, loader: Any, settings: Settings) -> None:
+        Replayed.__init__(self, loader, settings)
+
+    def position(self, *, live: bool) -> JSON:
+        position = Replayed.position(self, live=live)
+        if not live or self._batches is None:
+            return position
+        fetcher = self._batches._dataset_fetcher
+        dataset, iterator = fetcher.dataset, fetcher.dataset_iter
+        apart = iterator is not dataset and kinds.has_state_dict(iterator)
+        state = {
+            "dataset": dataset.state_dict(),
+            "iterator": iterator.state_dict() if apart else None,
+            "ended": fetcher.ended,
+        }
+        return {**position, "state": _encoded(state)}
+
+    def resume(self, position: JSON) -> None:
+        Replayed.resume(self, position)
+
+    def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
+        if position.get("state") is None:
+            return Replayed.seek(self, position, given)
+        entry, now = position["entries"][-1], self.state.lasting()
+        state = _decoded(position["state"])
+        self.state.restore(entry["made"])
+        self.loader.dataset.load_state_dict(state["dataset"])
+        batches: Any = self.make(entry["made"])
+        fetcher = batches._dataset_fetcher
+        if state["iterator"] is not None:
+            fetcher.dataset_iter.load_state_dict(state["iterator"])
+        fetcher.ended = state["ended"]
+        batches._num_yielded = given
+        self.settle(now)
+        return batches, None
+
+
+def can_tell(loader: Any) -> bool:
+    """Whether the state of a ``StatefulDataLoader`` says all about its order."""
+    if _is_iterable(loader):
+        return kinds.has_state_dict(loader.dataset)  # or it would replay, unverified
+    return type(loader._index_sampler).__module__.startswith("torchdata.")
+
+
+def _is_iterable(loader: Any) -> bool:
+    return isinstance(loader.dataset, torch.utils.data.IterableDataset)
+
+
+def _encoded(state: Any) -> JSON:
+    """A state as JSON and copies of its arrays."""
+    arrays: dict[str, np.ndarray] = {}
+    try:
+        data = encode(_plain(state), arrays, "state")
+    except NotEncodable as error:
+        raise NotSupportedError(
+            describe(
+                "The state_dict() of a dataset or a DataLoader cannot be kept.",
+                str(error),
+                "Return plain values, lists, dicts, arrays and tensors, or pass "
+                'data="replay".',
+            )
+        ) from error
+    return {"data": data, "arrays": {k: np.array(a) for k, a in arrays.items()}}
+
+
+def _decoded(state: Any) -> Any:
+    return _with_tensors(decode(state["data"], state["arrays"]))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return {_TENSOR: pack(value)}
+    if type(value) is dict:
+        return {key: _plain(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    return value
+
+
+def _with_tensors(value: Any) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {_TENSOR}:
+            return unpack(value[_TENSOR])
+        return {key: _with_tensors(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_with_tensors, value))
+    return value

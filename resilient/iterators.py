@@ -1,0 +1,151 @@
+"""Keras's epoch iterators with a position: of the training and of the validation data.
+
+Keras's generator yields step numbers together with an iterator that it never pulls: to
+start at batch k is to skip its first yields and hand out an iterator that stands at k.
+The generator runs on between ``on_train_batch_end(k - 1)`` and
+``on_train_batch_begin(k)``: there snapshots are taken and state is restored.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from resilient import keras_internals
+from resilient.attempt import Attempt
+from resilient.data import JSON
+from resilient.data.select import adapter_for
+from resilient.random_state import kept_random_state
+
+Base = keras_internals.backend_epoch_iterator()
+
+_DATA = ("x", "y", "sample_weight", "class_weight")
+
+
+class TrainingIterator(Base):  # type: ignore[misc, valid-type]
+    """The training input of one ``fit``; it can start at batch k."""
+
+    def __init__(self, attempt: Attempt, **arguments: Any) -> None:
+        self._attempt = attempt
+        self._armed = False
+        self._resume: tuple[JSON, int] | None = None
+        self._position: JSON | None = None
+        self._begun = 0  # first batch of the training step that was last begun
+        self._ran_out = False  # the data ended where Keras asked for more
+        kept = {k: v for k, v in arguments.items() if k not in _DATA}
+        adapter = adapter_for(arguments, attempt.settings("x"), attempt.saved("x"))
+        super().__init__(x=adapter, **kept)
+
+    def reset(self) -> None:
+        super().reset()
+        # The first reset ends fit's symbolic build, which peeks at one batch.
+        self._armed = True
+
+    def resume_at(self, position: JSON, batch: int) -> None:
+        """Make the next epoch start at ``batch``, with the input at ``position``."""
+        self._resume = (position, batch)
+        self._num_batches = position["num_batches"]  # unknown at first, then learned
+        self.data_adapter.resume(position)
+
+    def position(self, *, in_epoch: bool) -> JSON:
+        """Where the input is: after the batches that were trained.
+
+        Args:
+            in_epoch: Between two batches; otherwise at an epoch's end.
+        """
+        held, drawn = True, self._drawn()
+        if not in_epoch:
+            # With steps_per_epoch Keras holds on to the iterator in the next epoch.
+            steps, live = self.steps_per_epoch, self._current_iterator
+            held = steps is not None and live is not None
+            drawn = self._steps_seen if held else 0
+        position: JSON = self.data_adapter.position(drawn, held=held)
+        return {"held": held, "num_batches": self._num_batches, **position}
+
+    def batches_trained(self) -> int:
+        """Batches trained in the epoch that just ended."""
+        if self._ran_out:
+            return self._begun
+        limit = self.steps_per_epoch or self._num_batches
+        trained = int(self._begun + self.steps_per_execution)
+        return min(trained, limit) if limit else trained
+
+    @contextlib.contextmanager
+    def catch_stop_iteration(self) -> Iterator[None]:
+        self._ran_out = True
+        with super().catch_stop_iteration():
+            yield
+            self._ran_out = False
+
+    def _drawn(self) -> int:
+        """Batches of the live iterator that were trained, between two batches."""
+        return int(self._steps_seen - self.steps_per_execution)
+
+    def _more_to_come(self) -> bool:
+        """Whether the live iterator is sure to have another batch."""
+        length = self.data_adapter.num_batches
+        return length is not None and self._drawn() < length
+
+    def _get_iterator(self) -> Any:
+        position, self._position = self._position, None
+        if position is None:
+            if self._armed:
+                self.data_adapter.prepare()
+            return self.data_adapter.made(super()._get_iterator())
+        # The uninterrupted run made this iterator earlier: leave no trace of it now.
+        with kept_random_state(self._attempt.backend):
+            self.data_adapter.seek(position)
+            self.data_adapter.prepare()
+            return iter(self.data_adapter.made(super()._get_iterator()))
+
+    def _enumerate_iterator(self) -> Iterator[Any]:
+        batches = super()._enumerate_iterator()
+        if not self._armed:
+            yield from batches
+            return
+        resume, self._resume = self._resume, None
+        position, first = resume or ({}, 0)
+        if position.get("held"):
+            self._position, self._current_iterator = position, None
+        for begin, end, iterator in batches:
+            if begin < first:
+                continue
+            if resume is not None:
+                if position["held"]:
+                    self._steps_seen = position["drawn"] + self.steps_per_execution
+                resume = None
+                if first:
+                    self._attempt.restore_in_epoch()
+            elif begin:
+                self.data_adapter.trained(self._drawn())
+                self._attempt.between_batches(begin, certain=self._more_to_come())
+            self._begun = begin
+            yield begin, end, iterator
+
+
+class ValidationIterator(Base):  # type: ignore[misc, valid-type]
+    """The validation input of one ``fit``.
+
+    Every evaluation begins a new iterator, and no snapshot is taken within one: only
+    what outlasts iterators has a position.
+    """
+
+    def __init__(self, attempt: Attempt, **arguments: Any) -> None:
+        kept = {k: v for k, v in arguments.items() if k not in _DATA}
+        saved = attempt.saved("validation_data")
+        settings = attempt.settings("validation_data")
+        with contextlib.ExitStack() as around:
+            if attempt.iterator is not None:
+                # What is drawn for training meanwhile would be drawn twice.
+                around.enter_context(attempt.iterator.data_adapter.paused())
+            if saved:  # the uninterrupted run made this in an earlier epoch
+                around.enter_context(kept_random_state(attempt.backend))
+            super().__init__(x=adapter_for(arguments, settings, saved), **kept)
+            if saved:
+                self.data_adapter.resume(saved)
+
+    def position(self) -> JSON:
+        position: JSON = self.data_adapter.position(0, held=False)
+        return position
+
+    def _get_iterator(self) -> Any:
+        return self.data_adapter.made(super()._get_iterator())

@@ -1,0 +1,182 @@
+"""Sources of data: tf.data pipelines."""
+
+from typing import Any
+
+import numpy as np
+
+from .parts import CLASSES, SAMPLES, Case, compiled, noisy, rows
+from .registry import source
+
+
+def sliced() -> Any:
+    """Rows of 64 and their classes, one by one."""
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(rows())
+
+
+def case(dataset: Any, **settings: Any) -> Case:
+    defaults = {"epochs": 3, "verbose": 0}
+    return Case(compiled(noisy((64,))), (dataset,), defaults | settings)
+
+
+def validation() -> Any:
+    """Reshuffled before each evaluation; its size makes metrics depend on the order."""
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices(rows(20, seed=1))
+    return data.shuffle(20).batch(6).take(2)
+
+
+@source()
+def tf_data_shuffled() -> Case:
+    """No seed in the pipeline; validation is reshuffled, classes are weighted."""
+    dataset = sliced().shuffle(SAMPLES).batch(8).prefetch(2)
+    weights = {0: 1.0, 1: 2.0, 2: 0.5}
+    return case(dataset, validation_data=validation(), class_weight=weights)
+
+
+@source("train_batch_end@1:1", "train_batch_end@1:4", "epoch_begin@2")
+def tf_data_shuffled_twice_with_a_seed() -> Case:
+    """Two shuffles, one of them drawn lazily; one order for all epochs below."""
+    dataset = sliced().shuffle(20, seed=1, reshuffle_each_iteration=False)
+    return case(dataset.shuffle(10, seed=3).shuffle(4).batch(8))
+
+
+@source("train_batch_end@0:2", "train_batch_end@1:1", "train_batch_end@1:3")
+def tf_data_repeated_with_steps() -> Case:
+    """Five steps of seven batches: an iterator goes on over epochs."""
+    dataset = sliced().shuffle(30).repeat().batch(8)
+    return case(dataset, steps_per_epoch=5, validation_data=validation())
+
+
+@source()
+def tf_data_of_unknown_length() -> Case:
+    """Filtered, cached in memory, shuffled above and below the cache, concatenated."""
+    few = sliced().shuffle(12).filter(lambda x, y: y > 0)
+    dataset = few.cache().shuffle(9).concatenate(sliced().shuffle(7).take(10))
+    return case(dataset.batch(8))
+
+
+@source()
+def tf_data_from_files() -> Case:
+    """TFRecord files in random order, interleaved, each shuffled; parallel maps."""
+    import tensorflow as tf
+
+    x, y = rows()
+    for shard in range(3):
+        with tf.io.TFRecordWriter(f"../shard-{shard}.tfrecord") as writer:
+            for i in range(shard, SAMPLES, 3):
+                writer.write(x[i].tobytes() + np.int64(y[i]).tobytes())
+
+    def parsed(record: Any) -> Any:
+        row = tf.io.decode_raw(tf.strings.substr(record, 0, 256), tf.float32)
+        label = tf.io.decode_raw(tf.strings.substr(record, 256, 8), tf.int64)
+        return tf.ensure_shape(row, [64]), tf.ensure_shape(label, [1])[0]
+
+    files = tf.data.Dataset.list_files("../shard-*.tfrecord")
+    records = files.interleave(
+        lambda file: tf.data.TFRecordDataset(file).shuffle(5, seed=9),
+        cycle_length=2,
+        num_parallel_calls=2,
+    )
+    dataset = records.map(parsed, num_parallel_calls=tf.data.AUTOTUNE).shuffle(16)
+    return case(dataset.batch(8).prefetch(tf.data.AUTOTUNE))
+
+
+@source()
+def tf_data_random_map() -> Case:
+    """Stateful random operations have no state to save: drawn again."""
+    import tensorflow as tf
+
+    dataset = sliced().shuffle(SAMPLES).batch(8)
+    return case(dataset.map(lambda x, y: (x + tf.random.normal(tf.shape(x)), y)))
+
+
+@source()
+def tf_data_from_python() -> Case:
+    """A generator with random numbers of its own, and a Python function in a map."""
+    import tensorflow as tf
+
+    x, y = rows()
+
+    def given() -> Any:
+        order = np.random.RandomState(7).permutation(SAMPLES)
+        for i in order:
+            yield x[i], y[i]
+
+    signature = (tf.TensorSpec((64,), tf.float32), tf.TensorSpec((), tf.int64))
+    dataset = tf.data.Dataset.from_generator(given, output_signature=signature)
+
+    def doubled(row: Any) -> Any:
+        (row,) = tf.numpy_function(lambda a: a * np.float32(2), [row], [tf.float32])
+        return tf.ensure_shape(row, [64])
+
+    dataset = dataset.shuffle(20).map(lambda row, label: (doubled(row), label))
+    return case(dataset.repeat().batch(8), steps_per_epoch=6)
+
+
+@source()
+def tf_data_cached_on_disk() -> Case:
+    """A cache in a file, a snapshot, and a variable that is only read."""
+    import tensorflow as tf
+
+    scale = tf.Variable(2.0)
+    dataset = sliced().map(lambda x, y: (x * scale, y)).snapshot("../snapshot")
+    dataset = dataset.cache("../cached").shuffle(20)
+    return case(dataset.batch(8).prefetch(1))
+
+
+@source("train_batch_end@1:2", "train_batch_end@1:5", backends=("tensorflow", "jax"))
+def tf_data_several_steps_per_execution() -> Case:
+    """Sampled from two datasets; a stateless random map; three steps at once."""
+    import tensorflow as tf
+
+    both = [sliced().shuffle(30), sliced().shuffle(30, seed=2)]
+    dataset = tf.data.Dataset.sample_from_datasets(both, [0.7, 0.3])
+    dataset = dataset.enumerate().map(
+        lambda i, row: (row[0] + tf.random.stateless_normal([64], [i, 1]), row[1])
+    )
+    made = case(dataset.batch(8).take(8))
+    made.model = compiled(noisy((64,)), steps_per_execution=3)
+    return made
+
+
+@source(backends=("tensorflow", "jax"))
+def tf_data_sparse() -> Case:
+    """Sparse rows."""
+    import keras
+    import tensorflow as tf
+
+    def sparse(x: Any, y: Any) -> Any:
+        return tf.sparse.from_dense(tf.where(x > 0.8, x, 0.0)), y
+
+    model = keras.Sequential(
+        [keras.Input((64,), sparse=True), keras.layers.Dense(CLASSES)]
+    )
+    dataset = sliced().shuffle(SAMPLES).batch(8).map(sparse)
+    made = case(dataset)
+    made.model = compiled(model)
+    return made
+
+
+@source(backends=("tensorflow",))
+def tf_data_ragged() -> Case:
+    """Ragged rows of numbers, embedded."""
+    import keras
+    import tensorflow as tf
+
+    lengths = np.random.RandomState(0).randint(1, 9, SAMPLES)
+    x = tf.RaggedTensor.from_row_lengths(np.arange(lengths.sum()) % 20, lengths)
+    y = rows()[1]
+    model = keras.Sequential(
+        [
+            keras.layers.Embedding(20, 8),
+            keras.layers.Lambda(lambda rows: tf.reduce_mean(rows, axis=1)),
+            keras.layers.Dropout(0.2),
+            keras.layers.Dense(CLASSES),
+        ]
+    )
+    made = case(tf.data.Dataset.from_tensor_slices((x, y)).shuffle(30).batch(8))
+    made.model = compiled(model)
+    return made

@@ -1,0 +1,70 @@
+"""Every source of data: left alone ``model.fit``; killed, the same all the same."""
+
+import keras
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from .conftest import Expected, MakeRun
+from .harness import assert_same
+from .scenarios import SCENARIOS
+from .test_schedules import EXAMPLES, batches, interrupt, others, save_freqs, steady
+
+pytestmark = pytest.mark.sources
+
+
+def test_uninterrupted_run_is_model_fit(
+    source: str, run_of: MakeRun, uninterrupted: Expected
+):
+    """Following the data changes no byte of what training leaves."""
+    run = run_of(source, options={"save_freq": SCENARIOS[source].save_freq})
+    assert_same(uninterrupted(source), run().record)
+
+
+def test_killed_run_ends_as_the_uninterrupted_one(
+    source: str, run_of: MakeRun, uninterrupted: Expected
+):
+    """SIGKILL, twice in one epoch and between two: every sample in the same order."""
+    known = SCENARIOS[source]
+    run = run_of(source, options={"save_freq": known.save_freq})
+    for kill in known.kills:
+        assert run(kill).killed, f"{kill} was never reached"
+    assert run.committed(), "killed before the first checkpoint: nothing was resumed"
+    assert_same(uninterrupted(source), run().record)
+
+
+def test_resumed_at_an_epochs_end(
+    source: str, run_of: MakeRun, uninterrupted: Expected
+):
+    """The order of later epochs is that of the uninterrupted run, too."""
+    run = run_of(source, options={"save_freq": "epoch"})
+    assert run("train_batch_end@1:1").killed
+    assert_same(uninterrupted(source), run().record)
+
+
+SOURCES = [
+    scenario.name
+    for scenario in SCENARIOS.values()
+    if scenario.source and keras.backend.backend() in scenario.backends
+]
+schedules = {
+    "name": st.sampled_from(SOURCES),
+    "kills": st.lists(st.one_of(batches, batches, others), min_size=1, max_size=4),
+    "save_freq": save_freqs,
+}
+
+
+@pytest.mark.timeout(1500)
+@settings(steady, max_examples=8)
+@given(**schedules)
+def test_any_schedule(run_of: MakeRun, uninterrupted: Expected, **schedule):
+    """1 to 4 kills at random batches, any policy: the uninterrupted run's bytes."""
+    interrupt(run_of, uninterrupted, schedule)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@settings(steady, max_examples=EXAMPLES)
+@given(**schedules)
+def test_many_schedules(run_of: MakeRun, uninterrupted: Expected, **schedule):
+    interrupt(run_of, uninterrupted, schedule)

@@ -1,0 +1,27 @@
+"""Unseeded runs on other sources than arrays: rolled back, each ends as it did."""
+
+import pytest
+
+from .conftest import MakeRun
+from .harness import ANY, assert_same
+
+pytestmark = pytest.mark.sources
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("tf_data_shuffled", [9, 18]),
+        ("tf_data_repeated_with_steps", [7]),
+        ("tf_data_of_unknown_length", [6]),
+    ],
+)
+def test_rolled_back_run_ends_as_it_did(name: str, steps: list[int], run_of: MakeRun):
+    """Shuffles without a seed are given one, and it comes out of the checkpoint."""
+    run = run_of(name, options={"save_freq": 1, "keep": 100})
+    first = run(seed=ANY)
+    for step in reversed(steps):
+        run.options["resume"] = step
+        again = run(seed=ANY)
+        assert again.trained
+        assert_same(first.record, again.record, f"after step {step}")

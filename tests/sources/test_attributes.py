@@ -1,0 +1,389 @@
+"""What changed on the user's datasets: kept, put back, or named; at a bounded cost."""
+
+import collections
+import itertools
+import random
+import threading
+import weakref
+from typing import ClassVar
+
+import keras
+import numpy as np
+import pytest
+
+from resilient.data.attributes import kinds, seen
+from resilient.data.attributes.changes import DataAttributes
+from resilient.data.batches import checksum
+from resilient.encoding.json_values import decode, encode
+from resilient.errors import NotExactWarning, NotSupportedError
+
+pytestmark = pytest.mark.sources
+
+BIG = kinds.WHOLE_BYTES // 8 + 1  # elements of the smallest large array
+
+
+class Inner:
+    """A plain object that a dataset refers to."""
+
+    def __init__(self):
+        self.count = 0
+        self.rng = np.random.default_rng(3)
+
+
+class Data(keras.utils.PyDataset):
+    """Attributes of every kind."""
+
+    shared: ClassVar[list[int]] = []
+
+    def __init__(self, **attributes):
+        super().__init__()
+        vars(self).update(attributes)
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return np.zeros((2, 3)), np.zeros((2, 1))
+
+
+class Module:
+    """A transform with a way to give its state."""
+
+    def __init__(self):
+        self.seen = 0
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+
+def through_json(value):
+    """What a checkpoint does to a captured value."""
+    arrays = {}
+    data = encode(value, arrays, "data")
+    return decode(data, {name: array.copy() for name, array in arrays.items()})
+
+
+def moved(make, change):
+    """The second process's object, restored to what ``change`` made of the first."""
+    first, second = make(), make()
+    attributes = DataAttributes({"x": first})
+    change(first)
+    captured = through_json(attributes.capture())
+    assert attributes.uncaptured() == []
+    DataAttributes({"x": second}).restore(captured)
+    return first, second, captured
+
+
+def test_only_what_changed_is_kept():
+    first, second, captured = moved(
+        lambda: Data(a=1, b=[1, 2], c=np.arange(3)), lambda d: d.b.append(3)
+    )
+    assert list(captured["changes"]) == ["x.b"]
+    assert second.b == first.b == [1, 2, 3]
+
+
+def test_nothing_changed():
+    data = Data(a=1, b=[1], c=np.arange(BIG), d=Inner(), e=threading.Lock())
+    assert DataAttributes({"x": data}).capture() == {}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: random.Random(1),
+        lambda: np.random.default_rng(1),
+        lambda: np.random.RandomState(1),
+    ],
+)
+def test_random_generators_go_on(make):
+    """In place: someone else may draw from the same one."""
+
+    def draw(generator):
+        return [generator.random() for _ in range(3)]
+
+    first, second = Data(rng=make()), Data(rng=make())
+    other = second.rng
+    attributes = DataAttributes({"x": first})
+    draw(first.rng)
+    captured = through_json(attributes.capture())
+    later = DataAttributes({"x": second})
+    later.restore(captured)
+    assert other is second.rng
+    expected = draw(first.rng)
+    assert draw(second.rng) == expected
+    later.restore(captured)  # twice, after more was drawn
+    assert draw(second.rng) == expected
+
+
+def test_nested_objects_lists_and_new_attributes():
+    def change(data):
+        data.inner.count = 5
+        data.inner.rng.random()
+        data.many[1].count = 7
+        data.new = {"best": np.float32(0.5)}
+        data.made = Inner()
+        data.made.count = 9
+        del data.gone
+
+    first, second, _ = moved(
+        lambda: Data(
+            inner=Inner(), many=[Inner(), Inner(), threading.Lock()], made=None, gone=1
+        ),
+        change,
+    )
+    assert second.inner.count == 5
+    assert second.inner.rng.random() == first.inner.rng.random()
+    assert [item.count for item in second.many[:2]] == [0, 7]
+    assert second.new == first.new
+    assert type(second.made) is Inner
+    assert second.made.count == 9
+    assert not hasattr(second, "gone")
+
+
+def test_what_only_this_process_changed_is_undone():
+    make = lambda: Data(a=1, order=[3, 1, 2], inner=Inner())  # noqa: E731
+    first, second = make(), make()
+    captured = through_json(DataAttributes({"x": first}).capture())
+    attributes = DataAttributes({"x": second})
+    second.a, second.new, second.inner.count = 2, 3, 4
+    second.order.sort()
+    attributes.restore(captured)
+    assert (second.a, second.order, second.inner.count) == (1, [3, 1, 2], 0)
+    assert not hasattr(second, "new")
+
+
+def test_class_attributes_that_change_in_place():
+    class Own(Data):
+        shared: ClassVar[list[int]] = []
+
+    data = Own()
+    attributes = DataAttributes({"x": data})
+    Own.shared.append(4)
+    captured = through_json(attributes.capture())
+    Own.shared.clear()
+    attributes.restore(captured)
+    assert Own.shared == [4]
+
+
+def test_state_dict_is_used_where_there_is_one():
+    def change(data):
+        data.transform.seen = 3
+
+    _, second, captured = moved(lambda: Data(transform=Module()), change)
+    assert captured["changes"]["x.transform"]["kind"] == "state_dict"
+    assert second.transform.seen == 3
+
+    first, other = Module(), Module()
+    attributes = DataAttributes({"x": first})
+    first.seen = 8
+    captured = through_json(attributes.capture())
+    DataAttributes({"x": other}).restore(captured)
+    assert other.seen == 8
+
+
+def test_state_dict_that_cannot_be_kept_is_refused():
+    class Odd(Module):
+        def state_dict(self):
+            return {"lock": threading.Lock()}
+
+    attributes = DataAttributes({"x": Odd()})
+    with pytest.raises(NotSupportedError, match=r"state_dict\(\) of .*Odd"):
+        attributes.capture()
+
+
+def test_keras_augmentation_keeps_its_seed():
+    """Layers in a dataset draw from their own seed generators."""
+
+    def make():
+        return Data(noise=keras.layers.GaussianNoise(0.5, seed=1))
+
+    x = np.zeros((2, 4), "float32")
+    first, second, _ = moved(make, lambda d: d.noise(x, training=True))
+    expected, actual = (d.noise(x, training=True) for d in (first, second))
+    assert checksum(expected) == checksum(actual)
+
+
+def test_tensors_of_every_library():
+    torch = pytest.importorskip("torch")
+
+    def make():
+        return Data(
+            order=torch.arange(5),
+            generator=torch.Generator().manual_seed(2),
+            several=[torch.zeros(2), torch.zeros(3)],
+            own=keras.ops.arange(3),
+        )
+
+    def change(data):
+        torch.randperm(5, generator=data.generator, out=data.order)
+        data.several[1] += 1
+        data.own = data.own + 1
+
+    first, second, _ = moved(make, change)
+    assert second.order.tolist() == first.order.tolist()
+    assert second.several[1].tolist() == [1, 1, 1]
+    assert checksum(second.own) == checksum(first.own)
+    assert (
+        torch.rand(1, generator=second.generator).item()
+        == torch.rand(1, generator=first.generator).item()
+    )
+
+
+def test_torch_datasets_and_samplers_are_looked_into():
+    torch = pytest.importorskip("torch")
+
+    class Own(torch.utils.data.Dataset):
+        def __init__(self):
+            self.order = np.arange(4)
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return self.order[index]
+
+    def make():
+        return torch.utils.data.Subset(Own(), [0, 1])
+
+    _, second, captured = moved(make, lambda d: d.dataset.order.__setitem__(0, 9))
+    assert list(captured["changes"]) == ["x.dataset.order"]
+    assert second.dataset.order.tolist() == [9, 1, 2, 3]
+
+
+def test_configuration_is_neither_kept_nor_named(tmp_path):
+    """Handles that are opened when first needed, too."""
+    memory_map = np.memmap(tmp_path / "map", np.float32, "w+", shape=(4,))
+    h5py = pytest.importorskip("h5py")
+    pandas = pytest.importorskip("pandas")
+    file = h5py.File(tmp_path / "file.h5", "w")
+    file["data"] = np.arange(3)
+
+    file_of_text = (tmp_path / "text").open("w")
+    data = Data(
+        file=None,
+        opened=file_of_text,
+        lock=threading.Lock(),
+        transform=lambda x: x,
+        sparse=memory_map,
+        table=pandas.DataFrame({"a": [1, 2]}),
+        stored=file["data"],
+        own=weakref.ref(file),
+    )
+    attributes = DataAttributes({"x": data})
+    data.file = file
+    assert attributes.capture() == {}
+    assert attributes.uncaptured() == []
+    captured = through_json(attributes.capture())
+    attributes.restore(captured)
+    assert data.file is file
+    file.close()
+    data.opened.close()
+
+
+def test_what_cannot_be_kept_is_named():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"a": range(5)})
+    data = Data(table=table, cache={}, numbers=itertools.count())
+    attributes = DataAttributes({"x": data})
+    data.table = table.sample(frac=1, random_state=1)
+    data.cache = {i: (np.zeros(2), np.zeros(1)) for i in range(kinds.LEAVES)}
+    captured = through_json(attributes.capture())
+    assert [name.split()[0] for name in attributes.uncaptured()] == [
+        "Data.table",
+        "Data.cache",
+        "Data.numbers",
+    ]
+    other = Data(table=table, cache={}, numbers=itertools.count())
+    with pytest.warns(NotExactWarning, match=r"Data\.cache"):
+        DataAttributes({"x": other}).restore(captured)
+
+
+def test_small_caches_are_kept():
+    def change(data):
+        data.cache[3] = (np.ones(2), np.zeros(1))
+
+    _, second, _ = moved(lambda: Data(cache={}), change)
+    np.testing.assert_array_equal(second.cache[3][0], np.ones(2))
+
+
+def test_large_arrays_are_never_read_whole_unless_they_changed(monkeypatch):
+    """The cost is told in bytes, not in seconds."""
+    read = []
+    plain = kinds.as_bytes
+    monkeypatch.setattr(
+        kinds,
+        "as_bytes",
+        lambda array: read.append(array.nbytes) or plain(array),
+    )
+    monkeypatch.setattr(seen, "keep", None)  # nothing is kept
+    data = Data(x=np.zeros(4 * BIG), parts=[np.zeros(BIG), np.zeros(BIG)], y=[0.5] * 99)
+    attributes = DataAttributes({"x": data})
+    for _ in range(3):
+        assert attributes.capture() == {}
+    assert sum(read) < 4 * 4 * 8 * kinds.SAMPLED
+
+
+def test_large_array_shuffled_in_place_is_kept():
+    def change(data):
+        np.random.RandomState(1).shuffle(data.order)
+
+    first, second, _ = moved(lambda: Data(order=np.arange(BIG)), change)
+    np.testing.assert_array_equal(first.order, second.order)
+
+
+def test_larger_array_shuffled_in_place_is_named(monkeypatch):
+    monkeypatch.setattr(seen, "KEPT_BYTES", 2**20)
+    data = Data(order=np.arange(BIG))
+    attributes = DataAttributes({"x": data})
+    np.random.RandomState(1).shuffle(data.order)
+    assert attributes.capture() == {"lost": ["Data.order (numpy.ndarray)"]}
+
+
+def test_long_list_that_was_shuffled_is_kept_as_its_order():
+    names = [f"image-{i}.png" for i in range(2 * kinds.LEAVES)]
+
+    def change(data):
+        random.Random(1).shuffle(data.names)
+
+    first, second, captured = moved(lambda: Data(names=list(names)), change)
+    assert captured["changes"]["x.names"]["kind"] == "order"
+    assert second.names == first.names
+
+
+def test_containers_that_json_does_not_know():
+    def change(data):
+        data.queue.append(3)
+        data.counts["a"] += 1
+
+    _, second, _ = moved(
+        lambda: Data(queue=collections.deque([1, 2], 2), counts=collections.Counter()),
+        change,
+    )
+    assert second.queue == collections.deque([2, 3], 2)
+    assert second.counts == {"a": 1}
+
+
+def test_aliases_come_and_go():
+    """Two attributes that are one object, and one that takes another's."""
+
+    def change(data):
+        data.a = data.b
+        data.b.append(5)
+
+    _, second, _ = moved(lambda: Data(a=[1], b=[2]), change)
+    assert second.a == [2, 5]
+    assert second.a is second.b
+
+
+def test_new_objects_that_are_shared_stay_shared():
+    """Two attributes that draw from one new generator."""
+
+    def change(data):
+        data.rng = data.inner.rng = np.random.default_rng(7)
+
+    first, second, _ = moved(lambda: Data(rng=None, inner=Inner()), change)
+    assert second.rng is second.inner.rng
+    assert second.rng.random() == first.rng.random()

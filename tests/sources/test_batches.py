@@ -1,0 +1,90 @@
+"""Batches come apart and together again, whatever library their arrays are of."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import scipy.sparse
+import tensorflow as tf
+import torch
+
+from resilient import NotSupportedError
+from resilient.data.batches import checksum, pack, unpack
+from resilient.encoding.json_values import decode, encode
+
+pytestmark = pytest.mark.sources
+
+X = np.arange(6, dtype="float32").reshape(2, 3)
+COMPOSITE = [
+    tf.sparse.from_dense(X),
+    tf.RaggedTensor.from_nested_row_splits([1.0, 2.0, 3.0], [[0, 2], [0, 1, 3]]),
+    scipy.sparse.csr_matrix(X),
+]
+PLAIN = [
+    X,
+    X.astype("bool"),
+    np.array([1, 2], "int64"),
+    np.zeros((0, 3)),
+    tf.constant(X),
+    tf.constant(["one", "two"]),
+    torch.from_numpy(X),
+    torch.ones(3, dtype=torch.bfloat16),
+    keras.ops.convert_to_tensor(X),
+]
+
+
+def stored(batch):
+    """The batch after a way through a checkpoint."""
+    arrays = {}
+    data = json.loads(json.dumps(encode(pack(batch), arrays, "data")))
+    return unpack(decode(data, {k: v.copy() for k, v in arrays.items()}))
+
+
+@pytest.mark.parametrize(
+    "leaf", PLAIN + COMPOSITE, ids=lambda leaf: type(leaf).__name__
+)
+def test_every_kind_of_array_survives(leaf):
+    again = stored((leaf, {"y": leaf}))
+    assert checksum(again) == checksum((leaf, {"y": leaf}))
+    assert type(again) is tuple
+    assert type(again[0]).__name__ == type(leaf).__name__
+    if hasattr(leaf, "dtype"):
+        assert again[0].dtype == leaf.dtype
+
+
+def test_structures_none_and_numbers_survive():
+    batch = ({"a": [X, None], "b": (X,)}, 3, 2.5, True, None)
+    again = stored(batch)
+    assert checksum(again) == checksum(batch)
+    assert again[1:] == batch[1:]
+    assert type(again[0]["a"]) is list
+    assert again[0]["a"][1] is None
+
+
+OTHERS = [
+    (X + 1,),
+    (X.astype("float64"),),
+    (X.reshape(3, 2),),
+    (X.T,),
+    (X, X),
+    (torch.from_numpy(X),),
+]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_batch_has_another_checksum(other):
+    assert checksum(other) != checksum((X,))
+
+
+def test_a_checksum_does_not_depend_on_memory_layout():
+    assert checksum((np.asfortranarray(X),)) == checksum((X,))
+    assert checksum((np.array(["a", "b"], object),)) == checksum(
+        (np.array(["a", "b"], object),)
+    )
+
+
+def test_what_is_no_array_is_refused_by_name():
+    with pytest.raises(NotSupportedError, match="no array") as found:
+        pack((X, object()))
+    assert "Received: builtins.object" in str(found.value)

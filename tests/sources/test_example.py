@@ -1,0 +1,31 @@
+"""The example of a shuffled pipeline shows what it promises."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.sources
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "shuffled_tf_data.py"
+
+
+@pytest.mark.timeout(600)
+def test_each_sample_once_per_epoch_in_the_uninterrupted_order(child_environment):
+    """Its own verdict, line by line, in fresh processes that are really killed."""
+    done = subprocess.run(
+        [sys.executable, EXAMPLE],
+        env=child_environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "Resumed at step 50 (epoch 2, batch 14)" in done.stdout
+    told = [line for line in done.stdout.splitlines() if "each of" in line]
+    assert len(told) == 3
+    for line in told:
+        assert "each of 1797 once: yes" in line
+        assert line.endswith("order of the run left alone: yes")

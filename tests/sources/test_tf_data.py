@@ -1,0 +1,301 @@
+"""tf.data pipelines: what cannot be exact is refused or said, and what is, is."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+
+import resilient
+from resilient import DataNotResumableError, NotExactWarning
+
+# Torch has to be imported before TensorFlow.
+if keras.backend.backend() == "torch":
+    import torch  # noqa: F401
+
+tf = pytest.importorskip("tensorflow")
+
+from resilient.backends import get_backend  # noqa: E402
+from resilient.data.source import Settings  # noqa: E402
+from resilient.data.tf_data import pipeline  # noqa: E402
+from resilient.data.tf_data.graph import PipelineGraph  # noqa: E402
+from resilient.data.tf_data.pipeline import LargeStateWarning, Pipeline  # noqa: E402
+from resilient.data.tf_data.seed_counts import SeedCount  # noqa: E402
+
+pytestmark = [
+    pytest.mark.sources,
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
+    pytest.mark.filterwarnings("ignore:Seed .* from outer graph"),
+    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed"),
+    pytest.mark.filterwarnings("ignore:Your input ran out of data"),
+]
+
+TENSORFLOW = keras.backend.backend() == "tensorflow"
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Recording(keras.callbacks.Callback):
+    """Keeps losses of batches; raises at one."""
+
+    def __init__(self, stop_at=None):
+        super().__init__()
+        self.losses, self._stop_at = [], stop_at
+
+    def state_dict(self):
+        return {"losses": list(self.losses)}
+
+    def load_state_dict(self, state):
+        self.losses = list(state["losses"])
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses.append(float(logs["loss"]))
+        if len(self.losses) == self._stop_at:
+            raise Interrupted
+
+
+@pytest.fixture(autouse=True)
+def _no_global_seed():
+    """Pipelines draw their seeds from nowhere; afterwards as before."""
+    tf.random.set_seed(None)
+    yield
+    tf.random.set_seed(None)
+
+
+def rows(scale=1.0):
+    random = np.random.RandomState(0)
+    x = random.rand(40, 4).astype("float32") * np.float32(scale)
+    return tf.data.Dataset.from_tensor_slices((x, x.sum(axis=1, keepdims=True)))
+
+
+def fit(dataset, directory, stop_at=None, **options):
+    """The loss after each batch; the weights are the same in each run."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.set_weights([np.full((4, 1), 0.3, "float32"), np.ones(1, "float32")])
+    settings = {"jit_compile": False} if TENSORFLOW else {}
+    model.compile(keras.optimizers.SGD(0.05), "mse", **settings)
+    recording = Recording(stop_at)
+    arguments = {"epochs": 3, "verbose": 0, "callbacks": [recording]}
+    if directory is None:
+        model.fit(dataset, **arguments)
+    else:
+        arguments |= {"checkpoint_dir": directory, "save_freq": 1, "keep": 100}
+        with contextlib.suppress(Interrupted):
+            resilient.fit(model, dataset, **arguments, **options)
+    return recording.losses
+
+
+def settings(**given):
+    return Settings(backend=get_backend(keras.backend.backend()), **given)
+
+
+def drawn(dataset):
+    return [np.asarray(batch).tolist() for batch in dataset]
+
+
+def test_seed_of_an_unseeded_shuffle_comes_out_of_the_checkpoint(tmp_path):
+    """A run that is rolled back, in mid-epoch and between two, ends as it did."""
+
+    def unseeded():
+        return rows().shuffle(40).batch(8)
+
+    first = fit(unseeded(), tmp_path)
+    assert first != fit(unseeded(), None)
+    for step in (12, 10, 3):
+        assert fit(unseeded(), tmp_path, resume=step) == first
+
+
+def test_seeded_pipeline_is_left_as_it_is():
+    """It is iterated itself, not a copy of it: nothing can be slower."""
+    dataset = rows().shuffle(40, seed=1).batch(8)
+    assert Pipeline(dataset, settings(), None).dataset is dataset
+
+
+def test_second_fit_on_one_dataset_goes_on_with_its_order(tmp_path):
+    """As in Keras; also where the first run was over when the script began."""
+
+    def twice(first, second):
+        dataset = rows().shuffle(40, seed=1).batch(8)
+        return [fit(dataset, first), fit(dataset, second)]
+
+    expected = twice(None, None)
+    assert expected[0] != expected[1]
+    assert twice(tmp_path / "a", tmp_path / "b")[0] == expected[0]
+    assert twice(tmp_path / "c", tmp_path / "d") == expected
+    assert twice(tmp_path / "c", tmp_path / "e")[1] == expected[1]
+
+
+def test_looking_at_a_pipeline_draws_nothing_from_it():
+    dataset = rows().map(lambda x, y: x).shuffle(40, seed=1).shuffle(9, seed=2)
+    expected = drawn(dataset), drawn(dataset)
+    again = rows().map(lambda x, y: x).shuffle(40, seed=1).shuffle(9, seed=2)
+    pipeline = Pipeline(again, settings(), None)
+    first = drawn(again)
+    pipeline.position(None)
+    assert (first, drawn(again)) == expected
+
+
+def test_rewritten_pipeline_gives_the_same_order():
+    """Shuffles inside functions, whose generators are hidden, too."""
+
+    def nested():
+        outer = tf.data.Dataset.range(3).shuffle(3, seed=4)
+        return outer.interleave(
+            lambda i: tf.data.Dataset.range(10).shuffle(5, seed=3).map(lambda x: x + i)
+        )
+
+    plain = nested()
+    pipeline = Pipeline(nested(), settings(), None)
+    assert pipeline.dataset is not plain
+    for _ in range(3):
+        assert drawn(pipeline.dataset) == drawn(plain)
+    assert not pipeline.replayed
+
+
+def test_counts_of_a_shuffle_are_read_and_set():
+    shuffled = tf.data.Dataset.range(20).shuffle(20, seed=1)
+    orders = [drawn(shuffled) for _ in range(4)]
+    again = tf.data.Dataset.range(20).shuffle(20, seed=1)
+    count = SeedCount(again)
+    start = count.get()
+    assert [drawn(again) for _ in range(2)] == orders[:2]
+    after_two = count.get()
+    drawn(again)
+    count.set(after_two)
+    assert drawn(again) == orders[2]
+    count.set(start)
+    assert drawn(again) == orders[0]
+
+
+def test_data_replay_keeps_no_state(tmp_path):
+    """Nothing but numbers is in the position, and the run is as exact."""
+
+    def shuffled():
+        return rows().shuffle(40).batch(8)
+
+    pipeline = Pipeline(shuffled(), settings(mode="replay"), None)
+    assert "state" not in pipeline.position(pipeline.begin())
+    assert "state" in (plain := Pipeline(shuffled(), settings(), None)).position(
+        plain.begin()
+    )
+    first = fit(shuffled(), tmp_path, data="replay")
+    for step in (10, 8):
+        assert fit(shuffled(), tmp_path, resume=step, data="replay") == first
+
+
+def test_how_to_get_back_may_change_between_attempts(tmp_path):
+    """From a saved state into a run that replays, and the other way round."""
+
+    def shuffled():
+        return rows().shuffle(40, seed=1).batch(8)
+
+    expected = fit(shuffled(), None)
+    fit(shuffled(), tmp_path, stop_at=3)
+    fit(shuffled(), tmp_path, stop_at=8, data="replay")
+    fit(shuffled(), tmp_path, stop_at=9)
+    assert fit(shuffled(), tmp_path, data="replay") == expected
+
+
+def test_changed_data_is_refused_after_a_replay(tmp_path):
+    """The last batch is drawn again, and is another one: unless that is accepted."""
+    fit(rows().shuffle(40, seed=1).batch(8), tmp_path, stop_at=8, data="replay")
+    changed = rows(2.0).shuffle(40, seed=1).batch(8)
+    with pytest.raises(DataNotResumableError, match="another batch"):
+        fit(changed, tmp_path, data="replay")
+
+
+def test_changed_data_is_accepted_with_warn(tmp_path):
+    def python(scale):
+        dataset = rows().batch(8)
+        return dataset.map(
+            lambda x, y: (
+                tf.ensure_shape(
+                    tf.numpy_function(lambda a: a * scale, [x], tf.float32), [8, 4]
+                ),
+                y,
+            )
+        )
+
+    fit(python(np.float32(1)), tmp_path, stop_at=8)
+    with pytest.raises(DataNotResumableError, match="another batch"):
+        fit(python(np.float32(2)), tmp_path)
+    with pytest.warns(NotExactWarning, match="came back different"):
+        losses = fit(python(np.float32(2)), tmp_path, data="warn")
+    assert len(losses) == 15
+
+
+def test_unseeded_random_operations_are_named_and_refused(tmp_path):
+    """Their state is in no iterator, and no seed is known."""
+
+    def random():
+        return rows().batch(8).map(lambda x, y: (x + tf.random.normal([4]), y))
+
+    with pytest.warns(NotExactWarning, match="RandomStandardNormal") as warned:
+        fit(random(), tmp_path, stop_at=8)
+    assert len([w for w in warned if w.category is NotExactWarning]) == 1
+    with pytest.raises(DataNotResumableError, match="another batch"):
+        fit(random(), tmp_path)
+
+
+def test_unseeded_shuffle_inside_a_function_is_named(tmp_path):
+    dataset = tf.data.Dataset.range(2).flat_map(lambda i: rows().shuffle(9)).batch(8)
+    with pytest.warns(NotExactWarning, match="ShuffleDatasetV3 without a seed"):
+        fit(dataset, tmp_path, stop_at=2)
+
+
+def test_large_state_is_said_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "LARGE_STATE", 1000)
+    with pytest.warns(LargeStateWarning, match='data="replay"') as warned:
+        fit(rows().shuffle(40).batch(8), tmp_path)
+    assert len([w for w in warned if w.category is LargeStateWarning]) == 1
+
+
+def test_large_data_in_memory_is_not_copied(tmp_path, monkeypatch):
+    """Seeded shuffles are exact all the same; others are named."""
+    monkeypatch.setattr(pipeline, "LARGE_GRAPH", 0)
+
+    def seeded():
+        return rows().shuffle(40, seed=1).shuffle(3, seed=2).batch(8)
+
+    expected = fit(seeded(), None)
+    assert fit(seeded(), tmp_path) == expected
+    for step in (12, 10, 3):
+        assert fit(seeded(), tmp_path, resume=step) == expected
+    with pytest.warns(NotExactWarning, match="shuffle 1 of 1"):
+        fit(rows().shuffle(40).batch(8), tmp_path / "other")
+
+
+def test_another_pipeline_is_another_run(tmp_path):
+    fit(rows().shuffle(40, seed=1).batch(8), tmp_path, stop_at=8)
+    with pytest.raises(resilient.CheckpointMismatchError):
+        fit(rows().batch(8), tmp_path)
+
+
+def test_state_of_another_pipeline_is_refused():
+    pipeline = Pipeline(rows().shuffle(40).batch(8), settings(), None)
+    iterator = pipeline.begin()
+    next(iterator)
+    position = pipeline.position(iterator)
+    other = Pipeline(rows().map(lambda x, y: x).batch(8), settings(), None)
+    with pytest.raises(DataNotResumableError, match="the state in the checkpoint"):
+        other.seek(position, 1)
+
+
+@pytest.mark.skipif(not TENSORFLOW, reason="tf.distribute is TensorFlow's")
+def test_distributed_dataset_is_refused(tmp_path):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    distributed = strategy.experimental_distribute_dataset(rows().batch(8))
+    with pytest.raises(DataNotResumableError, match="DistributedDataset"):
+        fit(distributed, tmp_path)
+
+
+def test_graph_names_what_has_state_outside():
+    variable = tf.Variable(2.0)
+    reads = rows().map(lambda x, y: (x * variable, y))
+    assert PipelineGraph(reads).state_outside() == []
+    writes = rows().map(lambda x, y: (x * variable.assign_add(1.0), y))
+    assert "AssignAddVariableOp" in PipelineGraph(writes).state_outside()
+    python = rows().map(lambda x, y: tf.py_function(lambda a: a, [x], tf.float32))
+    assert PipelineGraph(python).state_outside() == ["EagerPyFunc"]
