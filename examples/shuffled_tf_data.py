@@ -1,0 +1,155 @@
+"""Every sample once per epoch and in one order, though the process was killed.
+
+    KERAS_BACKEND=tensorflow python examples/shuffled_tf_data.py
+
+trains on a shuffled tf.data pipeline three times: left alone; killed (SIGKILL) in the
+middle of an epoch; the killed command once more. A layer records the ids of the samples
+as they are trained. Exit status 0 if each id came once per epoch, in the same order.
+Any backend of Keras will do; TensorFlow must be installed.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from sklearn.datasets import load_digits
+
+import resilient
+
+EPOCHS, BATCH_SIZE = 3, 50
+KILLED = (1, 17)  # epoch and batch, as Keras counts them: from 0
+
+
+def pipeline() -> tf.data.Dataset:
+    """Handwritten digits with their ids; shuffled, with no seed of its own."""
+    images, labels = load_digits(return_X_y=True)
+    ids = np.arange(len(labels), dtype="float32")
+    samples = tf.data.Dataset.from_tensor_slices(((images / 16, ids), labels))
+    return samples.shuffle(len(labels)).batch(BATCH_SIZE).prefetch(tf.data.AUTOTUNE)
+
+
+class Record(keras.layers.Layer):
+    """Hands features through, and records the ids of the samples that are trained.
+
+    Args:
+        samples: How many ids there is room for.
+    """
+
+    def __init__(self, samples: int) -> None:
+        super().__init__()
+        new = {"initializer": "zeros", "trainable": False}
+        self.ids = self.add_weight(shape=(samples,), **new)
+        self.count = self.add_weight(shape=(1,), dtype="int32", **new)
+
+    def call(self, features, ids, training=False):
+        """`ids` has shape (batch,)."""
+        if training:
+            self.ids.assign(keras.ops.slice_update(self.ids, self.count, ids))
+            self.count.assign(self.count + keras.ops.shape(ids)[0])
+        return features
+
+
+def make_model(samples: int) -> keras.Model:
+    """A small classifier; its layer 2 records `samples` ids."""
+    image, number = keras.Input((64,)), keras.Input(())
+    recorded = Record(samples)(image, number)
+    hidden = keras.layers.Dense(32, activation="relu")(recorded)
+    outputs = keras.layers.Dense(10)(keras.layers.Dropout(0.2)(hidden))
+    model = keras.Model((image, number), outputs)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, jit_compile=False)
+    return model
+
+
+class KillOnce(keras.callbacks.Callback):
+    """Kills this process at `KILLED`, as a machine that is taken away would.
+
+    Args:
+        mark: A file that remembers that it happened; None never kills.
+    """
+
+    def __init__(self, mark: Path | None) -> None:
+        super().__init__()
+        self.mark = mark
+        self.epoch = -1
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Remember which epoch this is."""
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Nothing can be cleaned up."""
+        if self.mark and (self.epoch, batch) == KILLED and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(directory: Path, *, kill: bool) -> None:
+    """Train, then write down the ids in the order of training."""
+    keras.utils.set_random_seed(7)
+    data = pipeline()
+    model = make_model(EPOCHS * len(load_digits().target))
+    resilient.fit(  # was: model.fit(data, epochs=EPOCHS)
+        model,
+        data,
+        epochs=EPOCHS,
+        shuffle=False,  # or Keras warns that this is the pipeline's business
+        verbose=2,
+        callbacks=[KillOnce(directory / "killed" if kill else None)],
+        checkpoint_dir=directory / "checkpoints",
+        save_freq=5,
+    )
+    record = next(layer for layer in model.layers if isinstance(layer, Record))
+    ids = keras.ops.convert_to_numpy(record.ids)
+    np.save(directory / "ids.npy", ids.astype(int).reshape(EPOCHS, -1))
+
+
+def run(directory: Path, *options: str) -> int:
+    """Train in a process of its own; its exit status."""
+    directory.mkdir(exist_ok=True)
+    command = [sys.executable, __file__, "--directory", directory, *options]
+    return subprocess.run(command, check=False).returncode
+
+
+def compare(directory: Path) -> bool:
+    """Train three times, and tell what came of it."""
+    alone, killed = directory / "alone", directory / "killed"
+    assert run(alone) == 0
+    assert run(killed, "--kill") == -signal.SIGKILL
+    assert run(killed, "--kill") == 0
+    expected, found = (np.load(each / "ids.npy") for each in (alone, killed))
+    print("\nkilled after batch {1} of epoch {0}, and resumed:".format(*KILLED))
+    for epoch, ids in enumerate(found):
+        once = np.array_equal(np.sort(ids), np.arange(ids.size))
+        same = np.array_equal(ids, expected[epoch])
+        print(
+            f"epoch {epoch}: ids {' '.join(map(str, ids[:5]))} ...; "
+            f"each of {ids.size} once: {'yes' if once else 'NO'}; "
+            f"order of the run left alone: {'yes' if same else 'NO'}"
+        )
+    each = np.sort(found) == np.arange(found.shape[1])
+    return bool(each.all() and np.array_equal(found, expected))
+
+
+def main() -> int:
+    """Without `--directory` the comparison, with it one of its processes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--kill", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.directory is not None:
+        train(arguments.directory, kill=arguments.kill)
+        return 0
+    with tempfile.TemporaryDirectory() as directory:
+        return 0 if compare(Path(directory)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
