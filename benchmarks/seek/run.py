@@ -1,0 +1,144 @@
+"""How long does it take to get back to batch k, and how much does that keep?
+
+    KERAS_BACKEND=tensorflow python benchmarks/seek/run.py [--at 10 1000 100000]
+
+For each source: the time from a position to the next batch, beside the time to draw
+again all batches before it, which is what every source costs without a position. Then
+what an iterator with a large shuffle buffer adds to a checkpoint.
+"""
+
+import argparse
+import contextlib
+import itertools
+import logging
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+with contextlib.suppress(ImportError):
+    import torch  # noqa: F401  # before TensorFlow, or the process crashes
+
+import keras
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from sources import SOURCES, available
+
+from resilient.backends import get_backend
+from resilient.data.select import adapter_for
+from resilient.data.source import Settings
+from resilient.encoding.json_values import decode, encode
+from resilient.random_state import kept_random_state
+
+BACKEND = keras.backend.backend()
+SIZE = 8  # samples a batch
+
+
+def adapter(x: Any, y: Any = None) -> Any:
+    """Ours for this data, as a fit makes it."""
+    settings = Settings(get_backend(), verbose=False, ahead=BACKEND == "tensorflow")
+    given = {"x": x, "y": y, "batch_size": SIZE if y is not None else None}
+    return adapter_for({**given, "shuffle": True}, settings, None)
+
+
+def batches(adapter: Any) -> Iterator[Any]:
+    """An iterator over its batches, as this backend's fit makes it."""
+    adapter.prepare()
+    get = {
+        "tensorflow": "get_tf_dataset",
+        "jax": "get_jax_iterator",
+        "torch": "get_torch_dataloader",
+    }[BACKEND]
+    return iter(adapter.made(getattr(adapter, get)()))
+
+
+def make(name: str, count: int) -> Any:
+    """A new adapter on new data."""
+    data = SOURCES[name][0](count, SIZE)
+    return adapter(*data) if name == "arrays" else adapter(data)
+
+
+def measured(name: str, at: int) -> tuple[float, float]:
+    """Seconds to draw `at` batches, and to get to that position without."""
+    count = at + 10
+    first = make(name, count)
+    iterator = batches(first)
+    next(iterator)  # what is built once is not counted
+    begun = time.perf_counter()
+    for _ in itertools.islice(iterator, at - 1):
+        pass
+    replay = time.perf_counter() - begun
+    with first.paused():
+        arrays: dict[str, np.ndarray] = {}
+        saved = encode(first.position(at, held=True), arrays, "data")
+    second = make(name, count)
+    with kept_random_state(get_backend()):
+        begun = time.perf_counter()
+        position = decode(saved, arrays)
+        second.resume(position)
+        second.seek(position)
+        resumed = batches(second)
+        next(resumed)
+    return replay, time.perf_counter() - begun
+
+
+def shuffle_buffer(samples: int, floats: int) -> tuple[int, float, float]:
+    """Bytes, and seconds to take and to set, of an iterator with that buffer."""
+    import tensorflow as tf
+
+    data = tf.data.Dataset.range(10**9).map(lambda i: tf.fill((floats,), 1.0))
+    data = data.shuffle(samples, seed=1).batch(SIZE)
+    first = adapter(data)
+    next(batches(first))
+    begun = time.perf_counter()
+    arrays: dict[str, np.ndarray] = {}
+    saved = encode(first.position(1, held=True), arrays, "data")
+    took = time.perf_counter() - begun
+    second = adapter(data)
+    begun = time.perf_counter()
+    position = decode(saved, arrays)
+    second.resume(position)
+    second.seek(position)
+    next(batches(second))
+    return sum(a.nbytes for a in arrays.values()), took, time.perf_counter() - begun
+
+
+def main() -> None:
+    """Measure and print."""
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--at", type=int, nargs="*", default=[10, 1_000, 100_000])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--sources", nargs="*", default=available())
+    parser.add_argument("--buffers", type=int, nargs="*", default=[1_000, 10_000])
+    arguments = parser.parse_args()
+    console = Console(width=100)
+    title = f"{BACKEND}: seconds to get back to batch k (draw all before it again)"
+    table = Table("source", *(f"k = {at:,}" for at in arguments.at), title=title)
+    for name in arguments.sources:
+        cells = []
+        for at in arguments.at:
+            pairs = [measured(name, at) for _ in range(arguments.repeats)]
+            replay, seek = map(statistics.median, zip(*pairs, strict=True))
+            cells.append(f"{seek:.4f} ({replay:.4f})")
+        table.add_row(name, *cells)
+    console.print(table)
+    if "tf.data" in arguments.sources:
+        title = "what a tf.data shuffle buffer adds to a checkpoint"
+        table = Table("samples", "KB each", "MB", "take s", "set s", title=title)
+        for samples, floats in itertools.product(arguments.buffers, (16, 1024)):
+            size, take, put = shuffle_buffer(samples, floats)
+            kilobytes = f"{floats * 4 / 1e3:g}"
+            cells = (f"{size / 1e6:.1f}", f"{take:.3f}", f"{put:.3f}")
+            table.add_row(f"{samples:,}", kilobytes, *cells)
+        console.print(table)
+
+
+if __name__ == "__main__":
+    main()
