@@ -1,6 +1,6 @@
 """One attempt under ``MirroredStrategy`` on two logical devices, in a fresh process.
 
-    python mirrored.py {keras|resilient} DIRECTORY [EPOCH:BATCH]
+    python mirrored.py {keras|resilient} SOURCE DIRECTORY [EPOCH:BATCH]
 
 Prints the losses and a digest over every replica's component of every variable.
 """
@@ -51,7 +51,27 @@ def make_model() -> keras.Model:
     return model
 
 
-def main(how: str, directory: str, kill_at: str | None = None) -> None:
+class Batches(keras.utils.PyDataset):
+    """The arrays, batch by batch."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        super().__init__()
+        self.x, self.y = x, y
+
+    @property
+    def num_batches(self) -> int:
+        return -(-len(self.x) // 8)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = slice(8 * index, 8 * index + 8)
+        return self.x[rows], self.y[rows]
+
+
+def tf_data(x: np.ndarray, y: np.ndarray) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(30, seed=3).batch(8)
+
+
+def main(how: str, source: str, directory: str, kill_at: str | None = None) -> None:
     (cpu,) = tf.config.list_physical_devices("CPU")
     two = [tf.config.LogicalDeviceConfiguration()] * 2
     tf.config.set_logical_device_configuration(cpu, two)
@@ -61,18 +81,19 @@ def main(how: str, directory: str, kill_at: str | None = None) -> None:
         model = make_model()
     random = np.random.RandomState(0)
     x, y = random.rand(52, 8).astype("float32"), random.randint(0, 3, 52)
-    arguments = {
-        "epochs": 3,
-        "batch_size": 8,
-        "verbose": 0,
-        "validation_data": (x[:20], y[:20]),
-        "callbacks": [Kill(kill_at)],
-    }
+    arguments = {"epochs": 3, "verbose": 0, "callbacks": [Kill(kill_at)]}
+    if source == "arrays":
+        arguments |= {"x": x, "y": y, "batch_size": 8}
+        arguments["validation_data"] = (x[:20], y[:20])
+    else:
+        make = {"tf.data": tf_data, "PyDataset": Batches}[source]
+        arguments["x"] = make(x, y)
+        arguments["validation_data"] = make(x[:20], y[:20])
     if how == "keras":
-        history = model.fit(x, y, **arguments)
+        history = model.fit(**arguments)
     else:
         history = resilient.fit(
-            model, x, y, checkpoint_dir=directory, save_freq=2, **arguments
+            model, checkpoint_dir=directory, save_freq=2, **arguments
         )
     digest = hashlib.sha256(repr(history.history).encode())
     state = model.variables + model.optimizer.variables + model.metrics_variables

@@ -14,9 +14,9 @@ import resilient
 SCRIPT = Path(__file__).with_name("mirrored.py")
 
 
-def attempt(how: str, directory: Path, *kill_at: str) -> tuple[int, str]:
+def attempt(how: str, source: str, directory: Path, *kill_at: str) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, SCRIPT, how, directory, *kill_at],
+        [sys.executable, SCRIPT, how, source, directory, *kill_at],
         env={
             **os.environ,
             "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -33,11 +33,13 @@ def attempt(how: str, directory: Path, *kill_at: str) -> tuple[int, str]:
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="tf.distribute is TensorFlow's"
 )
-def test_every_replica_continues_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("data", ["arrays", "tf.data", "PyDataset"])
+def test_every_replica_continues_bit_for_bit(data: str, tmp_path: Path) -> None:
     """Two kills in one epoch, and every component ends as in ``model.fit``."""
-    status, expected = attempt("keras", tmp_path / "unused")
+    status, expected = attempt("keras", data, tmp_path / "unused")
     assert status == 0, expected
     killed = (-signal.SIGKILL, "")
-    assert attempt("resilient", tmp_path / "run", "1:3") == killed
-    assert attempt("resilient", tmp_path / "run", "1:5") == killed
-    assert attempt("resilient", tmp_path / "run") == (0, expected)
+    assert attempt("resilient", data, tmp_path / "run", "1:3") == killed
+    assert attempt("resilient", data, tmp_path / "run", "1:5") == killed
+    assert attempt("resilient", data, tmp_path / "run") == (0, expected)
