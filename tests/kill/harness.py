@@ -91,7 +91,7 @@ class Server:
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.communicate()
+            self._process.communicate("\n")
 
 
 class Fresh:

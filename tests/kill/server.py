@@ -36,14 +36,15 @@ class Answer:
 
 
 def serve() -> None:
-    """Answer orders until stdin is closed."""
+    """Answer orders until an empty line."""
     warnings.simplefilter("ignore")  # JAX warns of forks; no thread runs here yet
     from . import attempt
 
     import_module("resilient.running")
     import_module(f"resilient.backends.{keras.backend.backend()}")
     print("ready", flush=True)
-    for line in sys.stdin:
+    # Not until the end of stdin: processes that others forked may keep it open.
+    while line := sys.stdin.readline().strip():
         request = json.loads(line)
         order = attempt.Order.from_json(request["order"])
         log = Path(request["log"])
