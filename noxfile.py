@@ -55,16 +55,28 @@ def tests(session: nox.Session, backend: str) -> None:
     pytest(session, backend, *NORMAL)
 
 
+def every_source(session: nox.Session, backend: str, which: str) -> None:
+    """Tests that need the libraries of all sources of data."""
+    install(session, *BACKENDS[backend], *group("sources"))
+    session.run(
+        *("pytest", "-m", f"sources and {which}", "-n", "2", "--durations=10"),
+        *session.posargs,
+        env={"KERAS_BACKEND": backend},
+    )
+
+
 @nox.session
 @each_backend
 def sources(session: nox.Session, backend: str) -> None:
     """Every source of data, where the libraries of all of them are installed."""
-    install(session, *BACKENDS[backend], *group("sources"))
-    session.run(
-        *("pytest", "-m", "sources and not long", "-n", "2", "--durations=10"),
-        *session.posargs,
-        env={"KERAS_BACKEND": backend},
-    )
+    every_source(session, backend, "not long")
+
+
+@nox.session
+@each_backend
+def sources_long(session: nox.Session, backend: str) -> None:
+    """The same, with many more kills."""
+    every_source(session, backend, "long")
 
 
 @nox.session

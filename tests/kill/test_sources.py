@@ -33,6 +33,7 @@ def test_killed_run_ends_as_the_uninterrupted_one(
     assert_same(uninterrupted(source), run().record)
 
 
+@pytest.mark.long
 def test_resumed_at_an_epochs_end(
     source: str, run_of: MakeRun, uninterrupted: Expected
 ):
@@ -55,7 +56,7 @@ schedules = {
 
 
 @pytest.mark.timeout(1500)
-@settings(steady, max_examples=8)
+@settings(steady, max_examples=5)
 @given(**schedules)
 def test_any_schedule(run_of: MakeRun, uninterrupted: Expected, **schedule):
     """1 to 4 kills at random batches, any policy: the uninterrupted run's bytes."""
