@@ -51,7 +51,8 @@ class Record(keras.layers.Layer):
     def call(self, features, ids, training=False):
         """`ids` has shape (batch,)."""
         if training:
-            self.ids.assign(keras.ops.slice_update(self.ids, self.count, ids))
+            seen, count = self.ids.value, self.count.value
+            self.ids.assign(keras.ops.slice_update(seen, count, ids))
             self.count.assign(self.count + keras.ops.shape(ids)[0])
         return features
 

@@ -58,7 +58,7 @@ def checked_on_save_error(value: OnSaveError) -> OnSaveError:
 
 def checked_data(value: DataMode) -> DataMode:
     """``data``, if it means something; otherwise ValueError."""
-    if value not in ("exact", "warn", "replay"):
+    if not isinstance(value, str) or value not in ("exact", "warn", "replay"):
         raise ValueError(
             describe(
                 "This `data` has no meaning; it tells how to treat data on a resume.",

@@ -622,6 +622,8 @@ WRONG = [
     ({"resume": None}, ValueError),
     ({"resume": 1.0}, ValueError),
     ({"on_save_error": "ignore"}, ValueError),
+    ({"data": "fast"}, ValueError),
+    ({"data": np.zeros(3)}, ValueError),
     ({"stateful": {"mine": NoStateDict()}}, TypeError),
     ({"stateful": {1: NoStateDict()}}, TypeError),
     ({"stateful": [NoStateDict()]}, TypeError),

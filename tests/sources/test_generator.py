@@ -12,7 +12,7 @@ from resilient import DataNotResumableError, NotExactWarning
 from resilient.backends import get_backend
 from resilient.data.generator import GeneratorData
 from resilient.data.source import Settings
-from tests.fitting import (
+from fitting import (
     Interrupt,
     Interrupted,
     assert_equal,

@@ -8,7 +8,7 @@ from resilient import DataNotResumableError, NotExactWarning
 from resilient.backends import get_backend
 from resilient.data.grain import GrainData
 from resilient.data.source import Settings
-from tests.fitting import random_state
+from fitting import random_state
 
 pytestmark = pytest.mark.sources
 

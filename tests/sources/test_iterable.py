@@ -12,7 +12,7 @@ from resilient import DataNotResumableError, NotSupportedError
 from resilient.backends import get_backend
 from resilient.data.iterable import IterableData
 from resilient.data.source import Settings
-from tests.fitting import (
+from fitting import (
     Interrupt,
     Interrupted,
     assert_equal,

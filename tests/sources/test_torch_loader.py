@@ -32,6 +32,8 @@ from resilient.data.torch_loader.adapter import TorchLoaderData  # noqa: E402
 pytestmark = [
     pytest.mark.sources,
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata's
+    # Workers are forked; JAX warns that it has threads.
+    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
 ]
 
 SAMPLES = 20
