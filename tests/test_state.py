@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+from types import SimpleNamespace
 
 import fitting
 import keras
@@ -11,7 +12,8 @@ import pytest
 from resilient import CheckpointMismatchError, ResilientFit, keras_internals
 from resilient.backends import get_backend
 from resilient.build import ensure_built, is_built
-from resilient.hook import TrainingIterator
+from resilient.data.source import Settings
+from resilient.iterators import TrainingIterator
 from resilient.state import (
     differences,
     leaves,
@@ -277,7 +279,11 @@ def training_iterator(net):
     given = {"x": x, "y": y, "batch_size": 4, "shuffle": True}
     if BACKEND == "tensorflow":
         given["distribute_strategy"] = net.distribute_strategy
-    return TrainingIterator(None, **given)
+    nobody = SimpleNamespace(  # all that is asked of an attempt before training
+        settings=lambda argument: Settings(get_backend(), argument=argument),
+        saved=lambda argument: None,
+    )
+    return TrainingIterator(nobody, **given)
 
 
 def build(net, saved):

@@ -337,7 +337,7 @@ def test_changed_samples_are_refused(tmp_path):
     with pytest.raises(resilient.CheckpointMismatchError, match="dataset"):
         fit(tmp_path, changed)
     Doubled.__qualname__ = Numbers.__qualname__
-    with pytest.raises(DataNotResumableError, match="batch 3 of the iterator"):
+    with pytest.raises(DataNotResumableError, match=r"batch \d+ of the iterator"):
         fit(tmp_path, changed)
     with pytest.warns(NotExactWarning, match="the data came back different"):
         fit(tmp_path, changed, data="warn")
