@@ -45,6 +45,8 @@ resilient.fit(
     on_save_error="warn",
 )
 resilient.fit(model, x, y, checkpoint_dir="runs/a", resume=1200)
+resilient.fit(model, x, checkpoint_dir="runs/a", data="warn")
+resilient.fit(model, x, checkpoint_dir="a", data="fast")  # pyright: ignore[reportArgumentType]
 resilient.fit(model, x, y)  # pyright: ignore[reportCallIssue]  no checkpoint_dir
 resilient.fit(model, checkpoint_dir="a", resume="often")  # pyright: ignore[reportArgumentType]
 resilient.fit(model, checkpoint_dir="a", save_freq="batch")  # pyright: ignore[reportArgumentType]
