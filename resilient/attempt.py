@@ -79,6 +79,7 @@ class Attempt:
         self._on_begin = on_begin
         self._saved: record.Record | None = None
         self._positions: dict[str, Any] = {}
+        self._claimed: set[int] = set()
         self._pending: record.Record | None = None
         self._uncommitted: Callable[[], None] | None = None
         self._last_logs: dict[str, float] | None = None
@@ -106,6 +107,7 @@ class Attempt:
             verbose=self._arguments["verbose"] not in (0, "0"),
             ahead=keras_internals.looks_ahead(),
             argument=argument,
+            claimed=self._claimed,
         )
 
     def saved(self, argument: str) -> Any:

@@ -74,13 +74,8 @@ class GeneratorData(PythonData):
 
     def resume(self, position: JSON) -> None:
         super().resume(position)
-        if self._settings.argument == "validation_data":
-            self._source.catch_up()
-
-    def made(self, iterable: Any) -> Any:
-        # Not in `resume`: a run that is over draws nothing any more.
+        # Of a run that is over, too: the script may go on to draw from the generator.
         self._source.catch_up()
-        return iterable
 
 
 class GeneratorSource:
@@ -140,7 +135,7 @@ class GeneratorSource:
             self._waiting, self._ahead_of_us = False, position
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
-        self.catch_up()  # which verifies the last batch, whoever drew it
+        # Resuming verified the last batch, whoever drew it.
         return itertools.chain(self.first[given:], self.draws), None
 
     def catch_up(self) -> None:

@@ -9,7 +9,7 @@ kind of data are made, and how one gets back to where it was, is a ``Source``'s.
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from resilient.arguments import DataMode
@@ -30,6 +30,7 @@ class Settings:
         verbose: Whether long replays show a progress bar.
         ahead: Whether Keras draws batches before it trains them.
         argument: What the data is called in messages, ``"x"`` or ``"validation_data"``.
+        claimed: Ids of random generators that some data of this fit puts back.
     """
 
     backend: Backend
@@ -37,6 +38,7 @@ class Settings:
     verbose: bool = True
     ahead: bool = False
     argument: str = "x"
+    claimed: set[int] = field(default_factory=set)
 
 
 class Source(Protocol):

@@ -3,12 +3,12 @@
 import grain
 import numpy as np
 import pytest
+from fitting import random_state
 
 from resilient import DataNotResumableError, NotExactWarning
 from resilient.backends import get_backend
 from resilient.data.grain import GrainData
 from resilient.data.source import Settings
-from fitting import random_state
 
 pytestmark = pytest.mark.sources
 

@@ -6,12 +6,6 @@ import threading
 import keras
 import numpy as np
 import pytest
-
-import resilient
-from resilient import DataNotResumableError, NotSupportedError
-from resilient.backends import get_backend
-from resilient.data.iterable import IterableData
-from resilient.data.source import Settings
 from fitting import (
     Interrupt,
     Interrupted,
@@ -20,6 +14,12 @@ from fitting import (
     other_seed,
     random_state,
 )
+
+import resilient
+from resilient import DataNotResumableError, NotSupportedError
+from resilient.backends import get_backend
+from resilient.data.iterable import IterableData
+from resilient.data.source import Settings
 
 pytestmark = [
     pytest.mark.sources,

@@ -21,6 +21,7 @@ from resilient.data.tf_data import pipeline  # noqa: E402
 from resilient.data.tf_data.graph import PipelineGraph  # noqa: E402
 from resilient.data.tf_data.pipeline import LargeStateWarning, Pipeline  # noqa: E402
 from resilient.data.tf_data.seed_counts import SeedCount  # noqa: E402
+from resilient.data.tf_data.variables import Variables  # noqa: E402
 
 pytestmark = [
     pytest.mark.sources,
@@ -289,6 +290,55 @@ def test_distributed_dataset_is_refused(tmp_path):
     distributed = strategy.experimental_distribute_dataset(rows().batch(8))
     with pytest.raises(DataNotResumableError, match="DistributedDataset"):
         fit(distributed, tmp_path)
+
+
+def test_sampled_datasets_are_drawn_again(tmp_path):
+    """To save an iterator that was restored near its end would never return."""
+
+    def sampled():
+        both = [rows().shuffle(40, seed=1), rows(-1.0).shuffle(40, seed=2)]
+        return tf.data.Dataset.sample_from_datasets(both, [0.3, 0.7], seed=3).batch(8)
+
+    inside = tf.data.Dataset.range(2).flat_map(lambda i: sampled())
+    assert Pipeline(sampled(), settings(), None).replayed
+    assert Pipeline(inside, settings(), None).replayed
+    expected = fit(sampled(), None)
+    assert len(expected) == 30
+    fit(sampled(), tmp_path, stop_at=10)
+    assert fit(sampled(), tmp_path) == expected
+
+
+def test_cache_is_beside_the_state_of_an_iterator_that_has_left_it(tmp_path):
+    def cached():
+        return rows().shuffle(40).cache().batch(8).prefetch(10)
+
+    first = fit(cached(), tmp_path)
+    for step in (12, 7, 3):
+        assert fit(cached(), tmp_path, resume=step) == first
+
+
+def test_variables_that_a_pipeline_assigns_are_kept(tmp_path):
+    """Those of nested functions too; what is only read is not the pipeline's."""
+
+    def counting(count, scale):
+        return rows().batch(8).map(lambda x, y: (x * scale + count.assign_add(0.1), y))
+
+    expected = fit(counting(tf.Variable(0.0), tf.Variable(2.0)), None)
+    fit(counting(tf.Variable(0.0), tf.Variable(2.0)), tmp_path)
+    for step in (12, 10, 3):
+        again = counting(tf.Variable(5.0), tf.Variable(2.0))
+        assert fit(again, tmp_path, resume=step) == expected
+
+    count = tf.Variable(0.0)
+    nested = tf.data.Dataset.range(2).flat_map(lambda i: counting(count, 2.0))
+    for dataset in (counting(count, tf.Variable(2.0)), nested):
+        variables = Variables(dataset)
+        assert variables.specs() == ["float32 ()"]
+        count.assign(1.5)
+        kept = variables.get()
+        count.assign(7.0)
+        variables.set(kept)
+        assert float(count) == 1.5
 
 
 def test_graph_names_what_has_state_outside():

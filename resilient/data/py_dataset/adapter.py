@@ -14,6 +14,7 @@ from typing import Any
 from resilient import keras_internals, random_state
 from resilient.data import JSON
 from resilient.data.adapter import TrackedAdapter
+from resilient.data.attributes import generators
 from resilient.data.attributes.changes import DataAttributes
 from resilient.data.py_dataset.order import Order
 from resilient.data.py_dataset.workers import Workers
@@ -87,6 +88,8 @@ class PyDatasetSource:
         self.order = Order(self._dataset, shuffle=self._shuffle, workers=workers)
         self._workers = Workers(self._dataset, queue) if queue is not None else None
         self._attributes = DataAttributes({"x": self._dataset})
+        found = generators.find({"x": self._dataset})
+        self._generators = generators.unclaimed(found, settings)
         self.in_epoch = False
         self._resumed = False
         self._made: Generator[tuple[int, Any]] | None = None  # what the workers make
@@ -120,6 +123,7 @@ class PyDatasetSource:
         return {
             "order": self.order.position(),
             "attributes": attributes,
+            "random": self._random(),
             "in_epoch": self.in_epoch,
             "last": self._last if live else None,
             "as_made": self._held() == self._as_made,
@@ -130,7 +134,7 @@ class PyDatasetSource:
         if self._resumed and not position["in_epoch"]:
             return
         self._resumed = True
-        self._attributes.restore(position["attributes"])
+        self._restore(position)
         self.order.resume(position["order"])
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
@@ -139,8 +143,18 @@ class PyDatasetSource:
         if position["in_epoch"] and position["as_made"] and self._last is not None:
             last = self._made_again(self._last)
             if last is None:
-                self._attributes.restore(position["attributes"])
+                self._restore(position)
         return self._batches(given), last
+
+    def _random(self) -> JSON:
+        """The states of the generators that it draws from, wherever they are."""
+        return {n: generators.state(each) for n, each in self._generators.items()}
+
+    def _restore(self, position: JSON) -> None:
+        self._attributes.restore(position["attributes"])
+        for name, state in position["random"].items():
+            if name in self._generators:
+                generators.set_state(self._generators[name], state)
 
     def fingerprint(self) -> JSON:
         cls = type(self._dataset)
@@ -193,9 +207,11 @@ class PyDatasetSource:
         """The batch, made again; None where making it draws or changes something."""
         backend = self._settings.backend
         attributes = DataAttributes({"x": self._dataset})
-        before = random_state.capture(backend)
+        before, own = random_state.capture(backend), self._random()
         batch = self._standardized(self._dataset[index])
-        if attributes.capture() or before != random_state.capture(backend):
+        if attributes.capture() or own != self._random():
+            return None
+        if before != random_state.capture(backend):
             return None
         return batch
 

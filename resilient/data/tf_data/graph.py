@@ -84,6 +84,11 @@ class PipelineGraph:
     def operations(self) -> list[str]:
         return [node.op for node in self.definition.node if "Dataset" in node.op]
 
+    def all_operations(self) -> set[str]:
+        """Types of all operations, those in functions too."""
+        inside = {node.op for node in self._nodes_inside()}
+        return inside | {node.op for node in self.definition.node}
+
     def nodes(self, op: str) -> list[Any]:
         return [node for node in self.definition.node if node.op.startswith(op)]
 

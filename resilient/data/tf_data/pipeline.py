@@ -2,8 +2,9 @@
 
 The state of an iterator is saved, and set again: no data is drawn twice. What outlasts
 iterators is kept beside it: the seeds of all shuffles, with how often each was drawn
-from, and caches in memory. A shuffle without a seed is given one, drawn once for a run,
-and a resumed run gives all of them the seeds they had.
+from, caches in memory, and variables that the pipeline assigns. A shuffle without a
+seed is given one, drawn once for a run, and a resumed run gives all of them the seeds
+they had.
 
 Where an iterator has no state that can be saved (Python functions, stateful random
 operations), the batches that it gave are drawn again.
@@ -22,6 +23,7 @@ from resilient.data.source import Settings
 from resilient.data.tf_data import facts, iterator_state, shuffles
 from resilient.data.tf_data.graph import PipelineGraph
 from resilient.data.tf_data.seed_counts import SeedCount, UnknownFormat
+from resilient.data.tf_data.variables import Variables
 from resilient.errors import DataNotResumableError, describe, warn_not_exact
 
 # Of iterator state in one checkpoint: beyond this there is a warning.
@@ -30,11 +32,9 @@ LARGE_STATE = 64 * 2**20
 # not made.
 LARGE_GRAPH = 2**29
 
-# Their iterators forget an input that ended, and with it the cache that it filled.
-_DROP_INPUTS = (
-    *("ConcatenateDataset", "DirectedInterleaveDataset", "FlatMapDataset"),
-    *("InterleaveDataset", "ParallelInterleaveDataset"),
-)
+# TensorFlow hangs when it saves an iterator of one that was restored with an input that
+# had come to its end.
+_HANGS = "DirectedInterleaveDataset"
 
 
 class LargeStateWarning(UserWarning):
@@ -64,12 +64,14 @@ class Pipeline:
         self.replayed = settings.mode == "replay"
         self._counts: list[SeedCount] = []
         self._caches: list[Any] = []
-        self._all_in_state = True
         self.seeds: list[Any] = []
         self._inexact: list[str] = []
         self._begun: JSON = {}
         self._warned = False
+        self._variables = Variables(dataset)
         self.fingerprint = facts.facts(dataset)
+        if specs := self._variables.specs():
+            self.fingerprint |= {"variables": specs}
         seeds = (saved or {}).get("source", {}).get("seeds", [])
         self._known = facts.in_memory(dataset) <= LARGE_GRAPH
         try:
@@ -82,10 +84,10 @@ class Pipeline:
 
     def _study(self, graph: PipelineGraph, saved: list[Any]) -> None:
         outside = graph.state_outside()
-        self.replayed = self.replayed or bool(outside)
+        if outside or any(_HANGS in op for op in graph.all_operations()):
+            self.replayed = True
         self.fingerprint |= {"operations": graph.operations()}
         self._caches = facts.caches_in_memory(graph)
-        self._all_in_state = not any(graph.nodes(op) for op in _DROP_INPUTS)
         changed = self._choose_seeds(graph, saved)
         hidden = not outside and graph.hide_generators()
         if changed or hidden:
@@ -110,6 +112,12 @@ class Pipeline:
             Whether any is another one than before.
         """
         before = [[each.op, each.seeds] for each in graph.seeded]
+        if self._variables.used:  # a changed graph would get copies of them
+            self.seeds = before
+            self._inexact += [each.op for each in graph.seeded if each.unseeded]
+            if saved and saved != before:
+                self._inexact.append("a shuffle whose seed was another one")
+            return False
         if [op for op, _ in saved] == [op for op, _ in before]:
             for each, (_, seeds) in zip(graph.seeded, saved, strict=True):
                 each.seeds = seeds
@@ -127,6 +135,7 @@ class Pipeline:
         """A new iterator of the dataset, or of what it was distributed to."""
         self._begun = {
             "counts": [count.get() for count in self._counts],
+            "variables": self._variables.get(),
             "random": random_state.capture(self._settings.backend),
         }
         return self._iterator(iterable)
@@ -148,10 +157,12 @@ class Pipeline:
             "seeds": self.seeds,
             "counts": [count.get() for count in self._counts],
         }
+        if iterator is None:
+            found["variables"] = self._variables.get()
         if iterator is not None:
             state = None if self.replayed else self._state_of(iterator)
             found |= {"begun": self._begun} if state is None else {"state": state}
-        if "state" not in found or not self._all_in_state:
+        if self._caches:  # an iterator's state forgets those that it does not read now
             found["caches"] = [iterator_state.save(iter(c)) for c in self._caches]
             self._set_counts(found["counts"])  # to look into caches may draw
         return found
@@ -188,6 +199,7 @@ class Pipeline:
         for cache, state in zip(self._caches, position.get("caches", []), strict=False):
             iterator_state.restore(iter(cache), state)
         self._set_counts(position.get("counts", []))
+        self._variables.set(position.get("variables", []))
 
     def _set_counts(self, counts: list[int]) -> None:
         for count, value in zip(self._counts, counts, strict=False):
@@ -206,6 +218,7 @@ class Pipeline:
             return iterator, None
         self._begun = begun = position["begun"]
         self._set_counts(begun["counts"])
+        self._variables.set(begun["variables"])
         random_state.restore(self._settings.backend, begun["random"])
         iterator = self._iterator(iterable)
         return iterator, replay.skip(iterator, given, self.name, self._settings)

@@ -42,7 +42,7 @@ class Replayed:
         self.persistent = bool(loader.num_workers and loader.persistent_workers)
         # Workers that live on know what earlier fits of this process did to them.
         earlier = vars(loader).get(FOLLOWED) if self.persistent else None
-        self.state = earlier.state if earlier else LoaderState(loader)
+        self.state = earlier.state if earlier else LoaderState(loader, settings)
         self._each = draws_for_each_batch(loader, self.state)
         # The iterators that a replay has to make, the newest last.
         self._entries: list[JSON] = []

@@ -2,7 +2,7 @@
 
 That is: the global generators of Python, numpy and torch; every generator object of
 these libraries that the loader leads to; and what changed in the attributes of the
-user's own datasets, samplers and collate functions. What closures hold cannot be seen.
+user's own datasets, samplers and collate functions.
 """
 
 from typing import Any
@@ -11,6 +11,8 @@ import torch
 
 from resilient.data import JSON
 from resilient.data.attributes.changes import DataAttributes
+from resilient.data.attributes.generators import find, unclaimed
+from resilient.data.source import Settings
 from resilient.data.torch_loader import generators
 
 
@@ -19,9 +21,10 @@ class LoaderState:
 
     Args:
         loader: The DataLoader, before anything was drawn from it.
+        settings: Of this fit.
     """
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, settings: Settings) -> None:
         # The dataset first: a generator that the sampler shares is the dataset's, too.
         parts = {
             "dataset": loader.dataset,
@@ -30,7 +33,7 @@ class LoaderState:
             "batch_sampler": loader.batch_sampler,
             "generator": loader.generator,
         }
-        self._generators = generators.find(parts)
+        self._generators = unclaimed(find(parts), settings)
         objects = {name: part for name, part in parts.items() if part is not None}
         # Objects with state_dict are not asked: what they tell is meant for the middle
         # of an iteration. What is named is not looked for in the attributes of others.

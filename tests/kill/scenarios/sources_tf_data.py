@@ -93,6 +93,31 @@ def tf_data_random_map() -> Case:
     return case(dataset.map(lambda x, y: (x + tf.random.normal(tf.shape(x)), y)))
 
 
+@source("train_batch_end@0:2", "train_batch_end@1:1", "epoch_begin@2")
+def tf_data_cached_between_shuffles() -> Case:
+    """The cache keeps the order of the first epoch."""
+    return case(sliced().shuffle(SAMPLES).cache().shuffle(20).batch(8).prefetch(9))
+
+
+@source("train_batch_end@0:2", "epoch_begin@1", "train_batch_end@2:3")
+def tf_data_with_variables() -> Case:
+    """A random generator, a random layer and a counter, that maps go on with."""
+    import keras
+    import tensorflow as tf
+
+    generator = tf.random.Generator.from_seed(3)
+    count = tf.Variable(0.0)
+    dataset = sliced().batch(8)
+    if keras.backend.backend() == "tensorflow":
+        noise = keras.layers.GaussianNoise(0.5)
+        dataset = dataset.map(lambda x, y: (noise(x, training=True), y))
+    return case(
+        dataset.map(
+            lambda x, y: (x * generator.normal([64]) + count.assign_add(0.01), y)
+        )
+    )
+
+
 @source()
 def tf_data_from_python() -> Case:
     """A generator with random numbers of its own, and a Python function in a map."""

@@ -1,0 +1,92 @@
+"""Variables that the functions of a pipeline assign: kept beside its iterators.
+
+Counters, and the state of random generators: tf.random.Generator, Keras's random
+layers. They outlast iterators, and no iterator's state has them. Variables that are
+only read are not the pipeline's: a model that is trained may be among them.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps_utils
+
+# Nothing larger is the state of a generator or a counter.
+_LARGEST = 16 * 2**20
+
+
+class Variables:
+    """Those that a dataset's functions assign.
+
+    Args:
+        dataset: Any tf.data.Dataset, as the user made it.
+
+    Attributes:
+        used: Whether its functions use any variable, also one that they only read.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        found = list(_captured(dataset))
+        self.used = bool(found)
+        assigned = {id(handle): handle for handle, only_read in found if not only_read}
+        self._handles = [each for each in assigned.values() if _size(each) <= _LARGEST]
+
+    def get(self) -> list[np.ndarray]:
+        """Their values: arrays of bytes."""
+        values = [_read(handle) for handle in self._handles]
+        return [
+            np.frombuffer(tf.io.serialize_tensor(value).numpy(), np.uint8)
+            for value in values
+        ]
+
+    def set(self, values: list[np.ndarray]) -> None:
+        """Set them to what ``get`` returned, in this process or another."""
+        for handle, value in zip(self._handles, values, strict=False):
+            tensor = tf.io.parse_tensor(value.tobytes(), _spec(handle).dtype)
+            with tf.device(handle.device):
+                tf.raw_ops.AssignVariableOp(resource=handle, value=tensor)
+
+    def specs(self) -> list[str]:
+        """Their dtypes and shapes."""
+        return [f"{s.dtype.name} {s.shape}" for s in map(_spec, self._handles)]
+
+
+def _captured(dataset: Any) -> Iterator[tuple[Any, bool]]:
+    """The handle of each variable, and whether a function only reads it."""
+    for wrapper in dataset._functions():
+        graph = wrapper.function.graph
+        read = auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph)
+        only_read = {id(graph.inputs[index]) for index in read}
+        for captured, inside in graph.captures:
+            if _is_variable(captured):
+                yield captured, id(inside) in only_read
+    for each in dataset._inputs():
+        yield from _captured(each)
+
+
+def _is_variable(captured: Any) -> bool:
+    """Whether it is a variable's handle: lookup tables, for one, tell no dtype."""
+    data = getattr(captured, "_handle_data", None)
+    return (
+        captured.dtype == tf.resource
+        and hasattr(captured, "numpy")
+        and data is not None
+        and data.is_set
+        and len(data.shape_and_type) == 1
+    )
+
+
+def _spec(handle: Any) -> tf.TensorSpec:
+    (found,) = handle._handle_data.shape_and_type
+    return tf.TensorSpec(found.shape, tf.as_dtype(found.dtype))
+
+
+def _size(handle: Any) -> int:
+    spec = _spec(handle)
+    return int(spec.dtype.size * (spec.shape.num_elements() or 0))
+
+
+def _read(handle: Any) -> Any:
+    with tf.device(handle.device):
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=_spec(handle).dtype)
