@@ -112,7 +112,7 @@ class Pipeline:
             Whether any is another one than before.
         """
         before = [[each.op, each.seeds] for each in graph.seeded]
-        if self._variables.used:  # a changed graph would get copies of them
+        if self._variables.specs():  # a changed graph would get copies of them
             self.seeds = before
             self._inexact += [each.op for each in graph.seeded if each.unseeded]
             if saved and saved != before:

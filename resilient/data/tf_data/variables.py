@@ -21,16 +21,11 @@ class Variables:
 
     Args:
         dataset: Any tf.data.Dataset, as the user made it.
-
-    Attributes:
-        used: Whether its functions use any variable, also one that they only read.
     """
 
     def __init__(self, dataset: Any) -> None:
-        found = list(_captured(dataset))
-        self.used = bool(found)
-        assigned = {id(handle): handle for handle, only_read in found if not only_read}
-        self._handles = [each for each in assigned.values() if _size(each) <= _LARGEST]
+        found = {id(each): each for each in _assigned(dataset)}
+        self._handles = [each for each in found.values() if _size(each) <= _LARGEST]
 
     def get(self) -> list[np.ndarray]:
         """Their values: arrays of bytes."""
@@ -52,17 +47,16 @@ class Variables:
         return [f"{s.dtype.name} {s.shape}" for s in map(_spec, self._handles)]
 
 
-def _captured(dataset: Any) -> Iterator[tuple[Any, bool]]:
-    """The handle of each variable, and whether a function only reads it."""
+def _assigned(dataset: Any) -> Iterator[Any]:
     for wrapper in dataset._functions():
         graph = wrapper.function.graph
         read = auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph)
         only_read = {id(graph.inputs[index]) for index in read}
         for captured, inside in graph.captures:
-            if _is_variable(captured):
-                yield captured, id(inside) in only_read
+            if id(inside) not in only_read and _is_variable(captured):
+                yield captured
     for each in dataset._inputs():
-        yield from _captured(each)
+        yield from _assigned(each)
 
 
 def _is_variable(captured: Any) -> bool:
