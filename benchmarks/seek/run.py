@@ -39,11 +39,11 @@ BACKEND = keras.backend.backend()
 SIZE = 8  # samples a batch
 
 
-def adapter(x: Any, y: Any = None) -> Any:
-    """Ours for this data, as a fit makes it."""
+def adapter(x: Any, y: Any = None, *, saved: Any = None) -> Any:
+    """Ours for this data, as a fit makes it; `saved` is where it is to go on."""
     settings = Settings(get_backend(), verbose=False, ahead=BACKEND == "tensorflow")
     given = {"x": x, "y": y, "batch_size": SIZE if y is not None else None}
-    return adapter_for({**given, "shuffle": True}, settings, None)
+    return adapter_for({**given, "shuffle": True}, settings, saved)
 
 
 def batches(adapter: Any) -> Iterator[Any]:
@@ -57,10 +57,10 @@ def batches(adapter: Any) -> Iterator[Any]:
     return iter(adapter.made(getattr(adapter, get)()))
 
 
-def make(name: str, count: int) -> Any:
+def make(name: str, count: int, saved: Any = None) -> Any:
     """A new adapter on new data."""
     data = SOURCES[name][0](count, SIZE)
-    return adapter(*data) if name == "arrays" else adapter(data)
+    return adapter(*(data if name == "arrays" else (data,)), saved=saved)
 
 
 def measured(name: str, at: int) -> tuple[float, float]:
@@ -76,10 +76,10 @@ def measured(name: str, at: int) -> tuple[float, float]:
     with first.paused():
         arrays: dict[str, np.ndarray] = {}
         saved = encode(first.position(at, held=True), arrays, "data")
-    second = make(name, count)
+    position = decode(saved, arrays)
+    second = make(name, count, position)
     with kept_random_state(get_backend()):
         begun = time.perf_counter()
-        position = decode(saved, arrays)
         second.resume(position)
         second.seek(position)
         resumed = batches(second)
@@ -91,7 +91,9 @@ def shuffle_buffer(samples: int, floats: int) -> tuple[int, float, float]:
     """Bytes, and seconds to take and to set, of an iterator with that buffer."""
     import tensorflow as tf
 
-    data = tf.data.Dataset.range(10**9).map(lambda i: tf.fill((floats,), 1.0))
+    data = tf.data.Dataset.range(10**9).map(
+        lambda i: tf.random.stateless_uniform((floats,), seed=[1, i])
+    )
     data = data.shuffle(samples, seed=1).batch(SIZE)
     first = adapter(data)
     next(batches(first))
