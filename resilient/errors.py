@@ -68,6 +68,19 @@ def warn_not_exact(what: str, names: Sequence[str]) -> None:
     )
 
 
+class WarnOnce:
+    """Warns like ``warn_not_exact``, of each thing once."""
+
+    def __init__(self) -> None:
+        self._said: set[tuple[str, str]] = set()
+
+    def __call__(self, what: str, names: Sequence[str]) -> None:
+        new = [name for name in names if (what, name) not in self._said]
+        self._said.update((what, name) for name in new)
+        if new:
+            warn_not_exact(what, new)
+
+
 def _user_level() -> int:
     """Stack level of the first caller outside this package and Keras."""
     level, frame = 1, sys._getframe(1)

@@ -2,7 +2,7 @@
 
 import keras
 
-from resilient.errors import warn_not_exact
+from resilient.errors import WarnOnce
 from resilient.graph_random import stateful_random_operations
 from resilient.python_state import PythonState
 from resilient.state import Leaf, leaves
@@ -18,7 +18,7 @@ class Notices:
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._python_state = PythonState(model)
-        self._said: set[str] = set()
+        self._say = WarnOnce()
         self._layout: list[str] | None = None  # of the variables, after the first step
 
     def after_step(self) -> None:
@@ -58,12 +58,6 @@ class Notices:
                 "fits, each with its own checkpoint_dir)",
                 [type(self._model).__name__],
             )
-
-    def _say(self, what: str, names: list[str]) -> None:
-        new = [name for name in names if f"{what} {name}" not in self._said]
-        self._said.update(f"{what} {name}" for name in new)
-        if new:
-            warn_not_exact(what, new)
 
 
 def _layout(live: list[Leaf]) -> list[str]:

@@ -20,6 +20,10 @@ from .harness import ANY, assert_same
 )
 def test_rolled_back_run_ends_as_it_did(name: str, steps: list[int], run_of: MakeRun):
     """The order of the data and every random number come out of the checkpoint."""
+    roll_back(name, steps, run_of)
+
+
+def roll_back(name: str, steps: list[int], run_of: MakeRun) -> None:
     run = run_of(name, options={"save_freq": 1, "keep": 100})
     first = run(seed=ANY)
     for step in reversed(steps):

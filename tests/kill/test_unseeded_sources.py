@@ -3,7 +3,7 @@
 import pytest
 
 from .conftest import MakeRun
-from .harness import ANY, assert_same
+from .test_unseeded import roll_back
 
 pytestmark = pytest.mark.sources
 
@@ -18,10 +18,4 @@ pytestmark = pytest.mark.sources
 )
 def test_rolled_back_run_ends_as_it_did(name: str, steps: list[int], run_of: MakeRun):
     """Shuffles without a seed are given one, and it comes out of the checkpoint."""
-    run = run_of(name, options={"save_freq": 1, "keep": 100})
-    first = run(seed=ANY)
-    for step in reversed(steps):
-        run.options["resume"] = step
-        again = run(seed=ANY)
-        assert again.trained
-        assert_same(first.record, again.record, f"after step {step}")
+    roll_back(name, steps, run_of)

@@ -19,7 +19,7 @@ from resilient.data.attributes.changes import DataAttributes
 from resilient.data.py_dataset.order import Order
 from resilient.data.py_dataset.workers import Workers
 from resilient.data.source import Settings, Tracked, lazily
-from resilient.errors import warn_not_exact
+from resilient.errors import WarnOnce
 
 
 class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: ignore[misc]
@@ -95,7 +95,7 @@ class PyDatasetSource:
         self._made: Generator[tuple[int, Any]] | None = None  # what the workers make
         self._last: int | None = None
         self._as_made: list[int] = []  # what it held when the last batch was made
-        self._said: set[str] = set()
+        self._say = WarnOnce()
 
     def begin(self) -> Iterator[Any]:
         self._close()
@@ -214,9 +214,3 @@ class PyDatasetSource:
         if before != random_state.capture(backend):
             return None
         return batch
-
-    def _say(self, what: str, names: list[str]) -> None:
-        new = [name for name in names if name not in self._said]
-        self._said.update(new)
-        if new:
-            warn_not_exact(what, new)

@@ -17,7 +17,7 @@ from resilient.data.replay import skip
 from resilient.data.source import Settings
 from resilient.data.torch_loader.indices import Indices, draws_for_each_batch
 from resilient.data.torch_loader.state import LoaderState
-from resilient.errors import warn_not_exact
+from resilient.errors import WarnOnce, warn_not_exact
 from resilient.random_state import kept_random_state
 
 FOLLOWED = "_followed_by_resilient"  # attribute of a loader with persistent workers
@@ -52,7 +52,7 @@ class Replayed:
         self._behind = False
         self.in_epoch = False
         self._resumed = False
-        self._said: set[str] = set()
+        self._say = WarnOnce()
         if self.persistent:
             setattr(loader, FOLLOWED, self)
         if earlier is not None:
@@ -193,10 +193,7 @@ class Replayed:
                 f"{type(self.loader.sampler).__name__}: it draws global random numbers "
                 "for every batch; give it a generator of its own"
             )
-        new = [name for name in names if name not in self._said]
-        self._said.update(new)
-        if new:
-            warn_not_exact(f"parts of `{self.settings.argument}` are not kept", new)
+        self._say(f"parts of `{self.settings.argument}` are not kept", names)
 
 
 def has_torch_iterators(loader: Any) -> bool:
