@@ -9,6 +9,10 @@ def test_uninterrupted_run_is_model_fit(
     scenario: str, run_of: MakeRun, uninterrupted: Expected
 ):
     """Saving changes no byte of what training leaves."""
+    leave_alone(scenario, run_of, uninterrupted)
+
+
+def leave_alone(scenario: str, run_of: MakeRun, uninterrupted: Expected) -> None:
     run = run_of(scenario, options={"save_freq": SCENARIOS[scenario].save_freq})
     assert_same(uninterrupted(scenario), run().record)
 
@@ -17,6 +21,10 @@ def test_killed_run_ends_as_the_uninterrupted_one(
     scenario: str, run_of: MakeRun, uninterrupted: Expected
 ):
     """SIGKILL, once or several times, and nothing tells the difference."""
+    kill_and_resume(scenario, run_of, uninterrupted)
+
+
+def kill_and_resume(scenario: str, run_of: MakeRun, uninterrupted: Expected) -> None:
     known = SCENARIOS[scenario]
     run = run_of(scenario, options={"save_freq": known.save_freq})
     for kill in known.kills:

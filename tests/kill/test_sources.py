@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from .conftest import Expected, MakeRun
 from .harness import assert_same
 from .scenarios import SCENARIOS
+from .test_scenarios import kill_and_resume, leave_alone
 from .test_schedules import EXAMPLES, batches, interrupt, others, save_freqs, steady
 
 pytestmark = pytest.mark.sources
@@ -17,20 +18,14 @@ def test_uninterrupted_run_is_model_fit(
     source: str, run_of: MakeRun, uninterrupted: Expected
 ):
     """Following the data changes no byte of what training leaves."""
-    run = run_of(source, options={"save_freq": SCENARIOS[source].save_freq})
-    assert_same(uninterrupted(source), run().record)
+    leave_alone(source, run_of, uninterrupted)
 
 
 def test_killed_run_ends_as_the_uninterrupted_one(
     source: str, run_of: MakeRun, uninterrupted: Expected
 ):
     """SIGKILL, twice in one epoch and between two: every sample in the same order."""
-    known = SCENARIOS[source]
-    run = run_of(source, options={"save_freq": known.save_freq})
-    for kill in known.kills:
-        assert run(kill).killed, f"{kill} was never reached"
-    assert run.committed(), "killed before the first checkpoint: nothing was resumed"
-    assert_same(uninterrupted(source), run().record)
+    kill_and_resume(source, run_of, uninterrupted)
 
 
 @pytest.mark.long
