@@ -148,7 +148,7 @@ OTHERS = {
     *("_getframe", "_fields", "_make", "_value_"),
     *("_list_all_concrete_functions", "_rng", "_seed", "_seed2"),
     *("_VariantDataset", "_as_serialized_graph", "_inputs", "_iterator_resource"),
-    *("_reshuffle_each_iteration", "_tensors"),
+    *("_handle_data", "_reshuffle_each_iteration", "_tensors"),
     # torch's and torchdata's:
     *("_dataset_fetcher", "_finished", "_sampler_iter"),
     *("_index_sampler", "_next_index", "_num_yielded"),
