@@ -79,7 +79,8 @@ class Attempt:
         self._on_begin = on_begin
         self._saved: record.Record | None = None
         self._positions: dict[str, Any] = {}
-        self._claimed: set[int] = set()
+        self._claimed: dict[int, Any] = {}
+        self.drawn_ahead: set[str | int] = set()
         self._pending: record.Record | None = None
         self._uncommitted: Callable[[], None] | None = None
         self._last_logs: dict[str, float] | None = None
@@ -107,7 +108,9 @@ class Attempt:
             verbose=self._arguments["verbose"] not in (0, "0"),
             ahead=keras_internals.looks_ahead(),
             argument=argument,
+            strategy=getattr(self.model, "distribute_strategy", None),
             claimed=self._claimed,
+            drawn_ahead=self.drawn_ahead,
         )
 
     def saved(self, argument: str) -> Any:
@@ -278,4 +281,7 @@ class Attempt:
         self._callbacks.restore(saved.run["callbacks"], saved.tensors)
         self._stateful.restore(saved.run["stateful"], saved.tensors)
         self.model.stop_training = bool(saved.run["stop_training"])
-        random_state.restore(self.backend, saved.run["random"])
+        random, now = saved.run["random"], random_state.capture(self.backend)
+        left = random_state.drawn_from(random, now) & self.drawn_ahead
+        self._notices.at_restore(sorted(left))
+        random_state.restore(self.backend, random, leave=left)

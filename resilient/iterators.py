@@ -13,6 +13,7 @@ from typing import Any
 from resilient import keras_internals
 from resilient.attempt import Attempt
 from resilient.data import JSON
+from resilient.data.attributes.generator_states import kept_states
 from resilient.data.select import adapter_for
 from resilient.random_state import kept_random_state
 
@@ -92,7 +93,8 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
                 self.data_adapter.prepare()
             return self.data_adapter.made(super()._get_iterator())
         # The uninterrupted run made this iterator earlier: leave no trace of it now.
-        with kept_random_state(self._attempt.backend):
+        attempt = self._attempt
+        with kept_random_state(attempt.backend, leave=attempt.drawn_ahead):
             self.data_adapter.seek(position)
             self.data_adapter.prepare()
             return iter(self.data_adapter.made(super()._get_iterator()))
@@ -138,7 +140,10 @@ class ValidationIterator(Base):  # type: ignore[misc, valid-type]
                 # What is drawn for training meanwhile would be drawn twice.
                 around.enter_context(attempt.iterator.data_adapter.paused())
             if saved:  # the uninterrupted run made this in an earlier epoch
-                around.enter_context(kept_random_state(attempt.backend))
+                ahead, claimed = attempt.drawn_ahead, settings.claimed
+                others = {key: claimed[key] for key in claimed if key not in ahead}
+                around.enter_context(kept_random_state(attempt.backend, leave=ahead))
+                around.enter_context(kept_states(others))
             super().__init__(x=adapter_for(arguments, settings, saved), **kept)
             if saved:
                 self.data_adapter.resume(saved)

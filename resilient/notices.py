@@ -21,6 +21,19 @@ class Notices:
         self._say = WarnOnce()
         self._layout: list[str] | None = None  # of the variables, after the first step
 
+    def at_restore(self, left: list[str]) -> None:
+        """When the random state was set.
+
+        Args:
+            left: Global random generators that go on where the data left them.
+        """
+        self._say(
+            "the data draws from these global random generators ahead of training; if "
+            "anything else does, too, it will draw other numbers (give the data a "
+            "generator of its own, such as numpy.random.default_rng(seed))",
+            left,
+        )
+
     def after_step(self) -> None:
         """After the first step, when TensorFlow has traced it."""
         if self._layout is not None:

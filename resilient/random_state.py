@@ -14,7 +14,7 @@ import random
 import sys
 import warnings
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import numpy as np
@@ -46,32 +46,59 @@ def capture(backend: Backend) -> JSON:
     }
 
 
-def restore(backend: Backend, state: JSON) -> None:
+def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> None:
     """Set what ``capture`` returned, here or in another process.
 
     Call it last: whatever else a restore does may draw random numbers.
+
+    Args:
+        backend: The one that trains.
+        state: What ``capture`` returned.
+        leave: Which of Python's, NumPy's and PyTorch's generators to leave as they are.
     """
     from resilient import keras_internals
 
     for name, backend_state in state["backends"].items():
+        if name in leave:
+            continue
         each = backend if name == backend.name else _other_backend(name)
         if each is not None:
             each.set_random_state(backend_state)
     # Before Python's: a seed generator that is made anew may draw its seed from there.
     keras_internals.set_global_seed_generator_state(_decode(state["keras"]))
-    np.random.set_state(_decode(state["numpy"]))
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
+    if "numpy" not in leave:
+        np.random.set_state(_decode(state["numpy"]))
+    if "python" not in leave:
+        version, internal, gauss = state["python"]
+        random.setstate((version, tuple(internal), gauss))
 
 
 @contextlib.contextmanager
-def kept_random_state(backend: Backend) -> Iterator[None]:
-    """Whatever is drawn inside leaves the global random state as it was."""
+def kept_random_state(
+    backend: Backend, leave: Container[object] = ()
+) -> Iterator[None]:
+    """Whatever is drawn inside leaves the global random state as it was.
+
+    But for those to leave, which may be found out inside.
+    """
     state = capture(backend)
     try:
         yield
     finally:
-        restore(backend, state)
+        restore(backend, state, leave)
+
+
+def drawn_from(before: JSON, after: JSON) -> set[str]:
+    """Which of Python's, NumPy's and PyTorch's generators differ in two states."""
+
+    def python(state: JSON) -> Any:
+        version, internal, gauss = state["python"]
+        return version, tuple(internal), gauss
+
+    found = {"python"} if python(before) != python(after) else set()
+    found |= {"numpy"} if before["numpy"] != after["numpy"] else set()
+    torch = [state["backends"].get("torch") for state in (before, after)]
+    return found | ({"torch"} if None not in torch and torch[0] != torch[1] else set())
 
 
 def numpy_state() -> JSON:

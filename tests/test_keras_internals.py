@@ -148,6 +148,7 @@ OTHERS = {
     *("_getframe", "_fields", "_make", "_value_"),
     *("_list_all_concrete_functions", "_rng", "_seed", "_seed2"),
     *("_VariantDataset", "_as_serialized_graph", "_inputs", "_iterator_resource"),
+    *("_func", "_generator", "_py_funcs"),
     *("_handle_data", "_reshuffle_each_iteration", "_tensors"),
     # torch's and torchdata's:
     *("_dataset_fetcher", "_finished", "_sampler_iter"),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from resilient.data.attributes.generator_states import set_state, state
 from resilient.encoding import plain_objects
 from resilient.encoding.json_arrays import as_bytes
 from resilient.encoding.json_values import JSON, NotEncodable, decode, encode
@@ -98,7 +99,7 @@ def assign_in_place(live: Any, value: Any) -> bool:
     elif isinstance(live, np.random.Generator):
         return assign_in_place(live.bit_generator, value.bit_generator)
     elif isinstance(live, np.random.BitGenerator):
-        live.state = value.state
+        set_state(live, state(value))  # with how many children it spawned
     elif hasattr(live, "copy_"):  # a tensor of PyTorch, which may change in place
         if (live.shape, live.dtype) != (value.shape, value.dtype):
             return False

@@ -30,7 +30,10 @@ class Settings:
         verbose: Whether long replays show a progress bar.
         ahead: Whether Keras draws batches before it trains them.
         argument: What the data is called in messages, ``"x"`` or ``"validation_data"``.
-        claimed: Ids of random generators that some data of this fit puts back.
+        strategy: That of tf.distribute which Keras spreads batches with.
+        claimed: Random generators that some data of this fit puts back, by id.
+        drawn_ahead: Random generators that data draws from in threads of its own, which
+            nobody else may put back: names of global ones, ids of others.
     """
 
     backend: Backend
@@ -38,7 +41,9 @@ class Settings:
     verbose: bool = True
     ahead: bool = False
     argument: str = "x"
-    claimed: set[int] = field(default_factory=set)
+    strategy: Any = None
+    claimed: dict[int, Any] = field(default_factory=dict)
+    drawn_ahead: set[str | int] = field(default_factory=set)
 
 
 class Source(Protocol):
@@ -154,7 +159,7 @@ def verify(
         return
     raise DataNotResumableError(
         describe(
-            "The last batch that was trained is another one now: the data was "
+            "A batch that was trained is another one now: the data was "
             "changed, or it is not the same each time it is iterated (random "
             "numbers without a seed, files in another order, time).",
             f"{name}: another batch {given:,} of the iterator",

@@ -4,35 +4,14 @@ import grain
 import numpy as np
 import pytest
 from fitting import random_state
+from grain_parts import ROWS, Noise, Source
 
 from resilient import DataNotResumableError, NotExactWarning
 from resilient.backends import get_backend
-from resilient.data.grain import GrainData
+from resilient.data.grain import GrainData, GrainSource
 from resilient.data.source import Settings
 
 pytestmark = pytest.mark.sources
-
-ROWS = np.arange(96, dtype="float32").reshape(32, 3)
-
-
-class Noise(grain.transforms.RandomMap):
-    def random_map(self, element, rng):
-        return element + rng.random()
-
-
-class Source:
-    """Without a ``repr``: the default one tells where it is in memory."""
-
-    def __init__(self, rows=ROWS):
-        self.rows = rows
-        self.read = []
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __getitem__(self, index):
-        self.read.append(int(index))
-        return self.rows[index]
 
 
 def maps(rows=ROWS):
@@ -218,3 +197,23 @@ def test_worker_processes():
     rest = list(again(data(), position).tracked)
     assert len(rest) == 5
     np.testing.assert_array_equal(expected, rest)
+
+
+def test_worker_processes_of_a_loader():
+    """Each worker has its own index, and whose turn it is counts, too."""
+    flags = pytest.importorskip("absl.flags")
+    flags.FLAGS.mark_as_parsed()
+
+    def source():
+        data = loader(worker_count=2)
+        return GrainSource(data, Settings(get_backend()), batch_size=4)
+
+    one = source()
+    batches = one.begin()
+    drawn = [next(batches) for _ in range(3)]
+    position = one.position(live=True)
+    expected = list(batches)
+    rest, last = source().seek(position, 3)
+    np.testing.assert_array_equal(last, drawn[-1])
+    np.testing.assert_array_equal(expected, list(rest))
+    assert len(expected) == 13

@@ -192,6 +192,62 @@ def test_drawing_from_global_generators_with_workers_is_said_once(tmp_path, proc
     assert "Drawing.__getitem__" in found[0]
 
 
+RNG = np.random.default_rng(0)
+
+
+def _reaching(kind):
+    """Data that draws from a generator which is no attribute of its own."""
+
+    class InGlobals(Data):
+        def __getitem__(self, index):
+            x, y = super().__getitem__(index)
+            return x + RNG.normal(size=x.shape).astype("float32"), y
+
+    rng = random.Random(0)
+
+    class InClosure(Data):
+        def __getitem__(self, index):
+            x, y = super().__getitem__(index)
+            return x + np.float32(rng.random()), y
+
+    class Unused(Data):
+        def on_epoch_end(self):
+            RNG.normal() + rng.random()  # by one thread, when no batch is made
+
+    return {"globals": InGlobals, "closure": InClosure, "unused": Unused}[kind]
+
+
+@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        ("globals", "InGlobals.__getitem__ draws from, or changes, self.__getitem__.R"),
+        ("closure", "InClosure.__getitem__ draws from, or changes, self.__getitem__.r"),
+    ],
+)
+def test_drawing_from_any_generator_with_workers_is_said_once(
+    tmp_path, kind, part, processes
+):
+    data = _reaching(kind)(workers=2, use_multiprocessing=processes)
+    with pytest.warns(resilient.NotExactWarning) as caught, _forking():
+        fit(data, tmp_path, epochs=2)
+    messages = [str(w.message) for w in caught if "chance decides" in str(w.message)]
+    assert len(messages) == 1
+    assert part in messages[0]
+
+
+def test_without_workers_any_generator_is_exact(tmp_path):
+    state = RNG.bit_generator.state
+    net = expected(_reaching("globals")())
+    RNG.bit_generator.state = state
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", resilient.NotExactWarning)
+        interrupted(_reaching("globals")(), tmp_path)
+        RNG.normal(size=99)
+        actual = resumed(_reaching("globals")(), tmp_path)
+    fitting.assert_equal(net, actual)
+
+
 @pytest.mark.parametrize("processes", [False, True])
 def test_changing_attributes_with_workers_is_said_once(tmp_path, processes):
     class Counting(Data):
@@ -207,8 +263,9 @@ def test_changing_attributes_with_workers_is_said_once(tmp_path, processes):
 
 
 @pytest.mark.parametrize("processes", [False, True])
-def test_well_behaved_workers_say_nothing(tmp_path, processes):
-    data = Data(workers=2, use_multiprocessing=processes)
+@pytest.mark.parametrize("cls", [Data, _reaching("unused")])
+def test_well_behaved_workers_say_nothing(tmp_path, cls, processes):
+    data = cls(workers=2, use_multiprocessing=processes)
     with warnings.catch_warnings(), _forking():
         warnings.simplefilter("error", resilient.NotExactWarning)
         fit(data, tmp_path, epochs=2)

@@ -78,7 +78,8 @@ def fit(dataset, directory, stop_at=None, **options):
     settings = {"jit_compile": False} if TENSORFLOW else {}
     model.compile(keras.optimizers.SGD(0.05), "mse", **settings)
     recording = Recording(stop_at)
-    arguments = {"epochs": 3, "verbose": 0, "callbacks": [recording]}
+    epochs = options.pop("epochs", 3)
+    arguments = {"epochs": epochs, "verbose": 0, "callbacks": [recording]}
     if directory is None:
         model.fit(dataset, **arguments)
     else:
@@ -292,6 +293,33 @@ def test_distributed_dataset_is_refused(tmp_path):
         fit(distributed, tmp_path)
 
 
+@pytest.mark.skipif(not TENSORFLOW, reason="tf.distribute is TensorFlow's")
+def test_changed_data_is_refused_under_a_strategy(tmp_path):
+    """Iterators of what is distributed are replayed, and that is always checked."""
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        fit(rows().shuffle(40).batch(8), tmp_path, stop_at=8)
+        with pytest.raises(DataNotResumableError, match="another batch 2 "):
+            fit(rows(2.0).shuffle(40).batch(8), tmp_path)
+
+
+def test_switching_to_replay_and_back_in_one_epoch(tmp_path):
+    """An iterator goes on in the way in which it was resumed."""
+
+    def seeded():
+        return rows().shuffle(40, seed=1).shuffle(3, seed=2).batch(8)
+
+    expected = fit(seeded(), None)
+    for stop_at, data in ((7, "exact"), (8, "replay"), (9, "exact"), (13, "replay")):
+        fit(seeded(), tmp_path, stop_at=stop_at, data=data)
+    assert fit(seeded(), tmp_path) == expected
+
+
+def test_changed_data_is_refused_when_a_replay_is_not_wanted_any_more(tmp_path):
+    fit(rows().batch(8), tmp_path, stop_at=8, data="replay")
+    with pytest.raises(DataNotResumableError, match="another batch"):
+        fit(rows(2.0).batch(8), tmp_path)
+
+
 def test_sampled_datasets_are_drawn_again(tmp_path):
     """To save an iterator that was restored near its end would never return."""
 
@@ -339,6 +367,84 @@ def test_variables_that_a_pipeline_assigns_are_kept(tmp_path):
         count.assign(7.0)
         variables.set(kept)
         assert float(count) == 1.5
+
+
+def remembering(calls):
+    """Every batch is another one, as a closure's list makes it."""
+
+    def scaled(x):
+        calls.append(1)
+        return x * np.float32(len(calls))
+
+    def tensors(x, y):
+        (x,) = tf.numpy_function(scaled, [x], [tf.float32])
+        return tf.ensure_shape(x, [None, 4]), y
+
+    return rows().batch(8).map(tensors)
+
+
+@pytest.mark.parametrize("step", [5, 7, 10, 12])
+def test_python_functions_that_remember_are_noticed(tmp_path, step):
+    """At an epoch's end, too, the first one included: a second one would differ."""
+    fit(remembering([]), tmp_path, stop_at=step + 1)
+    with pytest.raises(DataNotResumableError, match="another batch"):
+        fit(remembering([]), tmp_path, resume=step)
+    with pytest.warns(NotExactWarning, match="came back different"):
+        assert len(fit(remembering([]), tmp_path, resume=step, data="warn")) == 15
+
+
+def test_epoch_before_is_looked_at_only_once_it_is_needed(tmp_path):
+    """Also after another resume at the same place; a run that is over looks never."""
+    calls = []
+    fit(remembering(calls), tmp_path)
+    assert len(calls) >= 15  # Keras looks at a batch, too
+    calls.clear()
+    fit(remembering(calls), tmp_path)
+    assert len(calls) <= 2
+    with pytest.raises(DataNotResumableError, match="another batch 1 "):
+        fit(remembering(calls), tmp_path, epochs=4)
+
+
+def test_generators_of_python_functions_are_kept(tmp_path):
+    def noisy():
+        random = np.random.default_rng(3)
+        add = lambda x: x + random.random(dtype="float32")  # noqa: E731
+
+        def tensors(x, y):
+            (x,) = tf.numpy_function(add, [x], [tf.float32])
+            return tf.ensure_shape(x, [None, 4]), y
+
+        return rows().batch(8).map(tensors)
+
+    expected = fit(noisy(), None)
+    assert fit(noisy(), tmp_path) == expected
+    for step in (12, 10, 3):
+        assert fit(noisy(), tmp_path, resume=step) == expected
+
+
+@pytest.mark.filterwarnings("ignore:Not bit-exact. the data draws from these global")
+def test_global_generators_that_a_pipeline_draws_from_ahead_of_training(tmp_path):
+    """Where they stand at a checkpoint is chance: the replay knows better, and says."""
+
+    def noisy():
+        def add(x):
+            return x + np.float32(np.random.random())
+
+        def tensors(x, y):
+            (x,) = tf.numpy_function(add, [x], [tf.float32])
+            return tf.ensure_shape(x, [None, 4]), y
+
+        dataset = rows().batch(8).map(tensors)
+        # Elsewhere Keras looks at a batch, and how many more are drawn is chance.
+        return dataset.prefetch(3) if TENSORFLOW else dataset
+
+    np.random.seed(5)
+    expected = fit(noisy(), None)
+    np.random.seed(5)
+    assert fit(noisy(), tmp_path) == expected
+    for step in (12, 10, 3):
+        np.random.seed(7)
+        assert fit(noisy(), tmp_path, resume=step) == expected
 
 
 def test_graph_names_what_has_state_outside():

@@ -4,43 +4,43 @@ Data draws not only from its attributes, but from what its functions reach: vari
 of a module, as in ``rng = np.random.default_rng(0)`` above a class, and what a closure
 holds. So the code of the user's own methods and functions is read for the names it
 uses. Global generators of libraries are not among these: a checkpoint has them anyway.
-
-States are kept whole, not as changes since the script made the generators: it may have
-seeded them from a global generator, or not at all.
 """
 
 import functools
 import random
 import sys
 import types
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from resilient.data.attributes.generator_states import is_generator
 from resilient.data.source import Settings
 from resilient.encoding import plain_objects
 
-_KINDS = (
-    np.random.Generator,
-    np.random.BitGenerator,
-    np.random.RandomState,
-    random.Random,
-)
 _DEPTH = 8
 _ITEMS = 64  # a longer list holds samples, not parts
 _ENTERED = frozenset(
     {("torch", "Dataset"), ("torch", "Sampler"), ("torch", "Module")}
     | {("keras", "PyDataset")}
 )
+_DESCRIPTORS = (
+    staticmethod,
+    classmethod,
+    property,
+    functools.cached_property,
+    functools.partialmethod,
+)
 
 
 def find(parts: Mapping[str, Any]) -> dict[str, Any]:
     """The generators that these objects lead to, by path; each once."""
     found: dict[str, Any] = {}
-    met = {id(generator) for generator in _global()}
+    met = {id(generator): generator for generator in _global()}
     for name, value in parts.items():
-        _walk(value, name, _DEPTH, found, met)
+        _search(value, name, found, met)
     return found
 
 
@@ -52,63 +52,8 @@ def unclaimed(found: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """
     claimed = settings.claimed
     mine = {path: item for path, item in found.items() if id(item) not in claimed}
-    claimed.update(map(id, mine.values()))
+    claimed.update({id(item): item for item in mine.values()})
     return mine
-
-
-def state(generator: Any) -> Any:
-    """The state of a generator, of values that can be compared."""
-    if _is_torch(generator):
-        return generator.get_state().numpy().tobytes()
-    if isinstance(generator, np.random.Generator):
-        return frozen(generator.bit_generator.state)
-    if isinstance(generator, np.random.BitGenerator):
-        return frozen(generator.state)
-    if isinstance(generator, np.random.RandomState):
-        return frozen(generator.get_state(legacy=False))
-    version, words, gauss = generator.getstate()
-    return [version, np.array(words, "<u4").tobytes(), gauss]
-
-
-def set_state(generator: Any, state: Any) -> None:
-    """Set what ``state`` returned."""
-    if _is_torch(generator):
-        import torch
-
-        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = thawed(state)
-    elif isinstance(generator, np.random.BitGenerator):
-        generator.state = thawed(state)
-    elif isinstance(generator, np.random.RandomState):
-        generator.set_state(thawed(state))
-    else:
-        version, words, gauss = state
-        internal = tuple(np.frombuffer(words, "<u4").tolist())
-        generator.setstate((version, internal, gauss))
-
-
-def frozen(value: Any) -> Any:
-    """Arrays as their dtype and bytes: these compare as one value."""
-    if isinstance(value, dict):
-        return {key: frozen(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
-        return {"dtype": value.dtype.str, "bytes": value.tobytes()}
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def thawed(value: Any) -> Any:
-    """What ``frozen`` was given."""
-    if not isinstance(value, dict):
-        return value
-    if set(value) == {"dtype", "bytes"}:
-        return np.frombuffer(value["bytes"], value["dtype"]).copy()
-    return {key: thawed(item) for key, item in value.items()}
-
-
-def _is_torch(value: Any) -> bool:
-    cls = type(value)
-    return (plain_objects.top_module(cls), cls.__name__) == ("torch", "Generator")
 
 
 def _global() -> Iterator[Any]:
@@ -119,36 +64,40 @@ def _global() -> Iterator[Any]:
         yield sys.modules["torch"].default_generator
 
 
-def _walk(
-    value: Any, path: str, depth: int, found: dict[str, Any], met: set[int]
-) -> None:
-    if not depth or id(value) in met:
-        return
-    if _is_torch(value) or isinstance(value, _KINDS):
-        met.add(id(value))
-        if not isinstance(value, random.SystemRandom):
-            found[path] = value
-        if isinstance(value, np.random.Generator):
-            met.add(id(value.bit_generator))
-        return
-    inner = _inner(value)
-    if inner:
-        met.add(id(value))
-    for key, item in inner.items():
-        _walk(item, f"{path}.{key}", depth - 1, found, met)
+def _search(value: Any, path: str, found: dict[str, Any], met: dict[int, Any]) -> None:
+    """What is near comes first: a long way round must not use up the depth.
+
+    Args:
+        value: Where it begins.
+        path: Its name.
+        found: Is added to.
+        met: By id, what was looked at; alive, or an id could be another's.
+    """
+    todo = deque([(value, path, 0)])
+    while todo:
+        value, path, depth = todo.popleft()
+        if id(value) in met:
+            continue
+        if is_generator(value):
+            met[id(value)] = value
+            if not isinstance(value, random.SystemRandom):
+                found[path] = value
+            if isinstance(value, np.random.Generator):
+                met[id(value.bit_generator)] = value.bit_generator
+            continue
+        inner = _inner(value) if depth < _DEPTH else {}
+        if inner:
+            met[id(value)] = value
+        todo.extend((item, f"{path}.{key}", depth + 1) for key, item in inner.items())
 
 
 def _inner(value: Any) -> Mapping[Any, Any]:
     """What something leads to, by name."""
-    if isinstance(value, list | tuple):
-        return dict(enumerate(value)) if len(value) <= _ITEMS else {}
-    if isinstance(value, dict):
-        return dict(value) if len(value) <= _ITEMS else {}
     if isinstance(value, functools.partial):
         return {"func": value.func, "args": value.args, "keywords": value.keywords}
-    if isinstance(value, types.MethodType):
+    if isinstance(value, types.MethodType):  # numpy's too: `normal = rng.normal`
         return {"self": value.__self__, "func": value.__func__}
-    if isinstance(value, types.BuiltinMethodType):  # such as `normal = rng.normal`
+    if isinstance(value, types.BuiltinMethodType):  # such as `draw = generator.random`
         return {"self": value.__self__}
     if isinstance(value, types.FunctionType):
         return {} if plain_objects.is_foreign(value) else _names(value)  # type: ignore[arg-type]
@@ -156,21 +105,29 @@ def _inner(value: Any) -> Mapping[Any, Any]:
         return _methods(value)
     if isinstance(value, types.ModuleType):
         return {}
+    items = _items(value)
     if _is_entered(type(value)):
-        return {**plain_objects.attributes(value), **_methods(type(value))}
+        return {**items, **_methods(type(value)), **plain_objects.attributes(value)}
     wrapped = getattr(type(value), "__wrapped__", None) and value.__wrapped__
-    return {"wrapped": wrapped} if wrapped else {}
+    return {"wrapped": wrapped} if wrapped else items
+
+
+def _items(value: Any) -> Mapping[Any, Any]:
+    """Of a short list, tuple or dict."""
+    if not isinstance(value, list | tuple | dict) or len(value) > _ITEMS:
+        return {}
+    return dict(value) if isinstance(value, dict) else dict(enumerate(value))
 
 
 def _is_entered(cls: type) -> bool:
-    """Whether the attributes of such objects may be generators, or draw from some."""
+    """Whether the attributes of such objects may be generators, or draw from some.
+
+    Those of other libraries as well: they call functions of the user's.
+    """
     names = {(plain_objects.top_module(base), base.__name__) for base in cls.__mro__}
     if ("keras", "KerasSaveable") in names:
         return False  # on torch these are modules
-    if plain_objects.is_plain(cls) or not names.isdisjoint(_ENTERED):
-        return True
-    # Transforms of other libraries: they call functions of the user's.
-    return cls.__mro__[1:] == (object,) and not plain_objects.is_foreign(cls)
+    return not plain_objects.is_foreign(cls) or not names.isdisjoint(_ENTERED)
 
 
 def _methods(cls: type) -> dict[str, Any]:
@@ -180,9 +137,18 @@ def _methods(cls: type) -> dict[str, Any]:
         if plain_objects.is_foreign(base):
             continue
         for name, item in vars(base).items():
-            function = getattr(item, "__func__", item)  # of static and class methods
-            found.setdefault(name, getattr(function, "fget", function))
+            # What others override they may call, by `super()`.
+            key = f"{base.__name__}.{name}" if name in found else name
+            found[key] = _function(item)
     return found
+
+
+def _function(item: Any) -> Any:
+    """What is inside a static method, a property and the like."""
+    if not isinstance(item, _DESCRIPTORS):
+        return item
+    names = ("__func__", "fget", "func")
+    return next(getattr(item, name) for name in names if hasattr(item, name))
 
 
 def _names(function: types.FunctionType) -> dict[str, Any]:
@@ -197,17 +163,31 @@ def _names(function: types.FunctionType) -> dict[str, Any]:
             continue
     found["defaults"] = function.__defaults__ or ()
     found["keyword_defaults"] = function.__kwdefaults__ or {}
-    used = dict.fromkeys(_used(function.__code__))
-    spaces = [function.__globals__]
-    for name in used:
-        module = function.__globals__.get(name)
-        if isinstance(module, types.ModuleType) and not _is_library(module):
-            spaces.append(vars(module))  # as in `settings.rng.normal()`
-    for space in spaces:
-        for name in used:
-            if name in space:
-                found.setdefault(name, space[name])
+    for space, name, value in _global_names(function):
+        found.setdefault(f"{space}{name}", value)
     return found
+
+
+def _global_names(function: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
+    """Of each name in a function's code that a module has: whose, what and its value.
+
+    Modules are entered, as in `settings.rng.normal()`, also where the function itself
+    imports them; libraries are not.
+    """
+    used = dict.fromkeys(_used(function.__code__))
+    imported = {name: sys.modules[name] for name in used if name in sys.modules}
+    spaces: list[tuple[str, Mapping[str, Any]]]
+    spaces = [("", function.__globals__), ("", imported)]
+    entered: set[int] = set()
+    for space, values in spaces:  # grows
+        for name in used:
+            value = values.get(name)
+            if not isinstance(value, types.ModuleType):
+                if name in values:
+                    yield space, name, value
+            elif id(value) not in entered and not _is_library(value):
+                entered.add(id(value))
+                spaces.append((f"{space}{name}.", vars(value)))
 
 
 def _used(code: types.CodeType) -> Iterator[str]:

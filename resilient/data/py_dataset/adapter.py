@@ -16,6 +16,7 @@ from resilient.data import JSON
 from resilient.data.adapter import TrackedAdapter
 from resilient.data.attributes import generators
 from resilient.data.attributes.changes import DataAttributes
+from resilient.data.attributes.generator_states import set_states, states
 from resilient.data.py_dataset.order import Order
 from resilient.data.py_dataset.workers import Workers
 from resilient.data.source import Settings, Tracked, lazily
@@ -87,9 +88,11 @@ class PyDatasetSource:
         workers = queue is not None
         self.order = Order(self._dataset, shuffle=self._shuffle, workers=workers)
         self._workers = Workers(self._dataset, queue) if queue is not None else None
-        self._attributes = DataAttributes({"x": self._dataset})
         found = generators.find({"x": self._dataset})
         self._generators = generators.unclaimed(found, settings)
+        # What is named is not looked for in the attributes.
+        others = {n: found[n] for n in found if n not in self._generators}
+        self._attributes = DataAttributes({"x": self._dataset, **others})
         self.in_epoch = False
         self._resumed = False
         self._made: Generator[tuple[int, Any]] | None = None  # what the workers make
@@ -123,7 +126,7 @@ class PyDatasetSource:
         return {
             "order": self.order.position(),
             "attributes": attributes,
-            "random": self._random(),
+            "random": states(self._generators),
             "in_epoch": self.in_epoch,
             "last": self._last if live else None,
             "as_made": self._held() == self._as_made,
@@ -146,15 +149,9 @@ class PyDatasetSource:
                 self._restore(position)
         return self._batches(given), last
 
-    def _random(self) -> JSON:
-        """The states of the generators that it draws from, wherever they are."""
-        return {n: generators.state(each) for n, each in self._generators.items()}
-
     def _restore(self, position: JSON) -> None:
         self._attributes.restore(position["attributes"])
-        for name, state in position["random"].items():
-            if name in self._generators:
-                generators.set_state(self._generators[name], state)
+        set_states(self._generators, position["random"])
 
     def fingerprint(self) -> JSON:
         cls = type(self._dataset)
@@ -207,9 +204,9 @@ class PyDatasetSource:
         """The batch, made again; None where making it draws or changes something."""
         backend = self._settings.backend
         attributes = DataAttributes({"x": self._dataset})
-        before, own = random_state.capture(backend), self._random()
+        before, own = random_state.capture(backend), states(self._generators)
         batch = self._standardized(self._dataset[index])
-        if attributes.capture() or own != self._random():
+        if attributes.capture() or own != states(self._generators):
             return None
         if before != random_state.capture(backend):
             return None

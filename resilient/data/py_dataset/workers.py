@@ -4,9 +4,9 @@ The threads and processes are those of Keras's enqueuer, with its names and star
 method; the queue is ours, since Keras's cannot start in the middle of an order, and
 mixes what it made before an epoch's end into the next one.
 
-A dataset that draws from global random generators, or changes its attributes, when a
-batch is made cannot give the same batches twice with several workers: who comes first
-is chance, in Keras too. The first batches are watched for that.
+A dataset that draws from random generators, or changes its attributes, when a batch is
+made cannot give the same batches twice with several workers: who comes first is chance,
+in Keras too. The first batches are watched for that.
 """
 
 import random
@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 
 from resilient import keras_internals
+from resilient.data.attributes import generators
 from resilient.data.attributes.changes import DataAttributes
+from resilient.data.attributes.generator_states import states
 from resilient.data.attributes.kinds import digest
 from resilient.encoding import plain_objects
 
 _WATCHED = 2  # batches
 _FEW = 8  # items
-_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 
 
 class Workers:
@@ -101,38 +102,41 @@ class Watching:
         self._count += 1
         if self._count > _WATCHED:
             return self._dataset[index], []
-        attributes = None if self._forked else DataAttributes({"x": self._dataset})
-        before = self._drawn_from()
+        reached = generators.find({"self": self._dataset})
+        # What is named is not looked for in the attributes.
+        held = {"self": self._dataset, **reached}
+        attributes = None if self._forked else DataAttributes(held)
+        before = (self._now(), states(reached))
         batch = self._dataset[index]
-        after = self._drawn_from()
-        name = f"{type(self._dataset).__qualname__.rpartition('<locals>.')[2]}"
-        found = [
-            f"{name}.__getitem__ draws from, or changes, {part}"
-            for part in before | after
-            if before.get(part) != after.get(part)
+        after = (self._now(), states(reached))
+        parts = [
+            part
+            for old, new in zip(before, after, strict=True)
+            for part in old | new
+            if old.get(part) != new.get(part)
         ]
-        changed = attributes.capture().get("changes", {}) if attributes else {}
-        parts = [path.removeprefix("x.") for path in changed]
-        found += [f"{name}.__getitem__ changes self.{part}" for part in parts]
-        return batch, found
+        parts += attributes.capture().get("changes", {}) if attributes else {}
+        name = type(self._dataset).__qualname__.rpartition("<locals>.")[2]
+        said = f"{name}.__getitem__ draws from, or changes,"
+        return batch, [f"{said} {part}" for part in parts]
 
-    def _drawn_from(self) -> dict[str, Any]:
-        states: dict[str, Any] = {
+    def _now(self) -> dict[str, Any]:
+        """Cheap marks of the global generators and, in a process, of attributes."""
+        found: dict[str, Any] = {
             "Python's global generator": random.getstate(),
             "numpy's global generator": digest(np.random.get_state(legacy=False)),
         }
         if "torch" in sys.modules:
             import torch
 
-            states["torch's global generator"] = digest(torch.get_rng_state().numpy())
+            found["torch's global generator"] = digest(torch.get_rng_state().numpy())
         if not self._forked:
             seed = keras_internals.global_seed_generator_state()
-            states["Keras's global generator"] = digest(seed)
-            return states
+            found["Keras's global generator"] = digest(seed)
+            return found
         for key, value in vars(self._dataset).items():
-            drawn = isinstance(value, _GENERATORS)
-            states[f"self.{key}"] = digest(value) if drawn else glance(value)
-        return states
+            found[f"self.{key}"] = glance(value)
+        return found
 
 
 def glance(value: Any, depth: int = 3) -> Any:

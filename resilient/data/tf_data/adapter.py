@@ -34,8 +34,11 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
         self._settings = settings
         self._dataset = self._pipeline.dataset
         self._checksums: Checksums | None = None
+        source = (saved or {}).get("source", {})
+        if _distributes(settings.strategy) or "begun" in source:
+            self._pipeline.replayed = True
         # To a saved state only an iterator of the same operations can be set.
-        if self._pipeline.replayed and not _has_state(saved):
+        if self._pipeline.replayed and "state" not in source:
             self._checksums = Checksums(self._dataset)
             self._dataset = self._checksums.dataset
         self._live: Any = None
@@ -43,6 +46,7 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
 
     def position(self, drawn: int, *, held: bool) -> JSON:
         live = self._live if held else None
+        self._note_first()
         found = {"drawn": drawn, "source": self._pipeline.position(live)}
         if held and drawn and self._checksums is not None:
             found["last"] = checksum(self._checksums.of(drawn))
@@ -61,6 +65,10 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
         """The iterator that Keras is about to ask for."""
         position, self._position = self._position, None
         if position is None:
+            self._note_first()
+            self._pipeline.check(self._first_of, iterable)
+            if self._checksums is not None:
+                self._checksums.forget_first()
             self._live = self._pipeline.begin(iterable)
             return self._live
         drawn = position["drawn"]
@@ -69,6 +77,15 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
             last = self._checksums.of(drawn)
             verify(last, position["last"], drawn, Pipeline.name, self._settings)
         return self._live
+
+    def _note_first(self) -> None:
+        """Keras makes iterators that it never draws from, too."""
+        if self._checksums is not None and (first := self._checksums.of(1)):
+            self._pipeline.began(checksum(first))
+
+    def _first_of(self, iterator: Any) -> Any:
+        next(iterator, None)
+        return self._checksums.of(1) if self._checksums is not None else None
 
     def trained(self, drawn: int) -> None:
         """Nothing: TensorFlow keeps what was drawn ahead in the iterator."""
@@ -80,8 +97,12 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
         return self._pipeline.fingerprint
 
 
-def _has_state(saved: JSON | None) -> bool:
-    return saved is not None and "state" in saved.get("source", {})
+def _distributes(strategy: tf.distribute.Strategy) -> bool:
+    """Whether Keras iterates something else than the dataset; not by default."""
+    count = strategy.num_replicas_in_sync
+    some = tf.data.Dataset.range(count).batch(count)
+    found = strategy.experimental_distribute_dataset(some)
+    return isinstance(found, tf.distribute.DistributedDataset)
 
 
 def _distributed(settings: Settings) -> DataNotResumableError:

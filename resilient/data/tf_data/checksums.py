@@ -2,12 +2,13 @@
 
 Only for pipelines whose batches are drawn again on a resume: whether they are the same
 ones must be known. The checksums of the last batches are kept in a ring; more of them
-than a pipeline ever draws ahead.
+than a pipeline ever draws ahead. That of the first batch is kept, too.
 """
 
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
 
 _SIZE = 4096
 
@@ -21,19 +22,27 @@ class Checksums:
 
     def __init__(self, dataset: Any) -> None:
         with tf.init_scope(), tf.device("/CPU:0"):
-            self._ring = tf.Variable(tf.zeros(_SIZE, tf.int64), trainable=False)
+            zeros = tf.zeros(1 + _SIZE, tf.int64)
+            # Not tf.Variable: a strategy would make something else of it.
+            self._ring = resource_variable_ops.ResourceVariable(zeros, trainable=False)
         self.dataset = dataset.enumerate().map(self._note)
 
     def of(self, drawn: int) -> int:
         """That of batch ``drawn``, counted from 1, of the newest iterator."""
-        return int(self._ring.numpy()[(drawn - 1) % _SIZE])
+        index = drawn - 1
+        return int(self._ring.numpy()[index and 1 + index % _SIZE])
+
+    def forget_first(self) -> None:
+        """Until the next first batch, its checksum is 0."""
+        self._ring.scatter_nd_update([[0]], [0])
 
     def _note(self, index: Any, batch: Any) -> Any:
         total = tf.constant(0, tf.int64)
         for tensor in tf.nest.flatten(batch, expand_composites=True):
             for part in (tf.shape(tensor), tensor):
                 total = total * 31 + _checksum(part)
-        self._ring.scatter_nd_update([[index % _SIZE]], [total])
+        place = tf.where(index == 0, index, 1 + index % _SIZE)
+        self._ring.scatter_nd_update([[place]], [total])
         return batch
 
 

@@ -29,6 +29,18 @@ def in_memory(dataset: Any) -> int:
     )
 
 
+def nodes_in_functions(dataset: Any) -> list[Any]:
+    """Operations of all functions that the Python objects of a pipeline have."""
+    found: list[Any] = []
+    for each in _chain(dataset):
+        for wrapper in each._functions():
+            definition = wrapper.function.graph.as_graph_def()
+            found += definition.node
+            for function in definition.library.function:
+                found += function.node_def
+    return found
+
+
 @dataclass(frozen=True)
 class Shuffle:
     """A shuffle of a pipeline: its dataset, what it draws from, and how often."""

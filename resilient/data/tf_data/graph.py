@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, types_pb2
-from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.framework import op_def_registry
-from tensorflow.python.ops import gen_experimental_dataset_ops
+
+from resilient.data.tf_data.captured import Captured, from_graph
 
 JSON = Any
 
@@ -65,11 +65,17 @@ class PipelineGraph:
         self._element_spec = dataset.element_spec
         serialized = dataset._as_serialized_graph(external_state_policy=_IGNORE)
         self.definition = graph_pb2.GraphDef.FromString(serialized.numpy())
+        self._captured = Captured(dataset, self.definition)
         self.seeded = list(self._find_seeded())
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether what is made of this graph would have copies of variables."""
+        return not self._captured.known
 
     def dataset(self) -> Any:
         """What this graph, as it was changed, is the graph of."""
-        return _dataset(self.definition, self._element_spec)
+        return self._captured.dataset(self.definition, self._element_spec)
 
     def rooted_at(self, node: Any) -> Any:
         """The dataset that is one operation of this one."""
@@ -79,14 +85,14 @@ class PipelineGraph:
                 each.input[:] = [node.name]
         shapes, types = (node.attr[f"output_{x}"].list for x in ("shapes", "types"))
         spec = tuple(map(tf.TensorSpec, shapes.shape, types.type))
-        return _dataset(part, spec)
+        return from_graph(part, spec)
 
     def operations(self) -> list[str]:
         return [node.op for node in self.definition.node if "Dataset" in node.op]
 
     def all_operations(self) -> set[str]:
         """Types of all operations, those in functions too."""
-        inside = {node.op for node in self._nodes_inside()}
+        inside = {node.op for node in self.nodes_inside()}
         return inside | {node.op for node in self.definition.node}
 
     def nodes(self, op: str) -> list[Any]:
@@ -100,7 +106,7 @@ class PipelineGraph:
             pass
         else:
             return []
-        found = {node.op for node in self._nodes_inside() if _is_stateful(node.op)}
+        found = {node.op for node in self.nodes_inside() if is_stateful(node.op)}
         changed = {op for op in found if "Assign" in op}
         return sorted(found if changed else found - {"ReadVariableOp"})
 
@@ -132,7 +138,8 @@ class PipelineGraph:
             yield library[name]
             names.extend(n for node in library[name].node_def for n in _referred(node))
 
-    def _nodes_inside(self) -> Iterator[Any]:
+    def nodes_inside(self) -> Iterator[Any]:
+        """Those of all functions."""
         for function in self._functions():
             yield from function.node_def
 
@@ -156,14 +163,8 @@ def _hide(node: Any, neighbours: Any) -> None:
         each.input[:] = inputs
 
 
-def _dataset(definition: Any, element_spec: Any) -> Any:
-    variant = gen_experimental_dataset_ops.dataset_from_graph(
-        definition.SerializeToString()
-    )
-    return dataset_ops._VariantDataset(variant, element_spec)
-
-
-def _is_stateful(op: str) -> bool:
+def is_stateful(op: str) -> bool:
+    """Whether operations of this type have state that is not in an iterator's."""
     definition = op_def_registry.get(op)
     return (
         definition is not None

@@ -1,11 +1,13 @@
 """tf.data pipelines where Keras iterates them from Python: on JAX and PyTorch."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 from resilient import keras_internals
 from resilient.data import JSON
 from resilient.data.adapter import TrackedAdapter
+from resilient.data.batches import checksum
 from resilient.data.source import Settings, Tracked
 from resilient.data.tf_data.pipeline import Pipeline
 
@@ -34,8 +36,17 @@ class _Source:
         self._iterator: Any = None
 
     def begin(self) -> Iterator[Any]:
+        self._pipeline.check(lambda iterator: next(iterator, None))
         self._iterator = self._pipeline.begin()
-        return self._iterator  # type: ignore[no-any-return]
+        if not self._pipeline.remembers:
+            return self._iterator  # type: ignore[no-any-return]
+        return self._noting_first()
+
+    def _noting_first(self) -> Iterator[Any]:
+        for batch in itertools.islice(self._iterator, 1):
+            self._pipeline.began(checksum(batch))
+            yield batch
+        yield from self._iterator
 
     def position(self, *, live: bool) -> JSON:
         return self._pipeline.position(self._iterator if live else None)

@@ -1,17 +1,20 @@
 """A tf.data pipeline whose iterators get back to where they were.
 
 The state of an iterator is saved, and set again: no data is drawn twice. What outlasts
-iterators is kept beside it: the seeds of all shuffles, with how often each was drawn
-from, caches in memory, and variables that the pipeline assigns. A shuffle without a
-seed is given one, drawn once for a run, and a resumed run gives all of them the seeds
-they had.
+iterators is kept beside it: the seeds of all shuffles, caches in memory, and what
+``lasting`` knows. A shuffle without a seed is given one, drawn once for a run, and a
+resumed run gives all of them the seeds they had.
 
 Where an iterator has no state that can be saved (Python functions, stateful random
-operations), the batches that it gave are drawn again.
+operations), the batches that it gave are drawn again. There is more that such functions
+may remember from one epoch to the next than can be known: whether an epoch begins as it
+did is seen from its first batch.
 """
 
+import dataclasses
 import secrets
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,9 +22,10 @@ import tensorflow as tf
 
 from resilient import random_state
 from resilient.data import JSON, replay
-from resilient.data.source import Settings
+from resilient.data.source import Settings, verify
 from resilient.data.tf_data import facts, iterator_state, shuffles
-from resilient.data.tf_data.graph import PipelineGraph
+from resilient.data.tf_data.graph import PipelineGraph, is_stateful
+from resilient.data.tf_data.lasting import Lasting
 from resilient.data.tf_data.seed_counts import SeedCount, UnknownFormat
 from resilient.data.tf_data.variables import Variables
 from resilient.errors import DataNotResumableError, describe, warn_not_exact
@@ -52,6 +56,7 @@ class Pipeline:
     Attributes:
         dataset: To be iterated in its place: equal, but for seeds.
         replayed: Whether its iterators have no state that can be saved.
+        remembers: Whether its functions may remember more than is known.
         seeds: Of each operation that has some: its type, and the two.
     """
 
@@ -62,15 +67,18 @@ class Pipeline:
         self._given = dataset  # its generators and caches live as long as it does
         self.dataset = dataset
         self.replayed = settings.mode == "replay"
-        self._counts: list[SeedCount] = []
+        self.remembers = False
         self._caches: list[Any] = []
         self.seeds: list[Any] = []
         self._inexact: list[str] = []
-        self._begun: JSON = {}
+        self._begun: JSON = {}  # what was when the newest iterator was made
+        self._last: JSON = {}  # the newest that gave a batch: how it began
+        self._unchecked = False
         self._warned = False
-        self._variables = Variables(dataset)
+        variables = Variables(dataset)
+        self._lasting = Lasting(variables)
         self.fingerprint = facts.facts(dataset)
-        if specs := self._variables.specs():
+        if specs := variables.specs():
             self.fingerprint |= {"variables": specs}
         seeds = (saved or {}).get("source", {}).get("seeds", [])
         self._known = facts.in_memory(dataset) <= LARGE_GRAPH
@@ -83,27 +91,34 @@ class Pipeline:
             self._inexact.append("the shuffles: this TensorFlow does not tell a state")
 
     def _study(self, graph: PipelineGraph, saved: list[Any]) -> None:
-        outside = graph.state_outside()
-        if outside or any(_HANGS in op for op in graph.all_operations()):
+        self.remembers = bool(graph.state_outside())
+        if self.remembers or any(_HANGS in op for op in graph.all_operations()):
             self.replayed = True
+        self._lasting.find_generators(graph.nodes_inside(), self._settings)
         self.fingerprint |= {"operations": graph.operations()}
         self._caches = facts.caches_in_memory(graph)
         changed = self._choose_seeds(graph, saved)
-        hidden = not outside and graph.hide_generators()
-        if changed or hidden:
-            self._counts = shuffles.with_own_generators(graph)
+        hidden = not self.remembers and graph.hide_generators()
+        if changed or (hidden and not graph.has_copies):
+            self._lasting.counts = shuffles.with_own_generators(graph)
             self.dataset = graph.dataset()
         else:
-            self._counts = shuffles.count_draws(graph)
+            self.replayed = self.replayed or hidden
+            self._lasting.counts = shuffles.count_draws(graph)
 
     def _glance(self, dataset: Any, saved: list[Any]) -> None:
         """Without its graph: what the Python objects tell, and seeds as they are."""
+        nodes = facts.nodes_in_functions(dataset)
+        if any(is_stateful(node.op) for node in nodes):
+            self.remembers = self.replayed = True
+        self._lasting.find_generators(nodes, self._settings)
         found = facts.shuffles(dataset)
         self.seeds = [each.seeds for each in found]
         for number, each in enumerate(found, 1):
             if not any(each.seeds) or (saved and self.seeds != saved):
                 self._inexact.append(f"shuffle {number} of {len(found)}")
-        self._counts = [SeedCount(each.dataset) for each in found if each.reshuffles]
+        counts = [SeedCount(each.dataset) for each in found if each.reshuffles]
+        self._lasting.counts = counts
 
     def _choose_seeds(self, graph: PipelineGraph, saved: list[Any]) -> bool:
         """Give operations the seeds they had, or one where they have none.
@@ -112,7 +127,7 @@ class Pipeline:
             Whether any is another one than before.
         """
         before = [[each.op, each.seeds] for each in graph.seeded]
-        if self._variables.specs():  # a changed graph would get copies of them
+        if graph.has_copies:
             self.seeds = before
             self._inexact += [each.op for each in graph.seeded if each.unseeded]
             if saved and saved != before:
@@ -134,11 +149,41 @@ class Pipeline:
     def begin(self, iterable: Any = None) -> Any:
         """A new iterator of the dataset, or of what it was distributed to."""
         self._begun = {
-            "counts": [count.get() for count in self._counts],
-            "variables": self._variables.get(),
+            "lasting": self._lasting.get(),
             "random": random_state.capture(self._settings.backend),
         }
         return self._iterator(iterable)
+
+    def began(self, first: str) -> None:
+        """The newest iterator gave its first batch, which has this checksum."""
+        if self.remembers:
+            self._last = {"begun": self._begun, "first": first}
+
+    def check(self, first_of: Callable[[Any], Any], iterable: Any = None) -> None:
+        """Begin the epoch before once more, and again: both must begin as it did.
+
+        In a new process functions remember no epoch, and then they remember one. Only
+        after a resume, when the next epoch begins.
+
+        Args:
+            first_of: Draws the first batch of an iterator.
+            iterable: What the dataset was distributed to, if it was.
+        """
+        if not self._unchecked:
+            return
+        self._unchecked = False
+        lasting = self._lasting.get()
+        with random_state.kept_random_state(self._settings.backend):
+            for _ in range(2):
+                self._set_to(self._last["begun"])
+                # Not kept: it may draw ahead as long as it is there.
+                batch = first_of(self._iterator(iterable))
+                verify(batch, self._last["first"], 1, self.name, self._settings)
+        self._lasting.set(lasting)
+
+    def _set_to(self, begun: JSON) -> None:
+        self._lasting.set(begun["lasting"])
+        random_state.restore(self._settings.backend, begun["random"])
 
     def _iterator(self, iterable: Any) -> Any:
         iterator = iter(self.dataset if iterable is None else iterable)
@@ -153,18 +198,17 @@ class Pipeline:
             iterator: The one that goes on; None between two.
         """
         self._warn_once()
-        found: JSON = {
-            "seeds": self.seeds,
-            "counts": [count.get() for count in self._counts],
-        }
-        if iterator is None:
-            found["variables"] = self._variables.get()
+        found: JSON = {"seeds": self.seeds, "lasting": self._lasting.get()}
         if iterator is not None:
-            state = None if self.replayed else self._state_of(iterator)
+            # One that was restored goes on that way, whatever is wanted now.
+            replayed = self.replayed and self._begun
+            state = None if replayed else self._state_of(iterator)
             found |= {"begun": self._begun} if state is None else {"state": state}
+        if iterator is None or self._last.get("begun") is self._begun:
+            found |= self._last
         if self._caches:  # an iterator's state forgets those that it does not read now
             found["caches"] = [iterator_state.save(iter(c)) for c in self._caches]
-            self._set_counts(found["counts"])  # to look into caches may draw
+            self._lasting.set(found["lasting"])  # to look into caches may draw
         return found
 
     def _state_of(self, iterator: Any) -> np.ndarray | None:
@@ -198,12 +242,11 @@ class Pipeline:
         """Set what outlasts iterators."""
         for cache, state in zip(self._caches, position.get("caches", []), strict=False):
             iterator_state.restore(iter(cache), state)
-        self._set_counts(position.get("counts", []))
-        self._variables.set(position.get("variables", []))
-
-    def _set_counts(self, counts: list[int]) -> None:
-        for count, value in zip(self._counts, counts, strict=False):
-            count.set(value)
+        if "lasting" in position:
+            self._lasting.set(position["lasting"])
+        if "first" in position:
+            self._last = {name: position[name] for name in ("begun", "first")}
+            self._unchecked = True
 
     def seek(self, position: JSON, given: int, iterable: Any = None) -> tuple[Any, Any]:
         """An iterator that goes on after ``given`` batches, and the last one, if drawn.
@@ -211,17 +254,21 @@ class Pipeline:
         Global random state is not what it was: the caller sets it.
         """
         self.resume(position)
+        self._unchecked = False
         if "state" in position:
+            self._begun = {}
             iterator = self._iterator(iterable)
             self._restore(iterator, position["state"])
-            self._set_counts(position["counts"])
+            self._lasting.set(position["lasting"])
             return iterator, None
-        self._begun = begun = position["begun"]
-        self._set_counts(begun["counts"])
-        self._variables.set(begun["variables"])
-        random_state.restore(self._settings.backend, begun["random"])
+        self._begun = position["begun"]
+        self._set_to(self._begun)
         iterator = self._iterator(iterable)
-        return iterator, replay.skip(iterator, given, self.name, self._settings)
+        last = replay.skip(iterator, given, self.name, self._settings)
+        now = random_state.capture(self._settings.backend)
+        drawn = random_state.drawn_from(self._begun["random"], now)
+        self._settings.drawn_ahead.update(drawn)
+        return iterator, last
 
     def _restore(self, iterator: Any, state: np.ndarray) -> None:
         try:
@@ -243,4 +290,6 @@ def position_ahead(dataset: Any, settings: Settings) -> JSON:
     They are drawn when the dataset is made, or by the first adapter: a run that is
     resumed before Keras made one needs those of the run's beginning.
     """
+    # What it claims, the adapter is to claim.
+    settings = dataclasses.replace(settings, claimed={}, drawn_ahead=set())
     return {"drawn": 0, "source": {"seeds": Pipeline(dataset, settings, None).seeds}}

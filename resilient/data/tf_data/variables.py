@@ -38,13 +38,27 @@ class Variables:
     def set(self, values: list[np.ndarray]) -> None:
         """Set them to what ``get`` returned, in this process or another."""
         for handle, value in zip(self._handles, values, strict=False):
-            tensor = tf.io.parse_tensor(value.tobytes(), _spec(handle).dtype)
+            tensor = tf.io.parse_tensor(value.tobytes(), spec(handle).dtype)
             with tf.device(handle.device):
                 tf.raw_ops.AssignVariableOp(resource=handle, value=tensor)
 
     def specs(self) -> list[str]:
         """Their dtypes and shapes."""
-        return [f"{s.dtype.name} {s.shape}" for s in map(_spec, self._handles)]
+        return [f"{s.dtype.name} {s.shape}" for s in map(spec, self._handles)]
+
+
+def captured(dataset: Any) -> Iterator[Any]:
+    """Handles of all, for each function that captured one, in the graph's order."""
+    for each in dataset._inputs():
+        yield from captured(each)
+    for wrapper in dataset._functions():
+        yield from filter(_is_variable, wrapper.function.captured_inputs)
+
+
+def spec(handle: Any) -> tf.TensorSpec:
+    """Shape and dtype of a variable."""
+    (found,) = handle._handle_data.shape_and_type
+    return tf.TensorSpec(found.shape, tf.as_dtype(found.dtype))
 
 
 def _assigned(dataset: Any) -> Iterator[Any]:
@@ -52,35 +66,30 @@ def _assigned(dataset: Any) -> Iterator[Any]:
         graph = wrapper.function.graph
         read = auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph)
         only_read = {id(graph.inputs[index]) for index in read}
-        for captured, inside in graph.captures:
-            if id(inside) not in only_read and _is_variable(captured):
-                yield captured
+        for outside, inside in graph.captures:
+            if id(inside) not in only_read and _is_variable(outside):
+                yield outside
     for each in dataset._inputs():
         yield from _assigned(each)
 
 
-def _is_variable(captured: Any) -> bool:
+def _is_variable(tensor: Any) -> bool:
     """Whether it is a variable's handle: lookup tables, for one, tell no dtype."""
-    data = getattr(captured, "_handle_data", None)
+    data = getattr(tensor, "_handle_data", None)
     return (
-        captured.dtype == tf.resource
-        and hasattr(captured, "numpy")
+        tensor.dtype == tf.resource
+        and hasattr(tensor, "numpy")
         and data is not None
         and data.is_set
         and len(data.shape_and_type) == 1
     )
 
 
-def _spec(handle: Any) -> tf.TensorSpec:
-    (found,) = handle._handle_data.shape_and_type
-    return tf.TensorSpec(found.shape, tf.as_dtype(found.dtype))
-
-
 def _size(handle: Any) -> int:
-    spec = _spec(handle)
-    return int(spec.dtype.size * (spec.shape.num_elements() or 0))
+    of = spec(handle)
+    return int(of.dtype.size * (of.shape.num_elements() or 0))
 
 
 def _read(handle: Any) -> Any:
     with tf.device(handle.device):
-        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=_spec(handle).dtype)
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec(handle).dtype)

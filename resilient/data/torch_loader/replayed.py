@@ -76,7 +76,7 @@ class Replayed:
     def position(self, *, live: bool) -> JSON:
         self._warn()
         entries = self._closed() if live or self._lasts else []
-        now = self.state.lasting()
+        now = self.state.own()
         return {"entries": entries, "now": now, "in_epoch": self.in_epoch}
 
     def resume(self, position: JSON) -> None:

@@ -33,14 +33,15 @@ class LoaderState:
             "batch_sampler": loader.batch_sampler,
             "generator": loader.generator,
         }
-        self._generators = unclaimed(find(parts), settings)
+        self._generators = find(parts)
+        self._own = tuple(unclaimed(self._generators, settings))
         objects = {name: part for name, part in parts.items() if part is not None}
         # Objects with state_dict are not asked: what they tell is meant for the middle
         # of an iteration. What is named is not looked for in the attributes of others.
         self._attributes = DataAttributes(objects | self._generators, asked=False)
-        own = [n for n in self._generators if n.startswith(("dataset", "collate_fn"))]
+        drawn = [n for n in self._generators if n.startswith(("dataset", "collate_fn"))]
         # What others than the sampler may draw from between two batches.
-        self.shared = (*generators.GLOBAL, *own)
+        self.shared = (*generators.GLOBAL, *drawn)
 
     def is_shared(self, generator: Any) -> bool:
         """Whether others than the sampler may draw from this generator of its."""
@@ -56,11 +57,15 @@ class LoaderState:
 
     def lasting(self) -> JSON:
         """The same without the global generators, which a checkpoint has anyway."""
-        own = tuple(self._generators)
-        return {"random": self.random(own), "attributes": self.attributes()}
+        names = tuple(self._generators)
+        return {"random": self.random(names), "attributes": self.attributes()}
+
+    def own(self) -> JSON:
+        """The same without the generators that other data of this fit puts back."""
+        return {"random": self.random(self._own), "attributes": self.attributes()}
 
     def restore(self, state: JSON) -> None:
-        """Set what ``capture`` or ``lasting`` returned."""
+        """Set what ``capture``, ``lasting`` or ``own`` returned."""
         self._attributes.restore(state["attributes"])
         self.set_random(state["random"])
 

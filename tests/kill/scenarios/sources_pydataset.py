@@ -117,6 +117,25 @@ class SeededReshuffled(Seeded):
         self.rng.shuffle(self.indices)
 
 
+SHARED = np.random.default_rng(5)
+
+
+class Reaching(Images):
+    """Draws from a generator in its module and one in a closure; spawns others."""
+
+    def __init__(self, **workers: Any) -> None:
+        super().__init__(**workers)
+        rng = random.Random(np.random.randint(1000))
+        self.noise = lambda: rng.random() * 0.1
+        self.shared = SHARED
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, ...]:
+        x, y = super().__getitem__(index)
+        (child,) = SHARED.spawn(1)
+        noise = SHARED.normal(size=x.shape) + child.normal(size=x.shape)
+        return x + noise * 0.1 + self.noise(), y
+
+
 def _case(data: keras.utils.PyDataset, **kwargs: Any) -> Case:
     model = parts.compiled(parts.noisy())
     # On TensorFlow another thread makes the batches: the Recorder would race with it.
@@ -157,6 +176,15 @@ def pydataset_validation() -> Case:
         validation_data=Reshuffled(workers=0, in_place=False),
         validation_steps=3,
     )
+
+
+@source()
+def pydataset_shared_generator() -> Case:
+    """Validation data that draws from the generator that the training data draws from.
+
+    It is made after an epoch, when that generator has gone on.
+    """
+    return _case(Reaching(workers=0), validation_data=Reaching(workers=0))
 
 
 # How far ahead Keras's threads are when an epoch ends is chance. Where a batch was

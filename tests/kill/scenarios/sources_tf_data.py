@@ -101,13 +101,13 @@ def tf_data_cached_between_shuffles() -> Case:
 
 @source("train_batch_end@0:2", "epoch_begin@1", "train_batch_end@2:3")
 def tf_data_with_variables() -> Case:
-    """A random generator, a random layer and a counter, that maps go on with."""
+    """A random generator, a random layer, a counter: maps go on with them. No seed."""
     import keras
     import tensorflow as tf
 
     generator = tf.random.Generator.from_seed(3)
     count = tf.Variable(0.0)
-    dataset = sliced().batch(8)
+    dataset = sliced().shuffle(SAMPLES).batch(8)
     if keras.backend.backend() == "tensorflow":
         noise = keras.layers.GaussianNoise(0.5)
         dataset = dataset.map(lambda x, y: (noise(x, training=True), y))
@@ -120,25 +120,26 @@ def tf_data_with_variables() -> Case:
 
 @source()
 def tf_data_from_python() -> Case:
-    """A generator with random numbers of its own, and a Python function in a map."""
+    """Python functions with random generators that go on from epoch to epoch."""
     import tensorflow as tf
 
     x, y = rows()
+    random = np.random.default_rng(7)
+    noise = np.random.RandomState(8)
 
     def given() -> Any:
-        order = np.random.RandomState(7).permutation(SAMPLES)
-        for i in order:
+        for i in random.permutation(SAMPLES):
             yield x[i], y[i]
 
     signature = (tf.TensorSpec((64,), tf.float32), tf.TensorSpec((), tf.int64))
     dataset = tf.data.Dataset.from_generator(given, output_signature=signature)
 
-    def doubled(row: Any) -> Any:
-        (row,) = tf.numpy_function(lambda a: a * np.float32(2), [row], [tf.float32])
+    def scaled(row: Any) -> Any:
+        row = tf.py_function(lambda a: a * noise.rand(), [row], tf.float32)
         return tf.ensure_shape(row, [64])
 
-    dataset = dataset.shuffle(20).map(lambda row, label: (doubled(row), label))
-    return case(dataset.repeat().batch(8), steps_per_epoch=6)
+    dataset = dataset.shuffle(20).map(lambda row, label: (scaled(row), label))
+    return case(dataset.batch(8).prefetch(2))
 
 
 @source()

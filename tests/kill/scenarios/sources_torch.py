@@ -90,6 +90,37 @@ def torch_generator() -> Case:
 
 
 @source()
+def torch_collated() -> Case:
+    """A generator in the closure of a function, which validation draws from as well."""
+    import torch
+    from torch.utils.data import default_collate
+
+    rng = np.random.default_rng(np.random.randint(1000))
+
+    def collate(batch):
+        x, y = default_collate(batch)
+        return x + 0.1 * torch.from_numpy(rng.normal(size=(len(x), 64))).float(), y
+
+    class Noisy:
+        """As an attribute of a dataset."""
+
+        def __init__(self):
+            self.rng = rng
+
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, index):
+            return x[index] + self.rng.random(dtype="float32"), y[index]
+
+    x, y = rows(20, seed=1)
+    return fitted(
+        loader(samples(), shuffle=True, collate_fn=collate),
+        validation_data=loader(Noisy(), shuffle=True),
+    )
+
+
+@source()
 def torch_weighted() -> Case:
     """Drawn with replacement; the dataset has a generator and a counter."""
     from torch.utils.data import WeightedRandomSampler

@@ -1,0 +1,69 @@
+"""What outlasts the iterators of a pipeline, and is in no iterator's state.
+
+How often each shuffle was drawn from, variables that functions assign, and random
+generators that Python functions draw from.
+"""
+
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tensorflow.python.ops import script_ops
+
+from resilient.data import JSON
+from resilient.data.attributes import generator_states, generators
+from resilient.data.source import Settings
+from resilient.data.tf_data.seed_counts import SeedCount
+from resilient.data.tf_data.variables import Variables
+
+
+class Lasting:
+    """Read, and set.
+
+    Args:
+        variables: That the pipeline's functions assign.
+    """
+
+    def __init__(self, variables: Variables) -> None:
+        self.counts: list[SeedCount] = []
+        self._variables = variables
+        self._generators: dict[str, Any] = {}
+
+    def find_generators(self, nodes: Iterable[Any], settings: Settings) -> None:
+        """Keep the random generators of Python functions from now on.
+
+        Args:
+            nodes: Operations of the pipeline's functions.
+            settings: Of this fit.
+        """
+        functions = {str(i): each for i, each in enumerate(_python_functions(nodes))}
+        self._generators = generators.unclaimed(generators.find(functions), settings)
+        settings.drawn_ahead.update(map(id, self._generators.values()))
+
+    def get(self) -> JSON:
+        return {
+            "counts": [count.get() for count in self.counts],
+            "variables": self._variables.get(),
+            "generators": generator_states.states(self._generators),
+        }
+
+    def set(self, state: JSON) -> None:
+        """Set what ``get`` returned, in this process or another."""
+        for count, value in zip(self.counts, state["counts"], strict=False):
+            count.set(value)
+        self._variables.set(state["variables"])
+        generator_states.set_states(self._generators, state["generators"])
+
+
+def _python_functions(nodes: Iterable[Any]) -> Iterator[Any]:
+    """The functions that users gave to TensorFlow, and that the pipeline calls."""
+    for token in (node.attr["token"].s for node in nodes if "token" in node.attr):
+        function = script_ops._py_funcs.get(token.decode())
+        function = getattr(function, "_func", function)  # that of a py_function
+        if not inspect.isfunction(function):
+            continue
+        # TensorFlow wraps it, to keep AutoGraph from it.
+        function = inspect.getclosurevars(function).nonlocals.get("func", function)
+        # A method of the object that has the generator function of from_generator.
+        owner = getattr(function, "__self__", None)
+        yield getattr(owner, "_generator", function)
