@@ -18,7 +18,8 @@ from resilient.build import ensure_built
 from resilient.callbacks.states import CallbackStates, monitored
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.comparison import Comparison
-from resilient.data.select import position_ahead
+from resilient.data import Positioned
+from resilient.data.select import ahead_of_training, is_same
 from resilient.data.source import Settings
 from resilient.distribution import require_one_process
 from resilient.encoding.json_values import decode, encode
@@ -28,7 +29,7 @@ from resilient.progress import Progress
 from resilient.stateful import StatefulObjects
 
 if TYPE_CHECKING:
-    from resilient.iterators import TrainingIterator, ValidationIterator
+    from resilient.iterators import TrainingIterator
 
 # Given a progress and what to write, makes a checkpoint of it.
 Saver = Callable[..., None]
@@ -67,7 +68,8 @@ class Attempt:
         self.model = model
         self.backend = backend
         self.iterator: TrainingIterator | None = None
-        self.validation: ValidationIterator | None = None
+        self.validation: Positioned | None = None
+        self.validated = False  # whether Keras has made the iterator for it
         self.callback_list: Any = None
         self.progress = Progress(0, 0, 0)
         self._checkpoint = checkpoint
@@ -94,11 +96,6 @@ class Attempt:
         if self._checkpoint is not None:
             self._saved = record.read(self._checkpoint, self.backend)
             self._positions = decode(self._saved.position, self._saved.tensors)
-        if "validation_data" not in self._positions:
-            # Keras makes the iterator in the first evaluation only.
-            settings = self.settings("validation_data")
-            ahead = position_ahead(arguments["validation_data"], settings)
-            self._positions |= {"validation_data": ahead} if ahead else {}
 
     def settings(self, argument: str) -> Settings:
         """How the data that is ``argument`` of ``fit`` is to be treated."""
@@ -118,8 +115,13 @@ class Attempt:
         return self._positions.get(argument)
 
     def begin(self, iterator: "TrainingIterator") -> None:
-        """Keras made the training input."""
+        """Keras made the training input; that for validation it makes later."""
         self.iterator = iterator
+        data, saved = self._arguments["validation_data"], self.saved("validation_data")
+        settings = self.settings("validation_data")
+        self.validation = ahead_of_training(data, settings, saved)
+        if self.validation and saved and not is_same(self.validation, saved["data"]):
+            del self._positions["validation_data"]
 
     def before_train_begin(self) -> None:
         """No callback was told anything yet: refuse a checkpoint of another run.
@@ -170,6 +172,8 @@ class Attempt:
         )
         self._last_logs = decode(saved.run["epoch_logs"], {})
         self.iterator.resume_at(self._positions["x"], self.progress.batch)
+        if self.validation is not None and "validation_data" in self._positions:
+            self.validation.resume(self._positions["validation_data"])
         if self.progress.batch and not over:
             # The rest is restored just before the batch, after on_epoch_begin; but
             # on_epoch_begin may rely on what the callbacks know.
@@ -239,9 +243,13 @@ class Attempt:
         with self.iterator.data_adapter.paused():
             random = random_state.capture(self.backend)
             self._positions["x"] = self.iterator.position(in_epoch=in_epoch)
-        if self.validation is not None:
-            self._positions["validation_data"] = self.validation.position()
-        position = encode(self._positions, arrays, "data")
+            if self.validation is not None:
+                self._positions["validation_data"] = {
+                    "made": self.validated,
+                    "data": self.validation.fingerprint(),
+                    **self.validation.position(0, held=False),
+                }
+        positions = encode(self._positions, arrays, "data")
         callbacks = self._callbacks.capture(arrays)
         stateful = self._stateful.capture(arrays)
         live = state.leaves(self.model)
@@ -262,7 +270,7 @@ class Attempt:
         self._uncommitted = partial(
             self._save,
             self.progress,
-            lambda directory: record.write(directory, run, position, snapshot),
+            lambda directory: record.write(directory, run, positions, snapshot),
             metrics={} if in_epoch else self._last_logs or {},
             finished=finished,
         )

@@ -36,6 +36,10 @@ class DataNotResumableError(ResilientError):
     """The training data has no position that training could get back to."""
 
 
+class DataWorkerError(ResilientError):
+    """A process that makes batches died."""
+
+
 class NotSupportedError(ResilientError):
     """Something that cannot be made exact (yet), and is refused."""
 

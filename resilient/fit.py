@@ -92,6 +92,7 @@ def fit(
         CheckpointNotFoundError: ``resume`` asks for one that is not there.
         CheckpointWriteError: A checkpoint could not be written.
         DataNotResumableError: The data has no position to get back to.
+        DataWorkerError: A process that makes batches of a PyDataset died.
         DirectoryInUseError: Another run is using ``checkpoint_dir``.
         NotSupportedError: Something that cannot be resumed exactly (yet).
     """

@@ -133,8 +133,7 @@ def _validation(attempt: Attempt, arguments: dict[str, Any]) -> Any:
     """Arrays are validated in one and the same order: they need no position."""
     if are_arrays(arguments):
         return Base(**arguments)
-    attempt.validation = ValidationIterator(attempt, **arguments)
-    return attempt.validation
+    return ValidationIterator(attempt, **arguments)
 
 
 _WATCHED = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")

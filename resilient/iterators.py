@@ -132,25 +132,30 @@ class ValidationIterator(Base):  # type: ignore[misc, valid-type]
     """
 
     def __init__(self, attempt: Attempt, **arguments: Any) -> None:
-        kept = {k: v for k, v in arguments.items() if k not in _DATA}
+        rest = {k: v for k, v in arguments.items() if k not in _DATA}
         saved = attempt.saved("validation_data")
         settings = attempt.settings("validation_data")
+        early, attempt.validated = attempt.validation, True
+        if not (saved and saved["made"]):
+            # As in Keras, whatever that draws.
+            attempt.validation = early or adapter_for(arguments, settings, saved)
+            super().__init__(x=attempt.validation, **rest)
+            return
         with contextlib.ExitStack() as around:
-            if attempt.iterator is not None:
-                # What is drawn for training meanwhile would be drawn twice.
-                around.enter_context(attempt.iterator.data_adapter.paused())
-            if saved:  # the uninterrupted run made this in an earlier epoch
-                ahead, claimed = attempt.drawn_ahead, settings.claimed
-                others = {key: claimed[key] for key in claimed if key not in ahead}
-                around.enter_context(kept_random_state(attempt.backend, leave=ahead))
-                around.enter_context(kept_states(others))
-            super().__init__(x=adapter_for(arguments, settings, saved), **kept)
-            if saved:
-                self.data_adapter.resume(saved)
-
-    def position(self) -> JSON:
-        position: JSON = self.data_adapter.position(0, held=False)
-        return position
+            # The uninterrupted run made it in an earlier epoch: leave no trace of it
+            # now, nor draw for training meanwhile, which would be undone.
+            assert attempt.iterator is not None
+            around.enter_context(attempt.iterator.data_adapter.paused())
+            ahead, claimed = attempt.drawn_ahead, settings.claimed
+            others = {key: claimed[key] for key in claimed if key not in ahead}
+            around.enter_context(kept_random_state(attempt.backend, leave=ahead))
+            around.enter_context(kept_states(others))
+            if early is not None:
+                saved = early.position(0, held=False)
+            adapter = early or adapter_for(arguments, settings, saved)
+            attempt.validation = adapter
+            super().__init__(x=adapter, **rest)
+            adapter.resume(saved)
 
     def _get_iterator(self) -> Any:
         return self.data_adapter.made(super()._get_iterator())

@@ -154,10 +154,11 @@ def backend_epoch_iterator() -> Any:
 
 
 is_tf_dataset = data_adapters.is_tf_dataset
+is_torch_dataloader = data_adapters.is_torch_dataloader
 # Each tells whether it is of one kind of data, by the names of its classes.
 DATA_KINDS = (
     is_tf_dataset,
-    data_adapters.is_torch_dataloader,
+    is_torch_dataloader,
     data_adapters.is_grain_dataset,
 )
 

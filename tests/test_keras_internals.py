@@ -145,6 +145,7 @@ def test_a_module_that_is_gone_is_named(monkeypatch, module):
 
 # Of Python, NumPy, TensorFlow and torch, and not of Keras.
 OTHERS = {
+    *("_SimpleCData", "_pool", "_type_"),
     *("_getframe", "_fields", "_make", "_value_"),
     *("_list_all_concrete_functions", "_rng", "_seed", "_seed2"),
     *("_VariantDataset", "_as_serialized_graph", "_inputs", "_iterator_resource"),
@@ -153,6 +154,8 @@ OTHERS = {
     # torch's and torchdata's:
     *("_dataset_fetcher", "_finished", "_sampler_iter"),
     *("_index_sampler", "_next_index", "_num_yielded"),
+    *("_auto_collation", "_dataset_kind", "_version"),
+    *("_buffers", "_modules", "_parameters"),
 }
 OF_ONE_BACKEND = {"_jax_state", "_jax_state_synced", "_distributed_dataset"}
 

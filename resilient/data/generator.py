@@ -162,6 +162,9 @@ class GeneratorSource:
             )
         )
 
+    def again(self, position: JSON) -> Any:
+        return None
+
     def fingerprint(self) -> JSON:
         return {"kind": _KIND}
 

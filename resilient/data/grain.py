@@ -39,6 +39,11 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
         self._source = GrainSource(dataset, settings, self._batch_size)
         self.tracked = Tracked(self._source, settings)
 
+    def resume(self, position: JSON) -> None:
+        if keras_internals.BACKEND == "jax":
+            self.get_jax_iterator()  # as it is iterated, to make a batch again
+        super().resume(position)
+
     def get_jax_iterator(self) -> Any:
         self._source.dataset = super().get_jax_iterator()
         return self.tracked
@@ -83,6 +88,7 @@ class GrainSource:
         self.dataset = dataset
         self._settings = settings
         self._batches: _Batches | None = None
+        self._ended: JSON = {}  # states of the newest iterator that gave a batch
         kinds = (grain.MapDataset, grain.IterDataset, grain.DataLoader)
         kind = next(k.__name__ for k in kinds if isinstance(dataset, k))
         self.name = f"a Grain {kind}"
@@ -91,17 +97,31 @@ class GrainSource:
             self._fingerprint["batches"] = len(dataset)
 
     def begin(self) -> Iterator[Any]:
+        self._note_end()
         self._batches = _Batches(iter(self.dataset))
         return self._batches
 
     def position(self, *, live: bool) -> JSON:
         found: JSON = {"kind": _KIND}
         if live and self._batches is not None and self._settings.mode != "replay":
-            found |= self._batches.states()
-        return found
+            return found | self._batches.states()
+        self._note_end()
+        return found if live else found | self._ended
+
+    def _note_end(self) -> None:
+        """Keras makes iterators that it never draws from, too."""
+        self._ended = (self._batches and self._batches.states()) or self._ended
 
     def resume(self, position: JSON) -> None:
         """Nothing outlasts an iterator."""
+
+    def again(self, position: JSON) -> Any:
+        if "before" not in position:
+            return None
+        self._ended = {"before": position["before"]}
+        batches = _Batches(iter(self.dataset))
+        batches.start_at(position["before"], self._name)
+        return next(batches, None)
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         batches = self._batches = _Batches(iter(self.dataset))

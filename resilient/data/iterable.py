@@ -125,6 +125,9 @@ class IterableSource:
             return iter(()), None
         return self._to_the_end(iter(self._x), given), None
 
+    def again(self, position: JSON) -> Any:
+        return None
+
     def fingerprint(self) -> JSON:
         return {"kind": _KIND, "class": self.name, "batches": self.size}
 

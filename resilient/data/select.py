@@ -13,7 +13,7 @@ import keras
 from resilient import keras_internals
 from resilient.data import JSON, Positioned
 from resilient.data.source import Settings
-from resilient.errors import DataNotResumableError, describe
+from resilient.errors import DataNotResumableError, describe, warn_not_exact
 from resilient.stateful import Stateful
 
 # Keras's adapter -> the module and the name of ours.
@@ -135,12 +135,45 @@ def require_known(value: Any, argument: str) -> None:
     )
 
 
-def position_ahead(data: Any, settings: Settings) -> JSON | None:
-    """Where data is that Keras will ask for later, if there is something to tell now.
+def ahead_of_training(
+    data: Any, settings: Settings, saved: JSON | None
+) -> Positioned | None:
+    """The adapter for validation data, where Keras draws nothing to make it.
 
-    A tf.data pipeline has its seeds from the moment in which it is made.
+    Keras makes it in the first evaluation. Made before training begins, it knows what
+    happens to the data from then on, and is put back when the training data is.
     """
-    if not keras_internals.is_tf_dataset(data):
-        return None
-    found: JSON = _class("tf_data.pipeline", "position_ahead")(data, settings)
-    return found
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    arguments = {
+        "x": x,
+        "y": y,
+        "sample_weight": sample_weight,
+        "class_weight": None,
+        "batch_size": None,
+        "steps_per_epoch": None,
+        "shuffle": False,
+    }
+    is_early = (
+        isinstance(x, keras.utils.PyDataset)
+        or keras_internals.is_tf_dataset(x)
+        or keras_internals.is_torch_dataloader(x)
+        or _is_new_to_keras(arguments)
+    )
+    return adapter_for(arguments, settings, saved) if is_early else None
+
+
+def is_same(adapter: Positioned, before: JSON) -> bool:
+    """Whether validation data is what it was; said where it is not.
+
+    Args:
+        adapter: For that data.
+        before: The fingerprint that a checkpoint has.
+    """
+    now = adapter.fingerprint()
+    if now != before:
+        warn_not_exact(
+            "the validation data is not what it was when the checkpoint was saved, and "
+            "begins anew",
+            [f"{before} before, {now} now"],
+        )
+    return now == before

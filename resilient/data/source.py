@@ -71,6 +71,13 @@ class Source(Protocol):
         global random generators leaves no trace: the caller sees to that.
         """
 
+    def again(self, position: JSON) -> Any:
+        """The last batch of the iterator that ended before a position, made again.
+
+        None where that costs more than the one batch, or might give another one. Called
+        once, after ``resume``; leaves no trace but in global random generators.
+        """
+
     def fingerprint(self) -> JSON:
         """What the data is, without what may change between attempts."""
 
@@ -88,11 +95,15 @@ class Tracked:
         self._settings = settings
         self._live: _Live | None = None
         self._ready: _Live | None = None
+        # The last batch of the iterator that ended last: its number and checksum.
+        self._ended: JSON | None = None
+        self._unchecked = True
         # Batches may be made in another thread: one in the making is waited for.
         self.lock = threading.RLock()
 
     def __iter__(self) -> Iterator[Any]:
         with self.lock:
+            self._note_end()
             live, self._ready = self._ready, None
             if live is None:
                 ahead = self._settings.ahead
@@ -109,13 +120,32 @@ class Tracked:
             found["given"] = live.given
             found["pending"] = [pack(batch) for batch in live.since(drawn)]
             found["last"] = checksum(live.recent[-1]) if live.recent else None
+        else:
+            self._note_end()
+            found["ended"] = self._ended
         return found
+
+    def _note_end(self) -> None:
+        """Keras makes iterators that it never draws from, too."""
+        live = self._live
+        if live is not None and live.recent:
+            self._ended = {"given": live.given, "last": checksum(live.recent[-1])}
 
     def resume(self, position: JSON) -> None:
         self.source.resume(position["source"])
+        self._ended = position.get("ended")
+        if self._ended is None or not self._unchecked:
+            return
+        self._unchecked = False
+        last = self.source.again(position["source"])
+        if last is not None:
+            expected, given = self._ended["last"], self._ended["given"]
+            verify(last, expected, given, self.source.name, self._settings)
 
     def seek(self, position: JSON) -> None:
-        self.source.resume(position["source"])
+        # Between epochs callbacks, and the data, may have begun the next one since.
+        if position["source"].get("in_epoch", True):
+            self.source.resume(position["source"])
         if "given" not in position:
             return
         given = position["given"]

@@ -1,10 +1,15 @@
 """What changed on the user's datasets: kept, put back, or named; at a bounded cost."""
 
+import array
 import collections
+import io
 import itertools
+import multiprocessing
+import queue
 import random
 import threading
 import weakref
+from types import SimpleNamespace
 from typing import ClassVar
 
 import keras
@@ -387,3 +392,183 @@ def test_new_objects_that_are_shared_stay_shared():
     first, second, _ = moved(lambda: Data(rng=None, inner=Inner()), change)
     assert second.rng is second.inner.rng
     assert second.rng.random() == first.rng.random()
+
+
+class Lines(dict):
+    """A dict of the user's."""
+
+
+def local():
+    class Local:
+        count = 0
+
+    return Local()
+
+
+def masked():
+    return np.ma.array([0, 1], mask=[0, 1])
+
+
+def record():
+    return np.zeros(2, [("a", "i4"), ("b", "f4")]).view(np.recarray)
+
+
+def add(value):
+    value[0] += 1
+
+
+@pytest.mark.parametrize(
+    ("make", "change", "look"),
+    [
+        (
+            lambda: SimpleNamespace(i=0, rng=np.random.default_rng(0)),
+            lambda v: setattr(v, "i", int(v.rng.integers(5, 9))),
+            lambda v: (v.i, v.rng.random()),
+        ),
+        (lambda: collections.defaultdict(lambda: 0), add, dict),
+        (lambda: Lines({0: 1}), add, dict),
+        (lambda: collections.UserDict({0: 1}), add, dict),
+        (lambda: array.array("i", [0, 4]), add, list),
+        (
+            lambda: multiprocessing.Value("i", 0),
+            lambda v: setattr(v, "value", 4),
+            lambda v: v.value,
+        ),
+        (lambda: io.BytesIO(b"abc"), lambda v: v.read(1), lambda v: v.read()),
+        (lambda: io.StringIO("abc"), lambda v: v.write("x"), lambda v: v.getvalue()),
+        (masked, add, lambda v: (v.data.tolist(), v.mask.tolist())),
+        (record, lambda v: add(v.a), lambda v: v.tolist()),
+        (
+            lambda: [local()],
+            lambda v: setattr(v[0], "count", 3),
+            lambda v: v[0].count,
+        ),
+        (threading.local, lambda v: setattr(v, "i", 3), lambda v: v.i),
+    ],
+)
+def test_unusual_values_are_kept(make, change, look):
+    first, second, captured = moved(lambda: Data(v=make()), lambda d: change(d.v))
+    assert captured["changes"]
+    assert look(second.v) == look(first.v)
+
+
+def test_files_go_on_where_they_were(tmp_path):
+    (tmp_path / "lines").write_text("one\ntwo\nthree\n")
+
+    def make():
+        return Data(file=(tmp_path / "lines").open())
+
+    first, second, _ = moved(make, lambda d: d.file.readline())
+    assert first.file.readline() == second.file.readline() == "two\n"
+    for data in (first, second):
+        data.file.close()
+    other = make()
+    attributes = DataAttributes({"x": other})
+    next(other.file)  # Python does not tell where that leads
+    attributes.capture()
+    assert attributes.uncaptured() == ["Data.file (_io.TextIOWrapper)"]
+    other.file.close()
+    assert DataAttributes({"x": other}).capture() == {}
+
+
+def test_typed_keys_of_jax_are_kept():
+    jax = pytest.importorskip("jax")
+
+    def change(data):
+        data.key, _ = jax.random.split(data.key)
+
+    first, second, _ = moved(lambda: Data(key=jax.random.key(0)), change)
+    assert (jax.random.bits(first.key) == jax.random.bits(second.key)).item()
+
+
+def test_counters_on_classes_are_kept():
+    class Own(Data):
+        count = 0
+
+    data = Own()
+    attributes = DataAttributes({"x": data})
+    Own.count, Own.more = 2, 1
+    captured = through_json(attributes.capture())
+    Own.count = 0
+    del Own.more
+    attributes.restore(captured)
+    assert (Own.count, Own.more) == (2, 1)
+    assert "count" not in vars(data)
+
+
+def closure():
+    numbers = [0]
+    return lambda: add(numbers)
+
+
+def waiting():
+    made = queue.Queue()
+    made.put(0)
+    return made
+
+
+def transform():
+    torch = pytest.importorskip("torch")
+
+    class Counting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.BatchNorm1d(2)
+            self.calls = 0
+
+    return Counting()
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (closure, lambda v: v()),
+        (waiting, lambda v: v.put(v.get() + 1)),
+        (transform, lambda v: setattr(v, "calls", 1)),
+        (transform, lambda v: v.inner.running_mean.add_(1)),
+        (lambda: {1: {local()}}, lambda v: setattr(next(iter(v[1])), "count", 1)),
+    ],
+)
+def test_other_changes_are_named(make, change):
+    data = Data(v=make())
+    attributes = DataAttributes({"x": data})
+    assert attributes.capture() == {}
+    change(data.v)
+    attributes.capture()
+    assert [name.split()[0][:6] for name in attributes.uncaptured()] == ["Data.v"]
+
+
+def test_another_function_in_place_of_one_is_named():
+    data = Data(f=lambda: 1)
+    attributes = DataAttributes({"x": data})
+    data.f = lambda: 2
+    attributes.capture()
+    assert len(attributes.uncaptured()) == 1
+
+
+def test_objects_that_refer_to_the_data_are_no_changes():
+    """Their own parts have their own turn."""
+    data = Data(count=0, rng=np.random.default_rng(0))
+    data.v = closure_over(data)
+    attributes = DataAttributes({"x": data})
+    data.count = 1
+    data.rng.random()
+    assert list(attributes.capture()["changes"]) == ["x.count", "x.rng"]
+    assert attributes.uncaptured() == []
+
+
+def closure_over(data):
+    return lambda: data.count + data.rng.random()
+
+
+def test_looking_changes_nothing():
+    class Odd:
+        closed = False
+
+        def __getstate__(self):
+            Odd.closed = True
+            return {}
+
+    data = Data(v={"a": {Odd()}}, f=threading.Lock())
+    DataAttributes({"x": data}).capture()
+    assert not Odd.closed

@@ -176,7 +176,9 @@ def test_positions_draw_nothing_and_leave_no_trace():
     first = one.position(3, held=True)
     assert one.position(3, held=True) == first
     assert random_state() == before
-    assert "before" not in one.position(0, held=False)["source"]
+    ended = one.position(0, held=False)
+    assert ended["source"] == first["source"]  # to see that the data is the same
+    assert ended["ended"] == {"given": 3, "last": first["last"]}
 
 
 def test_worker_processes():

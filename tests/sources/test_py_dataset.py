@@ -1,7 +1,9 @@
 """keras.utils.PyDataset: what is verified, said and refused."""
 
 import itertools
+import os
 import random
+import signal
 import warnings
 
 import fitting
@@ -371,3 +373,19 @@ def test_order_goes_on_at_a_position(workers, length):
     random.seed(5)
     other.begin()
     assert taken(order, 5) == taken(other, 5)
+
+
+class Killed(Data):
+    """Its process is killed as by a system that runs out of memory."""
+
+    def __getitem__(self, index):
+        if index == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_worker_process_that_is_killed_is_an_error(tmp_path):
+    data = Killed(workers=2, use_multiprocessing=True, max_queue_size=2)
+    with pytest.raises(resilient.errors.DataWorkerError, match="exit code -9"):
+        fit(data, tmp_path)

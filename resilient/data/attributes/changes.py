@@ -2,8 +2,9 @@
 
 As with callbacks only changes are kept, and what was changed in place is restored in
 place. Unlike callbacks, datasets hold gigabytes: see ``kinds`` for what is
-read of them, and ``seen`` for how a change is told. Files, handles, locks,
-functions and transforms of libraries are configuration, which the script makes anew.
+read of them, and ``seen`` for how a change is told. Handles, locks, functions and
+transforms of libraries are configuration, which the script makes anew: they are not
+kept, but named where ``marks`` sees that they changed.
 
 Refuses nothing: what changed and is not kept is named by ``uncaptured``, and named once
 more when it is missing after a resume.
@@ -14,10 +15,16 @@ from typing import Any
 
 from resilient.callbacks.remembered import assign_in_place
 from resilient.data import JSON
-from resilient.data.attributes.kinds import Weight, is_iterator, read, write
+from resilient.data.attributes.kinds import (
+    WRITTEN,
+    Weight,
+    is_iterator,
+    made,
+    read,
+    write,
+)
 from resilient.data.attributes.seen import Change, Lost, Seen
 from resilient.data.attributes.walk import Part, Visit, delete, put
-from resilient.data.batches import unpack
 from resilient.encoding.json_values import decode
 from resilient.errors import warn_not_exact
 
@@ -39,9 +46,14 @@ class DataAttributes:
         self._lost: dict[str, None] = {}
         self._said = False
         self._first = Visit(self._objects, None, asked)
+        # These and what they hold are told by themselves, wherever else they are.
+        owners = self._first.owners.values()
+        self._elsewhere = {id(owner) for owner in owners} | self._first.met
         self._before = {
-            part.path: Seen(part.value) for part in self._first.parts.values()
+            part.path: Seen(part.value, self._elsewhere - {id(part.value)})
+            for part in self._first.parts.values()
         }
+        self._new: dict[str, Seen] = {}
         for path, value in self._first.owners.items():
             self._before[path] = Seen.looked_into(value)
 
@@ -137,7 +149,10 @@ class DataAttributes:
     def _change(self, part: Part, name: str) -> Change | None:
         if is_iterator(part.value):
             raise Lost
-        return (self._before.get(part.path) or Seen()).change(part.value, name)
+        seen = self._before.get(part.path)
+        if seen is None:
+            seen = self._new.setdefault(part.path, Seen(None, self._elsewhere))
+        return seen.change(part.value, name)
 
     def _apply(self, part: Part, entry: JSON, arrays: JSON) -> bool:
         """Put back what was captured; False if that cannot be done."""
@@ -145,19 +160,16 @@ class DataAttributes:
         if kind == "alias":
             return True  # has its turn when all others are there
         plain = decode(entry["data"], arrays)
-        if kind in ("state_dict", "variables", "generator"):
-            if part.value is None or read(part.value).kind != kind:
-                return False
-            write(part.value, kind, plain)
-            return True
+        if kind in WRITTEN:
+            return _written(part.value, kind, plain)
         if part.owner is None:
             return False
         if kind == "order":
             if seen is None or seen.items is None or len(seen.items) != len(plain):
                 return False
             plain = [seen.items[place] for place in plain.tolist()]
-        elif kind == "tensor":
-            plain = unpack(plain)
+        else:
+            plain = made(kind, plain)
         first = seen.value() if seen is not None and entry["same"] else None
         if first is not None and assign_in_place(first, plain):
             plain = first
@@ -184,9 +196,8 @@ class DataAttributes:
             first = seen.again()
         except LookupError:
             return False
-        if seen.kind in ("state_dict", "variables", "generator"):
-            write(part.value, seen.kind, first)
-            return True
+        if seen.kind in WRITTEN:
+            return _written(part.value, seen.kind, first)
         entry = {"kind": seen.kind, "data": seen.data, "same": True}
         return self._apply(part, entry, {})
 
@@ -194,10 +205,22 @@ class DataAttributes:
         root = next(
             name
             for name in self._objects
-            if part.path == name or part.path.startswith((f"{name}.", f"{name}["))
+            if part.path == name
+            or part.path.startswith((f"{name}.", f"{name}[", f"{name}:"))
         )
         cls = type(self._objects[root]).__qualname__.rpartition("<locals>.")[2]
         kind = type(part.value)
         known = kind.__module__ in ("builtins", "__main__")
         name = kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
         return f"{cls}{part.path.removeprefix(root)} ({name})"
+
+
+def _written(value: Any, kind: str, plain: Any) -> bool:
+    """Give an object this content; False if it is not one for it."""
+    if value is None or read(value).kind != kind:
+        return False
+    try:
+        write(value, kind, plain)
+    except (ValueError, OSError):
+        return False
+    return True

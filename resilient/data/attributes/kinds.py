@@ -5,8 +5,8 @@ generators of random numbers, objects with ``state_dict``, Keras objects with va
 Datasets hold gigabytes: what is ``LARGE`` is never read whole unless it changed, but
 told by its identity and a checksum of some 4,000 elements of it.
 
-Whatever is not known here (files, handles, locks, memory maps, transforms of libraries)
-is ``OTHER``: the script makes it anew.
+Whatever is not known here (handles, locks, memory maps, transforms of libraries) is
+``OTHER``: the script makes it anew, and ``marks`` tells whether it changed.
 """
 
 import collections
@@ -23,6 +23,7 @@ import xxhash
 
 from resilient import keras_internals
 from resilient.callbacks import kinds
+from resilient.data.attributes import in_place, jax_keys
 from resilient.data.batches import pack, unpack
 from resilient.encoding import plain_objects
 from resilient.encoding.json_arrays import as_bytes
@@ -33,6 +34,7 @@ WHOLE_BYTES = 2**24  # read whole to see whether it changed: 2 ms
 KEPT_BYTES = 2**28  # kept in a checkpoint where it changed
 LEAVES = 10_000  # of nested values
 SAMPLED = 4096
+WRITTEN = frozenset({"state_dict", "variables", "generator"}) | in_place.KINDS
 
 _SCALARS = frozenset({type(None), bool, int, float, complex})
 _TEXTS = frozenset({str, bytes, bytearray})
@@ -76,6 +78,8 @@ def read(value: Any) -> Content:
     """The content of a value; reads nothing large."""
     if _is_table(value):
         return Content("table", value, Weight.LARGE)
+    if jax_keys.is_key(value):
+        return Content("key", jax_keys.content(value), Weight.LIGHT)
     size = tensor_size(value)
     if size is not None:
         if size > WHOLE_BYTES:
@@ -88,18 +92,26 @@ def read(value: Any) -> Content:
         return Content("value", value, Weight.OTHER)
     if kinds.has_state_dict(value):
         return Content("state_dict", value.state_dict(), Weight.LIGHT)
-    if held := kinds.variables(value):
-        if sum(map(_variable_bytes, held)) > WHOLE_BYTES:
+    if variables := kinds.variables(value):
+        if sum(map(_variable_bytes, variables)) > WHOLE_BYTES:
             return Content("value", value, Weight.OTHER)  # a model, not an augmentation
-        packed = [pack(getattr(v, "value", v)) for v in held]
+        packed = [pack(getattr(v, "value", v)) for v in variables]
         return Content("variables", packed, Weight.LIGHT)
     if _is_torch_generator(value):
         return Content("generator", value.get_state().numpy().copy(), Weight.LIGHT)
+    held = in_place.held(value)
+    if held is not None and held.nbytes <= WHOLE_BYTES:
+        return Content(held.kind, held.plain, Weight.LIGHT)
     return Content("value", value, weigh(value))
 
 
 def write(value: Any, kind: str, plain: Any) -> None:
-    """Give a living object the content that was read from one like it."""
+    """Give a living object the content that was read from one like it.
+
+    Raises:
+        ValueError: It is of another shape or name.
+        OSError: A file cannot be read there.
+    """
     if kind == "state_dict":
         value.load_state_dict(plain)
     elif kind == "variables":
@@ -109,6 +121,15 @@ def write(value: Any, kind: str, plain: Any) -> None:
         import torch
 
         value.set_state(torch.from_numpy(plain.copy()))
+    else:
+        in_place.write(value, kind, plain)
+
+
+def made(kind: str, plain: Any) -> Any:
+    """A new value of content that was read and is not written in place."""
+    if kind == "tensor":
+        return unpack(plain)
+    return jax_keys.made(*plain) if kind == "key" else plain
 
 
 def keep(plain: Any, name: str) -> Kept:
@@ -204,7 +225,9 @@ def weigh(value: Any) -> Weight:
             inner = item
         elif kind in _MAPPINGS:
             inner = [*item.keys(), *item.values()]
-        elif plain_objects.is_plain(kind):
+            if kind is collections.defaultdict:
+                inner.append(item.default_factory)
+        elif plain_objects.is_plain(kind) and plain_objects.reference(kind):
             inner = list(plain_objects.attributes(item).values())
         elif not _is_plain_leaf(item):
             return Weight.OTHER

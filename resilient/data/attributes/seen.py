@@ -9,11 +9,13 @@ long list that was shuffled is kept as the order of its items.
 import operator
 import weakref
 from collections.abc import Callable
+from collections.abc import Set as AnySet
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from resilient.data import JSON
+from resilient.data.attributes import marks
 from resilient.data.attributes.kinds import (
     KEPT_BYTES,
     Content,
@@ -50,13 +52,15 @@ class Seen:
         data: Its content, but for larger arrays.
     """
 
-    def __init__(self, value: Any = None) -> None:
+    def __init__(self, value: Any = None, elsewhere: AnySet[int] = frozenset()) -> None:
+        self._elsewhere = elsewhere
         content = read(value)
         self.kind = content.kind
         self._weight = content.weight
         self.items: list[Any] | None = None
         self.data: Any = None
         self._mark: str | None = None
+        self._later: tuple[type, str | None] | None = None
         self.value: Callable[[], Any] = lambda: value
         if content.weight is Weight.LIGHT:
             try:
@@ -68,6 +72,8 @@ class Seen:
             self.items = _items(value)
             if self.items is None:  # must not be kept alive when its owner drops it
                 self.value = _weak(value)
+        if self._weight is Weight.OTHER:
+            self._mark = marks.mark(value, elsewhere)
 
     @classmethod
     def looked_into(cls, value: Any) -> "Seen":
@@ -88,6 +94,8 @@ class Seen:
             Lost: It changed, and cannot be kept.
         """
         content = read(value)
+        if content.kind == "file" and self._was_nothing():
+            return None  # opened when it was needed, and read here and there
         if content.weight is Weight.LARGE:
             return self._large(value, content, name)
         if content.weight is Weight.LIGHT:
@@ -98,12 +106,22 @@ class Seen:
             except NotEncodable as error:
                 if content.kind == "state_dict":
                     raise _not_plain(value, error) from error
-        if value is self.value():
-            return None
-        # Opened when it was needed, or opened again: files and the like.
-        if self._was_nothing() or self._weight is Weight.OTHER:
+        if self._is_marked(value):
             return None
         raise Lost
+
+    def _is_marked(self, value: Any) -> bool:
+        """Whether something that is not understood is not seen to have changed."""
+        now = marks.mark(value, self._elsewhere)
+        if self._was_nothing():  # made when it was needed, as handles are
+            self._later = self._later or (type(value), now)
+            return self._later in ((type(value), now), (type(value), None))
+        if self.kind == "object":  # grew too long to be looked into
+            return False
+        if now is not None and self._mark is not None:
+            return now == self._mark
+        # Nothing can be told; another one of its kind was opened again.
+        return type(value) is type(self.value())
 
     def is_whole(self) -> bool:
         """Whether this was something large, and the very object is as it was."""

@@ -1,13 +1,15 @@
 """The attributes of data objects, and of what these refer to: one pass over them.
 
-Looked into are the user's own plain objects, datasets and samplers of torch and Keras,
-and lists, tuples and dicts that hold some of them or something large. Everything else
-is one value.
+Looked into are the user's own plain objects and their classes, datasets and samplers of
+torch and Keras, and lists, tuples and dicts that hold some of them or something large,
+also of subclasses of these. Everything else is one value.
 """
 
 import contextlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from resilient.callbacks import kinds
 from resilient.data.attributes.kinds import Weight, weigh
@@ -18,8 +20,11 @@ _ITEMS = 1000  # of a container that is looked into
 _NOT_STATE = frozenset({"_workers", "_use_multiprocessing", "_max_queue_size"})
 _LOOKED_INTO = frozenset(
     {("torch", "Dataset"), ("torch", "Sampler"), ("keras", "PyDataset")}
+    | {("types", "SimpleNamespace"), ("argparse", "Namespace"), ("_thread", "_local")}
+    | {("collections", "UserDict"), ("collections", "UserList")}
 )
-_MUTABLE = (list, dict, set)
+_SHARED = (list, dict, set, np.ndarray, np.generic)
+_SHARED_VALUES = (int, float, complex, str, bytes, tuple, type(None))
 
 
 class Part(NamedTuple):
@@ -44,13 +49,14 @@ class Visit:
         parts: What is not looked into, by path.
         owners: Whose attributes and items these are, by path.
         paths: Every path, also of what had its turn elsewhere, and its owner's.
+        met: The ids of what was looked into.
     """
 
     def __init__(
         self, objects: Mapping[str, Any], first: "Visit | None", asked: bool
     ) -> None:
         self._first = first
-        self._met = {id(value) for value in objects.values()}
+        self.met = {id(value) for value in objects.values()}
         self.parts: dict[str, Part] = {}
         self.owners: dict[str, Any] = {}
         self.paths: dict[str, str] = {}
@@ -64,16 +70,20 @@ class Visit:
         self, of: str, owner: Any, inner: list[tuple[Any, Any]], depth: int
     ) -> None:
         self.owners[of] = owner
+        for base in type(owner).__mro__:
+            if not plain_objects.is_foreign(base) and id(base) not in self.met:
+                self.met.add(id(base))
+                self._into(f"{of}:{base.__name__}", base, _shared(base), depth + 1)
         for key, value in inner:
             path = f"{of}.{key}" if isinstance(key, str) else f"{of}[{key!r}]"
             self.paths[path] = of
-            if id(value) in self._met:
+            if id(value) in self.met:
                 continue
             parts = _inner(value) if depth < _DEPTH and self._again(path) else None
             if parts is None:
                 self.parts[path] = Part(path, of, owner, key, value)
             else:
-                self._met.add(id(value))
+                self.met.add(id(value))
                 self._into(path, value, parts, depth + 1)
 
     def _again(self, path: str) -> bool:
@@ -90,22 +100,28 @@ def _inner(value: Any) -> list[tuple[Any, Any]] | None:
         for base in cls.__mro__
     ):
         return _attributes(value)
-    if cls not in (list, tuple, dict) or len(value) > _ITEMS:
+    if not isinstance(value, list | tuple | dict) or len(value) > _ITEMS:
         return None
-    if weigh(value) is Weight.LIGHT:
-        return None
-    return list(value.items() if cls is dict else enumerate(value))
+    if weigh(value) is Weight.LIGHT or getattr(value, "__dict__", None):
+        return None  # what has both items and attributes is one value
+    if isinstance(value, dict):
+        return list(dict.items(value))
+    return list(enumerate(value))
 
 
 def _attributes(value: Any) -> list[tuple[Any, Any]]:
-    """An object's own, and what all of its class share and may change in place."""
+    """An object's own; these of its class are the class's."""
     found = plain_objects.attributes(value)
-    for base in type(value).__mro__:
-        if not plain_objects.is_foreign(base):
-            for key, item in vars(base).items():
-                if isinstance(item, _MUTABLE) and not key.startswith("__"):
-                    found.setdefault(key, item)
     return [(key, item) for key, item in found.items() if key not in _NOT_STATE]
+
+
+def _shared(cls: type) -> list[tuple[str, Any]]:
+    """What all objects of a class share and may change: containers and values."""
+    return [
+        (key, item)
+        for key, item in vars(cls).items()
+        if isinstance(item, _SHARED + _SHARED_VALUES) and not key.startswith("__")
+    ]
 
 
 def put(part: Part, value: Any) -> None:
@@ -115,7 +131,10 @@ def put(part: Part, value: Any) -> None:
     elif isinstance(part.owner, dict | list):
         part.owner[part.key] = value
     elif not isinstance(part.owner, tuple):
-        object.__setattr__(part.owner, part.key, value)
+        try:
+            object.__setattr__(part.owner, part.key, value)  # frozen dataclasses, too
+        except TypeError:  # a class, or an object of threads
+            setattr(part.owner, part.key, value)
 
 
 def delete(part: Part) -> None:
@@ -124,4 +143,7 @@ def delete(part: Part) -> None:
         del part.owner[part.key]
     elif not isinstance(part.owner, tuple):
         with contextlib.suppress(AttributeError):  # its class has it
-            object.__delattr__(part.owner, part.key)
+            try:
+                object.__delattr__(part.owner, part.key)
+            except TypeError:
+                delattr(part.owner, part.key)

@@ -47,7 +47,7 @@ class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: 
         self.source.in_epoch = True
 
     def on_epoch_end(self) -> None:
-        self.source.in_epoch = False
+        self.source.end_epoch()
         super().on_epoch_end()
 
     def _get_iterator(self) -> Iterator[Any]:
@@ -88,13 +88,13 @@ class PyDatasetSource:
         workers = queue is not None
         self.order = Order(self._dataset, shuffle=self._shuffle, workers=workers)
         self._workers = Workers(self._dataset, queue) if queue is not None else None
-        found = generators.find({"x": self._dataset})
+        self._reached = found = generators.find({"x": self._dataset})
         self._generators = generators.unclaimed(found, settings)
         # What is named is not looked for in the attributes.
         others = {n: found[n] for n in found if n not in self._generators}
         self._attributes = DataAttributes({"x": self._dataset, **others})
         self.in_epoch = False
-        self._resumed = False
+        self._at_end: DataAttributes | None = None  # before on_epoch_end changed it
         self._made: Generator[tuple[int, Any]] | None = None  # what the workers make
         self._last: int | None = None
         self._as_made: list[int] = []  # what it held when the last batch was made
@@ -104,6 +104,12 @@ class PyDatasetSource:
         self._close()
         self.order.begin()
         return self._batches(0)
+
+    def end_epoch(self) -> None:
+        """The dataset and callbacks are about to be told that the epoch ended."""
+        if self.in_epoch:
+            self._at_end = DataAttributes({"x": self._dataset})
+        self.in_epoch = False
 
     def stop(self) -> None:
         """An epoch ended: what was made ahead is made again in the next."""
@@ -128,26 +134,33 @@ class PyDatasetSource:
             "attributes": attributes,
             "random": states(self._generators),
             "in_epoch": self.in_epoch,
-            "last": self._last if live else None,
-            "as_made": self._held() == self._as_made,
+            "last": self._last,
+            "as_made": self._is_as_made(),
         }
 
+    def _is_as_made(self) -> bool:
+        """Whether the dataset is as when the last batch was made."""
+        at_end = None if self.in_epoch else self._at_end
+        changed = at_end is not None and at_end.capture()
+        return not changed and self._held() == self._as_made
+
     def resume(self, position: JSON) -> None:
-        # The second time an epoch may have begun since; it has to begin once only.
-        if self._resumed and not position["in_epoch"]:
-            return
-        self._resumed = True
         self._restore(position)
         self.order.resume(position["order"])
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         self._last = position["last"]
-        last = None
-        if position["in_epoch"] and position["as_made"] and self._last is not None:
-            last = self._made_again(self._last)
-            if last is None:
-                self._restore(position)
-        return self._batches(given), last
+        return self._batches(given), self.again(position) if given else None
+
+    def again(self, position: JSON) -> Any:
+        self._last = position["last"]
+        if self._last is None or not position["as_made"]:
+            return None
+        batch = self._made_again(self._last)
+        self._as_made = self._held()
+        if batch is None:
+            self._restore(position)
+        return batch
 
     def _restore(self, position: JSON) -> None:
         self._attributes.restore(position["attributes"])
@@ -204,10 +217,11 @@ class PyDatasetSource:
         """The batch, made again; None where making it draws or changes something."""
         backend = self._settings.backend
         attributes = DataAttributes({"x": self._dataset})
-        before, own = random_state.capture(backend), states(self._generators)
+        before, reached = random_state.capture(backend), states(self._reached)
         batch = self._standardized(self._dataset[index])
-        if attributes.capture() or own != states(self._generators):
+        if reached != states(self._reached):
+            set_states(self._reached, reached)
             return None
-        if before != random_state.capture(backend):
+        if attributes.capture() or before != random_state.capture(backend):
             return None
         return batch

@@ -24,7 +24,9 @@ from resilient.data.attributes.changes import DataAttributes
 from resilient.data.attributes.generator_states import states
 from resilient.data.attributes.kinds import digest
 from resilient.encoding import plain_objects
+from resilient.errors import DataWorkerError, describe
 
+_PATIENCE = 1.0  # seconds between two looks at the processes
 _WATCHED = 2  # batches
 _FEW = 8  # items
 
@@ -46,6 +48,7 @@ class Workers:
             dataset, workers=dataset.workers, use_multiprocessing=self._processes
         )
         self._watched = 0
+        self._started: list[Any] = []
         self.findings: list[str] = []
 
     def batches(self, indices: Iterator[int]) -> Generator[tuple[int, Any]]:
@@ -61,6 +64,8 @@ class Workers:
         known[uid] = Watching(self._dataset, forked=True) if watch else self._dataset
         coming: deque[tuple[int, Any]] = deque()
         with closing(self._keras.executor_fn(known)) as pool:
+            # The pool starts others in place of those that die; their batches are lost.
+            self._started = list(pool._pool) if self._processes else []
             try:
                 for index in indices:
                     asked = pool.apply_async(keras_internals.get_index, (uid, index))
@@ -75,8 +80,28 @@ class Workers:
                 known[uid] = None
 
     def _taken(self, index: int, asked: Any, *, watch: bool) -> tuple[int, Any]:
+        asked.wait(_PATIENCE if self._started else None)
+        while not asked.ready():
+            self._check_alive(index)
+            asked.wait(_PATIENCE)
         made = asked.get()
         return index, self._found(made) if watch else made
+
+    def _check_alive(self, index: int) -> None:
+        codes = [each.exitcode for each in self._started if each.exitcode is not None]
+        if codes:
+            raise DataWorkerError(
+                describe(
+                    "A process that makes batches of "
+                    f"{type(self._dataset).__qualname__} died.",
+                    f"exit code {codes[0]} while batch {index} was waited for (a "
+                    "negative one is a signal: -9 is what the system sends when memory "
+                    "runs out, -11 a crash in native code)",
+                    "Run the script again: training goes on from the last checkpoint. "
+                    "If it happens again, use fewer workers, a smaller max_queue_size, "
+                    "or use_multiprocessing=False.",
+                )
+            )
 
     def _found(self, made: tuple[Any, list[str]]) -> Any:
         batch, found = made

@@ -58,6 +58,9 @@ class _Source:
         self._iterator, last = self._pipeline.seek(position, given)
         return self._iterator, last
 
+    def again(self, position: JSON) -> Any:
+        return None
+
     def fingerprint(self) -> JSON:
         return self._pipeline.fingerprint
 

@@ -11,7 +11,6 @@ may remember from one epoch to the next than can be known: whether an epoch begi
 did is seen from its first batch.
 """
 
-import dataclasses
 import secrets
 import warnings
 from collections.abc import Callable
@@ -282,14 +281,3 @@ class Pipeline:
                     'Make the data what it was, or start anew with resume="never".',
                 )
             ) from error
-
-
-def position_ahead(dataset: Any, settings: Settings) -> JSON:
-    """The position of a dataset that is not iterated yet: the seeds of its shuffles.
-
-    They are drawn when the dataset is made, or by the first adapter: a run that is
-    resumed before Keras made one needs those of the run's beginning.
-    """
-    # What it claims, the adapter is to claim.
-    settings = dataclasses.replace(settings, claimed={}, drawn_ahead=set())
-    return {"drawn": 0, "source": {"seeds": Pipeline(dataset, settings, None).seeds}}

@@ -36,6 +36,7 @@ class Indices:
         self._drawn = 0
         self._known = again["drawn"] if again else 0
         self._before: dict[int, JSON] = dict(again["before"]) if again else {}
+        self.newest: Any = None  # what was drawn last
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -45,9 +46,10 @@ class Indices:
         self._drawn += 1
         if number < self._known:
             self._state.set_random(self._before.get(number, {}))
-        elif self._each or not number:
-            return self._watched(number)
-        return next(self._indices)
+        watched = number >= self._known and (self._each or not number)
+        found = self._watched(number) if watched else next(self._indices)
+        self.newest = found
+        return found
 
     @property
     def is_complete(self) -> bool:

@@ -2,13 +2,15 @@
 
 No sample is loaded to get back to a position, but those of the last batch, to see
 whether the data is still the same; only where loading it can be expected to give that
-batch again: where it draws no random numbers and changes no attribute.
+batch again: where it draws no random numbers and changes no attribute. At an epoch's
+end the indices of that batch are kept, if they are plain numbers.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from torch.utils.data import _DatasetKind
 
 from resilient import random_state
 from resilient.data import JSON
@@ -18,6 +20,40 @@ from resilient.data.torch_loader.replayed import Replayed
 
 class Positioned(Replayed):
     """A DataLoader over a map-style dataset, without workers."""
+
+    _last: JSON | None = None  # of an iterator: the indices of its newest batch
+
+    def make(self, made: JSON, again: JSON | None = None) -> Iterator[Any]:
+        self._note_last()
+        return super().make(made, again)
+
+    def position(self, *, live: bool) -> JSON:
+        self._note_last()
+        return {**super().position(live=live), "last": None if live else self._last}
+
+    def _note_last(self) -> None:
+        """Keras makes iterators that it never draws from, too."""
+        newest = self._indices.newest if self._indices is not None else None
+        if newest is not None:
+            attributes = self._entries[-1]["made"]["attributes"]
+            self._last = {"indices": newest, "attributes": attributes}
+            if not _is_plain(newest):
+                self._last = None
+
+    def again(self, position: JSON) -> Any:
+        self._last, loader = position.get("last"), self.loader
+        if self._last is None:
+            return None
+        attributes = self._last["attributes"]
+        fetcher = _DatasetKind.create_fetcher(
+            loader._dataset_kind,
+            loader.dataset,
+            loader._auto_collation,
+            loader.collate_fn,
+            loader.drop_last,
+        )
+        now = self.state.lasting()
+        return self._loaded(fetcher, self._last["indices"], attributes, now)
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         entry, now = position["entries"][-1], self.state.lasting()
@@ -31,19 +67,32 @@ class Positioned(Replayed):
                 raise ended(self.name, self.settings, given, number) from None
         batches._num_yielded = given
         self.state.restore(now)
-        return batches, self._loaded(batches, indices, entry["made"], now)
+        fetcher, attributes = batches._dataset_fetcher, entry["made"]["attributes"]
+        return batches, self._loaded(fetcher, indices, attributes, now)
 
-    def _loaded(self, batches: Any, indices: Any, made: JSON, now: JSON) -> Any:
-        """The last batch, unless it may have been another one when it was drawn."""
-        if indices is None or not _same(made["attributes"], now["attributes"]):
+    def _loaded(self, fetcher: Any, indices: Any, attributes: JSON, now: JSON) -> Any:
+        """The last batch, unless it may have been another one when it was drawn.
+
+        Args:
+            fetcher: torch's, which makes batches of indices.
+            indices: Of the batch.
+            attributes: When its iterator was made.
+            now: The state now.
+        """
+        if indices is None or not _same(attributes, now["attributes"]):
             return None
         backend = self.settings.backend
         before = random_state.capture(backend)
-        batch = batches._dataset_fetcher.fetch(indices)
+        batch = fetcher.fetch(indices)
         if random_state.capture(backend) == before and _same(self.state.lasting(), now):
             return batch
         self.state.restore(now)
         return None
+
+
+def _is_plain(indices: Any) -> bool:
+    items = indices if isinstance(indices, list) else [indices]
+    return all(type(item) is int for item in items)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -51,7 +51,6 @@ class Replayed:
         self._indices: Indices | None = None
         self._behind = False
         self.in_epoch = False
-        self._resumed = False
         self._say = WarnOnce()
         if self.persistent:
             setattr(loader, FOLLOWED, self)
@@ -80,10 +79,6 @@ class Replayed:
         return {"entries": entries, "now": now, "in_epoch": self.in_epoch}
 
     def resume(self, position: JSON) -> None:
-        # The second time callbacks may have begun the next epoch: that is to stay.
-        if self._resumed and not position["in_epoch"]:
-            return
-        self._resumed = True
         self.state.restore(position["now"])
         self._batches, self._indices = None, None
         self._entries = list(position["entries"])
@@ -96,6 +91,9 @@ class Replayed:
         self.state.restore(now)
         self._behind = False
         return self._batches, last
+
+    def again(self, position: JSON) -> Any:
+        return None
 
     def fingerprint(self) -> JSON:
         loader = self.loader

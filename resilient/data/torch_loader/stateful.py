@@ -50,11 +50,9 @@ class Torchdata(Replayed):
         return {**position, "state": _encoded(self.loader.state_dict())}
 
     def resume(self, position: JSON) -> None:
-        first = not self._resumed
         super().resume(position)
-        if first or position["in_epoch"]:
-            self._of_workers = position.get("state") if self.persistent else None
-            self._behind = self._of_workers is not None
+        self._of_workers = position.get("state") if self.persistent else None
+        self._behind = self._of_workers is not None
 
     def catch_up(self) -> None:
         now = self.state.lasting()

@@ -1,0 +1,117 @@
+"""Objects that hold plain content and are given it back in place.
+
+Open files that can be read (their place in the file; in memory: what is in them, too),
+``array.array``, shared values of ``multiprocessing``, and subclasses of NumPy's arrays,
+masked ones included.
+"""
+
+import array
+import contextlib
+import ctypes
+import io
+from typing import Any, NamedTuple
+
+import numpy as np
+
+KINDS = frozenset({"file", "array", "shared", "subclass"})
+_NUMBERS = frozenset("cbBhHiIlLqQfd?")  # of ctypes: what holds no pointer
+
+
+class Held(NamedTuple):
+    """What such an object holds: the kind of object, the content, and its size."""
+
+    kind: str
+    plain: Any
+    nbytes: int
+
+
+def held(value: Any) -> Held | None:
+    """What an object holds, not copied; None for any other object."""
+    if isinstance(value, io.IOBase):
+        return _file(value)
+    if type(value) is array.array:
+        data = np.frombuffer(value, value.typecode) if _is_known(value) else None
+        return None if data is None else Held("array", data, data.nbytes)
+    if isinstance(value, np.ndarray):
+        return _subclass(value)
+    shared = _shared(value)
+    if shared is None:
+        return None
+    size = ctypes.sizeof(shared)
+    return Held("shared", np.frombuffer(shared, np.uint8), size)
+
+
+def write(value: Any, kind: str, plain: Any) -> None:
+    """Give an object what one like it held.
+
+    Raises:
+        ValueError: It is of another shape or name.
+        OSError: The file cannot be read there.
+    """
+    if kind == "file":
+        _write_file(value, *plain)
+    elif kind == "array":
+        value[:] = array.array(value.typecode, plain.tobytes())
+    elif kind == "shared":
+        np.frombuffer(_shared(value), np.uint8)[...] = plain
+    else:
+        data, mask = plain
+        if data.shape != value.shape or data.dtype.str != value.dtype.str:
+            raise ValueError("another shape or dtype")
+        np.ma.getdata(value).view(np.ndarray)[...] = data
+        if mask is not None:
+            value.mask = mask
+
+
+def _is_known(value: "array.array[Any]") -> bool:
+    return len(value) > 0 and value.typecode in "bBhHiIlLqQfd"
+
+
+def _file(file: Any) -> Held | None:
+    with contextlib.suppress(Exception):  # closed, a pipe, or in the middle of a loop
+        if not file.readable() or not file.seekable():
+            return None
+        content, size = None, 0
+        if type(file) is io.BytesIO:
+            size = file.getbuffer().nbytes
+        if type(file) in (io.BytesIO, io.StringIO):
+            content = file.getvalue()  # copied when it is written to
+        return Held("file", (_name(file), file.tell(), content), size)
+    return None
+
+
+def _name(file: Any) -> str:
+    return str(getattr(file, "name", ""))
+
+
+def _write_file(file: Any, name: str, place: int, content: Any) -> None:
+    if name != _name(file):
+        raise ValueError("another file")
+    if content is not None:
+        file.seek(0)
+        file.truncate()
+        file.write(content)
+    file.seek(place)
+
+
+def _subclass(value: np.ndarray) -> Held | None:
+    if type(value) is np.ndarray or isinstance(value, np.memmap):
+        return None
+    if value.dtype.hasobject:
+        return None
+    mask = np.ma.getmaskarray(value) if isinstance(value, np.ma.MaskedArray) else None
+    data = np.ma.getdata(value).view(np.ndarray)
+    return Held("subclass", (data, mask), value.nbytes)
+
+
+def _shared(value: Any) -> Any:
+    """Of a number or an array of these: of ctypes, also where processes share it."""
+    inner = value
+    if type(value).__module__ == "multiprocessing.sharedctypes":
+        inner = value.get_obj() if hasattr(value, "get_obj") else None
+    kind: Any = type(inner)
+    while isinstance(inner, ctypes.Array) and issubclass(kind, ctypes.Array):
+        kind = kind._type_
+    code = getattr(kind, "_type_", None)
+    known = isinstance(inner, ctypes._SimpleCData | ctypes.Array)
+    return inner if known and code in _NUMBERS else None
