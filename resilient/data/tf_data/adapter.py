@@ -97,8 +97,10 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
         return self._pipeline.fingerprint
 
 
-def _distributes(strategy: tf.distribute.Strategy) -> bool:
+def _distributes(strategy: tf.distribute.Strategy | None) -> bool:
     """Whether Keras iterates something else than the dataset; not by default."""
+    if strategy is None:
+        return False
     count = strategy.num_replicas_in_sync
     some = tf.data.Dataset.range(count).batch(count)
     found = strategy.experimental_distribute_dataset(some)
