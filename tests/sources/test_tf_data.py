@@ -369,6 +369,36 @@ def test_variables_that_a_pipeline_assigns_are_kept(tmp_path):
         assert float(count) == 1.5
 
 
+def test_rewritten_pipeline_has_the_users_own_variables():
+    """Wherever functions captured them, also where a dataset is used twice."""
+    count, scale = tf.Variable(0.0), tf.Variable([2.0, 3.0])
+    other = tf.Variable(1.0)  # of the same shape as the first
+
+    def changed(x, y):
+        return x * scale[0] + count.assign_add(1.0), y + other
+
+    base = rows().map(changed).batch(8)
+    inner = tf.data.Dataset.range(2).interleave(
+        lambda i: tf.data.Dataset.range(3).map(lambda j: scale[1] + other.read_value())
+    )
+    for dataset in (
+        base.shuffle(9),
+        tf.data.Dataset.zip(base, base).map(lambda a, b: a[0] + b[0]).shuffle(9),
+        inner.map(lambda z: z + count.assign_add(1.0)).shuffle(9),
+    ):
+        assert not PipelineGraph(dataset).has_copies
+        made = Pipeline(dataset, settings(), None).dataset
+        assert made is not dataset
+        count.assign(0.0)
+        first = sorted(map(str, drawn(made.map(lambda *x: tf.nest.flatten(x)[0]))))
+        assert float(count) > 0
+        count.assign(0.0)
+        scale.assign([4.0, 5.0])
+        again = sorted(map(str, drawn(made.map(lambda *x: tf.nest.flatten(x)[0]))))
+        assert again != first
+        scale.assign([2.0, 3.0])
+
+
 def remembering(calls):
     """Every batch is another one, as a closure's list makes it."""
 
