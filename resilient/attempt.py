@@ -69,7 +69,7 @@ class Attempt:
         self.backend = backend
         self.iterator: TrainingIterator | None = None
         self.validation: Positioned | None = None
-        self.validated = False  # whether Keras has made the iterator for it
+        self.validated = False  # whether Keras made the iterator for it, in any attempt
         self.callback_list: Any = None
         self.progress = Progress(0, 0, 0)
         self._checkpoint = checkpoint
@@ -122,6 +122,7 @@ class Attempt:
         self.validation = ahead_of_training(data, settings, saved)
         if self.validation and saved and not is_same(self.validation, saved["data"]):
             del self._positions["validation_data"]
+        self.validated = self._positions.get("validation_data", {}).get("made", False)
 
     def before_train_begin(self) -> None:
         """No callback was told anything yet: refuse a checkpoint of another run.

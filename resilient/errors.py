@@ -37,7 +37,10 @@ class DataNotResumableError(ResilientError):
 
 
 class DataWorkerError(ResilientError):
-    """A process that makes batches died."""
+    """A process that makes batches died.
+
+    On TensorFlow it is the text of an error of TensorFlow's own.
+    """
 
 
 class NotSupportedError(ResilientError):

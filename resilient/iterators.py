@@ -135,8 +135,9 @@ class ValidationIterator(Base):  # type: ignore[misc, valid-type]
         rest = {k: v for k, v in arguments.items() if k not in _DATA}
         saved = attempt.saved("validation_data")
         settings = attempt.settings("validation_data")
-        early, attempt.validated = attempt.validation, True
-        if not (saved and saved["made"]):
+        early, made = attempt.validation, attempt.validated
+        attempt.validated = True
+        if not made:
             # As in Keras, whatever that draws.
             attempt.validation = early or adapter_for(arguments, settings, saved)
             super().__init__(x=attempt.validation, **rest)

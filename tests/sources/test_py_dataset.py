@@ -387,5 +387,8 @@ class Killed(Data):
 @pytest.mark.filterwarnings("ignore:.*fork")
 def test_worker_process_that_is_killed_is_an_error(tmp_path):
     data = Killed(workers=2, use_multiprocessing=True, max_queue_size=2)
-    with pytest.raises(resilient.errors.DataWorkerError, match="exit code -9"):
+    # TensorFlow's data pipeline puts the error into one of its own.
+    in_tensorflow = keras.backend.backend() == "tensorflow"
+    expected = Exception if in_tensorflow else resilient.errors.DataWorkerError
+    with pytest.raises(expected, match="exit code -9"):
         fit(data, tmp_path)
