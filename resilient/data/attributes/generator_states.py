@@ -25,12 +25,12 @@ _KINDS = (
 
 def is_generator(value: Any) -> bool:
     """Whether it draws, or spawns what draws; of Python, numpy or torch."""
-    return _is_torch(value) or isinstance(value, _KINDS)
+    return is_torch_generator(value) or isinstance(value, _KINDS)
 
 
 def state(generator: Any) -> Any:
     """The state of a generator, of values that can be compared."""
-    if _is_torch(generator):
+    if is_torch_generator(generator):
         return generator.get_state().numpy().tobytes()
     if isinstance(generator, np.random.Generator):
         return state(generator.bit_generator)
@@ -47,7 +47,7 @@ def state(generator: Any) -> Any:
 
 def set_state(generator: Any, state: Any) -> None:
     """Set what ``state`` returned."""
-    if _is_torch(generator):
+    if is_torch_generator(generator):
         import torch
 
         generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
@@ -112,6 +112,7 @@ def thawed(value: Any) -> Any:
     return {key: thawed(item) for key, item in value.items()}
 
 
-def _is_torch(value: Any) -> bool:
+def is_torch_generator(value: Any) -> bool:
+    """Whether it is PyTorch's, which need not be imported."""
     cls = type(value)
     return (plain_objects.top_module(cls), cls.__name__) == ("torch", "Generator")

@@ -24,6 +24,7 @@ import xxhash
 from resilient import keras_internals
 from resilient.callbacks import kinds
 from resilient.data.attributes import in_place, jax_keys
+from resilient.data.attributes.generator_states import is_torch_generator
 from resilient.data.batches import pack, unpack
 from resilient.encoding import plain_objects
 from resilient.encoding.json_arrays import as_bytes
@@ -97,7 +98,7 @@ def read(value: Any) -> Content:
             return Content("value", value, Weight.OTHER)  # a model, not an augmentation
         packed = [pack(getattr(v, "value", v)) for v in variables]
         return Content("variables", packed, Weight.LIGHT)
-    if _is_torch_generator(value):
+    if is_torch_generator(value):
         return Content("generator", value.get_state().numpy().copy(), Weight.LIGHT)
     held = in_place.held(value)
     if held is not None and held.nbytes <= WHOLE_BYTES:
@@ -281,11 +282,6 @@ def _variable_bytes(variable: Any) -> int:
     dtype = keras.backend.standardize_dtype(variable.dtype)
     itemsize = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
     return int(np.prod(variable.shape)) * itemsize
-
-
-def _is_torch_generator(value: Any) -> bool:
-    cls = type(value)
-    return (plain_objects.top_module(cls), cls.__name__) == ("torch", "Generator")
 
 
 def _places(count: int) -> np.ndarray:

@@ -19,7 +19,7 @@ import xxhash
 
 from resilient.callbacks import kinds
 from resilient.data.attributes import generators
-from resilient.data.batches import pack
+from resilient.data.attributes.kinds import pack_text
 from resilient.encoding import plain_objects
 
 _BYTES = 2**20
@@ -165,7 +165,7 @@ def _written(tensor: Any) -> Any:
 def _tensor(tensor: Any) -> Any:
     if tensor.nbytes > _BYTES:
         return _written(tensor)
-    return [part.tobytes() for part in pack(tensor)["parts"]]
+    return pack_text(tensor)
 
 
 def _is_module(cls: type) -> bool:

@@ -185,10 +185,7 @@ class Pipeline:
         random_state.restore(self._settings.backend, begun["random"])
 
     def _iterator(self, iterable: Any) -> Any:
-        iterator = iter(self.dataset if iterable is None else iterable)
-        if not hasattr(iterator, "_iterator_resource"):
-            self.replayed = True  # it was distributed
-        return iterator
+        return iter(self.dataset if iterable is None else iterable)
 
     def position(self, iterator: Any) -> JSON:
         """Where the pipeline is.
