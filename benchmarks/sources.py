@@ -59,6 +59,19 @@ def tf_data(count: int, size: int) -> Any:
     return data.batch(size).prefetch(2)
 
 
+def tf_data_of_python(count: int, size: int) -> Any:
+    """A tf.data pipeline of a Python function: it has no state that can be saved."""
+    import tensorflow as tf
+
+    def tensors(index: Any) -> Any:
+        x, y = tf.numpy_function(
+            lambda i: batch(i, size), [index], [tf.float32, tf.int64]
+        )
+        return tf.ensure_shape(x, (size, FEATURES)), tf.ensure_shape(y, (size,))
+
+    return tf.data.Dataset.range(count).map(tensors).prefetch(2)
+
+
 def torch_loader(count: int, size: int) -> Any:
     """A shuffling torch DataLoader without workers."""
     from torch.utils.data import DataLoader
@@ -85,6 +98,7 @@ SOURCES: dict[str, tuple[Callable[[int, int], Any], tuple[str, ...]]] = {
     "arrays": (arrays, ()),
     "PyDataset": (py_dataset, ()),
     "tf.data": (tf_data, ("tensorflow",)),
+    "tf.data of Python": (tf_data_of_python, ("tensorflow",)),
     "torch DataLoader": (torch_loader, ("torch",)),
     "StatefulDataLoader": (stateful_loader, ("torchdata",)),
     "Grain MapDataset": (grain, ("grain",)),

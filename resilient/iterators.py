@@ -81,10 +81,10 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         """Batches of the live iterator that were trained, between two batches."""
         return int(self._steps_seen - self.steps_per_execution)
 
-    def _more_to_come(self) -> bool:
+    def _has_more(self, drawn: int) -> bool:
         """Whether the live iterator is sure to have another batch."""
         length = self.data_adapter.num_batches
-        return length is not None and self._drawn() < length
+        return length is not None and drawn < length
 
     def _get_iterator(self) -> Any:
         position, self._position = self._position, None
@@ -118,8 +118,9 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
                 if first:
                     self._attempt.restore_in_epoch()
             elif begin:
-                self.data_adapter.trained(self._drawn())
-                self._attempt.between_batches(begin, certain=self._more_to_come())
+                drawn = self._drawn()
+                self.data_adapter.trained(drawn)
+                self._attempt.between_batches(begin, certain=self._has_more(drawn))
             self._begun = begin
             yield begin, end, iterator
 

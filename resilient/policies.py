@@ -73,15 +73,15 @@ class SavePolicy:
         """
         if progress.step == last.step and progress.epoch == last.epoch:
             return False
-        at_epoch_end = progress.batch == 0
-        return (
-            any(progress.step // n > last.step // n for n in self.steps)
-            or (
-                at_epoch_end
-                and any(progress.epoch // n > last.epoch // n for n in self.epochs)
-            )
-            or (self.seconds is not None and now - last_now >= self.seconds)
-        )
+        # Asked after every batch: no generators.
+        for n in self.steps:
+            if progress.step // n > last.step // n:
+                return True
+        if progress.batch == 0:  # at an epoch's end
+            for n in self.epochs:
+                if progress.epoch // n > last.epoch // n:
+                    return True
+        return self.seconds is not None and now - last_now >= self.seconds
 
 
 def every(

@@ -1,12 +1,10 @@
 """Where a run is: epoch, batch within the epoch, step since the run began."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, order=True)
-class Progress:
+class Progress(NamedTuple):
     """A moment between two training batches.
 
     Attributes:
@@ -23,7 +21,7 @@ class Progress:
         return f"step {self.step:,} (epoch {self.epoch + 1}, batch {self.batch:,})"
 
     def to_json(self) -> dict[str, int]:
-        return asdict(self)
+        return {"step": self.step, "epoch": self.epoch, "batch": self.batch}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Progress":

@@ -15,7 +15,6 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,12 @@ with contextlib.suppress(ImportError):
 
 import keras
 import numpy as np
+from adapters import batches, ours
 from rich.console import Console
 from rich.table import Table
 from sources import SOURCES, available
 
 from resilient.backends import get_backend
-from resilient.data.select import adapter_for
-from resilient.data.source import Settings
 from resilient.encoding.json_values import decode, encode
 from resilient.random_state import kept_random_state
 
@@ -39,28 +37,9 @@ BACKEND = keras.backend.backend()
 SIZE = 8  # samples a batch
 
 
-def adapter(x: Any, y: Any = None, *, saved: Any = None) -> Any:
-    """Ours for this data, as a fit makes it; `saved` is where it is to go on."""
-    settings = Settings(get_backend(), verbose=False, ahead=BACKEND == "tensorflow")
-    given = {"x": x, "y": y, "batch_size": SIZE if y is not None else None}
-    return adapter_for({**given, "shuffle": True}, settings, saved)
-
-
-def batches(adapter: Any) -> Iterator[Any]:
-    """An iterator over its batches, as this backend's fit makes it."""
-    adapter.prepare()
-    get = {
-        "tensorflow": "get_tf_dataset",
-        "jax": "get_jax_iterator",
-        "torch": "get_torch_dataloader",
-    }[BACKEND]
-    return iter(adapter.made(getattr(adapter, get)()))
-
-
 def make(name: str, count: int, saved: Any = None) -> Any:
     """A new adapter on new data."""
-    data = SOURCES[name][0](count, SIZE)
-    return adapter(*(data if name == "arrays" else (data,)), saved=saved)
+    return ours(name, SOURCES[name][0](count, SIZE), SIZE, saved)
 
 
 def measured(name: str, at: int) -> tuple[float, float]:
@@ -95,13 +74,13 @@ def shuffle_buffer(samples: int, floats: int) -> tuple[int, float, float]:
         lambda i: tf.random.stateless_uniform((floats,), seed=[1, i])
     )
     data = data.shuffle(samples, seed=1).batch(SIZE)
-    first = adapter(data)
+    first = ours("tf.data", data, SIZE)
     next(batches(first))
     begun = time.perf_counter()
     arrays: dict[str, np.ndarray] = {}
     saved = encode(first.position(1, held=True), arrays, "data")
     took = time.perf_counter() - begun
-    second = adapter(data)
+    second = ours("tf.data", data, SIZE)
     begun = time.perf_counter()
     position = decode(saved, arrays)
     second.resume(position)

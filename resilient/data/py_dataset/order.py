@@ -54,11 +54,15 @@ class Order:
         """The epoch ends."""
         self._drawn = None
 
+    def next(self) -> int:
+        """The index that is next."""
+        return self._at if self._dataset.num_batches is None else self._order[self._at]
+
     def upcoming(self) -> Iterator[int]:
         """The indices from here on, as far as they are known."""
         if self._dataset.num_batches is None:
             return itertools.count(self._at)
-        return iter(self._order[self._at :])
+        return map(self._order.__getitem__, range(self._at, len(self._order)))
 
     def take(self) -> None:
         """The next one was taken."""
