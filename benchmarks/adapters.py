@@ -15,12 +15,12 @@ def ours(name: str, data: Any, size: int, saved: Any = None) -> Any:
     """Ours of a source; `saved` is where it is to go on."""
     backend = keras.backend.backend()
     settings = Settings(get_backend(), verbose=False, ahead=backend == "tensorflow")
-    return adapter_for(_arguments(name, data, size), settings, saved)
+    return adapter_for(arguments(name, data, size), settings, saved)
 
 
 def of_keras(name: str, data: Any, size: int) -> Any:
     """Keras's own of a source."""
-    return keras_internals.choose_data_adapter({}, _arguments(name, data, size))
+    return keras_internals.choose_data_adapter({}, arguments(name, data, size))
 
 
 def batches(adapter: Any) -> Iterator[Any]:
@@ -36,7 +36,8 @@ def batches(adapter: Any) -> Iterator[Any]:
     return iter(adapter.made(getattr(adapter, get)()))
 
 
-def _arguments(name: str, data: Any, size: int) -> dict[str, Any]:
+def arguments(name: str, data: Any, size: int) -> dict[str, Any]:
+    """Those of a fit that are about the data."""
     if name == "arrays":
         return {"x": data[0], "y": data[1], "batch_size": size, "shuffle": True}
     return {"x": data, "shuffle": name == "PyDataset"}

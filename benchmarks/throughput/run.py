@@ -26,7 +26,7 @@ with contextlib.suppress(ImportError):
     import torch  # noqa: F401  # before TensorFlow, or the process crashes
 
 import keras
-from adapters import batches, of_keras, ours
+from adapters import arguments, batches, of_keras, ours
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -78,34 +78,31 @@ def of_data(name: str, steps: int, size: int, *, mine: bool) -> float:
 
 def of_fit(name: str, steps: int, size: int, *, mine: bool) -> float:
     """Seconds that the second epoch of a fit takes."""
-    x = SOURCES[name][0](2 * steps if name == "generator" else steps, size)
+    data = SOURCES[name][0](2 * steps if name == "generator" else steps, size)
     clock = Clock()
-    given: dict[str, Any] = {"epochs": 2, "verbose": 0, "callbacks": [clock]}
-    given["shuffle"] = name in ("arrays", "PyDataset")
-    if name == "arrays":
-        x, given["y"] = x
-        given["batch_size"] = size
+    given = arguments(name, data, size)
+    given |= {"epochs": 2, "verbose": 0, "callbacks": [clock]}
     if name == "generator":
         given["steps_per_epoch"] = steps
     model = make_model()
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as directory:
         warnings.simplefilter("ignore")
         if mine:
-            resilient.fit(model, x, checkpoint_dir=directory, save_freq=10**9, **given)
+            resilient.fit(model, checkpoint_dir=directory, save_freq=10**9, **given)
         else:
-            model.fit(x, **given)
+            model.fit(**given)
     return clock.seconds
 
 
-def compare(what: str, run: Callable[..., float], arguments: Any) -> Table:
+def compare(what: str, run: Callable[..., float], options: Any) -> Table:
     """Pairs of runs, for each source."""
     table = Table(title=f"{keras.backend.backend()}, {what}: us per batch")
     for head in ("source", "Keras", "resilient", "ratio", "of shortest"):
         table.add_column(head, justify="left" if head == "source" else "right")
-    steps, size = arguments.steps, arguments.batch_size
-    for name in track(arguments.sources, what, console=Console(stderr=True)):
+    steps, size = options.steps, options.batch_size
+    for name in track(options.sources, what, console=Console(stderr=True)):
         times: dict[bool, list[float]] = {False: [], True: []}
-        for pair in range(arguments.pairs + 1):
+        for pair in range(options.pairs + 1):
             for mine in (False, True) if pair % 2 else (True, False):
                 spent = run(name, steps, size, mine=mine)
                 times[mine].append(spent / steps * 1e6)
@@ -128,11 +125,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--sources", nargs="*", default=available())
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     console = Console(width=100)
-    console.print(f"{os.cpu_count()} cores, {arguments.steps} batches")
-    console.print(compare("data alone", of_data, arguments))
-    console.print(compare("fit", of_fit, arguments))
+    console.print(f"{os.cpu_count()} cores, {options.steps} batches")
+    console.print(compare("data alone", of_data, options))
+    console.print(compare("fit", of_fit, options))
 
 
 if __name__ == "__main__":

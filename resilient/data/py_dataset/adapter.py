@@ -191,7 +191,7 @@ class PyDatasetSource:
 
     def _next(self, left: int | None) -> tuple[int, Any]:
         if self._workers is None:
-            index = self.order.next()
+            index = next(self.order.upcoming())
             batch = self._dataset[index]
             self._as_made = self._held()
             return index, batch

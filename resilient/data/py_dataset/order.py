@@ -54,10 +54,6 @@ class Order:
         """The epoch ends."""
         self._drawn = None
 
-    def next(self) -> int:
-        """The index that is next."""
-        return self._at if self._dataset.num_batches is None else self._order[self._at]
-
     def upcoming(self) -> Iterator[int]:
         """The indices from here on, as far as they are known."""
         if self._dataset.num_batches is None:
