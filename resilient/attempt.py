@@ -13,7 +13,7 @@ import keras
 
 from resilient import keras_internals, random_state, record, state
 from resilient.arguments import DataMode
-from resilient.backends.base import Backend
+from resilient.backends.base import Backend, Snapshot
 from resilient.build import ensure_built
 from resilient.callbacks.states import CallbackStates, monitored
 from resilient.checkpoints.checkpoint import Checkpoint
@@ -26,13 +26,11 @@ from resilient.encoding.json_values import decode, encode
 from resilient.fingerprint import Facts
 from resilient.notices import Notices
 from resilient.progress import Progress
+from resilient.saving import Saving
 from resilient.stateful import StatefulObjects
 
 if TYPE_CHECKING:
     from resilient.iterators import TrainingIterator
-
-# Given a progress and what to write, makes a checkpoint of it.
-Saver = Callable[..., None]
 
 
 class Attempt:
@@ -41,9 +39,9 @@ class Attempt:
     Args:
         model: The compiled model.
         backend: Its backend's adapter.
-        checkpoint: Verified, to resume from; None starts a new run.
-        due: Tells whether a checkpoint is due, given the progress.
-        save: Commits a checkpoint.
+        found: A verified checkpoint to resume from, and what is in it; None starts a
+            new run.
+        saving: Says when a checkpoint is due, and commits it.
         stateful: The user's own objects, by name.
         data: How the data is to be treated, see ``data.source.Settings``.
         attempts: Host, pid and start of every process that worked on this run.
@@ -57,9 +55,8 @@ class Attempt:
         model: keras.Model,
         *,
         backend: Backend,
-        checkpoint: Checkpoint | None,
-        due: Callable[[Progress], bool],
-        save: Saver,
+        found: tuple[Checkpoint, record.Record] | None,
+        saving: Saving,
         stateful: StatefulObjects,
         data: DataMode,
         attempts: Sequence[Mapping[str, Any]],
@@ -72,19 +69,20 @@ class Attempt:
         self.validated = False  # whether Keras made the iterator for it, in any attempt
         self.callback_list: Any = None
         self.progress = Progress(0, 0, 0)
-        self._checkpoint = checkpoint
-        self._due = due
-        self._save = save
+        self._checkpoint = None if found is None else found[0]
+        self._saved = None if found is None else found[1]
+        self._due = saving.due  # asked after every batch
+        self._save = saving.save
         self._stateful = stateful
         self._data = data
         self._attempts = attempts
         self._on_begin = on_begin
-        self._saved: record.Record | None = None
         self._positions: dict[str, Any] = {}
         self._claimed: dict[int, Any] = {}
         self.drawn_ahead: set[str | int] = set()
         self._pending: record.Record | None = None
         self._uncommitted: Callable[[], None] | None = None
+        self._snapshot: Snapshot | None = None  # the last one: its memory is reused
         self._last_logs: dict[str, float] | None = None
 
     # Called by the hook, in the order of a fit. ------------------------------------
@@ -93,8 +91,7 @@ class Attempt:
         """Keras is about to make the training input: local variables of its ``fit``."""
         require_one_process(self.model)
         self._arguments = arguments
-        if self._checkpoint is not None:
-            self._saved = record.read(self._checkpoint, self.backend)
+        if self._saved is not None:
             self._positions = decode(self._saved.position, self._saved.tensors)
 
     def settings(self, argument: str) -> Settings:
@@ -207,7 +204,7 @@ class Attempt:
         self.progress = Progress(step, self.progress.epoch, batch)
         self._notices.after_step()
         if self._due(self.progress):
-            self._snapshot(in_epoch=True)
+            self._take_snapshot(in_epoch=True)
             if certain:
                 self._commit()
 
@@ -221,8 +218,8 @@ class Attempt:
         self._notices.after_step()
         self._uncommitted = None  # no batch came after it
         finished = self.finished(epoch + 1)
-        if finished or self._due(self.progress):
-            self._snapshot(in_epoch=False, finished=finished)
+        if self._due(self.progress, finished=finished):
+            self._take_snapshot(in_epoch=False, finished=finished)
             self._commit()
 
     def final_logs(self, logs: Any) -> Any:
@@ -236,7 +233,7 @@ class Attempt:
 
     # Saving and restoring. ---------------------------------------------------------
 
-    def _snapshot(self, *, in_epoch: bool, finished: bool = False) -> None:
+    def _take_snapshot(self, *, in_epoch: bool, finished: bool = False) -> None:
         assert self.iterator is not None
         if self.callback_list._async_train:
             self.callback_list._flush_futures()
@@ -267,11 +264,12 @@ class Attempt:
             "fingerprint": self._facts.now(),
             "learning_rate": encode(self._facts.learning_rate, {}, "rate"),
         }
-        snapshot = self.backend.snapshot(state.live_tensors(self.model, live) | arrays)
+        tensors = state.live_tensors(self.model, live) | arrays
+        self._snapshot = self.backend.snapshot(tensors, reuse=self._snapshot)
         self._uncommitted = partial(
             self._save,
             self.progress,
-            lambda directory: record.write(directory, run, positions, snapshot),
+            record.Content(run, positions, self._snapshot),
             metrics={} if in_epoch else self._last_logs or {},
             finished=finished,
         )

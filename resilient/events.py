@@ -10,8 +10,10 @@ import logging
 import math
 import os
 import socket
+import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from pathlib import Path
@@ -23,7 +25,9 @@ logger = logging.getLogger(__name__)
 
 
 class Events:
-    """Appends the events of one attempt.
+    """Appends the events of one attempt; any thread may have some.
+
+    ``on_event`` is called on the thread that made this object, and on no other.
 
     Attributes:
         attempt: Identifies this process life among all on the directory.
@@ -40,6 +44,9 @@ class Events:
         self._warned = False
         # An attempt that died in mid-line leaves no line end.
         self._torn = True
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._undelivered: deque[dict[str, Any]] = deque()
 
     def emit(self, event: str, **fields: Any) -> None:
         """Append one event and pass it to ``on_event``.
@@ -57,13 +64,22 @@ class Events:
             **{name: _plain(value) for name, value in fields.items()},
         }
         try:
-            self._append(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+            with self._lock:
+                self._append(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
         except OSError as error:
             if not self._warned:
                 logger.warning("Events are not recorded any more: %s", error)
             self._warned = True
-        if self._on_event is not None:
-            self._on_event(entry)
+        self._undelivered.append(entry)
+        if threading.get_ident() == self._thread:
+            self.deliver()
+
+    def deliver(self) -> None:
+        """Pass on what other threads emitted."""
+        while self._undelivered:
+            entry = self._undelivered.popleft()
+            if self._on_event is not None:
+                self._on_event(entry)
 
     def _append(self, line: bytes) -> None:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC

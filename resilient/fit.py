@@ -8,12 +8,12 @@ been checked whole.
 Importing this module loads neither Keras nor a backend.
 """
 
-import logging
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
+from resilient import resuming
 from resilient.arguments import (
     DataMode,
     OnEvent,
@@ -27,11 +27,7 @@ from resilient.checkpoints import layout
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.checkpoints.lock import DirectoryLock
 from resilient.checkpoints.store import Store
-from resilient.errors import (
-    CheckpointNotFoundError,
-    ResilientError,
-    describe,
-)
+from resilient.errors import ResilientError, describe
 from resilient.events import Events, attempts_so_far
 from resilient.policies import KeepPolicy, SavePolicy, keep_policy, save_policy
 from resilient.saving import OnSaveError, Saving
@@ -39,8 +35,6 @@ from resilient.stateful import Stateful, StatefulObjects
 
 if TYPE_CHECKING:
     import keras
-
-logger = logging.getLogger(__name__)
 
 SaveFreq = Literal["epoch"] | int | SavePolicy
 
@@ -66,7 +60,7 @@ def fit(
         checkpoint_dir: Local directory of this run's checkpoints; made if missing.
         save_freq: ``"epoch"``, a number of batches, or a policy such as
             ``every(steps=500) | every(minutes=10)``. The end of training is saved
-            always.
+            always. Saves that are due while one is being written come after it.
         keep: How many checkpoints to keep, or a policy such as
             ``latest(3) | best(1, monitor="val_loss")``.
         resume: ``"auto"`` resumes if there is a checkpoint, ``"must"`` insists on one,
@@ -79,8 +73,8 @@ def fit(
             of iterators (a large shuffle buffer, say) but draws again from the start.
         on_event: Called with each event (a dict with ``"event"`` and ``"time"``, Unix
             seconds); the same that ``events.jsonl`` records.
-        on_save_error: ``"raise"`` when a checkpoint cannot be written, or ``"warn"``
-            and train on.
+        on_save_error: ``"raise"`` when a checkpoint could not be written, at the next
+            batch or at the end of fit, or ``"warn"`` and train on.
         **kwargs: Keyword arguments of ``model.fit``.
 
     Returns:
@@ -157,7 +151,7 @@ class ResilientFit:
 
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
         """Train, resuming where the last attempt was; arguments as ``model.fit``."""
-        from resilient.running import require_model, run_attempt
+        from resilient.running import read_record, require_model, run_attempt
 
         require_model(self._model)
         layout.make_directory(self._store.directory)
@@ -167,18 +161,18 @@ class ResilientFit:
             attempts = [] if anew else attempts_so_far(self._store.directory)
             events.emit("started")
             self._store.remove_stale_staging()
-            checkpoint = self._checkpoint_to_resume(events)
+            found = resuming.find(self._store, self._resume, read_record, events)
             try:
                 return run_attempt(
                     self._model,
                     args,
                     kwargs,
-                    checkpoint=checkpoint,
+                    found=found,
                     stateful=self._stateful,
                     data=self._data,
                     events=events,
                     attempts=attempts,
-                    settle=lambda: self._discard(events),
+                    settle=lambda: resuming.discard(self._store, self._resume, events),
                     make_saving=lambda environment: self._make_saving(
                         events, environment
                     ),
@@ -217,22 +211,21 @@ class ResilientFit:
             CheckpointNotFoundError: There is none, or none of that step.
             CheckpointMismatchError: It is of another model; nothing was changed.
         """
-        from resilient.running import restore_model
+        from resilient.running import read_record, require_model, restore_model
 
-        in_use = self._saving is not None  # then fit holds the lock already
+        require_model(self._model)
         directory = self._store.directory
         if not directory.is_dir():
-            raise _not_found(directory)
-        with nullcontext() if in_use else DirectoryLock(directory):
+            raise resuming.not_found(directory)
+        if self._saving is not None:  # fit is running and holds the lock
+            self._saving.wait()
+        with nullcontext() if self._saving is not None else DirectoryLock(directory):
             if step is not None:
-                checkpoint = self._store.get(step)
+                found = self._store.load(step, read_record)
             else:
-                newest = self._store.newest_good(_log_fall_back)
-                if newest is None:
-                    raise _not_found(directory)
-                checkpoint = newest
-            restore_model(self._model, checkpoint)
-        return checkpoint
+                found = resuming.newest(self._store, read_record)
+            restore_model(self._model, found)
+        return found[0]
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
@@ -254,44 +247,3 @@ class ResilientFit:
             on_error=self._on_save_error,
         )
         return self._saving
-
-    def _checkpoint_to_resume(self, events: Events) -> Checkpoint | None:
-        store = self._store
-        if self._resume == "never":
-            return None
-        if isinstance(self._resume, int):
-            return store.get(self._resume)
-
-        def fell_back(name: str, reason: str) -> None:
-            _log_fall_back(name, reason)
-            events.emit("fell back", checkpoint=name, reason=reason)
-
-        newest = store.newest_good(fell_back)
-        if newest is None and self._resume == "must":
-            raise _not_found(store.directory)
-        return newest
-
-    def _discard(self, events: Events) -> None:
-        """Move away the checkpoints that ``resume`` says not to use."""
-        if self._resume == "never":
-            discarded = self._store.discard_all()
-            if discarded:
-                events.emit("started over", discarded=discarded)
-        elif isinstance(self._resume, int):
-            discarded = self._store.discard_after(self._resume)
-            if discarded:
-                events.emit("rolled back", step=self._resume, discarded=discarded)
-
-
-def _log_fall_back(name: str, reason: str) -> None:
-    logger.warning("%s is damaged, the one before is used: %s", name, reason)
-
-
-def _not_found(directory: object) -> CheckpointNotFoundError:
-    return CheckpointNotFoundError(
-        describe(
-            "There is no checkpoint to resume from.",
-            str(directory),
-            'Check checkpoint_dir, or use resume="auto" to start where there is none.',
-        )
-    )

@@ -95,13 +95,13 @@ __all__ = [
     "Trainer",
     "array_slicing",
     "backend_epoch_iterator",
+    "backend_variables",
     "can_convert_arrays",
     "choose_data_adapter",
     "data_adapter_utils",
     "data_adapters",
     "get_index",
     "global_seed_generator_state",
-    "is_backend_variable",
     "is_tf_dataset",
     "looks_ahead",
     "replica_components",
@@ -198,13 +198,13 @@ def looks_ahead() -> bool:
     return BACKEND == "tensorflow"
 
 
-def is_backend_variable(value: Any) -> bool:
-    """Whether ``value`` is a raw ``tf.Variable``, which Keras does not track."""
+def backend_variables() -> tuple[type, ...]:
+    """The class of raw ``tf.Variable``, which Keras does not track."""
     if BACKEND != "tensorflow":
-        return False
+        return ()
     import tensorflow as tf
 
-    return isinstance(value, tf.Variable)
+    return (tf.Variable,)
 
 
 def traced_functions(train_function: Any) -> list[Any]:

@@ -1,10 +1,12 @@
 """What is inside a checkpoint: ``run.json``, ``data/`` and ``variables/``.
 
-Composed when a snapshot is taken, read back when a run resumes. Everything that is
-not a tensor is JSON; every tensor is in ``variables/``, in the backend's own format.
+Composed when a snapshot is taken, written while training goes on, read back when a run
+resumes. Everything that is not a tensor is JSON; every tensor is in ``variables/``, in
+the backend's own format.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,18 +39,44 @@ class Record:
     tensors: dict[str, np.ndarray]
 
 
-def write(directory: str, run: JSON, position: Any, snapshot: Snapshot) -> None:
-    """Fill a staging directory; committing it is the store's business."""
-    root = Path(directory)
-    for path, content in ((_RUN, run), (_POSITION, position)):
-        (root / path).parent.mkdir(exist_ok=True)
-        (root / path).write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
-    (root / _VARIABLES).mkdir()
-    snapshot.write(str(root / _VARIABLES))
+@dataclass(frozen=True)
+class Content:
+    """A checkpoint that is yet to be written.
+
+    Attributes:
+        run: As in ``Record``; training changes nothing in it any more.
+        position: The same.
+        snapshot: The tensors.
+    """
+
+    run: JSON
+    position: Any
+    snapshot: Snapshot
+
+    def write(self, directory: str) -> None:
+        """Fill a staging directory; committing it is the store's business."""
+        root = Path(directory)
+        for path, content in ((_RUN, self.run), (_POSITION, self.position)):
+            (root / path).parent.mkdir(exist_ok=True)
+            text = json.dumps(content, allow_nan=False)
+            (root / path).write_text(text, encoding="utf-8")
+        (root / _VARIABLES).mkdir()
+        self.snapshot.write(str(root / _VARIABLES))
+
+    def release(self) -> None:
+        """Let go of what the snapshot holds."""
+        self.snapshot.release()
 
 
-def read(checkpoint: Checkpoint, backend: Backend) -> Record:
-    """Read a verified checkpoint whole.
+def read(
+    checkpoint: Checkpoint, verified: Callable[[], None], backend: Backend
+) -> Record:
+    """Read a checkpoint whole.
+
+    Args:
+        checkpoint: Of which the small files are verified.
+        verified: Returns when the large ones are, too.
+        backend: Its tensors' format is that of this backend.
 
     Raises:
         CorruptCheckpointError: Tensors and their list in ``run.json`` disagree.
@@ -57,7 +85,7 @@ def read(checkpoint: Checkpoint, backend: Backend) -> Record:
         json.loads((checkpoint.path / path).read_text(encoding="utf-8"))
         for path in (_RUN, _POSITION)
     )
-    tensors = backend.read(str(checkpoint.path / _VARIABLES))
+    tensors = backend.read(str(checkpoint.path / _VARIABLES), verified)
     expected = {v["name"] for v in run["variables"]} | set(run["arrays"])
     if expected != set(tensors):
         raise CorruptCheckpointError(

@@ -22,13 +22,16 @@ from resilient.stateful import StatefulObjects
 
 logger = logging.getLogger(__name__)
 
+# A verified checkpoint and what is in it.
+Loaded = tuple[Checkpoint, record.Record]
+
 
 def run_attempt(
     model: keras.Model,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     *,
-    checkpoint: Checkpoint | None,
+    found: Loaded | None,
     stateful: StatefulObjects,
     data: DataMode,
     events: Events,
@@ -38,7 +41,8 @@ def run_attempt(
 ) -> keras.callbacks.History:
     """Let Keras's ``fit`` run, followed by an ``Attempt``.
 
-    ``settle`` is called when nothing stands in the way of training any more.
+    ``found`` is what to resume from, if there is something. ``settle`` is called when
+    nothing stands in the way of training any more.
     """
     backend = get_backend()
     saving = make_saving(fingerprint.environment(backend))
@@ -59,9 +63,8 @@ def run_attempt(
     attempt = Attempt(
         model,
         backend=backend,
-        checkpoint=checkpoint,
-        due=saving.due,
-        save=saving.save,
+        found=found,
+        saving=saving,
         stateful=stateful,
         data=data,
         attempts=attempts,
@@ -69,7 +72,7 @@ def run_attempt(
     )
     initial_epoch = model._initial_epoch
     try:
-        with hooked(attempt):
+        with saving, hooked(attempt):
             history: keras.callbacks.History = model.fit(*args, **kwargs)
     finally:
         # Left set, it would make a later, unrelated fit skip epochs.
@@ -87,11 +90,15 @@ def run_attempt(
     return history
 
 
-def restore_model(model: keras.Model, checkpoint: Checkpoint) -> None:
+def read_record(checkpoint: Checkpoint, verified: Callable[[], None]) -> record.Record:
+    """Read a checkpoint with the backend that Keras runs on; see ``record.read``."""
+    return record.read(checkpoint, verified, get_backend())
+
+
+def restore_model(model: keras.Model, found: Loaded) -> None:
     """Set weights and optimizer, all or nothing; metrics and callbacks are left."""
-    require_model(model)
+    checkpoint, saved = found
     backend = get_backend()
-    saved = record.read(checkpoint, backend)
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()  # inside of fit the variables are empty
     optimizer = getattr(model, "optimizer", None)  # none before compile
@@ -103,13 +110,13 @@ def restore_model(model: keras.Model, checkpoint: Checkpoint) -> None:
 
     live = [leaf for leaf in state.leaves(model) if relevant(leaf.name)]
     layout = [v for v in saved.run["variables"] if relevant(v["name"])]
-    found = state.differences(layout, live)
-    if found:
+    differences = state.differences(layout, live)
+    if differences:
         raise CheckpointMismatchError(
             describe(
                 f"{checkpoint.path} is of another model, or this one is not built yet. "
                 "Nothing was changed.",
-                "\n  " + "\n  ".join(found),
+                "\n  " + "\n  ".join(differences),
                 "Use the same model, and build it (call it on a batch) first.",
             )
         )

@@ -18,6 +18,7 @@ import keras
 from resilient import keras_internals
 
 GROUPS = ("trainable", "non_trainable", "optimizer", "metrics")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _WEIGHT_GROUPS = GROUPS[:2]
 _WEIGHTS = tuple(f"{group}." for group in _WEIGHT_GROUPS)
 
@@ -144,7 +145,7 @@ def _leaves_of(group: str, index: int, path: str, target: Any) -> list[Leaf]:
 
 
 def _leaf(group: str, index: int, path: str, target: Any) -> Leaf:
-    safe = re.sub(r"[^A-Za-z0-9_.-]", "_", path.replace("/", "."))
+    safe = _UNSAFE.sub("_", path.replace("/", "."))
     dtype = getattr(target.dtype, "name", None) or str(target.dtype)
     return Leaf(
         name=f"{group}.{index:04d}.{safe}",
@@ -171,11 +172,11 @@ def _extras(model: keras.Model) -> Iterator[tuple[str, Any]]:
     """Variables that hang on the model or one of its layers."""
     for number, layer in enumerate(model._flatten_layers()):
         prefix = "" if layer is model else f"layer{number}_{type(layer).__name__}/"
+        held = {k: v for k, v in vars(layer).items() if isinstance(v, _HOLDING)}
         # Private ones last: TensorFlow's own tracking is less telling than a name.
-        for name in sorted(vars(layer), key=lambda name: (name.startswith("_"), name)):
-            for value in _flat(vars(layer)[name]):
-                for variable in _variables(value):
-                    yield f"{prefix}{name}", variable
+        for name in sorted(held, key=lambda name: (name.startswith("_"), name)):
+            for variable in _variables(held[name]):
+                yield f"{prefix}{name}", variable
         if keras_internals.BACKEND == "torch":
             # Wrapped torch modules: buffers are not Keras variables, and
             # model.named_buffers() is empty since layers are no torch submodules.
@@ -184,15 +185,22 @@ def _extras(model: keras.Model) -> Iterator[tuple[str, Any]]:
                     yield f"{prefix}{name}", tensor
 
 
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, (list, tuple)):
-        return [v for item in value for v in _flat(item)]
-    if isinstance(value, dict):
-        return [v for item in value.values() for v in _flat(item)]
-    return [value]
+# All that is a variable or may hold some. Most attributes are not, and training waits
+# while they are looked at.
+_HOLDING = (
+    *(list, tuple, dict, keras.Variable, keras.optimizers.Optimizer),
+    *(keras.random.SeedGenerator, keras.metrics.Metric, keras.losses.Loss),
+    *keras_internals.backend_variables(),
+)
 
 
 def _variables(value: Any) -> list[Any]:
+    if not isinstance(value, _HOLDING):
+        return []
+    if isinstance(value, (list, tuple)):
+        return [v for item in value for v in _variables(item)]
+    if isinstance(value, dict):
+        return [v for item in value.values() for v in _variables(item)]
     if isinstance(value, keras.optimizers.Optimizer):
         return list(value.variables) if value.built else []
     if isinstance(value, keras.random.SeedGenerator):
@@ -200,9 +208,5 @@ def _variables(value: Any) -> list[Any]:
     if isinstance(value, keras.metrics.Metric):
         return list(value.variables)
     if isinstance(value, keras.losses.Loss):
-        return [v for x in _flat(list(vars(value).values())) for v in _variables(x)]
-    if isinstance(value, keras.Variable):
-        return [value]
-    if keras_internals.is_backend_variable(value):
-        return [value]
-    return []
+        return [v for item in vars(value).values() for v in _variables(item)]
+    return [value]

@@ -9,7 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from waited import waiting
 
+from resilient.saving import Saving
+
+SAVE = Saving.save
+Saving.save = waiting(SAVE)  # type: ignore[method-assign]  # for fixtures, too
 BACKENDS = ("tensorflow", "jax", "torch")
 
 if os.environ.get("KERAS_BACKEND") not in BACKENDS:
@@ -30,6 +35,15 @@ os.environ |= {
     "TF_NUM_INTRAOP_THREADS": "1",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
 }
+
+
+@pytest.fixture(autouse=True)
+def saves_in_the_background(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saves are waited for, unless a test is about what happens meanwhile."""
+    if request.node.get_closest_marker("background") is not None:
+        monkeypatch.setattr(Saving, "save", SAVE)
 
 
 @pytest.fixture(scope="session")

@@ -45,7 +45,7 @@ def test_importing_the_package_loads_no_backend(
     [
         ("tensorflow", "tensorflow"),
         ("jax", "jax"),
-        ("jax", "orbax"),
+        ("jax", "tensorstore"),
         ("torch", "torch"),
     ],
 )
@@ -55,7 +55,7 @@ def test_a_missing_library_names_the_pip_command(
     """The error is an ImportError too, and says which library it was."""
     if backend == name and missing == name:
         pytest.skip("then Keras itself cannot be imported: see the next test")
-    if backend != name and missing == "orbax":
+    if backend != name and missing == "tensorstore":
         pytest.skip("JAX itself is not installed")
     code = (
         f"MISSING = {missing!r},{WITHOUT}"

@@ -1,4 +1,7 @@
-"""When a checkpoint is due, what surrounds a commit, and what if it fails."""
+"""When a checkpoint is due, what surrounds a commit, and what if it fails.
+
+What happens while one is being written is in ``test_background.py``.
+"""
 
 import itertools
 import logging
@@ -83,11 +86,25 @@ def at(step, batches=10):
     return Progress(step, step // batches, step % batches)
 
 
+@dataclass
+class Content:
+    """What a checkpoint is made of, here nothing."""
+
+    written: list = field(default_factory=list)
+    released: bool = False
+
+    def write(self, directory):
+        assert not self.released
+        self.written.append(directory)
+
+    def release(self):
+        self.released = True
+
+
 def save(saving, progress, *, finished=False, **metrics):
-    saving.save(progress, written.append, metrics=metrics, finished=finished)
-
-
-written: list[str] = []
+    content = Content()
+    saving.save(progress, content, metrics=metrics, finished=finished)
+    return content
 
 
 def due_steps(saving, last=40, first=1):
@@ -126,13 +143,14 @@ def test_intervals_count_from_where_a_run_was_resumed(make, clock):
     assert saving.due(at(17))
 
 
-def test_time_counts_from_the_end_of_the_last_save(make, store, clock):
-    saving, store.takes = make(every(seconds=60)), 300.0
+def test_time_counts_from_the_last_snapshot(make, store, clock):
+    """What a kill costs is what was trained since then."""
+    saving, store.takes = make(every(seconds=60)), 45.0
     clock.time += 60
     assert saving.due(at(1))
     save(saving, at(1))
     assert not saving.due(at(2))
-    clock.time += 60
+    clock.time += 15
     assert saving.due(at(3))
 
 
@@ -178,9 +196,9 @@ def test_a_save_commits_prunes_and_tells(make, store, clock, tmp_path):
     events, store.takes = [], 2.5
     keep = latest(2) | best(1, "loss")
     saving = make(every(steps=5), keep=keep, on_event=events.append)
-    written.clear()
-    save(saving, at(25), finished=True, loss=0.5)
-    assert written == ["staging"]
+    content = save(saving, at(25), finished=True, loss=0.5)
+    assert content.written == ["staging"]
+    assert content.released
     assert store.commits == [(25, {"loss": 0.5}, True, {"keras": "3"})]
     assert store.prunes == [keep]
     (event,) = read_events(tmp_path)

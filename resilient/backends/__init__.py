@@ -16,7 +16,7 @@ __all__ = ["Backend", "Snapshot", "get_backend"]
 # The libraries each adapter imports: a missing one names the extra that brings it.
 _LIBRARIES = {
     "tensorflow": ("tensorflow",),
-    "jax": ("jax", "jaxlib", "orbax"),
+    "jax": ("jax", "jaxlib", "tensorstore"),
     "torch": ("torch",),
 }
 

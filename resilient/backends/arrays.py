@@ -1,9 +1,8 @@
 """Host arrays: what every backend's snapshot is made of, and what is refused.
 
-All three backends copy live tensors into numpy arrays first and differ only in the
-format those are written in. Numbers and booleans are stored, byte for byte. Text,
-Python objects, dates and sub-byte types are refused here, by name, before anything is
-written: not every format can hold them, and none may hold an approximation.
+Numbers and booleans are stored, byte for byte. Text, Python objects, dates and sub-byte
+types are refused here, by name, before anything is written: not every format can hold
+them, and none may hold an approximation.
 """
 
 import re
@@ -34,24 +33,29 @@ DTYPES = frozenset(EXTENSION_DTYPES) | {
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
-@dataclass(frozen=True)
-class ArraySnapshot:
-    """A host copy of named tensors, and the function that writes it.
+@dataclass
+class HeldSnapshot:
+    """Named tensors on the host that nobody writes to, and how they are written.
 
     Attributes:
-        arrays: Name to array. Nobody else holds these arrays.
-        writer: Writes ``arrays`` into an existing, empty directory.
+        held: Name to tensor, of whatever kind the backend writes fastest.
+        writer: Writes ``held`` into an existing, empty directory.
+        view: Shows one of them as a numpy array.
     """
 
-    arrays: Mapping[str, np.ndarray]
-    writer: Callable[[Mapping[str, np.ndarray], str], None]
+    held: dict[str, Any]
+    writer: Callable[[Mapping[str, Any], str], None]
+    view: Callable[[Any], np.ndarray]
 
     @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays.values())
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        return {name: self.view(tensor) for name, tensor in self.held.items()}
 
     def write(self, directory: str) -> None:
-        self.writer(self.arrays, directory)
+        self.writer(self.held, directory)
+
+    def release(self) -> None:
+        self.held.clear()
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -91,15 +95,21 @@ def check_dtype(name: str, dtype: object) -> None:
         )
 
 
-def copy_array(name: str, value: np.ndarray) -> np.ndarray:
-    """Copy ``value``, in C order and the machine's byte order.
+def as_stored(name: str, value: np.ndarray) -> np.ndarray:
+    """``value`` in C order and the machine's byte order; copied only if it is not.
 
     Raises:
         NotSupportedError: Its dtype cannot be stored.
     """
     native = value.dtype.newbyteorder("=")
     check_dtype(name, native)
-    return value.astype(native, order="C", subok=False, copy=True)
+    return value.astype(native, order="C", subok=False, copy=False)
+
+
+def copy_array(name: str, value: np.ndarray) -> np.ndarray:
+    """The same, always copied."""
+    stored = as_stored(name, value)
+    return stored.copy() if np.may_share_memory(stored, value) else stored
 
 
 def check_like(

@@ -1,19 +1,22 @@
-"""JAX: written with Orbax, as a flat PyTree in ``state/``.
+"""JAX: written as Orbax does, as a flat PyTree in ``state/``.
 
-``orbax.checkpoint.PyTreeCheckpointer().restore(directory / "state")`` reads it. Orbax
-refuses arrays without elements ("Cannot save arrays with zero size"): their shapes and
-dtypes, which are all there is to them, stand in ``zero_sized.json`` beside.
+``orbax.checkpoint.PyTreeCheckpointer().restore(directory / "state")`` reads it. It is
+written through TensorStore, Orbax's own library below: in one transaction, uncompressed
+and without a flush of its own, which takes half of Orbax's time at 100 MB and a quarter
+at 1 MB.
+
+On the CPU a snapshot copies nothing: it holds the arrays' buffers, and XLA does not
+take over a buffer that someone else holds. On an accelerator it holds copies made
+there, and their transfer to the host goes on beside the training.
 
 Refuses typed PRNG keys, sparse arrays, and arrays whose shards live in other processes.
 JAX has no global random state.
 """
 
 import json
-import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -21,11 +24,11 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
-import orbax.checkpoint as ocp
+import tensorstore as ts
 
 from resilient.backends.arrays import (
     EXTENSION_DTYPES,
-    ArraySnapshot,
+    HeldSnapshot,
     check_dtype,
     check_like,
     check_names,
@@ -35,7 +38,9 @@ from resilient.backends.base import JSON, Backend, Snapshot
 from resilient.errors import NotSupportedError, describe
 
 _STATE = "state"
-_ZERO_SIZED = "zero_sized.json"
+_METADATA = "_METADATA"
+# Files are flushed when the checkpoint is sealed, all at once.
+_CONTEXT = ts.Context({"file_io_sync": False})
 
 
 class JaxBackend:
@@ -43,27 +48,30 @@ class JaxBackend:
 
     name: ClassVar[str] = "jax"
 
-    def snapshot(self, tensors: Mapping[str, Any]) -> Snapshot:
+    def snapshot(
+        self, tensors: Mapping[str, Any], reuse: Snapshot | None = None
+    ) -> Snapshot:
         check_names(tensors)
         values = {name: _value(name, tensor) for name, tensor in tensors.items()}
-        # One call, so that the transfers from an accelerator overlap. On the CPU it
-        # returns views of the live buffers, hence the copy.
-        host = jax.device_get(values)
-        arrays = {name: copy_array(name, np.asarray(host[name])) for name in values}
-        return ArraySnapshot(arrays, _write)
-
-    def read(self, directory: str) -> dict[str, np.ndarray]:
-        with open(os.path.join(directory, _ZERO_SIZED), encoding="utf-8") as file:
-            zero_sized = json.load(file)
-        arrays = {
-            name: np.empty(shape, EXTENSION_DTYPES.get(dtype, dtype))
-            for name, (shape, dtype) in zero_sized.items()
+        away = {name: v for name, v in values.items() if not _on_host(v)}
+        held = {
+            name: np.asarray(value) if isinstance(value, jax.Array) else value
+            for name, value in values.items()
+            if name not in away
         }
+        if away:
+            held |= _copied_on_device(away)
+        return HeldSnapshot(held, _write, np.asarray)
+
+    def read(
+        self, directory: str, verified: Callable[[], None] = lambda: None
+    ) -> dict[str, np.ndarray]:
         path = os.path.abspath(os.path.join(directory, _STATE))
-        if os.path.isdir(path):
-            with _quiet_orbax(), ocp.PyTreeCheckpointer() as checkpointer:
-                arrays |= checkpointer.restore(path)
-        return arrays
+        with open(os.path.join(path, _METADATA), encoding="utf-8") as file:
+            names = _names(json.load(file))
+        opening = {name: ts.open(_spec(path, name), open=True) for name in names}
+        reading = {name: each.result().read() for name, each in opening.items()}
+        return {name: each.result() for name, each in reading.items()}
 
     def assign(self, target: Any, value: np.ndarray) -> None:
         if not isinstance(target, keras.Variable):
@@ -78,10 +86,8 @@ class JaxBackend:
         check_like(target, current.shape, current.dtype, value)
         # Copied, since JAX may keep a view of the memory it was given. Committed to a
         # device only if the old array was: otherwise training would compile again.
-        if current.committed:
-            new = jax.device_put(np.array(value), current.sharding)
-        else:
-            new = jnp.array(value)
+        where = current.sharding if current.committed else None
+        new = jax.device_put(value, where, may_alias=False)
         with warnings.catch_warnings():
             # A Keras variable declared int64 holds int32 while x64 is off, and JAX
             # warns at each assignment about what was the case all along.
@@ -102,7 +108,7 @@ def _value(name: str, tensor: Any) -> Any:
     """The array behind ``tensor``, or a refusal before anything is transferred."""
     value = tensor.value if isinstance(tensor, keras.Variable) else tensor
     if isinstance(value, np.ndarray | np.generic):
-        return value
+        return copy_array(name, np.asarray(value))
     if not isinstance(value, jax.Array):
         raise NotSupportedError(
             describe(
@@ -124,43 +130,90 @@ def _value(name: str, tensor: Any) -> Any:
     return value
 
 
-def _write(arrays: Mapping[str, np.ndarray], directory: str) -> None:
-    zero_sized = {
-        name: (array.shape, str(array.dtype))
-        for name, array in arrays.items()
-        if array.size == 0
+def _on_host(value: Any) -> bool:
+    return isinstance(value, np.ndarray) or all(
+        device.platform == "cpu" for device in value.devices()
+    )
+
+
+def _copied_on_device(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """Copies that no training step can take over, on their way to the host."""
+    copies: dict[str, jax.Array] = _copy(arrays)
+    for each in copies.values():
+        each.copy_to_host_async()
+    return copies
+
+
+_copy = jax.jit(lambda arrays: jax.tree.map(jnp.copy, arrays))
+
+
+def _spec(path: str, name: str) -> dict[str, Any]:
+    """Where TensorStore finds the array ``name``."""
+    base = {"driver": "file", "path": f"{path}/"}
+    return {
+        "driver": "zarr",
+        "kvstore": {
+            "driver": "ocdbt",
+            "base": base,
+            "path": f"{name}/",
+            # Metadata of arrays stays where OCDBT has a checksum for it.
+            "config": {"max_inline_value_bytes": 1024},
+        },
+        # An array of zeros must not come back as one of negative zeros.
+        "store_data_equal_to_fill_value": True,
     }
-    with open(os.path.join(directory, _ZERO_SIZED), "w", encoding="utf-8") as file:
-        json.dump(zero_sized, file)
-    state = {name: array for name, array in arrays.items() if name not in zero_sized}
-    if state:  # Orbax refuses an empty tree, too.
-        path = os.path.abspath(os.path.join(directory, _STATE))
-        # OCDBT, the default: a handful of files whatever the number of tensors, where
-        # plain zarr has two for each, and every file costs a flush to disk. Its names
-        # may also be longer than a file system's.
-        with _quiet_orbax(), ocp.PyTreeCheckpointer() as checkpointer:
-            checkpointer.save(path, state)
 
 
-class _NotFromOrbax(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.ERROR or "orbax" not in record.pathname
+def _write(tensors: Mapping[str, Any], directory: str) -> None:
+    path = os.path.abspath(os.path.join(directory, _STATE))
+    os.mkdir(path)
+    arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
+    with ts.Transaction() as transaction:
+        opening = {
+            name: ts.open(
+                _spec(path, name) | {"metadata": _zarr_metadata(array)},
+                create=True,
+                context=_CONTEXT,
+                transaction=transaction,
+            )
+            for name, array in arrays.items()
+        }
+        for name, array in arrays.items():
+            # Copied nowhere: the array stays as it is until the transaction is over.
+            opening[name].result().write(
+                array, can_reference_source_data_indefinitely=True
+            ).copy.result()
+    with open(os.path.join(path, _METADATA), "w", encoding="utf-8") as file:
+        json.dump(_tree_metadata(list(arrays)), file)
 
 
-@contextmanager
-def _quiet_orbax() -> Iterator[None]:
-    """Drop what Orbax logs, some thirty lines a checkpoint, through absl's logger.
+def _zarr_metadata(array: np.ndarray) -> dict[str, Any]:
+    """One chunk, the array's own bytes."""
+    name = array.dtype.name
+    return {
+        "compressor": None,
+        "dtype": name if name in EXTENSION_DTYPES else array.dtype.str,
+        "shape": list(array.shape),
+        "chunks": [max(1, size) for size in array.shape],
+    }
 
-    Only Orbax's records, and only during our own calls: whoever uses Orbax beside us
-    set its level as they want it.
-    """
-    logger = logging.getLogger("absl")
-    silence = _NotFromOrbax()
-    logger.addFilter(silence)
-    try:
-        yield
-    finally:
-        logger.removeFilter(silence)
+
+def _tree_metadata(names: list[str]) -> dict[str, Any]:
+    """What Orbax wants to know of a flat dictionary of NumPy arrays."""
+    value = {"value_type": "np.ndarray", "skip_deserialize": False}
+    tree = {
+        str((name,)): {
+            "key_metadata": [{"key": name, "key_type": 2}],
+            "value_metadata": value,
+        }
+        for name in names
+    }
+    return {"tree_metadata": tree, "use_ocdbt": True, "use_zarr3": False}
+
+
+def _names(metadata: dict[str, Any]) -> list[str]:
+    leaves = metadata["tree_metadata"].values()
+    return [leaf["key_metadata"][0]["key"] for leaf in leaves]
 
 
 BACKEND: Backend = JaxBackend()

@@ -6,13 +6,28 @@ reader of a checkpoint looks at names that the manifest does not have. A symboli
 counts as what it points to.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from resilient.checkpoints.layout import MANIFEST, committed_name
 from resilient.checkpoints.manifest import FileRecord, Manifest, ManifestError, record
 from resilient.progress import Progress
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+# Larger files are read while their checksums are compared.
+_SMALL = 1 << 20
+
+
+class DamageError(Exception):
+    """A checkpoint is not what was committed; the arguments say in which ways."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
 
 
 @dataclass(frozen=True)
@@ -100,6 +115,38 @@ class Checkpoint:
         Raises:
             PermissionError: If this user may not read it, which is no damage.
         """
+        return self._manifest_problems() or self._file_problems(self.files)
+
+    def load(self, read: "Read[T]") -> T:
+        """What ``read`` makes of it, if every byte is what was committed.
+
+        Files are read and their checksums compared at the same time, so that none is
+        fetched from the disk twice. Only the small ones, which say what is in the large
+        ones, are compared before.
+
+        Args:
+            read: Given this checkpoint, and a function that returns when the large ones
+                are compared, too.
+
+        Raises:
+            DamageError: If it is not what was committed.
+            PermissionError: If this user may not read it, which is no damage.
+        """
+        small = {k: v for k, v in self.files.items() if v.size <= _SMALL}
+        large = {k: v for k, v in self.files.items() if k not in small}
+        _refuse(self._manifest_problems() or self._file_problems(small))
+        with ThreadPoolExecutor(1) as thread:
+            checking = thread.submit(self._file_problems, large)
+
+            def verified() -> None:
+                _refuse(checking.result())
+
+            try:
+                return read(self, verified)
+            finally:  # damage is why it could not be read, if there is some
+                verified()
+
+    def _manifest_problems(self) -> list[str]:
         try:
             found = Checkpoint.read(self.path).manifest
             # As bytes: a metric that is NaN does not equal itself.
@@ -107,8 +154,23 @@ class Checkpoint:
                 return [f"{MANIFEST} was replaced after it was read"]
         except ManifestError as error:
             return [f"{MANIFEST} {error}"]
-        problems = (_problem(self.path, *item) for item in self.files.items())
+        return []
+
+    def _file_problems(self, files: Mapping[str, FileRecord]) -> list[str]:
+        problems = (_problem(self.path, *item) for item in files.items())
         return [problem for problem in problems if problem is not None]
+
+
+class Read(Protocol[T_co]):
+    """Reads a checkpoint that is being verified."""
+
+    def __call__(self, checkpoint: Checkpoint, verified: Callable[[], None], /) -> T_co:
+        """Read it; call ``verified`` before what needs intact files."""
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise DamageError(problems)
 
 
 def _problem(directory: Path, name: str, expected: FileRecord) -> str | None:

@@ -15,10 +15,12 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from resilient.checkpoints import layout, quarantine
 from resilient.checkpoints.checkpoint import Checkpoint
+from resilient.checkpoints.flush import flushed_meanwhile
 from resilient.checkpoints.manifest import FileRecord, Manifest, record
 from resilient.errors import CheckpointWriteError, describe
 from resilient.progress import Progress
@@ -39,6 +41,7 @@ _DISK_ERRORS = {
 }
 _FULL_OR_FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _TORCH_WRITE_FAILED = ("PytorchStreamWriter failed", "file write failed")
+_SYNCS = 4  # at a time; file systems settle several flushes at once
 
 
 def commit(
@@ -127,7 +130,8 @@ def _write_into(staging: Path, write: Callable[[str], None]) -> None:
     # While it is open, no other directory gets the same number.
     descriptor = os.open(staging, os.O_RDONLY)
     try:
-        write(os.fspath(staging))
+        with flushed_meanwhile(staging):
+            write(os.fspath(staging))
         if not os.path.samestat(os.fstat(descriptor), os.stat(staging)):
             raise FileNotFoundError(
                 errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(staging)
@@ -152,8 +156,17 @@ def _write_error(
 
 
 def _seal(staging: Path) -> dict[str, FileRecord]:
-    """Record every file and wait until it is on the disk."""
-    records = {}
+    """Record every file and wait until it is on the disk, both at the same time."""
+    paths = {path.relative_to(staging).as_posix(): path for path in _files(staging)}
+    with ThreadPoolExecutor(_SYNCS) as threads:
+        syncing = [threads.submit(layout.sync, path) for path in paths.values()]
+        records = {name: record(paths[name]) for name in sorted(paths)}
+        for sync in syncing:
+            sync.result()
+    return records
+
+
+def _files(staging: Path) -> Iterator[Path]:
     for parent in _directories(staging):
         for path in sorted(parent.iterdir()):
             if path.is_dir() and not path.is_symlink():
@@ -161,9 +174,7 @@ def _seal(staging: Path) -> dict[str, FileRecord]:
             if path.is_symlink() or not path.is_file():
                 what = "A checkpoint may hold regular files only"
                 raise OSError(errno.EINVAL, what, os.fspath(path))
-            records[path.relative_to(staging).as_posix()] = record(path)
-            layout.sync(path)
-    return dict(sorted(records.items()))
+            yield path
 
 
 def _directories(staging: Path) -> Iterator[Path]:

@@ -11,9 +11,10 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from resilient.checkpoints import commit, layout, quarantine
-from resilient.checkpoints.checkpoint import Checkpoint
+from resilient.checkpoints.checkpoint import Checkpoint, DamageError, Read
 from resilient.checkpoints.manifest import ManifestError
 from resilient.errors import (
     CheckpointNotFoundError,
@@ -25,6 +26,12 @@ from resilient.policies import KeepPolicy
 from resilient.progress import Progress
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def _only_verify(_: Checkpoint, verified: Callable[[], None]) -> None:
+    verified()
 
 
 class Store:
@@ -60,13 +67,24 @@ class Store:
     def newest_good(
         self, report: Callable[[str, str], None] | None = None
     ) -> Checkpoint | None:
+        """The newest checkpoint that verifies, as ``load_newest`` finds it."""
+        found = self.load_newest(_only_verify, report)
+        return None if found is None else found[0]
+
+    def load_newest(
+        self,
+        read: Read[T],
+        report: Callable[[str, str], None] | None = None,
+    ) -> tuple[Checkpoint, T] | None:
         """The newest checkpoint that verifies; newer ones go to quarantine.
 
         Args:
-            report: Called with the name and the reason of each that does not.
+            read: Reads it while it is being verified, see ``Checkpoint.load``.
+            report: Called with the name and the reason of each that does not verify.
 
         Returns:
-            None only if there never was a checkpoint here.
+            The checkpoint, with what ``read`` made of it. None only if there never was
+            a checkpoint here.
 
         Raises:
             CorruptCheckpointError: If there were some and none is good.
@@ -74,10 +92,13 @@ class Store:
         commit.recover(self.directory)
         failed = {}
         for step in reversed(layout.committed_steps(self.directory)):
-            problems = self.problems(step)
-            if not problems:
-                return Checkpoint.read(self._path(step))
-            reason = "; ".join(problems)
+            try:
+                checkpoint = Checkpoint.read(self._path(step))
+                return checkpoint, checkpoint.load(read)
+            except ManifestError as error:
+                reason = f"{layout.MANIFEST} {error}"
+            except DamageError as error:
+                reason = str(error)
             failed[self._quarantine(step, "damaged", reason)] = reason
             self._settled = False
             if report is not None:
@@ -90,7 +111,11 @@ class Store:
         return None
 
     def get(self, step: int) -> Checkpoint:
-        """The checkpoint of a step, verified.
+        """The checkpoint of a step, verified, as ``load`` finds it."""
+        return self.load(step, _only_verify)[0]
+
+    def load(self, step: int, read: Read[T]) -> tuple[Checkpoint, T]:
+        """The checkpoint of a step, verified, with what ``read`` made of it.
 
         Raises:
             CheckpointNotFoundError: If there is none.
@@ -98,9 +123,10 @@ class Store:
         """
         commit.recover(self.directory)
         checkpoint = self.read(step)
-        if problems := checkpoint.verify():
-            raise self._damaged(step, problems)
-        return checkpoint
+        try:
+            return checkpoint, checkpoint.load(read)
+        except DamageError as error:
+            raise self._damaged(step, str(error)) from None
 
     def read(self, step: int) -> Checkpoint:
         """The checkpoint of a step from its manifest alone; changes nothing.
@@ -122,7 +148,7 @@ class Store:
         try:
             return Checkpoint.read(self._path(step))
         except ManifestError as error:
-            raise self._damaged(step, [f"{layout.MANIFEST} {error}"]) from None
+            raise self._damaged(step, f"{layout.MANIFEST} {error}") from None
 
     def commit(
         self,
@@ -228,9 +254,9 @@ class Store:
             logger.warning("%s stays where it is: %s", self._path(step).name, error)
             return self._path(step)
 
-    def _damaged(self, step: int, problems: list[str]) -> CorruptCheckpointError:
+    def _damaged(self, step: int, reason: str) -> CorruptCheckpointError:
         what = f"The checkpoint of step {step} is damaged."
-        return self._corrupt(what, {self._path(step): "; ".join(problems)})
+        return self._corrupt(what, {self._path(step): reason})
 
     def _corrupt(self, what: str, failed: Mapping[Path, str]) -> CorruptCheckpointError:
         lines = "".join(

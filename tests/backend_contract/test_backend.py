@@ -111,7 +111,6 @@ def test_a_snapshot_of_nothing_can_be_written_and_read(
     adapter: Backend, tmp_path: Path
 ) -> None:
     """A model without variables is odd, not an error."""
-    assert adapter.snapshot({}).nbytes == 0
     assert through_disk(adapter, {}, tmp_path) == {}
 
 
@@ -122,11 +121,6 @@ def test_names_of_any_length_and_case_come_back(
     names = ["x" * 300, "a..b", "a.Sb", "a", "A", "a.b", ".a", "-", "save", "_values"]
     arrays = {name: np.array([i]) for i, name in enumerate(names)}
     assert differing(through_disk(adapter, arrays, tmp_path), arrays) == []
-
-
-def test_nbytes_counts_the_copied_bytes(adapter: Backend) -> None:
-    tensors = {"a": np.zeros((3, 4), np.float32), "b": variable("float32", (5,))}
-    assert adapter.snapshot(tensors).nbytes == 4 * (12 + 5)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +180,7 @@ def test_only_finished_files_are_left(adapter: Backend, tmp_path: Path) -> None:
     files = {p.relative_to(staging) for p in staging.rglob("*") if p.is_file()}
     expected = {
         "tensorflow": {"state.index", "state.data-00000-of-00001", "checkpoint"},
-        "jax": {"state", "zero_sized.json"},
+        "jax": {"state"},
         "torch": {"state.pt"},
     }[adapter.name]
     assert {file.parts[0] for file in files} == expected
@@ -200,7 +194,7 @@ def test_reading_what_is_not_there_is_an_error(
     adapter: Backend, tmp_path: Path
 ) -> None:
     """Never an empty result."""
-    with pytest.raises(Exception, match=r"state|zero_sized"):
+    with pytest.raises(Exception, match="state"):
         adapter.read(str(tmp_path))
 
 

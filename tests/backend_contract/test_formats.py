@@ -36,20 +36,18 @@ def with_tf_checkpoint(directory: Path, expected: Arrays) -> Arrays:
     return {name: np.asarray(each.numpy()) for name, each in variables.items()}
 
 
-def with_pytree_checkpointer(directory: Path, expected: Arrays) -> Arrays:
+def with_pytree_checkpointer(directory: Path, _: Arrays) -> Arrays:
     import orbax.checkpoint as ocp
 
-    read = ocp.PyTreeCheckpointer().restore(directory / "state")
-    return read | {name: v for name, v in expected.items() if v.size == 0}
+    return dict(ocp.PyTreeCheckpointer().restore(directory / "state"))
 
 
 def with_standard_checkpointer(directory: Path, expected: Arrays) -> Arrays:
     import orbax.checkpoint as ocp
 
-    like = {name: np.zeros_like(v) for name, v in expected.items() if v.size}
+    like = {name: np.zeros_like(v) for name, v in expected.items()}
     with ocp.StandardCheckpointer() as checkpointer:
-        read = checkpointer.restore(directory / "state", like)
-    return read | {name: v for name, v in expected.items() if v.size == 0}
+        return dict(checkpointer.restore(directory / "state", like))
 
 
 def with_torch_load(directory: Path, _: Arrays) -> Arrays:
@@ -77,7 +75,7 @@ TOOLS: dict[str, list[Callable[[Path, Arrays], Arrays]]] = {
 def test_the_formats_own_tool_reads_every_byte(
     adapter: Backend, tmp_path: Path, number: int
 ) -> None:
-    """Names, dtypes, shapes and bytes; Orbax cannot hold arrays without elements."""
+    """Names, dtypes, shapes and bytes, of arrays without elements, too."""
     tools = TOOLS[adapter.name]
     if number >= len(tools):
         pytest.skip("this format has one tool")

@@ -229,3 +229,40 @@ def test_a_full_disk_raises(
         "torch": "raised OSError",
     }
     assert expected[adapter.name] in child.stdout
+
+
+def test_copies_made_on_an_accelerator_outlive_a_donation(
+    adapter: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JAX's way off the CPU, here on the CPU: the copy is made before the next step."""
+    if adapter.name != "jax":
+        pytest.skip("only JAX donates buffers")
+    import jax
+
+    from resilient.backends import jax as module
+
+    monkeypatch.setattr(module, "_on_host", lambda value: isinstance(value, np.ndarray))
+    before = np.arange(1 << 16, dtype=np.float32)
+    tensor = live(before)
+    snapshot = adapter.snapshot({"x": tensor, "plain": before})
+    step = jax.jit(lambda x: x * 2 + 1, donate_argnums=0)
+    for _ in range(3):
+        tensor = step(tensor)
+    assert same(snapshot.arrays["x"], before)
+    snapshot.write(str(tmp_path))
+    snapshot.release()
+    assert differing(adapter.read(str(tmp_path)), {"x": before, "plain": before}) == []
+
+
+def test_the_memory_of_an_earlier_snapshot_is_reused(adapter: Backend) -> None:
+    """PyTorch copies, into memory that it has written to before; others hold on."""
+    tensors = {"a": live(np.ones(1 << 12)), "b": live(np.arange(5, dtype=np.float32))}
+    first = adapter.snapshot(tensors)
+    where = {name: array.ctypes.data for name, array in first.arrays.items()}
+    first.release()
+    other = {"a": live(np.full(1 << 12, 2.0)), "b": live(np.arange(6))}
+    second = adapter.snapshot(other, reuse=first)
+    assert same(second.arrays["a"], np.full(1 << 12, 2.0, second.arrays["a"].dtype))
+    assert second.arrays["b"].tolist() == list(range(6))
+    if adapter.name == "torch":
+        assert second.arrays["a"].ctypes.data == where["a"]

@@ -16,10 +16,13 @@ from typing import Any
 
 import keras
 import numpy as np
+from waited import waiting
+
+from resilient.saving import Saving
 
 from . import capture, record
 from .callbacks import Recorder
-from .points import Killer, Point, count_calls
+from .points import Killer, Point, count_calls, slow_down
 from .scenarios import SCENARIOS
 from .scenarios.registry import Case
 
@@ -40,6 +43,9 @@ class Order:
         fit: Overrides of the scenario's arguments of ``fit``.
         compile: Overrides of attributes of the compiled model: steps_per_execution.
         options: Arguments of ours: save_freq (see ``policy``), keep, resume.
+        background: Whether training goes on while a checkpoint is written; otherwise
+            it waits, so that a kill point says what is committed.
+        slow_disk: Seconds that a flush to the disk takes longer than it does.
     """
 
     scenario: str
@@ -51,6 +57,8 @@ class Order:
     fit: dict[str, Any]
     compile: dict[str, Any]
     options: dict[str, Any]
+    background: bool = False
+    slow_disk: float = 0.0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -81,6 +89,8 @@ def perform(order: Order, begun: Callable[[], None] = lambda: None) -> None:
     case.kwargs["callbacks"] = [first, *case.callbacks, last]
     kill_at = int(order.kill.split("@")[1]) if point and point.event == "call" else None
     calls = count_calls(kill_at)
+    if order.slow_disk:
+        slow_down(order.slow_disk)
     begun()
     history = fit(order, case)
     about = {"trained": last.where.trained, "calls": list(calls)}
@@ -94,6 +104,8 @@ def fit(order: Order, case: Case) -> keras.callbacks.History:
         return case.model.fit(*case.args, **case.kwargs)
     import resilient
 
+    if not order.background:
+        Saving.save = waiting(Saving.save)  # type: ignore[method-assign]
     warnings.simplefilter("error", resilient.NotExactWarning)
     options = dict(order.options)
     if "save_freq" in options:

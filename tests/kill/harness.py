@@ -138,6 +138,8 @@ class Run:
     options: dict[str, Any] = field(default_factory=dict)
     fit: dict[str, Any] = field(default_factory=dict)
     compile: dict[str, Any] = field(default_factory=dict)
+    background: bool = False
+    slow_disk: float = 0.0
     attempts: int = 0
 
     def __call__(
@@ -165,6 +167,8 @@ class Run:
             fit=self.fit | fit,
             compile=self.compile,
             options=self.options,
+            background=self.background,
+            slow_disk=self.slow_disk,
         )
         log = self.home / f"log-{self.attempts}"
         answer = self.server.perform(order, log)

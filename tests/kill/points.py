@@ -12,6 +12,7 @@ A kill point is text, so that it reads well in a test's id and travels as JSON:
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -100,6 +101,17 @@ class _Where:
             die()
         if self.epoch == point.epoch and batch >= point.batch:
             die()
+
+
+def slow_down(seconds: float) -> None:
+    """Make each flush to the disk take so much longer."""
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        time.sleep(seconds)
+        real(descriptor)
+
+    os.fsync = fsync
 
 
 def count_calls(kill_at: int | None) -> list[str]:

@@ -1,0 +1,81 @@
+"""Which checkpoint a run goes on from, and what becomes of those it does not use."""
+
+import logging
+from typing import TypeVar
+
+from resilient.arguments import Resume
+from resilient.checkpoints.checkpoint import Checkpoint, Read
+from resilient.checkpoints.store import Store
+from resilient.errors import CheckpointNotFoundError, describe
+from resilient.events import Events
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def find(
+    store: Store,
+    resume: Resume,
+    read: Read[T],
+    events: Events,
+) -> tuple[Checkpoint, T] | None:
+    """The checkpoint that ``resume`` asks for, with what ``read`` made of it.
+
+    Raises:
+        CheckpointNotFoundError: It asks for one that is not there.
+        CorruptCheckpointError: There are some, and none that may be used is intact.
+    """
+    if resume == "never":
+        return None
+    if isinstance(resume, int):
+        return store.load(resume, read)
+
+    def fell_back(name: str, reason: str) -> None:
+        _log_fall_back(name, reason)
+        events.emit("fell back", checkpoint=name, reason=reason)
+
+    found = store.load_newest(read, fell_back)
+    if found is None and resume == "must":
+        raise not_found(store.directory)
+    return found
+
+
+def newest(store: Store, read: Read[T]) -> tuple[Checkpoint, T]:
+    """The newest intact checkpoint, of which there has to be one.
+
+    Raises:
+        CheckpointNotFoundError: There is none.
+        CorruptCheckpointError: There are some, and none is intact.
+    """
+    found = store.load_newest(read, _log_fall_back)
+    if found is None:
+        raise not_found(store.directory)
+    return found
+
+
+def discard(store: Store, resume: Resume, events: Events) -> None:
+    """Move away the checkpoints that ``resume`` says not to use."""
+    if resume == "never":
+        discarded = store.discard_all()
+        if discarded:
+            events.emit("started over", discarded=discarded)
+    elif isinstance(resume, int):
+        discarded = store.discard_after(resume)
+        if discarded:
+            events.emit("rolled back", step=resume, discarded=discarded)
+
+
+def _log_fall_back(name: str, reason: str) -> None:
+    logger.warning("%s is damaged, the one before is used: %s", name, reason)
+
+
+def not_found(directory: object) -> CheckpointNotFoundError:
+    """The error that says that there is none."""
+    return CheckpointNotFoundError(
+        describe(
+            "There is no checkpoint to resume from.",
+            str(directory),
+            'Check checkpoint_dir, or use resume="auto" to start where there is none.',
+        )
+    )

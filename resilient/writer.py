@@ -1,0 +1,56 @@
+"""One thread beside the training, which has one job at a time.
+
+It exists for one write of a checkpoint: the training hands it over and goes on. Nothing
+queues up here; whoever has another job waits, or comes back later. An error stays until
+the training's own thread asks for it.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+
+class Writer:
+    """Runs one job at a time, in the background."""
+
+    def __init__(self) -> None:
+        # Makes its thread with the first job.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="resilient-writer")
+        self._job: Future[None] | None = None
+
+    @property
+    def has_job(self) -> bool:
+        """Whether there is a job that nobody was told the end of."""
+        return self._job is not None
+
+    def start(self, job: Callable[[], None]) -> None:
+        """Run ``job`` in the background; the one before has to be over."""
+        assert self._job is None
+        self._job = self._thread.submit(job)
+
+    def busy(self) -> bool:
+        """Whether a job is running.
+
+        Raises:
+            Exception: What the last job raised, once.
+        """
+        if self._job is None:
+            return False
+        if not self._job.done():
+            return True
+        self.wait()
+        return False
+
+    def wait(self) -> None:
+        """Return when no job is running.
+
+        Raises:
+            Exception: What the last job raised, once.
+        """
+        if self._job is not None:
+            self._job.exception()  # an interrupt while waiting leaves the job known
+            job, self._job = self._job, None
+            job.result()
+
+    def close(self) -> None:
+        """Return when the thread has ended. An error that nobody asked for stays."""
+        self._thread.shutdown(wait=True)

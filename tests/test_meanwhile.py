@@ -1,0 +1,251 @@
+"""Training goes on while a checkpoint is written, and neither disturbs the other."""
+
+import errno
+import json
+import threading
+import time
+
+import fitting
+import keras
+import numpy as np
+import pytest
+
+import resilient
+from resilient import CheckpointWriteError, record
+from resilient.backends import get_backend
+from resilient.checkpoints.store import Store
+from resilient.events import read_events
+from resilient.saving import Saving
+
+pytestmark = [
+    pytest.mark.background,
+    pytest.mark.usefixtures("seeded"),
+    # Keras on NumPy 2 (keras.Variable.__array__).
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
+]
+
+LEAD = 3  # batches that are trained before a write begins
+
+
+class Batches(keras.callbacks.Callback):
+    """Counts batches, and tells who waits for some.
+
+    ``last`` is how many there are: nobody waits for more.
+    """
+
+    async_safe = True
+
+    def __init__(self, last=3 * fitting.STEPS):
+        super().__init__()
+        self._last, self._seen, self._more = last, 0, threading.Condition()
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+    def on_train_batch_end(self, batch, logs=None):
+        with self._more:
+            self._seen += 1
+            self._more.notify_all()
+
+    def wait_for(self, more):
+        """Return when so many more batches were trained, or the last one was."""
+        with self._more:
+            wanted = min(self._seen + more, self._last)
+            assert self._more.wait_for(lambda: self._seen >= wanted, 30)
+
+
+def net(**compiling):
+    """Moving statistics, seeds, slots, averages; large enough for several threads."""
+    return fitting.model(
+        of=lambda: [
+            keras.Input((3,)),
+            keras.layers.Dense(1500, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(1000),
+            keras.layers.Dense(1),
+        ],
+        optimizer=keras.optimizers.Adam(0.01, use_ema=True),
+        **compiling,
+    )
+
+
+def copies(content):
+    """What is to be written, in memory that nothing else knows."""
+    arrays = {
+        name: np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
+        for name, array in content.snapshot.arrays.items()
+    }
+    return arrays, json.dumps(content.run), json.dumps(content.position)
+
+
+def compiled():
+    """Ways to compile a step here: TensorFlow without XLA has kernels of its own."""
+    backend = keras.backend.backend()
+    return {"tensorflow": [False, True], "jax": [True], "torch": [False]}[backend]
+
+
+@pytest.mark.parametrize("jit", compiled())
+def test_a_checkpoint_is_of_its_step_whatever_is_trained_meanwhile(
+    jit, tmp_path, monkeypatch
+):
+    """Byte for byte: tensors, callbacks, data; written when training is far ahead."""
+    batches, taken = Batches(4 * fitting.STEPS), {}
+    save, write = Saving.save, record.Content.write
+
+    def keep_copies(self, progress, content, **about):
+        taken[progress.step] = copies(content)
+        save(self, progress, content, **about)
+
+    def write_late(self, directory):
+        batches.wait_for(LEAD)
+        write(self, directory)
+
+    monkeypatch.setattr(Saving, "save", keep_copies)
+    monkeypatch.setattr(record.Content, "write", write_late)
+    # Holds the best weights: arrays beside the model's own.
+    best = keras.callbacks.EarlyStopping("loss", patience=9, restore_best_weights=True)
+    fitting.fit(
+        net(run_eagerly=False, jit_compile=jit),
+        tmp_path,
+        epochs=4,
+        callbacks=[best, batches],
+        save_freq=2,
+        keep=100,
+    )
+    found = Store(tmp_path).checkpoints()
+    assert [c.step for c in found] == sorted(taken)
+    assert len(found) >= 3
+    assert max(taken) == 4 * fitting.STEPS
+    previous = None
+    for checkpoint in found:
+        read = record.read(checkpoint, lambda: None, get_backend())
+        arrays, run, position = taken[checkpoint.step]
+        assert sorted(read.tensors) == sorted(arrays)
+        for name, array in arrays.items():
+            assert read.tensors[name].dtype == array.dtype
+            assert read.tensors[name].tobytes() == array.tobytes(), name
+        assert (json.dumps(read.run), json.dumps(read.position)) == (run, position)
+        weights = next(arrays[name] for name in arrays if name.startswith("trainable"))
+        assert previous is None or weights.tobytes() != previous
+        previous = weights.tobytes()
+
+
+def test_the_end_is_committed_when_fit_returns(tmp_path, monkeypatch):
+    write = record.Content.write
+
+    def slowly(self, directory):
+        time.sleep(0.3)
+        write(self, directory)
+
+    monkeypatch.setattr(record.Content, "write", slowly)
+    fitting.fit(fitting.model(), tmp_path, epochs=1)
+    assert fitting.steps(tmp_path) == [fitting.STEPS]
+    assert "resilient" not in "".join(thread.name for thread in threading.enumerate())
+
+
+def test_a_slow_disk_does_not_stop_the_training(tmp_path, monkeypatch, caplog):
+    """Saves are spaced out; what is there in the end is the end."""
+    batches, write = Batches(), record.Content.write
+
+    def slowly(self, directory):
+        batches.wait_for(5)
+        write(self, directory)
+
+    monkeypatch.setattr(record.Content, "write", slowly)
+    net = fitting.model()
+    fitting.fit(net, tmp_path, callbacks=[batches], save_freq=1, keep=100)
+    found = fitting.steps(tmp_path)
+    assert 2 <= len(found) <= 5
+    assert found[-1] == 3 * fitting.STEPS
+    assert caplog.text.count("spaced out") == 1
+    named = [event["event"] for event in read_events(tmp_path)]
+    assert named.count("spaced out") == 1
+    assert named.count("saved") == len(found)
+    plain = fitting.model()
+    plain.fit(**fitting.arguments(callbacks=[Batches()]))
+    fitting.assert_equal(plain, net)
+
+
+def full(self, directory):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_stops_the_training_at_the_next_batch(tmp_path, monkeypatch):
+    """Not only in a log, and not only at the end."""
+    batches = Batches()
+    monkeypatch.setattr(record.Content, "write", full)
+    slow = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: time.sleep(0.05)
+    )
+    with pytest.raises(CheckpointWriteError, match="No space left on device"):
+        fitting.fit(
+            fitting.model(), tmp_path, callbacks=[slow, batches], save_freq=2, epochs=9
+        )
+    assert 2 < batches._seen < 2 * fitting.STEPS
+
+
+def test_a_full_disk_is_told_at_the_end_of_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr(record.Content, "write", full)
+    with pytest.raises(CheckpointWriteError, match="step 6"):
+        fitting.fit(fitting.model(), tmp_path, epochs=1)
+
+
+def test_a_users_error_leaves_the_save_before_it_committed(tmp_path, monkeypatch):
+    """It was in flight: fit ends it before the error goes on its way."""
+    write = record.Content.write
+
+    def slowly(self, directory):
+        time.sleep(0.3)
+        write(self, directory)
+
+    monkeypatch.setattr(record.Content, "write", slowly)
+    fitting.interrupted(tmp_path, epoch=0, batch=4, save_freq=4)
+    assert fitting.steps(tmp_path) == [4]
+
+
+def test_a_checkpoint_may_be_restored_in_fit_while_one_is_written(
+    tmp_path, monkeypatch
+):
+    """It is the one in flight, since that is the newest in a moment."""
+    write, restored = record.Content.write, []
+
+    def slowly(self, directory):
+        time.sleep(0.2)
+        write(self, directory)
+
+    def restore():
+        restored.append(run.restore().step)
+
+    monkeypatch.setattr(record.Content, "write", slowly)
+    run = resilient.ResilientFit(fitting.model(), checkpoint_dir=tmp_path, save_freq=4)
+    run.fit(**fitting.arguments(callbacks=[fitting.Do(restore, epoch=0, batch=4)]))
+    assert restored == [4]
+
+
+class Synchronised(keras.Sequential):
+    """Counts how often JAX's state is moved into the variables."""
+
+    synchronised = 0
+
+    def jax_state_sync(self):
+        self.synchronised += not getattr(self, "_jax_state_synced", True)
+        super().jax_state_sync()
+
+
+def test_nothing_slow_is_in_the_loop(tmp_path):
+    """JAX's state is synchronised as often as without us, and callbacks stay apart."""
+
+    plain = fitting.model(cls=Synchronised, run_eagerly=False)
+    callbacks = keras.callbacks.CallbackList([Batches()], True, model=plain)
+    plain.fit(**fitting.arguments(callbacks=callbacks))
+    ours = fitting.model(cls=Synchronised, run_eagerly=False)
+    watched = keras.callbacks.CallbackList([Batches()], True, model=ours)
+    fitting.fit(ours, tmp_path, callbacks=watched, save_freq=2)
+    assert ours.synchronised == plain.synchronised
+    assert watched._async_train == callbacks._async_train
+    assert plain.synchronised > 0 or keras.backend.backend() != "jax"
+    assert callbacks._async_train or keras.backend.backend() == "tensorflow"
