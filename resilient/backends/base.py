@@ -68,7 +68,8 @@ class Backend(Protocol):
     def assign(self, target: Any, value: np.ndarray) -> None:
         """Set a Keras variable, backend variable or buffer in place.
 
-        The shape and dtype have been compared before; nothing is cast.
+        The shape and dtype have been compared before; nothing is cast. An array that
+        is read-only, as ``read`` may return it, may be kept: nobody writes to it.
         """
 
     def random_state(self) -> JSON:

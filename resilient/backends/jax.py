@@ -14,6 +14,7 @@ JAX has no global random state.
 """
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -41,6 +42,8 @@ _STATE = "state"
 _METADATA = "_METADATA"
 # Files are flushed when the checkpoint is sealed, all at once.
 _CONTEXT = ts.Context({"file_io_sync": False})
+_MAPPED = ts.Context({"file_io_mode": {"mode": "memmap"}})
+_ALIGNMENT = 64  # bytes; less, and JAX copies
 
 
 class JaxBackend:
@@ -66,12 +69,25 @@ class JaxBackend:
     def read(
         self, directory: str, verified: Callable[[], None] = lambda: None
     ) -> dict[str, np.ndarray]:
+        verified()
         path = os.path.abspath(os.path.join(directory, _STATE))
         with open(os.path.join(path, _METADATA), encoding="utf-8") as file:
             names = _names(json.load(file))
-        opening = {name: ts.open(_spec(path, name), open=True) for name in names}
-        reading = {name: each.result().read() for name, each in opening.items()}
-        return {name: each.result() for name, each in reading.items()}
+        opening = {
+            name: ts.open(_spec(path, name), open=True, context=_MAPPED)
+            for name in names
+        }
+        stored = {name: each.result() for name, each in opening.items()}
+        arrays = {
+            name: _aligned(each.shape, each.dtype.numpy_dtype)
+            for name, each in stored.items()
+        }
+        reading = [ts.array(arrays[name]).write(stored[name]) for name in names]
+        for each in reading:
+            each.result()
+        for array in arrays.values():
+            array.flags.writeable = False
+        return arrays
 
     def assign(self, target: Any, value: np.ndarray) -> None:
         if not isinstance(target, keras.Variable):
@@ -84,10 +100,10 @@ class JaxBackend:
             )
         current = target.value
         check_like(target, current.shape, current.dtype, value)
-        # Copied, since JAX may keep a view of the memory it was given. Committed to a
-        # device only if the old array was: otherwise training would compile again.
-        where = current.sharding if current.committed else None
-        new = jax.device_put(value, where, may_alias=False)
+        # JAX may read the memory it is given later, or keep it. Committed to a device
+        # only if the old array was: otherwise training would compile again.
+        mine = value.copy() if value.flags.writeable else value
+        new = jax.device_put(mine, current.sharding if current.committed else None)
         with warnings.catch_warnings():
             # A Keras variable declared int64 holds int32 while x64 is off, and JAX
             # warns at each assignment about what was the case all along.
@@ -185,6 +201,14 @@ def _write(tensors: Mapping[str, Any], directory: str) -> None:
             ).copy.result()
     with open(os.path.join(path, _METADATA), "w", encoding="utf-8") as file:
         json.dump(_tree_metadata(list(arrays)), file)
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Memory that JAX can take as it is, in NumPy's large pages."""
+    nbytes = dtype.itemsize * math.prod(shape)
+    room = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT
+    return room[start : start + nbytes].view(dtype).reshape(shape)
 
 
 def _zarr_metadata(array: np.ndarray) -> dict[str, Any]:

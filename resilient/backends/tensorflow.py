@@ -19,6 +19,7 @@ import random
 import re
 import tempfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -38,6 +39,7 @@ from resilient.backends.base import JSON, Backend, Snapshot
 from resilient.errors import NotSupportedError, describe
 
 _CPU = "CPU:0"
+_READERS = 4
 _PREFIX = "state"
 _KEY = re.compile(r"tensors/(.+)/\.ATTRIBUTES/VARIABLE_VALUE")
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -61,18 +63,24 @@ class TensorFlowBackend:
         prefix = os.path.join(directory, _PREFIX)
         dtypes = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
         found = {key: match[1] for key in dtypes if (match := _KEY.fullmatch(key))}
-        if not found:
-            return {}
-        with tf.device(_CPU):
-            tensors = tf.raw_ops.RestoreV2(
-                prefix=prefix,
-                tensor_names=list(found),
-                shape_and_slices=[""] * len(found),
-                dtypes=[dtypes[key] for key in found],
-            )
+
+        def restore(keys: list[str]) -> list[tf.Tensor]:
+            with tf.device(_CPU):
+                return tf.raw_ops.RestoreV2(  # type: ignore[no-any-return]
+                    prefix=prefix,
+                    tensor_names=keys,
+                    shape_and_slices=[""] * len(keys),
+                    dtypes=[dtypes[key] for key in keys],
+                )
+
+        # One operation reads on one thread, and has its checksums to compute.
+        parts = [keys for n in range(_READERS) if (keys := list(found)[n::_READERS])]
+        with ThreadPoolExecutor(_READERS) as threads:
+            read = list(threads.map(restore, parts))
         return {
-            _unescape(name): _shown(tensor)
-            for name, tensor in zip(found.values(), tensors, strict=True)
+            _unescape(found[key]): _shown(tensor)
+            for keys, tensors in zip(parts, read, strict=True)
+            for key, tensor in zip(keys, tensors, strict=True)
         }
 
     def assign(self, target: Any, value: np.ndarray) -> None:
