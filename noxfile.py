@@ -3,9 +3,12 @@
 Each session builds the package and tests the installed wheel, not the checkout.
 """
 
+import shutil
+from pathlib import Path
+
 import nox
 
-nox.needs_version = ">= 2024.4.15"
+nox.needs_version = ">= 2025.5.1"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.sessions = ["lint", "typing", "tests", "sources"]
 nox.options.error_on_external_run = True
@@ -20,10 +23,9 @@ BACKENDS = {
 }
 each_backend = nox.parametrize("backend", list(BACKENDS), ids=list(BACKENDS))
 
-NORMAL = (
-    *("-m", "not long and not sources", "--ignore=tests/sources"),
-    *("-n", "2", "--durations=10"),
-)
+# Neighbours stay together, and share what one of them trained to compare with.
+TWO = ("-n", "2", "--dist", "worksteal", "--durations=10")
+NORMAL = ("-m", "not long and not sources", "--ignore=tests/sources", *TWO)
 
 ONLY_ONE = """
 import importlib.util, sys
@@ -55,24 +57,42 @@ def tests(session: nox.Session, backend: str) -> None:
     pytest(session, backend, *NORMAL)
 
 
+@nox.session(default=False)
+def every_library(session: nox.Session) -> None:
+    """Install all backends and sources of data, once, for the sessions below."""
+    backends = {item for requirements in BACKENDS.values() for item in requirements}
+    install(session, *sorted(backends), *group("sources"))
+
+
+def in_memory() -> dict[str, str]:
+    """Environment that keeps checkpoints off the disk, where memory has room for them.
+
+    What a disk does is what ``tests`` are about; it flushes thousands of times here.
+    """
+    memory = Path("/dev/shm")  # noqa: S108 (pytest makes a private directory there)
+    room = memory.is_dir() and shutil.disk_usage(memory).free > 4 * 2**30
+    return {"PYTEST_DEBUG_TEMPROOT": str(memory)} if room else {}
+
+
 def every_source(session: nox.Session, backend: str, which: str) -> None:
     """Tests that need the libraries of all sources of data."""
-    install(session, *BACKENDS[backend], *group("sources"))
+    shared = Path(session.env_dir).with_name("every_library")
     session.run(
-        *("pytest", "-m", f"sources and {which}", "-n", "2", "--durations=10"),
-        *session.posargs,
-        env={"KERAS_BACKEND": backend},
+        *(str(shared / "bin" / "pytest"), "-m", f"sources and {which}", *TWO),
+        *("-o", "tmp_path_retention_policy=failed", *session.posargs),
+        env={"KERAS_BACKEND": backend, **in_memory()},
+        external=True,
     )
 
 
-@nox.session
+@nox.session(venv_backend="none", requires=["every_library"])
 @each_backend
 def sources(session: nox.Session, backend: str) -> None:
     """Every source of data, where the libraries of all of them are installed."""
     every_source(session, backend, "not long")
 
 
-@nox.session
+@nox.session(venv_backend="none", requires=["every_library"])
 @each_backend
 def sources_long(session: nox.Session, backend: str) -> None:
     """The same, with many more kills."""

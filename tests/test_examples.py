@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kill.harness import compile_once
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits.py"
 
@@ -35,9 +36,10 @@ def test_digits_killed_in_mid_epoch_ends_with_the_digest_of_a_run_left_alone(
     tmp_path: Path, child_environment: dict[str, str]
 ) -> None:
     """The same command, killed by itself once, resumes and ends alike."""
-    status, alone = run(tmp_path / "alone", child_environment)
+    environment = child_environment | compile_once(tmp_path / "compiled")
+    status, alone = run(tmp_path / "alone", environment)
     assert status == 0, alone
-    command = (tmp_path / "killed", child_environment, "--kill-at", "1:17")
+    command = (tmp_path / "killed", environment, "--kill-at", "1:17")
     status, killed = run(*command)
     assert status == -signal.SIGKILL, killed
     assert "digest" not in killed

@@ -6,6 +6,7 @@ seconds of importing. It is sound only because nothing was run here before: no t
 no thread, no random draw.
 """
 
+import gc
 import json
 import os
 import select
@@ -42,6 +43,7 @@ def serve() -> None:
 
     import_module("resilient.running")
     import_module(f"resilient.backends.{keras.backend.backend()}")
+    gc.freeze()  # or each attempt's first collection copies all of this process's pages
     print("ready", flush=True)
     # Not until the end of stdin: processes that others forked may keep it open.
     while line := sys.stdin.readline().strip():
@@ -68,6 +70,8 @@ def _become_attempt(attempt: Any, order: Any, log: Path, writing: int) -> None:
         null = os.open(os.devnull, os.O_RDONLY)
         for source, number in ((null, 0), (target, 1), (target, 2)):
             os.dup2(source, number)
+        # Workers that it leaves behind live for seconds: they must not keep the pipe.
+        os.register_at_fork(after_in_child=lambda: os.dup2(null, writing))
         attempt.perform(order, begun=lambda: os.write(writing, BEGUN))
         status = 0
     except BaseException:

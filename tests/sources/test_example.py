@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kill.harness import compile_once
 
 pytestmark = pytest.mark.sources
 
@@ -12,11 +13,13 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "shuffled_tf_data.py"
 
 
 @pytest.mark.timeout(600)
-def test_each_sample_once_per_epoch_in_the_uninterrupted_order(child_environment):
+def test_each_sample_once_per_epoch_in_the_uninterrupted_order(
+    tmp_path, child_environment
+):
     """Its own verdict, line by line, in fresh processes that are really killed."""
     done = subprocess.run(
         [sys.executable, EXAMPLE],
-        env=child_environment,
+        env=child_environment | compile_once(tmp_path),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

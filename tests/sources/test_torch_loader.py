@@ -1,5 +1,6 @@
 """DataLoaders get back to any batch, load little for it, and refuse other data."""
 
+import gc
 import random
 import warnings
 
@@ -102,6 +103,18 @@ class EachTime(Sampler):
         left = list(range(self.length))
         while left:
             yield left.pop(np.random.randint(len(left))) % SAMPLES
+
+
+@pytest.fixture
+def _workers_end(monkeypatch):
+    """End persistent workers with the test that started them.
+
+    Where the garbage collector ends them, in whatever test it runs, torch waits five
+    seconds for each: their queues are closed before they are told.
+    """
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
+    yield
+    gc.collect()
 
 
 def adapter(loader, **settings):
@@ -211,6 +224,7 @@ def test_workers_draw_the_same_numbers_again(cls):
     assert found == expected
 
 
+@pytest.mark.usefixtures("_workers_end")
 @pytest.mark.parametrize("given", [0, 2, 5])
 @pytest.mark.parametrize("lasting", [False, True])
 def test_order_of_a_stateful_loader_with_workers(lasting, given):
@@ -231,6 +245,7 @@ def test_a_stateful_loader_without_workers_is_silent():
         adapter(STATEFUL(Numbers(), num_workers=1), mode="replay")
 
 
+@pytest.mark.usefixtures("_workers_end")
 @pytest.mark.parametrize("given", [0, 2, 5])
 def test_lasting_workers_between_two_fits(given):
     """A second fit on the same loader knows what the first one did to its workers."""
@@ -263,6 +278,7 @@ def test_lasting_workers_between_two_fits(given):
     assert plain(again.tracked) == expected
 
 
+@pytest.mark.usefixtures("_workers_end")
 def test_workers_that_ran_before_are_named():
     loader = DataLoader(Numbers(), num_workers=1, persistent_workers=True)
     next(iter(loader))
