@@ -187,6 +187,7 @@ def _write(tensors: Mapping[str, tf.Tensor], directory: str) -> None:
 
 
 _graphs: dict[tuple[str, ...], bytes] = {}
+_GRAPHS = 8  # names differ within a run: data and callbacks have tensors now and then
 
 
 def _object_graph(names: tuple[str, ...], directory: str) -> bytes:
@@ -197,7 +198,8 @@ def _object_graph(names: tuple[str, ...], directory: str) -> bytes:
             tensors = {name: tf.Variable(False) for name in names}
             tf.train.Checkpoint(tensors=tensors).write(prefix)
             graph = tf.train.load_checkpoint(prefix).get_tensor(_OBJECT_GRAPH)
-        _graphs.clear()  # those of one run: its names hardly ever change
+        if len(_graphs) >= _GRAPHS:
+            _graphs.pop(next(iter(_graphs)))
         _graphs[names] = graph
     return _graphs[names]
 
