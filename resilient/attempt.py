@@ -216,7 +216,9 @@ class Attempt:
         self.progress = Progress(step, epoch + 1, 0)
         self._last_logs = monitored(logs)
         self._notices.after_step()
-        self._uncommitted = None  # no batch came after it
+        if self._uncommitted and self._snapshot:  # no batch came after it
+            self._snapshot.release()
+        self._uncommitted = None
         finished = self.finished(epoch + 1)
         if self._due(self.progress, finished=finished):
             self._take_snapshot(in_epoch=False, finished=finished)

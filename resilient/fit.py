@@ -60,7 +60,7 @@ def fit(
         checkpoint_dir: Local directory of this run's checkpoints; made if missing.
         save_freq: ``"epoch"``, a number of batches, or a policy such as
             ``every(steps=500) | every(minutes=10)``. The end of training is saved
-            always. Saves that are due while one is being written come after it.
+            always. Saves that are due while one is being written are put off.
         keep: How many checkpoints to keep, or a policy such as
             ``latest(3) | best(1, monitor="val_loss")``.
         resume: ``"auto"`` resumes if there is a checkpoint, ``"must"`` insists on one,
@@ -161,13 +161,13 @@ class ResilientFit:
             attempts = [] if anew else attempts_so_far(self._store.directory)
             events.emit("started")
             self._store.remove_stale_staging()
-            found = resuming.find(self._store, self._resume, read_record, events)
             try:
                 return run_attempt(
                     self._model,
                     args,
                     kwargs,
-                    found=found,
+                    # Not kept here: it is as large as the state.
+                    found=resuming.find(self._store, self._resume, read_record, events),
                     stateful=self._stateful,
                     data=self._data,
                     events=events,

@@ -70,6 +70,7 @@ def run_attempt(
         attempts=attempts,
         on_begin=on_begin,
     )
+    del found  # the attempt lets go of it once it is restored
     initial_epoch = model._initial_epoch
     try:
         with saving, hooked(attempt):

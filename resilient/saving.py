@@ -79,7 +79,7 @@ class Saving:
         except Exception as failure:
             if error is None:
                 raise
-            error.add_note(f"Besides, the last save failed: {failure}")
+            error.add_note(f"Besides, {type(failure).__name__}: {failure}")
         finally:
             self._writer.close()
 
@@ -165,8 +165,8 @@ class Saving:
             self._spaced_out = True
             logger.warning(
                 "At %s a checkpoint is due while the one before is still being "
-                "written: save_freq asks for more than this disk takes. Saves are "
-                "spaced out from here on, training does not wait for them.",
+                "written. Saves that come faster than the disk takes them are spaced "
+                "out; training does not wait for them.",
                 progress,
             )
             self._events.emit("spaced out", **progress.to_json())

@@ -46,9 +46,10 @@ class Writer:
         Raises:
             Exception: What the last job raised, once.
         """
-        if self._job is not None:
-            self._job.exception()  # an interrupt while waiting leaves the job known
-            job, self._job = self._job, None
+        job = self._job
+        if job is not None:
+            job.exception()  # an interrupt while waiting leaves the job known
+            self._job = None
             job.result()
 
     def close(self) -> None:

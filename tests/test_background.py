@@ -203,7 +203,7 @@ def test_a_users_error_has_a_note_if_the_write_failed_besides(make, store):
     with pytest.raises(ZeroDivisionError) as raised:
         train_into_a_bug(make)
     (note,) = raised.value.__notes__
-    assert note == "Besides, the last save failed: The disk is full."
+    assert note == "Besides, CheckpointWriteError: The disk is full."
 
 
 def test_events_are_recorded_at_once_and_told_on_the_training_thread(

@@ -1,6 +1,7 @@
 """Training goes on while a checkpoint is written, and neither disturbs the other."""
 
 import errno
+import gc
 import json
 import threading
 import time
@@ -224,6 +225,21 @@ def test_a_checkpoint_may_be_restored_in_fit_while_one_is_written(
     run = resilient.ResilientFit(fitting.model(), checkpoint_dir=tmp_path, save_freq=4)
     run.fit(**fitting.arguments(callbacks=[fitting.Do(restore, epoch=0, batch=4)]))
     assert restored == [4]
+
+
+def test_what_was_restored_is_not_kept(tmp_path):
+    """A checkpoint in memory is as large as the state; its file may be deleted soon."""
+    kept = []
+
+    def count():
+        gc.collect()
+        kept.append(sum(type(thing) is record.Record for thing in gc.get_objects()))
+
+    asks = [fitting.Do(count, epoch=2, batch=1) for _ in range(2)]
+    fitting.interrupted(tmp_path, callbacks=asks[:1])
+    again = [fitting.Interrupt(), asks[1]]
+    fitting.fit(fitting.model(), tmp_path, callbacks=again)
+    assert kept == [0]
 
 
 class Synchronised(keras.Sequential):

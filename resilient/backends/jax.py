@@ -154,13 +154,11 @@ def _on_host(value: Any) -> bool:
 
 def _copied_on_device(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
     """Copies that no training step can take over, on their way to the host."""
-    copies: dict[str, jax.Array] = _copy(arrays)
+    # One by one: they need not all be on the same devices.
+    copies = {name: jnp.copy(array) for name, array in arrays.items()}
     for each in copies.values():
         each.copy_to_host_async()
     return copies
-
-
-_copy = jax.jit(lambda arrays: jax.tree.map(jnp.copy, arrays))
 
 
 def _spec(path: str, name: str) -> dict[str, Any]:

@@ -7,8 +7,8 @@ never slower than on one thread by more than a piece.
 """
 
 import os
-import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -29,15 +29,11 @@ def copy_all(pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
             np.copyto(target, source)
         return
     pieces = deque(piece for pair in pairs for piece in _pieces(*pair))
-    others = [
-        threading.Thread(target=_copy, args=(pieces,), name="resilient-copy")
-        for _ in range(threads - 1)
-    ]
-    for thread in others:
-        thread.start()
-    _copy(pieces)
-    for thread in others:
-        thread.join()
+    with ThreadPoolExecutor(threads - 1, "resilient-copy") as others:
+        copying = [others.submit(_copy, pieces) for _ in range(threads - 1)]
+        _copy(pieces)
+        for each in copying:
+            each.result()
 
 
 def _pieces(

@@ -18,6 +18,7 @@ import os
 import random
 import re
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
@@ -86,10 +87,10 @@ class TensorFlowBackend:
     def assign(self, target: Any, value: np.ndarray) -> None:
         variable = target.value if isinstance(target, keras.Variable) else target
         check_like(target, variable.shape, variable.dtype.name, value)
-        # `Variable.assign` of Keras would cast. Where it can the variable takes over
-        # the tensor that was read, which nobody writes to; a constant owns its bytes.
-        tensor = _tensor_of(value)
-        if not isinstance(tensor, tf.Tensor):
+        # `Variable.assign` of Keras would cast. The variable takes over a tensor that
+        # was read, which nobody writes to; a constant owns its bytes.
+        tensor = _tensors.get(id(value))
+        if tensor is None:
             tensor = tf.constant(value, dtype=variable.dtype)
         variable.assign(tensor)
 
@@ -127,15 +128,16 @@ class TensorFlowBackend:
 
 def _shown(tensor: tf.Tensor) -> np.ndarray:
     """The tensor as an array, read-only; not copied where a buffer can be had."""
-    if tensor.dtype.name in EXTENSION_DTYPES:
-        return np.asarray(tensor.numpy())
-    return np.asarray(memoryview(tensor))
+    extension = tensor.dtype.name in EXTENSION_DTYPES
+    array = np.asarray(tensor.numpy() if extension else memoryview(tensor))
+    array.flags.writeable = False
+    _tensors[id(array)] = tensor
+    weakref.finalize(array, _tensors.pop, id(array))
+    return array
 
 
-def _tensor_of(array: np.ndarray) -> Any:
-    """The tensor that ``_shown`` made ``array`` of, if it did."""
-    buffer = array.base  # of a part of it this is another array
-    return buffer.obj if isinstance(buffer, memoryview) else None
+# What living arrays show that ``_shown`` made. (Arrays cannot be keys themselves.)
+_tensors: dict[int, tf.Tensor] = {}
 
 
 def _hold(name: str, value: Any) -> tf.Tensor:
@@ -192,16 +194,17 @@ _GRAPHS = 8  # names differ within a run: data and callbacks have tensors now an
 
 def _object_graph(names: tuple[str, ...], directory: str) -> bytes:
     """What ``tf.train.Checkpoint`` writes beside tensors of these names."""
-    if names not in _graphs:
+    graph = _graphs.get(names)
+    if graph is None:
         with tempfile.TemporaryDirectory(dir=directory) as beside:
             prefix = os.path.join(beside, _PREFIX)
             tensors = {name: tf.Variable(False) for name in names}
             tf.train.Checkpoint(tensors=tensors).write(prefix)
             graph = tf.train.load_checkpoint(prefix).get_tensor(_OBJECT_GRAPH)
         if len(_graphs) >= _GRAPHS:
-            _graphs.pop(next(iter(_graphs)))
+            _graphs.clear()
         _graphs[names] = graph
-    return _graphs[names]
+    return graph
 
 
 def _key(name: str) -> str:

@@ -59,10 +59,10 @@ class TorchBackend:
             if _is_plain(value):
                 pairs.append((_to_numpy(held[name]), _to_numpy(value)))
             else:
-                held[name].copy_(value, non_blocking=True)
+                held[name].copy_(value, non_blocking=value.is_cuda)
         copy_all(pairs)  # while those of other devices are on their way
-        if any(value.is_cuda for value in live.values()):
-            torch.cuda.synchronize()
+        for device in {value.device for value in live.values() if value.is_cuda}:
+            torch.cuda.synchronize(device)
         return _Copies(held, _write, _to_numpy)
 
     def read(
@@ -139,7 +139,7 @@ def _room(free: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
     if free is not None and (free.shape, free.dtype) == (like.shape, like.dtype):
         return free
     if like.is_cuda:
-        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+        return torch.empty(like.shape, dtype=like.dtype, device="cpu", pin_memory=True)
     # NumPy's memory comes in larger pages, which makes the first copy twice as fast.
     name = _dtype_name(like)
     dtype = EXTENSION_DTYPES.get(name) or np.dtype(name)

@@ -30,10 +30,8 @@ def flushed_meanwhile(directory: Path) -> Iterator[None]:
         flushed: dict[str, int] = {}
         while not over.wait(_INTERVAL) and not errors:
             for path in _files(directory):
-                try:
-                    _flush_growth(path, flushed)
-                except OSError as error:
-                    errors.append(error)
+                with contextlib.suppress(FileNotFoundError):  # something temporary
+                    _flush_growth(path, flushed, errors)
 
     thread = threading.Thread(target=flush, name="resilient-flush", daemon=True)
     thread.start()
@@ -51,15 +49,14 @@ def _files(directory: Path) -> list[str]:
     return [os.path.join(parent, name) for parent, _, names in walk for name in names]
 
 
-def _flush_growth(path: str, flushed: dict[str, int]) -> None:
+def _flush_growth(path: str, flushed: dict[str, int], errors: list[OSError]) -> None:
+    if os.path.getsize(path) - flushed.get(path, 0) < _GROWTH:
+        return
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return  # something temporary
-    try:
-        size = os.fstat(descriptor).st_size
-        if size - flushed.get(path, 0) >= _GROWTH:
-            os.fdatasync(descriptor)
-            flushed[path] = size
+        flushed[path] = os.fstat(descriptor).st_size
+        os.fdatasync(descriptor)
+    except OSError as error:
+        errors.append(error)
     finally:
         os.close(descriptor)

@@ -312,6 +312,22 @@ def test_setting_a_variable_takes_a_copy(adapter: Backend) -> None:
     assert (arrays_of(adapter, {"x": target})["x"] == 1).all()
 
 
+def test_what_was_read_is_not_copied_again(adapter: Backend, tmp_path: Path) -> None:
+    """A variable takes it over, where the backend can, and does not write to it."""
+    before = np.arange(1 << 16, dtype=np.float32)
+    read = through_disk(adapter, {"x": before}, tmp_path)["x"]
+    target = variable("float32", before.shape)
+    adapter.assign(target, read)
+    if adapter.name == "tensorflow":
+        shown = np.asarray(memoryview(target.value.read_value()))
+        assert shown.ctypes.data == read.ctypes.data
+    elif adapter.name == "jax":
+        assert target.value.unsafe_buffer_pointer() == read.ctypes.data
+    target.assign_add(np.ones(before.shape, np.float32))
+    assert same(read, before)
+    assert same(arrays_of(adapter, {"x": target})["x"], before + 1)
+
+
 def test_a_read_only_array_can_be_set(adapter: Backend) -> None:
     """Memory maps and arrays over bytes are."""
     target = variable("bfloat16", (3,))
