@@ -83,6 +83,17 @@ def copies(content):
     return arrays, json.dumps(content.run), json.dumps(content.position)
 
 
+def write_after(monkeypatch, wait):
+    """Let each write begin when ``wait`` returns."""
+    write = record.Content.write
+
+    def late(self, directory):
+        wait()
+        write(self, directory)
+
+    monkeypatch.setattr(record.Content, "write", late)
+
+
 def compiled():
     """Ways to compile a step here: TensorFlow without XLA has kernels of its own."""
     backend = keras.backend.backend()
@@ -95,18 +106,14 @@ def test_a_checkpoint_is_of_its_step_whatever_is_trained_meanwhile(
 ):
     """Byte for byte: tensors, callbacks, data; written when training is far ahead."""
     batches, taken = Batches(4 * fitting.STEPS), {}
-    save, write = Saving.save, record.Content.write
+    save = Saving.save
 
     def keep_copies(self, progress, content, **about):
         taken[progress.step] = copies(content)
         save(self, progress, content, **about)
 
-    def write_late(self, directory):
-        batches.wait_for(LEAD)
-        write(self, directory)
-
     monkeypatch.setattr(Saving, "save", keep_copies)
-    monkeypatch.setattr(record.Content, "write", write_late)
+    write_after(monkeypatch, lambda: batches.wait_for(LEAD))
     # Holds the best weights: arrays beside the model's own.
     best = keras.callbacks.EarlyStopping("loss", patience=9, restore_best_weights=True)
     fitting.fit(
@@ -136,13 +143,7 @@ def test_a_checkpoint_is_of_its_step_whatever_is_trained_meanwhile(
 
 
 def test_the_end_is_committed_when_fit_returns(tmp_path, monkeypatch):
-    write = record.Content.write
-
-    def slowly(self, directory):
-        time.sleep(0.3)
-        write(self, directory)
-
-    monkeypatch.setattr(record.Content, "write", slowly)
+    write_after(monkeypatch, lambda: time.sleep(0.3))
     fitting.fit(fitting.model(), tmp_path, epochs=1)
     assert fitting.steps(tmp_path) == [fitting.STEPS]
     assert "resilient" not in "".join(thread.name for thread in threading.enumerate())
@@ -150,13 +151,8 @@ def test_the_end_is_committed_when_fit_returns(tmp_path, monkeypatch):
 
 def test_a_slow_disk_does_not_stop_the_training(tmp_path, monkeypatch, caplog):
     """Saves are spaced out; what is there in the end is the end."""
-    batches, write = Batches(), record.Content.write
-
-    def slowly(self, directory):
-        batches.wait_for(5)
-        write(self, directory)
-
-    monkeypatch.setattr(record.Content, "write", slowly)
+    batches = Batches()
+    write_after(monkeypatch, lambda: batches.wait_for(5))
     net = fitting.model()
     fitting.fit(net, tmp_path, callbacks=[batches], save_freq=1, keep=100)
     found = fitting.steps(tmp_path)
@@ -197,13 +193,7 @@ def test_a_full_disk_is_told_at_the_end_of_fit(tmp_path, monkeypatch):
 
 def test_a_users_error_leaves_the_save_before_it_committed(tmp_path, monkeypatch):
     """It was in flight: fit ends it before the error goes on its way."""
-    write = record.Content.write
-
-    def slowly(self, directory):
-        time.sleep(0.3)
-        write(self, directory)
-
-    monkeypatch.setattr(record.Content, "write", slowly)
+    write_after(monkeypatch, lambda: time.sleep(0.3))
     fitting.interrupted(tmp_path, epoch=0, batch=4, save_freq=4)
     assert fitting.steps(tmp_path) == [4]
 
@@ -212,16 +202,12 @@ def test_a_checkpoint_may_be_restored_in_fit_while_one_is_written(
     tmp_path, monkeypatch
 ):
     """It is the one in flight, since that is the newest in a moment."""
-    write, restored = record.Content.write, []
-
-    def slowly(self, directory):
-        time.sleep(0.2)
-        write(self, directory)
+    restored = []
 
     def restore():
         restored.append(run.restore().step)
 
-    monkeypatch.setattr(record.Content, "write", slowly)
+    write_after(monkeypatch, lambda: time.sleep(0.2))
     run = resilient.ResilientFit(fitting.model(), checkpoint_dir=tmp_path, save_freq=4)
     run.fit(**fitting.arguments(callbacks=[fitting.Do(restore, epoch=0, batch=4)]))
     assert restored == [4]
