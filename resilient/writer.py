@@ -5,6 +5,7 @@ queues up here; whoever has another job waits, or comes back later. An error sta
 the training's own thread asks for it.
 """
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -16,16 +17,23 @@ class Writer:
         # Makes its thread with the first job.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="resilient-writer")
         self._job: Future[None] | None = None
+        self._awaited = threading.Event()
 
     @property
     def has_job(self) -> bool:
         """Whether there is a job that nobody was told the end of."""
         return self._job is not None
 
-    def start(self, job: Callable[[], None]) -> None:
-        """Run ``job`` in the background; the one before has to be over."""
+    def start(self, job: Callable[[], None], *, delay: float = 0.0) -> None:
+        """Run a job in the background; the one before has to be over.
+
+        Args:
+            job: Runs on the writer's thread.
+            delay: Seconds until it begins, at most: whoever waits for it cuts them.
+        """
         assert self._job is None
-        self._job = self._thread.submit(job)
+        self._awaited.clear()
+        self._job = self._thread.submit(self._run, job, delay)
 
     def busy(self) -> bool:
         """Whether a job is running.
@@ -47,6 +55,7 @@ class Writer:
             Exception: What the last job raised, once.
         """
         job = self._job
+        self._awaited.set()
         if job is not None:
             job.exception()  # an interrupt while waiting leaves the job known
             self._job = None
@@ -54,4 +63,9 @@ class Writer:
 
     def close(self) -> None:
         """Return when the thread has ended. An error that nobody asked for stays."""
+        self._awaited.set()
         self._thread.shutdown(wait=True)
+
+    def _run(self, job: Callable[[], None], delay: float) -> None:
+        self._awaited.wait(delay)
+        job()

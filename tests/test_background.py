@@ -105,6 +105,25 @@ def test_one_snapshot_is_in_flight_and_what_is_due_meanwhile_comes_later(
     assert [event["step"] for event in named] == [2]
 
 
+def test_a_write_lets_training_get_ahead_unless_somebody_waits_for_it(
+    make, store, tmp_path, monkeypatch
+):
+    """A device that was told of steps ahead of time has caught up at a snapshot."""
+    monkeypatch.setattr("resilient.saving._HEAD_START", 3600)
+    store.go.set()
+    saving = make()
+    with saving:
+        saving._last_now = -1e6
+        assert saving.due(at(1))
+        saving.save(at(1), Content(), metrics={}, finished=False)
+        assert not store.begun.wait(0.2)
+        saving.wait()
+        assert committed(store) == [1]
+        saving._last_now = -1e6
+        saving.save(at(2), Content(), metrics={}, finished=False)
+    assert committed(store) == [1, 2]
+
+
 def test_a_request_waits_for_its_turn(make, store):
     with make(every(steps=1000)) as saving:
         saving.request()

@@ -3,6 +3,7 @@
 import errno
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -34,7 +35,7 @@ def write_slowly(directory, name, pieces, size):
 
 def test_what_grows_is_flushed_and_the_rest_is_not(tmp_path, flushed):
     (tmp_path / "inner").mkdir()
-    with flush.flushed_meanwhile(tmp_path):
+    with ThreadPoolExecutor(1) as beside, flush.flushed_meanwhile(tmp_path, beside):
         write_slowly(tmp_path, "small", 4, 1 << 10)
         write_slowly(tmp_path / "inner", "large", 4, 9 << 20)
     assert list(flushed) == ["large"]
@@ -69,5 +70,9 @@ def test_a_flush_that_fails_fails_the_save(tmp_path, monkeypatch):
 
 
 def test_an_error_of_the_body_passes(tmp_path):
-    with pytest.raises(KeyError), flush.flushed_meanwhile(tmp_path):
+    with (
+        pytest.raises(KeyError),
+        ThreadPoolExecutor(1) as beside,
+        flush.flushed_meanwhile(tmp_path, beside),
+    ):
         raise KeyError

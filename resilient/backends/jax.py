@@ -44,6 +44,7 @@ _METADATA = "_METADATA"
 _CONTEXT = ts.Context({"file_io_sync": False})
 _MAPPED = ts.Context({"file_io_mode": {"mode": "memmap"}})
 _ALIGNMENT = 64  # bytes; less, and JAX copies
+_SMALL = 1 << 18  # bytes; opening a TensorStore takes longer than copying so many
 
 
 class JaxBackend:
@@ -74,7 +75,11 @@ class JaxBackend:
         with open(os.path.join(path, _METADATA), encoding="utf-8") as file:
             names = _names(json.load(file))
         opening = {
-            name: ts.open(_spec(path, name), open=True, context=_MAPPED)
+            name: ts.open(
+                {"driver": "zarr", "kvstore": _database(path, name)},
+                open=True,
+                context=_MAPPED,
+            )
             for name in names
         }
         stored = {name: each.result() for name, each in opening.items()}
@@ -161,20 +166,14 @@ def _copied_on_device(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return copies
 
 
-def _spec(path: str, name: str) -> dict[str, Any]:
-    """Where TensorStore finds the array ``name``."""
-    base = {"driver": "file", "path": f"{path}/"}
+def _database(path: str, name: str = "") -> dict[str, Any]:
+    """Where TensorStore finds all arrays, or the array ``name``."""
     return {
-        "driver": "zarr",
-        "kvstore": {
-            "driver": "ocdbt",
-            "base": base,
-            "path": f"{name}/",
-            # Metadata of arrays stays where OCDBT has a checksum for it.
-            "config": {"max_inline_value_bytes": 1024},
-        },
-        # An array of zeros must not come back as one of negative zeros.
-        "store_data_equal_to_fill_value": True,
+        "driver": "ocdbt",
+        "base": {"driver": "file", "path": f"{path}/"},
+        "path": f"{name}/" if name else "",
+        # Metadata of arrays stays where OCDBT has a checksum for it.
+        "config": {"max_inline_value_bytes": 1024},
     }
 
 
@@ -182,23 +181,44 @@ def _write(tensors: Mapping[str, Any], directory: str) -> None:
     path = os.path.abspath(os.path.join(directory, _STATE))
     os.mkdir(path)
     arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
+    database = ts.KvStore.open(_database(path), context=_CONTEXT).result()
     with ts.Transaction() as transaction:
-        opening = {
-            name: ts.open(
-                _spec(path, name) | {"metadata": _zarr_metadata(array)},
+        _write_arrays(arrays, database.with_transaction(transaction))
+    with open(os.path.join(path, _METADATA), "w", encoding="utf-8") as file:
+        file.write(json.dumps(_tree_metadata(list(arrays))))
+
+
+def _write_arrays(arrays: Mapping[str, np.ndarray], database: ts.KvStore) -> None:
+    """Write as the zarr driver does; the small ones past it."""
+    writing: list[ts.Future[Any]] = []
+    opening: dict[str, ts.Future[ts.TensorStore]] = {}
+    for name, array in arrays.items():
+        if array.nbytes > _SMALL:
+            opening[name] = ts.open(
+                {
+                    "driver": "zarr",
+                    "metadata": _zarr_metadata(array),
+                    # Zeros must not come back as negative zeros.
+                    "store_data_equal_to_fill_value": True,
+                },
+                kvstore=database / f"{name}/",
                 create=True,
                 context=_CONTEXT,
-                transaction=transaction,
             )
-            for name, array in arrays.items()
-        }
-        for name, array in arrays.items():
-            # Copied nowhere: the array stays as it is until the transaction is over.
-            opening[name].result().write(
-                array, can_reference_source_data_indefinitely=True
-            ).copy.result()
-    with open(os.path.join(path, _METADATA), "w", encoding="utf-8") as file:
-        json.dump(_tree_metadata(list(arrays)), file)
+            continue
+        metadata = json.dumps(_zarr_metadata(array)).encode()
+        writing.append(database.write(f"{name}/.zarray", metadata))
+        if array.size:
+            chunk = ".".join("0" * array.ndim) or "0"
+            writing.append(database.write(f"{name}/{chunk}", array.tobytes()))
+    for name, store in opening.items():
+        # Copied nowhere: the array stays as it is until the transaction is over.
+        written = store.result().write(
+            arrays[name], can_reference_source_data_indefinitely=True
+        )
+        writing.append(written.copy)
+    for each in writing:
+        each.result()
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
@@ -213,7 +233,12 @@ def _zarr_metadata(array: np.ndarray) -> dict[str, Any]:
     """One chunk, the array's own bytes."""
     name = array.dtype.name
     return {
+        "zarr_format": 2,
+        "order": "C",
         "compressor": None,
+        "filters": None,
+        "fill_value": None,
+        "dimension_separator": ".",
         "dtype": name if name in EXTENSION_DTYPES else array.dtype.str,
         "shape": list(array.shape),
         "chunks": [max(1, size) for size in array.shape],

@@ -12,8 +12,7 @@ import os
 import warnings
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from io import FileIO
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import keras
 import numpy as np
@@ -33,6 +32,7 @@ from resilient.backends.parallel_copy import copy_all
 from resilient.errors import NotExactWarning, NotSupportedError, describe
 
 _FILE = "state.pt"
+_BUFFER = 1 << 16  # bytes; torch.save makes hundreds of small writes
 
 # torch and numpy do not exchange these: an integer of the same width carries them.
 _CARRIERS = {
@@ -177,7 +177,7 @@ def _to_torch(array: np.ndarray) -> torch.Tensor:
 
 
 def _write(tensors: Mapping[str, torch.Tensor], directory: str) -> None:
-    with open(os.path.join(directory, _FILE), "wb", buffering=0) as file:
+    with open(os.path.join(directory, _FILE), "wb", buffering=_BUFFER) as file:
         watched = _WatchedFile(file)
         try:
             # Its CRC-32 takes as long as writing; the manifest has a better checksum.
@@ -190,28 +190,21 @@ def _write(tensors: Mapping[str, torch.Tensor], directory: str) -> None:
 
 
 class _WatchedFile:
-    """Writes all it is given, and remembers why it could not.
+    """Remembers why it could not write: of a full disk torch says "unexpected pos"."""
 
-    Of a full disk torch says "unexpected pos" only. It does not look at how much was
-    written either, and one call of the system writes two gigabytes at most.
-    """
-
-    def __init__(self, file: FileIO) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.error: OSError | None = None
 
     def write(self, data: bytes | memoryview) -> int:
-        view = memoryview(data)
         try:
-            while view:
-                view = view[self._file.write(view) :]
+            return self._file.write(data)  # all of it, however much
         except OSError as error:
             self.error = error
             raise
-        return memoryview(data).nbytes
 
     def flush(self) -> None:
-        pass  # nothing is held back
+        self._file.flush()
 
 
 def encode_state(state: torch.Tensor) -> str:

@@ -14,8 +14,8 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from resilient.checkpoints import layout, quarantine
@@ -41,7 +41,6 @@ _DISK_ERRORS = {
 }
 _FULL_OR_FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _TORCH_WRITE_FAILED = ("PytorchStreamWriter failed", "file write failed")
-_SYNCS = 4  # at a time; file systems settle several flushes at once
 
 
 def commit(
@@ -69,10 +68,14 @@ def commit(
     staging = directory / layout.staging_name(progress.step)
     try:
         os.mkdir(staging)
-        _write_into(staging, write)
-        files, now = _seal(staging), quarantine.now()
-        manifest = Manifest(progress, finished, metrics, now, environment, files)
-        _finish(staging, manifest)
+        # One thread for all that waits for the disk: whenever a thread starts or goes
+        # on, training may lose the interpreter for a moment.
+        with ThreadPoolExecutor(1, thread_name_prefix="resilient-disk") as beside:
+            _write_into(staging, write, beside)
+            files, directories = _tree(staging)
+            records, now = _seal(staging, files, beside), quarantine.now()
+        manifest = Manifest(progress, finished, metrics, now, environment, records)
+        _finish(staging, manifest, directories)
         return Checkpoint(_publish(staging, progress.step), manifest)
     except Exception as error:
         number = disk_error(error)
@@ -121,7 +124,7 @@ def disk_error(error: BaseException) -> int | None:
     return None
 
 
-def _write_into(staging: Path, write: Callable[[str], None]) -> None:
+def _write_into(staging: Path, write: Callable[[str], None], beside: Executor) -> None:
     """Let ``write`` fill the directory, and make sure that it is still the same.
 
     TensorFlow makes missing directories anew: when something deletes the staging
@@ -130,7 +133,7 @@ def _write_into(staging: Path, write: Callable[[str], None]) -> None:
     # While it is open, no other directory gets the same number.
     descriptor = os.open(staging, os.O_RDONLY)
     try:
-        with flushed_meanwhile(staging):
+        with flushed_meanwhile(staging, beside):
             write(os.fspath(staging))
         if not os.path.samestat(os.fstat(descriptor), os.stat(staging)):
             raise FileNotFoundError(
@@ -155,46 +158,49 @@ def _write_error(
     )
 
 
-def _seal(staging: Path) -> dict[str, FileRecord]:
+def _seal(staging: Path, files: list[str], beside: Executor) -> dict[str, FileRecord]:
     """Record every file and wait until it is on the disk, both at the same time."""
-    paths = {path.relative_to(staging).as_posix(): path for path in _files(staging)}
-    with ThreadPoolExecutor(_SYNCS) as threads:
-        syncing = [threads.submit(layout.sync, path) for path in paths.values()]
-        records = {name: record(paths[name]) for name in sorted(paths)}
-        for sync in syncing:
-            sync.result()
+    syncing = beside.submit(_sync, files)
+    records = {
+        Path(path).relative_to(staging).as_posix(): record(path) for path in files
+    }
+    syncing.result()
     return records
 
 
-def _files(staging: Path) -> Iterator[Path]:
-    for parent in _directories(staging):
-        for path in sorted(parent.iterdir()):
-            if path.is_dir() and not path.is_symlink():
-                continue
-            if path.is_symlink() or not path.is_file():
+def _tree(directory: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
+    """Every file by name, and every directory, the inner ones first.
+
+    Raises:
+        OSError: Something is neither.
+    """
+    files, directories = list[str](), list[str]()
+    with os.scandir(directory) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir(follow_symlinks=False):
+                inner_files, inner_directories = _tree(entry.path)
+                files += inner_files
+                directories += inner_directories
+            elif entry.is_file(follow_symlinks=False):
+                files.append(entry.path)
+            else:
                 what = "A checkpoint may hold regular files only"
-                raise OSError(errno.EINVAL, what, os.fspath(path))
-            yield path
+                raise OSError(errno.EINVAL, what, entry.path)
+    return files, [*directories, os.fspath(directory)]
 
 
-def _directories(staging: Path) -> Iterator[Path]:
-    """Every directory of a tree, the inner ones first."""
-    for parent, _, _ in os.walk(staging, topdown=False, onerror=_raise):
-        yield Path(parent)
+def _sync(paths: Iterable[str]) -> None:
+    for path in paths:
+        layout.sync(path)
 
 
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def _finish(staging: Path, manifest: Manifest) -> None:
+def _finish(staging: Path, manifest: Manifest, directories: list[str]) -> None:
     """Write the manifest, and wait until it and every name are on the disk."""
     with open(staging / layout.MANIFEST, "wb") as file:
         file.write(manifest.to_bytes())
         file.flush()
         os.fsync(file.fileno())
-    for path in _directories(staging):
-        layout.sync(path)
+    _sync(directories)
 
 
 def _publish(staging: Path, step: int) -> Path:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Executor, wait
 from pathlib import Path
 
 _INTERVAL = 0.004  # seconds; smaller files are through before the first look
@@ -17,31 +18,31 @@ _GROWTH = 8 << 20  # bytes that are worth a flush of their own
 
 
 @contextlib.contextmanager
-def flushed_meanwhile(directory: Path) -> Iterator[None]:
+def flushed_meanwhile(directory: Path, beside: Executor) -> Iterator[None]:
     """Flush what grows in ``directory`` while the body writes there.
+
+    Args:
+        directory: With all that is in it.
+        beside: Has a thread for that.
 
     Raises:
         OSError: A flush failed. Linux reports that once: the last ``fsync`` would
             succeed.
     """
-    over, errors = threading.Event(), list[OSError]()
+    over, flushed = threading.Event(), dict[str, int]()
 
     def flush() -> None:
-        flushed: dict[str, int] = {}
-        while not over.wait(_INTERVAL) and not errors:
+        while not over.wait(_INTERVAL):
             for path in _files(directory):
-                with contextlib.suppress(FileNotFoundError):  # something temporary
-                    _flush_growth(path, flushed, errors)
+                _flush_growth(path, flushed)
 
-    thread = threading.Thread(target=flush, name="resilient-flush", daemon=True)
-    thread.start()
+    flushing = beside.submit(flush)
     try:
         yield
     finally:
         over.set()
-        thread.join()
-    for error in errors:
-        raise error
+        wait([flushing])
+    flushing.result()
 
 
 def _files(directory: Path) -> list[str]:
@@ -49,14 +50,15 @@ def _files(directory: Path) -> list[str]:
     return [os.path.join(parent, name) for parent, _, names in walk for name in names]
 
 
-def _flush_growth(path: str, flushed: dict[str, int], errors: list[OSError]) -> None:
-    if os.path.getsize(path) - flushed.get(path, 0) < _GROWTH:
-        return
-    descriptor = os.open(path, os.O_RDONLY)
+def _flush_growth(path: str, flushed: dict[str, int]) -> None:
+    try:
+        if os.path.getsize(path) - flushed.get(path, 0) < _GROWTH:
+            return
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return  # something temporary, or nothing that is lost by not looking
     try:
         flushed[path] = os.fstat(descriptor).st_size
         os.fdatasync(descriptor)
-    except OSError as error:
-        errors.append(error)
     finally:
         os.close(descriptor)

@@ -127,7 +127,7 @@ def make_directory(directory: Path) -> None:
         ) from error
 
 
-def sync(path: Path) -> None:
+def sync(path: str | os.PathLike[str]) -> None:
     """Wait until a file's bytes, or a directory's names, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

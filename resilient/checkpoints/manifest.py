@@ -9,10 +9,10 @@ The checksums find accidents, not attackers: xxh3 is no cryptographic hash.
 
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import xxhash
@@ -27,7 +27,7 @@ SCHEMA = 1
 _ZEROS = b"0" * 32
 _CHECKSUM = re.compile(rb'\A\{\n "xxh3_128": "([0-9a-f]{32})",\n')
 # Large blocks let xxhash release the interpreter's lock while training goes on.
-_BLOCK = 1 << 22
+_BLOCK = 1 << 20
 
 
 class ManifestError(Exception):
@@ -123,7 +123,7 @@ def number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def record(path: Path) -> FileRecord:
+def record(path: str | os.PathLike[str]) -> FileRecord:
     """Read a whole file in large blocks and say what it is."""
     digest, size = xxhash.xxh3_128(), 0
     block = memoryview(bytearray(_BLOCK))

@@ -8,6 +8,7 @@ import numpy as np
 from resilient.backends.arrays import DTYPES, EXTENSION_DTYPES
 
 SHAPES = {"matrix": (3, 4), "scalar": (), "none": (0, 3), "many": (2, 1, 3, 2)}
+SHAPES |= {"large": (600, 3, 150)}  # over 256 KiB of bytes: formats write it otherwise
 
 
 def dtype(name: str) -> np.dtype[Any]:
