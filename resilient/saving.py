@@ -27,7 +27,7 @@ OnSaveError = Literal["raise", "warn"]
 
 # A device that is told of steps ahead of time has caught up when a snapshot was taken.
 # The write begins when training is ahead again, and can spare the interpreter.
-_HEAD_START = 0.03  # seconds
+_HEAD_START = 0.015  # seconds
 _SHARE = 0.25  # of the time since the last save, at most
 
 
