@@ -110,6 +110,7 @@ class Saving:
         ):
             return False
         if busy and not finished and not (self._keep.monitors and not progress.batch):
+            self._writer.hurry()
             self._space_out(progress)
             return False
         self.wait()
@@ -133,11 +134,10 @@ class Saving:
         self._requested = False
         delay = min(_HEAD_START, _SHARE * (self._now() - self._last_now))
         self.start(progress)
-        began = self._now()
 
         def job() -> None:
             try:
-                self._commit_and_prune(progress, content, metrics, finished, began)
+                self._commit_and_prune(progress, content, metrics, finished)
             finally:
                 content.release()
 
@@ -183,9 +183,8 @@ class Saving:
         content: Content,
         metrics: Mapping[str, float],
         finished: bool,
-        began: float,
     ) -> None:
-        step = progress.step
+        step, began = progress.step, self._now()
         try:
             checkpoint = self._store.commit(
                 progress,

@@ -17,7 +17,7 @@ class Writer:
         # Makes its thread with the first job.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="resilient-writer")
         self._job: Future[None] | None = None
-        self._awaited = threading.Event()
+        self._hurried = threading.Event()
 
     @property
     def has_job(self) -> bool:
@@ -29,14 +29,14 @@ class Writer:
 
         Args:
             job: Runs on the writer's thread.
-            delay: Seconds until it begins, at most: whoever waits for it cuts them.
+            delay: Seconds until it begins, if nobody hurries it or waits for it.
         """
         assert self._job is None
-        self._awaited.clear()
+        self._hurried.clear()
         self._job = self._thread.submit(self._run, job, delay)
 
     def busy(self) -> bool:
-        """Whether a job is running.
+        """Whether a job is running, or about to.
 
         Raises:
             Exception: What the last job raised, once.
@@ -48,6 +48,10 @@ class Writer:
         self.wait()
         return False
 
+    def hurry(self) -> None:
+        """Let a job that is delayed begin."""
+        self._hurried.set()
+
     def wait(self) -> None:
         """Return when no job is running.
 
@@ -55,7 +59,7 @@ class Writer:
             Exception: What the last job raised, once.
         """
         job = self._job
-        self._awaited.set()
+        self.hurry()
         if job is not None:
             job.exception()  # an interrupt while waiting leaves the job known
             self._job = None
@@ -63,9 +67,9 @@ class Writer:
 
     def close(self) -> None:
         """Return when the thread has ended. An error that nobody asked for stays."""
-        self._awaited.set()
+        self.hurry()
         self._thread.shutdown(wait=True)
 
     def _run(self, job: Callable[[], None], delay: float) -> None:
-        self._awaited.wait(delay)
+        self._hurried.wait(delay)
         job()

@@ -68,8 +68,8 @@ def commit(
     staging = directory / layout.staging_name(progress.step)
     try:
         os.mkdir(staging)
-        # One thread for all that waits for the disk: whenever a thread starts or goes
-        # on, training may lose the interpreter for a moment.
+        # One thread for all files: whenever a thread starts or goes on, training may
+        # lose the interpreter for a moment.
         with ThreadPoolExecutor(1, thread_name_prefix="resilient-disk") as beside:
             _write_into(staging, write, beside)
             files, directories = _tree(staging)

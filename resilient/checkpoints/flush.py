@@ -56,7 +56,7 @@ def _flush_growth(path: str, flushed: dict[str, int]) -> None:
             return
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
-        return  # something temporary, or nothing that is lost by not looking
+        return  # gone already, or the last fsync will tell
     try:
         flushed[path] = os.fstat(descriptor).st_size
         os.fdatasync(descriptor)
