@@ -126,7 +126,7 @@ def test_a_checkpoint_is_of_its_step_whatever_is_trained_meanwhile(
     )
     found = Store(tmp_path).checkpoints()
     assert [c.step for c in found] == sorted(taken)
-    assert len(found) >= 3
+    assert len(found) >= 2  # the first and the last; the disk decides on the others
     assert max(taken) == 4 * fitting.STEPS
     previous = None
     for checkpoint in found:
