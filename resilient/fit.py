@@ -151,7 +151,7 @@ class ResilientFit:
 
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
         """Train, resuming where the last attempt was; arguments as ``model.fit``."""
-        from resilient.running import read_record, require_model, run_attempt
+        from resilient.running import record_reader, require_model, run_attempt
 
         require_model(self._model)
         layout.make_directory(self._store.directory)
@@ -167,7 +167,9 @@ class ResilientFit:
                     args,
                     kwargs,
                     # Not kept here: it is as large as the state.
-                    found=resuming.find(self._store, self._resume, read_record, events),
+                    found=resuming.find(
+                        self._store, self._resume, record_reader(), events
+                    ),
                     stateful=self._stateful,
                     data=self._data,
                     events=events,
@@ -211,7 +213,7 @@ class ResilientFit:
             CheckpointNotFoundError: There is none, or none of that step.
             CheckpointMismatchError: It is of another model; nothing was changed.
         """
-        from resilient.running import read_record, require_model, restore_model
+        from resilient.running import record_reader, require_model, restore_model
 
         require_model(self._model)
         directory = self._store.directory
@@ -221,9 +223,9 @@ class ResilientFit:
             self._saving.wait()
         with nullcontext() if self._saving is not None else DirectoryLock(directory):
             if step is not None:
-                found = self._store.load(step, read_record)
+                found = self._store.load(step, record_reader())
             else:
-                found = resuming.newest(self._store, read_record)
+                found = resuming.newest(self._store, record_reader())
             restore_model(self._model, found)
         return found[0]
 

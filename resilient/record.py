@@ -6,15 +6,15 @@ the backend's own format.
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from resilient.backends.base import Backend, Snapshot
-from resilient.checkpoints.checkpoint import Checkpoint
+from resilient.checkpoints.checkpoint import Checkpoint, Reader
 from resilient.errors import CorruptCheckpointError, describe
 
 JSON = dict[str, Any]
@@ -68,15 +68,14 @@ class Content:
         self.snapshot.release()
 
 
-def read(
-    checkpoint: Checkpoint, verified: Callable[[], None], backend: Backend
-) -> Record:
-    """Read a checkpoint whole.
+def reader(backend: Backend) -> Reader[Record]:
+    """Reads checkpoints whose tensors are in the format of this backend."""
+    compares = backend.compares and f"{_VARIABLES}/{backend.compares}"
+    return Reader(partial(_read, backend), compares)
 
-    Args:
-        checkpoint: Of which the small files are verified.
-        verified: Returns when the large ones are, too.
-        backend: Its tensors' format is that of this backend.
+
+def _read(backend: Backend, checkpoint: Checkpoint) -> Record:
+    """Read a checkpoint whole.
 
     Raises:
         CorruptCheckpointError: Tensors and their list in ``run.json`` disagree.
@@ -85,7 +84,7 @@ def read(
         json.loads((checkpoint.path / path).read_text(encoding="utf-8"))
         for path in (_RUN, _POSITION)
     )
-    tensors = backend.read(str(checkpoint.path / _VARIABLES), verified)
+    tensors = backend.read(str(checkpoint.path / _VARIABLES))
     expected = {v["name"] for v in run["variables"]} | set(run["arrays"])
     if expected != set(tensors):
         raise CorruptCheckpointError(

@@ -4,7 +4,7 @@ import logging
 from typing import TypeVar
 
 from resilient.arguments import Resume
-from resilient.checkpoints.checkpoint import Checkpoint, Read
+from resilient.checkpoints.checkpoint import Checkpoint, Reader
 from resilient.checkpoints.store import Store
 from resilient.errors import CheckpointNotFoundError, describe
 from resilient.events import Events
@@ -17,10 +17,10 @@ T = TypeVar("T")
 def find(
     store: Store,
     resume: Resume,
-    read: Read[T],
+    reader: Reader[T],
     events: Events,
 ) -> tuple[Checkpoint, T] | None:
-    """The checkpoint that ``resume`` asks for, with what ``read`` made of it.
+    """The checkpoint that ``resume`` asks for, with what the reader made of it.
 
     Raises:
         CheckpointNotFoundError: It asks for one that is not there.
@@ -29,26 +29,26 @@ def find(
     if resume == "never":
         return None
     if isinstance(resume, int):
-        return store.load(resume, read)
+        return store.load(resume, reader)
 
     def fell_back(name: str, reason: str) -> None:
         _log_fall_back(name, reason)
         events.emit("fell back", checkpoint=name, reason=reason)
 
-    found = store.load_newest(read, fell_back)
+    found = store.load_newest(reader, fell_back)
     if found is None and resume == "must":
         raise not_found(store.directory)
     return found
 
 
-def newest(store: Store, read: Read[T]) -> tuple[Checkpoint, T]:
+def newest(store: Store, reader: Reader[T]) -> tuple[Checkpoint, T]:
     """The newest intact checkpoint, of which there has to be one.
 
     Raises:
         CheckpointNotFoundError: There is none.
         CorruptCheckpointError: There are some, and none is intact.
     """
-    found = store.load_newest(read, _log_fall_back)
+    found = store.load_newest(reader, _log_fall_back)
     if found is None:
         raise not_found(store.directory)
     return found

@@ -13,7 +13,7 @@ from resilient import fingerprint, keras_internals, record, state
 from resilient.arguments import DataMode
 from resilient.attempt import Attempt
 from resilient.backends import get_backend
-from resilient.checkpoints.checkpoint import Checkpoint
+from resilient.checkpoints.checkpoint import Checkpoint, Reader
 from resilient.errors import CheckpointMismatchError, NotSupportedError, describe
 from resilient.events import Events
 from resilient.hook import hooked
@@ -91,9 +91,9 @@ def run_attempt(
     return history
 
 
-def read_record(checkpoint: Checkpoint, verified: Callable[[], None]) -> record.Record:
-    """Read a checkpoint with the backend that Keras runs on; see ``record.read``."""
-    return record.read(checkpoint, verified, get_backend())
+def record_reader() -> Reader[record.Record]:
+    """Reads a checkpoint with the backend that Keras runs on."""
+    return record.reader(get_backend())
 
 
 def restore_model(model: keras.Model, found: Loaded) -> None:

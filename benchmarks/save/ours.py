@@ -1,6 +1,5 @@
 """resilient, piece by piece: a snapshot, its commit on a thread, a verified read."""
 
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import keras
 import numpy as np
 
 from resilient.backends import Snapshot, get_backend
-from resilient.checkpoints.checkpoint import Checkpoint
+from resilient.checkpoints.checkpoint import Checkpoint, Reader
 from resilient.checkpoints.store import Store
 from resilient.policies import latest
 from resilient.progress import Progress
@@ -45,7 +44,7 @@ class Ours:
 
     def restore(self) -> None:
         """Read the newest checkpoint, verified, into the model."""
-        found = self._store.load_newest(self._read)
+        found = self._store.load_newest(Reader(self._read, self._backend.compares))
         if found is None:
             raise FileNotFoundError(self.directory)
         saved = found[1]
@@ -61,10 +60,8 @@ class Ours:
         self._writer.shutdown()
         self._snapshot = None
 
-    def _read(
-        self, checkpoint: Checkpoint, verified: Callable[[], None]
-    ) -> dict[str, np.ndarray]:
-        return self._backend.read(str(checkpoint.path), verified)
+    def _read(self, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+        return self._backend.read(str(checkpoint.path))
 
     def _commit(self, snapshot: Snapshot, step: int) -> None:
         self._store.commit(

@@ -14,7 +14,7 @@ Requirements on every backend:
 4. The directory can be read with the format's own tool and nothing of ours.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -37,9 +37,17 @@ class Snapshot(Protocol):
 
 
 class Backend(Protocol):
-    """What differs between the Keras backends."""
+    """What differs between the Keras backends.
+
+    Attributes:
+        name: As Keras says it.
+        compares: Pattern of the files, relative to what ``Snapshot.write`` filled,
+            whose every byte ``read`` compares with checksums of the format's own, and
+            raises where one is another. Empty: of none.
+    """
 
     name: ClassVar[str]
+    compares: ClassVar[str]
 
     def snapshot(
         self, tensors: Mapping[str, Any], reuse: Snapshot | None = None
@@ -53,16 +61,15 @@ class Backend(Protocol):
                 overwritten: memory that was written to before is four times as fast.
         """
 
-    def read(
-        self, directory: str, verified: Callable[[], None] = lambda: None
-    ) -> dict[str, np.ndarray]:
+    def read(self, directory: str) -> dict[str, np.ndarray]:
         """Read every tensor of a written snapshot, as numpy arrays.
+
+        The other files than ``compares`` may be mapped: every byte of them was read
+        before. (A byte that a disk cannot give back is an error to who reads it, and
+        the end of a process that maps it.)
 
         Args:
             directory: What ``Snapshot.write`` filled.
-            verified: Returns once every byte of it was read and is what was written.
-                For those who map files: a byte that a disk cannot give back is an
-                error to who reads it, and the end of a process that maps it.
         """
 
     def assign(self, target: Any, value: np.ndarray) -> None:

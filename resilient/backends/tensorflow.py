@@ -19,7 +19,7 @@ import random
 import re
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, ClassVar
@@ -50,6 +50,7 @@ class TensorFlowBackend:
     """The adapter of TensorFlow."""
 
     name: ClassVar[str] = "tensorflow"
+    compares: ClassVar[str] = f"{_PREFIX}.data-*"
 
     def snapshot(
         self, tensors: Mapping[str, Any], reuse: Snapshot | None = None
@@ -58,12 +59,9 @@ class TensorFlowBackend:
         held = {name: _hold(name, value) for name, value in tensors.items()}
         return HeldSnapshot(held, _write, _to_numpy)
 
-    def read(
-        self, directory: str, verified: Callable[[], None] = lambda: None
-    ) -> dict[str, np.ndarray]:
+    def read(self, directory: str) -> dict[str, np.ndarray]:
         prefix = os.path.join(directory, _PREFIX)
         dtypes = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
-        found = {key: match[1] for key in dtypes if (match := _KEY.fullmatch(key))}
 
         def restore(keys: list[str]) -> list[tf.Tensor]:
             with tf.device(_CPU):
@@ -74,14 +72,16 @@ class TensorFlowBackend:
                     dtypes=[dtypes[key] for key in keys],
                 )
 
-        # One operation reads on one thread, and has its checksums to compute.
-        parts = [keys for n in range(_READERS) if (keys := list(found)[n::_READERS])]
+        # One operation reads on one thread, and has its checksums to compute. Of all
+        # that is there, the object graph too: no byte is left uncompared.
+        parts = [keys for n in range(_READERS) if (keys := list(dtypes)[n::_READERS])]
         with ThreadPoolExecutor(_READERS) as threads:
             read = list(threads.map(restore, parts))
         return {
-            _unescape(found[key]): _shown(tensor)
+            _unescape(match[1]): _shown(tensor)
             for keys, tensors in zip(parts, read, strict=True)
             for key, tensor in zip(keys, tensors, strict=True)
+            if (match := _KEY.fullmatch(key))
         }
 
     def assign(self, target: Any, value: np.ndarray) -> None:

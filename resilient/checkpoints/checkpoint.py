@@ -7,20 +7,16 @@ counts as what it points to.
 """
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from resilient.checkpoints.layout import MANIFEST, committed_name
 from resilient.checkpoints.manifest import FileRecord, Manifest, ManifestError, record
 from resilient.progress import Progress
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-# Larger files are read while their checksums are compared.
-_SMALL = 1 << 20
 
 
 class DamageError(Exception):
@@ -28,6 +24,21 @@ class DamageError(Exception):
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
+
+
+@dataclass(frozen=True)
+class Reader(Generic[T]):
+    """Reads a checkpoint that was verified.
+
+    Attributes:
+        read: What it makes of the checkpoint.
+        compares: Pattern of the files whose every byte ``read`` compares by itself, and
+            raises where one is another. Only the size of these is verified before, so
+            that they are read once.
+    """
+
+    read: "Callable[[Checkpoint], T]"
+    compares: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,34 +128,20 @@ class Checkpoint:
         """
         return self._manifest_problems() or self._file_problems(self.files)
 
-    def load(self, read: "Read[T]") -> T:
-        """What ``read`` makes of it, if every byte is what was committed.
-
-        Files are read and their checksums compared at the same time, so that none is
-        fetched from the disk twice. Only the small ones, which say what is in the large
-        ones, are compared before.
-
-        Args:
-            read: Given this checkpoint, and a function that returns when the large ones
-                are compared, too.
+    def load(self, reader: "Reader[T]") -> T:
+        """What a reader makes of it, if every byte is what was committed.
 
         Raises:
             DamageError: If it is not what was committed.
             PermissionError: If this user may not read it, which is no damage.
         """
-        small = {k: v for k, v in self.files.items() if v.size <= _SMALL}
-        large = {k: v for k, v in self.files.items() if k not in small}
-        _refuse(self._manifest_problems() or self._file_problems(small))
-        with ThreadPoolExecutor(1) as thread:
-            checking = thread.submit(self._file_problems, large)
-
-            def verified() -> None:
-                _refuse(checking.result())
-
-            try:
-                return read(self, verified)
-            finally:  # damage is why it could not be read, if there is some
-                verified()
+        problems = self._manifest_problems()
+        _refuse(problems or self._file_problems(self.files, but=reader.compares))
+        try:
+            return reader.read(self)
+        except Exception:  # damage is why it could not be read, if there is some
+            _refuse(self._file_problems(self.files))
+            raise
 
     def _manifest_problems(self) -> list[str]:
         try:
@@ -156,16 +153,14 @@ class Checkpoint:
             return [f"{MANIFEST} {error}"]
         return []
 
-    def _file_problems(self, files: Mapping[str, FileRecord]) -> list[str]:
-        problems = (_problem(self.path, *item) for item in files.items())
+    def _file_problems(
+        self, files: Mapping[str, FileRecord], but: str = ""
+    ) -> list[str]:
+        problems = (
+            _problem(self.path / name, name, expected, only_size=fnmatchcase(name, but))
+            for name, expected in files.items()
+        )
         return [problem for problem in problems if problem is not None]
-
-
-class Read(Protocol[T_co]):
-    """Reads a checkpoint that is being verified."""
-
-    def __call__(self, checkpoint: Checkpoint, verified: Callable[[], None], /) -> T_co:
-        """Read it; call ``verified`` before what needs intact files."""
 
 
 def _refuse(problems: list[str]) -> None:
@@ -173,13 +168,14 @@ def _refuse(problems: list[str]) -> None:
         raise DamageError(problems)
 
 
-def _problem(directory: Path, name: str, expected: FileRecord) -> str | None:
-    path = directory / name
+def _problem(
+    path: Path, name: str, expected: FileRecord, *, only_size: bool
+) -> str | None:
     try:
         size = path.stat().st_size
         if size != expected.size:
             return f"{name} has {size:,} bytes instead of {expected.size:,}"
-        if record(path) != expected:
+        if not only_size and record(path) != expected:
             return f"{name} has other content than was written (checksum)"
     except (FileNotFoundError, NotADirectoryError):
         return f"{name} is missing"

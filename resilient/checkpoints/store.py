@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from resilient.checkpoints import commit, layout, quarantine
-from resilient.checkpoints.checkpoint import Checkpoint, DamageError, Read
+from resilient.checkpoints.checkpoint import Checkpoint, DamageError, Reader
 from resilient.checkpoints.manifest import ManifestError
 from resilient.errors import (
     CheckpointNotFoundError,
@@ -30,8 +30,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def _only_verify(_: Checkpoint, verified: Callable[[], None]) -> None:
-    verified()
+_ONLY_VERIFY = Reader(lambda _: None)
 
 
 class Store:
@@ -68,23 +67,21 @@ class Store:
         self, report: Callable[[str, str], None] | None = None
     ) -> Checkpoint | None:
         """The newest checkpoint that verifies, as ``load_newest`` finds it."""
-        found = self.load_newest(_only_verify, report)
+        found = self.load_newest(_ONLY_VERIFY, report)
         return None if found is None else found[0]
 
     def load_newest(
-        self,
-        read: Read[T],
-        report: Callable[[str, str], None] | None = None,
+        self, reader: Reader[T], report: Callable[[str, str], None] | None = None
     ) -> tuple[Checkpoint, T] | None:
         """The newest checkpoint that verifies; newer ones go to quarantine.
 
         Args:
-            read: Reads it while it is being verified, see ``Checkpoint.load``.
+            reader: What becomes of it.
             report: Called with the name and the reason of each that does not verify.
 
         Returns:
-            The checkpoint, with what ``read`` made of it. None only if there never was
-            a checkpoint here.
+            The checkpoint, with what the reader made of it. None only if there never
+            was a checkpoint here.
 
         Raises:
             CorruptCheckpointError: If there were some and none is good.
@@ -94,7 +91,7 @@ class Store:
         for step in reversed(layout.committed_steps(self.directory)):
             try:
                 checkpoint = Checkpoint.read(self._path(step))
-                return checkpoint, checkpoint.load(read)
+                return checkpoint, checkpoint.load(reader)
             except ManifestError as error:
                 reason = f"{layout.MANIFEST} {error}"
             except DamageError as error:
@@ -112,10 +109,10 @@ class Store:
 
     def get(self, step: int) -> Checkpoint:
         """The checkpoint of a step, verified, as ``load`` finds it."""
-        return self.load(step, _only_verify)[0]
+        return self.load(step, _ONLY_VERIFY)[0]
 
-    def load(self, step: int, read: Read[T]) -> tuple[Checkpoint, T]:
-        """The checkpoint of a step, verified, with what ``read`` made of it.
+    def load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
+        """The checkpoint of a step, verified, with what the reader made of it.
 
         Raises:
             CheckpointNotFoundError: If there is none.
@@ -124,7 +121,7 @@ class Store:
         commit.recover(self.directory)
         checkpoint = self.read(step)
         try:
-            return checkpoint, checkpoint.load(read)
+            return checkpoint, checkpoint.load(reader)
         except DamageError as error:
             raise self._damaged(step, str(error)) from None
 

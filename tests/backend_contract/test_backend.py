@@ -198,6 +198,25 @@ def test_reading_what_is_not_there_is_an_error(
         adapter.read(str(tmp_path))
 
 
+def test_no_byte_is_left_out_of_what_a_format_compares(
+    adapter: Backend, tmp_path: Path
+) -> None:
+    """Nobody else looks at these files before they are used."""
+    adapter.snapshot(every_dtype_and_shape()).write(str(tmp_path))
+    files = list(tmp_path.glob(adapter.compares)) if adapter.compares else []
+    assert len(files) == (adapter.name == "tensorflow")
+    for path in files:
+        content = path.read_bytes()
+        for at in np.linspace(0, len(content) - 1, 40, dtype=int):
+            changed = bytearray(content)
+            changed[at] ^= 1
+            path.write_bytes(changed)
+            with pytest.raises(Exception, match=r"(?i)checksum|crc|length"):
+                adapter.read(str(tmp_path))
+        path.write_bytes(content)
+        adapter.read(str(tmp_path))
+
+
 def test_writing_and_reading_is_silent(
     adapter: Backend,
     tmp_path: Path,
