@@ -1,5 +1,6 @@
 """The example of a shuffled pipeline shows what it promises."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,8 +27,12 @@ def test_each_sample_once_per_epoch_in_the_uninterrupted_order(
         timeout=500,
     )
     assert done.returncode == 0, done.stdout
-    # Which one depends on how far the write was that the kill met.
-    assert "Resumed at step" in done.stdout
+    # In the middle of the second epoch, of 36 batches each; at which one depends on
+    # how far the write was that the kill met.
+    resumed = re.search(r"Resumed at step (\d+) \(epoch 2, batch (\d+)\)", done.stdout)
+    assert resumed is not None, done.stdout
+    step, batch = map(int, resumed.groups())
+    assert 0 < batch == step - 36
     told = [line for line in done.stdout.splitlines() if "each of" in line]
     assert len(told) == 3
     for line in told:
