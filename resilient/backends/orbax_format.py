@@ -57,7 +57,7 @@ def write(tensors: Mapping[str, Any], directory: str) -> None:
     path = os.path.abspath(os.path.join(directory, _STATE))
     os.mkdir(path)
     arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
-    database = ts.KvStore.open(_database(path), context=_CONTEXT).result()
+    database = ts.KvStore.open(_database(path, ""), context=_CONTEXT).result()
     with ts.Transaction() as transaction:
         _write_arrays(arrays, database.with_transaction(transaction))
     with open(os.path.join(path, _METADATA), "w", encoding="utf-8") as file:
@@ -97,8 +97,8 @@ def _write_arrays(arrays: Mapping[str, np.ndarray], database: ts.KvStore) -> Non
         each.result()
 
 
-def _database(path: str, name: str = "") -> dict[str, Any]:
-    """Where TensorStore finds all arrays, or the array ``name``."""
+def _database(path: str, name: str) -> dict[str, Any]:
+    """Where TensorStore finds the array ``name``; of no name, all arrays."""
     return {
         "driver": "ocdbt",
         "base": {"driver": "file", "path": f"{path}/"},

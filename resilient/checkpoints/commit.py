@@ -159,7 +159,13 @@ def _write_error(
 
 
 def _seal(staging: Path, files: list[str], beside: Executor) -> dict[str, FileRecord]:
-    """Record every file and wait until it is on the disk, both at the same time."""
+    """Record every file and wait until it is on the disk, both at the same time.
+
+    Args:
+        staging: Where they are.
+        files: With all that ``write`` wrote.
+        beside: Of one thread, which has flushed them meanwhile: that is over by now.
+    """
     syncing = beside.submit(_sync, files)
     records = {
         Path(path).relative_to(staging).as_posix(): record(path) for path in files
