@@ -37,7 +37,7 @@ from subjects import Kind, Subject, available, flush
 T = TypeVar("T")
 
 _BATCH = 8
-_MEMORY_TRIALS = 3
+_MEMORY_TRIALS = 5
 _ERRORS = Console(stderr=True)
 
 

@@ -38,9 +38,10 @@ _SMALL_LAYERS = 2
 _SMALL_WIDTHS = (544, 448, 384, 320, 256, 208)  # 7 to 1 MB of state
 _SMALL_STEP = 2e-3  # seconds, at most
 _QUICK_STEP = 15e-3  # seconds; with longer ones an epoch with 50 batches is too long
-# In a second epoch of 205 batches 4 saves are due, in one of 105 batches 2; what is
-# still written when it ends is as much as was when it began.
+# In any later epoch of 205 batches 4 saves are due, in one of 105 batches 2; what is
+# still written when they end is as much as was when they began.
 _SMALL_STEPS, _STEPS = 205, 105
+_EPOCHS = 4  # in a fit; the first, which traces and allocates, is not counted
 _SAVES = 8  # in a fit; the first, which allocates, is not counted
 _WRITES = 6  # an epoch takes as long as so many raw writes: peers are slower
 _ERRORS = Console(stderr=True)
@@ -91,11 +92,11 @@ class Fits:
         }
 
     def epochs(self, ways: Sequence[Way], steps: int, repeats: int) -> dict:
-        """Ratios of the second epoch's time to that of `model.fit`."""
+        """Ratios of the later epochs' mean time to that of `model.fit`."""
         pairs: dict[str, list[tuple[float, float]]] = {way.name: [] for way in ways}
         for turn, way in _turns(ways, repeats + 1, self._what("epochs")):
             order = (PLAIN, way) if turn % 2 else (way, PLAIN)
-            spent = {each.name: self._second_epoch(each, steps) for each in order}
+            spent = {each.name: self._later_epochs(each, steps) for each in order}
             if turn:  # the first warms up
                 pairs[way.name].append((spent[way.name], spent[PLAIN.name]))
         found = {
@@ -130,8 +131,8 @@ class Fits:
         settle(self._model)
         return self._limits.memcpy()
 
-    def _second_epoch(self, way: Way, steps: int) -> float:
-        return self._run(way, steps, 2).seconds[1]
+    def _later_epochs(self, way: Way, steps: int) -> float:
+        return statistics.mean(self._run(way, steps, _EPOCHS).seconds[1:])
 
     def _run(self, way: Way, steps: int, epochs: int) -> Clock:
         """One fit in a new directory."""
