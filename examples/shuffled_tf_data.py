@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import keras
@@ -72,7 +73,7 @@ def make_model(samples: int) -> keras.Model:
 class KillOnce(keras.callbacks.Callback):
     """Kills this process at `KILLED`, as a machine that is taken away would.
 
-    Or a few batches later, if the disk is slow: once this epoch has a checkpoint.
+    Or later in this epoch, if the disk is slow: once there is a checkpoint of it.
 
     Args:
         mark: A file that remembers that it happened, beside the checkpoints; None
@@ -90,11 +91,14 @@ class KillOnce(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Nothing can be cleaned up."""
-        if not self.mark or self.mark.exists() or (self.epoch, batch) < KILLED:
+        if not self.mark or self.mark.exists() or self.epoch != KILLED[0]:
             return
-        begun = KILLED[0] * self.params["steps"]
-        saved = self.mark.parent.glob("checkpoints/step-*")
-        if any(int(path.name.removeprefix("step-")) > begun for path in saved):
+        begun = self.epoch * self.params["steps"]
+        entries = self.mark.parent.glob("checkpoints/step-*")
+        saved = [int(path.name[5:]) for path in entries if not path.suffix]
+        if not saved or max(saved) <= begun:
+            time.sleep(0.1)  # these batches are quicker than a slow disk
+        elif batch >= KILLED[1]:
             self.mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
