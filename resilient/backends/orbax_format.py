@@ -16,6 +16,7 @@ import numpy as np
 import tensorstore as ts
 
 from resilient.backends.arrays import EXTENSION_DTYPES
+from resilient.backends.paths import plain
 
 _STATE = "state"
 _METADATA = "_METADATA"
@@ -28,7 +29,11 @@ _SMALL = 1 << 18  # bytes; opening a TensorStore takes longer than copying so ma
 
 def read(directory: str) -> dict[str, np.ndarray]:
     """Every array that ``write`` wrote, read-only, in memory that JAX can take over."""
-    path = os.path.abspath(os.path.join(directory, _STATE))
+    with plain(directory) as path:
+        return _read(os.path.join(path, _STATE))
+
+
+def _read(path: str) -> dict[str, np.ndarray]:
     with open(os.path.join(path, _METADATA), encoding="utf-8") as file:
         names = _names(json.load(file))
     opening = {
@@ -54,7 +59,11 @@ def read(directory: str) -> dict[str, np.ndarray]:
 
 def write(tensors: Mapping[str, Any], directory: str) -> None:
     """Write what NumPy can show as arrays into an existing, empty directory."""
-    path = os.path.abspath(os.path.join(directory, _STATE))
+    with plain(directory) as path:
+        _write(tensors, os.path.join(path, _STATE))
+
+
+def _write(tensors: Mapping[str, Any], path: str) -> None:
     os.mkdir(path)
     arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
     database = ts.KvStore.open(_database(path, ""), context=_CONTEXT).result()

@@ -37,6 +37,7 @@ from resilient.backends.arrays import (
     copy_array,
 )
 from resilient.backends.base import JSON, Backend, Snapshot
+from resilient.backends.paths import plain
 from resilient.errors import NotSupportedError, describe
 
 _CPU = "CPU:0"
@@ -60,7 +61,10 @@ class TensorFlowBackend:
         return HeldSnapshot(held, _write, _to_numpy)
 
     def read(self, directory: str) -> dict[str, np.ndarray]:
-        prefix = os.path.join(directory, _PREFIX)
+        with plain(directory) as path:
+            return self._read(os.path.join(path, _PREFIX))
+
+    def _read(self, prefix: str) -> dict[str, np.ndarray]:
         dtypes = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
 
         def restore(keys: list[str]) -> list[tf.Tensor]:
@@ -196,7 +200,10 @@ def _object_graph(names: tuple[str, ...], directory: str) -> bytes:
     """What ``tf.train.Checkpoint`` writes beside tensors of these names."""
     graph = _graphs.get(names)
     if graph is None:
-        with tempfile.TemporaryDirectory(dir=directory) as beside:
+        with (
+            plain(directory) as path,
+            tempfile.TemporaryDirectory(dir=path) as beside,
+        ):
             prefix = os.path.join(beside, _PREFIX)
             tensors = {name: tf.Variable(False) for name in names}
             tf.train.Checkpoint(tensors=tensors).write(prefix)

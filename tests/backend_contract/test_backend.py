@@ -244,6 +244,18 @@ def test_a_relative_directory_will_do(
     assert differing(through_disk(adapter, arrays, Path("here")), arrays) == []
 
 
+@pytest.mark.parametrize("name", ["run[1]", "back\\slash", "a b*?{c}", "größe=1"])
+def test_a_directory_may_have_any_name(
+    adapter: Backend, tmp_path: Path, name: str
+) -> None:
+    """And be given another one; nothing is taken for a pattern."""
+    arrays = {f"x.{number}.{len(name)}": np.arange(3) + number for number in range(2)}
+    first, second = tmp_path / name, tmp_path / f"renamed {name}"
+    assert differing(through_disk(adapter, arrays, first), arrays) == []
+    first.rename(second)
+    assert differing(adapter.read(str(second)), arrays) == []
+
+
 def test_snapshots_can_be_written_on_several_threads(
     adapter: Backend, tmp_path: Path
 ) -> None:
