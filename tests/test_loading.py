@@ -147,7 +147,7 @@ def test_one_flipped_bit_in_the_tensors_and_the_checkpoint_before_is_used(
     """With each format: of TensorFlow's, the operation that reads it compares."""
     net = fitting.model()
     before = fitting.fit(net, tmp_path, epochs=2, keep=2)
-    newest = max((tmp_path).glob("step-*"))
+    newest = max(tmp_path.glob("step-*"))
     files = [path for path in (newest / "variables").rglob("*") if path.is_file()]
     flip(max(files, key=lambda path: path.stat().st_size), at)
     again = fitting.model()

@@ -64,7 +64,7 @@ class Backend(Protocol):
     def read(self, directory: str) -> dict[str, np.ndarray]:
         """Read every tensor of a written snapshot, as numpy arrays.
 
-        The other files than ``compares`` may be mapped: every byte of them was read
+        Files that do not match ``compares`` may be mapped: every byte of them was read
         before. (A byte that a disk cannot give back is an error to who reads it, and
         the end of a process that maps it.)
 

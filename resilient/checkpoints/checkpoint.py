@@ -28,7 +28,7 @@ class DamageError(Exception):
 
 @dataclass(frozen=True)
 class Reader(Generic[T]):
-    """Reads a checkpoint that was verified.
+    """Reads a checkpoint whose other files were verified.
 
     Attributes:
         read: What it makes of the checkpoint.
