@@ -52,9 +52,10 @@ def test_what_was_read_comes_with_the_checkpoint(store):
     assert store.load(10, Reader(read_other))[0].step == 10
 
 
-def test_a_damaged_one_is_not_read_at_all(store):
+@pytest.mark.parametrize("name", ["one", "other"])
+def test_a_damaged_one_is_not_read_at_all(store, name):
     """A reader may map it; the one before is read, the damaged one put aside."""
-    flip(store.directory / "step-00000020" / "other")
+    flip(store.directory / "step-00000020" / name)
     reads, reports = [], []
 
     def read(checkpoint):
@@ -67,7 +68,7 @@ def test_a_damaged_one_is_not_read_at_all(store):
     assert (checkpoint.step, step) == (10, 10)
     assert reads == [10]
     assert reports == [
-        ("step-00000020", "other has other content than was written (checksum)")
+        ("step-00000020", f"{name} has other content than was written (checksum)")
     ]
     assert (store.directory / "quarantine" / "step-00000020-1").is_dir()
 

@@ -249,6 +249,7 @@ def test_a_directory_may_have_any_name(
     adapter: Backend, tmp_path: Path, name: str
 ) -> None:
     """And be given another one; nothing is taken for a pattern."""
+    # Of other names each time: what is made once for a set of names is made here.
     arrays = {f"x.{number}.{len(name)}": np.arange(3) + number for number in range(2)}
     first, second = tmp_path / name, tmp_path / f"renamed {name}"
     assert differing(through_disk(adapter, arrays, first), arrays) == []
