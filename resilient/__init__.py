@@ -4,6 +4,7 @@ Importing this package loads no backend and not Keras: that waits for the first 
 """
 
 from resilient._version import __version__
+from resilient.divergence import Rollback
 from resilient.errors import (
     BackendNotAvailableError,
     CheckpointMismatchError,
@@ -13,12 +14,17 @@ from resilient.errors import (
     DataNotResumableError,
     DataWorkerError,
     DirectoryInUseError,
+    DivergedError,
     NotExactWarning,
     NotSupportedError,
+    Preempted,
     ResilientError,
+    RolledBack,
 )
 from resilient.fit import ResilientFit, fit
-from resilient.policies import best, every, latest
+from resilient.policies import auto, best, every, latest
+from resilient.preemption import clouds
+from resilient.preemption.options import Preemption
 
 __all__ = [
     "BackendNotAvailableError",
@@ -29,12 +35,19 @@ __all__ = [
     "DataNotResumableError",
     "DataWorkerError",
     "DirectoryInUseError",
+    "DivergedError",
     "NotExactWarning",
     "NotSupportedError",
+    "Preempted",
+    "Preemption",
     "ResilientError",
     "ResilientFit",
+    "Rollback",
+    "RolledBack",
     "__version__",
+    "auto",
     "best",
+    "clouds",
     "every",
     "fit",
     "latest",

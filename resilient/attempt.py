@@ -5,28 +5,32 @@ it, or none), the run's progress is counted, and snapshots are taken when due. H
 get control, how to copy tensors and how to commit are the business of others.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import keras
 
-from resilient import keras_internals, random_state, record, state
+from resilient import record
 from resilient.arguments import DataMode
-from resilient.backends.base import Backend, Snapshot
+from resilient.backends.base import Backend
+from resilient.boundaries import Boundaries
 from resilient.build import ensure_built
 from resilient.callbacks.states import CallbackStates, monitored
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.comparison import Comparison
-from resilient.data import Positioned
-from resilient.data.select import ahead_of_training, is_same
-from resilient.data.source import Settings
+from resilient.contents import Contents
 from resilient.distribution import require_one_process
-from resilient.encoding.json_values import decode, encode
+from resilient.divergence import LossWatch
+from resilient.encoding.json_values import decode
+from resilient.events import Events
 from resilient.fingerprint import Facts
-from resilient.notices import Notices
+from resilient.inputs import Inputs
+from resilient.preemption.watch import Watch
 from resilient.progress import Progress
+from resilient.rollbacks import Skip, left_out
 from resilient.saving import Saving
+from resilient.say import Say
 from resilient.stateful import StatefulObjects
 
 if TYPE_CHECKING:
@@ -45,9 +49,15 @@ class Attempt:
         stateful: The user's own objects, by name.
         data: How the data is to be treated, see ``data.source.Settings``.
         attempts: Host, pid and start of every process that worked on this run.
+        losses: Looks at the loss of each batch.
+        skips: The rollbacks of this run: batches that it leaves out.
+        since: The callbacks of the attempt in this process that a rollback undoes.
+        watch: Told that training goes on; knows whether it was asked to stop.
+        events: Told of what happens.
+        say: Tells the user.
         on_begin: Told when nothing stands in the way of training any more; with the
             checkpoint that was restored (or is about to be at its batch), whether the
-            run is over, and the ``verbose`` of this fit.
+            run is over, and the seconds that restoring took.
     """
 
     def __init__(
@@ -60,29 +70,30 @@ class Attempt:
         stateful: StatefulObjects,
         data: DataMode,
         attempts: Sequence[Mapping[str, Any]],
-        on_begin: Callable[[Checkpoint | None, bool, Any], None],
+        losses: LossWatch,
+        skips: Sequence[Skip],
+        since: CallbackStates | None,
+        watch: Watch,
+        events: Events,
+        say: Say,
+        on_begin: Callable[[Checkpoint | None, bool, float], None],
     ) -> None:
         self.model = model
         self.backend = backend
         self.iterator: TrainingIterator | None = None
-        self.validation: Positioned | None = None
-        self.validated = False  # whether Keras made the iterator for it, in any attempt
         self.callback_list: Any = None
         self.progress = Progress(0, 0, 0)
         self._checkpoint = None if found is None else found[0]
         self._saved = None if found is None else found[1]
-        self._due = saving.due  # asked after every batch
-        self._save = saving.save
+        self.saving = saving
+        self._watch, self._events, self._say = watch, events, say
+        self.losses, self._skips, self._since = losses, skips, since
         self._stateful = stateful
         self._data = data
         self._attempts = attempts
         self._on_begin = on_begin
-        self._positions: dict[str, Any] = {}
-        self._claimed: dict[int, Any] = {}
-        self.drawn_ahead: set[str | int] = set()
         self._pending: record.Record | None = None
-        self._uncommitted: Callable[[], None] | None = None
-        self._snapshot: Snapshot | None = None  # the last one: its memory is reused
+        self._begun = False  # whether there are boundaries
         self._last_logs: dict[str, float] | None = None
 
     # Called by the hook, in the order of a fit. ------------------------------------
@@ -91,35 +102,21 @@ class Attempt:
         """Keras is about to make the training input: local variables of its ``fit``."""
         require_one_process(self.model)
         self._arguments = arguments
-        if self._saved is not None:
-            self._positions = decode(self._saved.position, self._saved.tensors)
-
-    def settings(self, argument: str) -> Settings:
-        """How the data that is ``argument`` of ``fit`` is to be treated."""
-        return Settings(
-            backend=self.backend,
+        self._say.set_verbose(arguments["verbose"])
+        saved = self._saved
+        self.inputs = Inputs(
+            self.model,
+            self.backend,
             mode=self._data,
-            verbose=self._arguments["verbose"] not in (0, "0"),
-            ahead=keras_internals.looks_ahead(),
-            argument=argument,
-            strategy=getattr(self.model, "distribute_strategy", None),
-            claimed=self._claimed,
-            drawn_ahead=self.drawn_ahead,
+            arguments=arguments,
+            positions={} if saved is None else decode(saved.position, saved.tensors),
+            replaying=self.replaying,
         )
 
-    def saved(self, argument: str) -> Any:
-        """The position that the checkpoint has of that data; None without one."""
-        return self._positions.get(argument)
-
     def begin(self, iterator: "TrainingIterator") -> None:
-        """Keras made the training input; that for validation it makes later."""
+        """Keras made the training input."""
         self.iterator = iterator
-        data, saved = self._arguments["validation_data"], self.saved("validation_data")
-        settings = self.settings("validation_data")
-        self.validation = ahead_of_training(data, settings, saved)
-        if self.validation and saved and not is_same(self.validation, saved["data"]):
-            del self._positions["validation_data"]
-        self.validated = self._positions.get("validation_data", {}).get("made", False)
+        self.inputs.begin(iterator)
 
     def before_train_begin(self) -> None:
         """No callback was told anything yet: refuse a checkpoint of another run.
@@ -148,14 +145,35 @@ class Attempt:
     def on_train_begin(self) -> None:
         """Every callback was told that training begins: resume, or begin anew."""
         assert self.iterator is not None
-        self._callbacks = CallbackStates(
-            self.callback_list.callbacks, attempts=self._attempts
+        since, self._since = self._since, None
+        callbacks = CallbackStates(
+            self.callback_list.callbacks,
+            attempts=self._attempts,
+            since=since,
         )
-        self._notices = Notices(self.model)
+        self.contents = Contents(
+            self.model,
+            self.backend,
+            callbacks,
+            self._stateful,
+            facts=self._facts,
+            losses=self.losses,
+        )
+        self._boundaries = Boundaries(
+            self.contents,
+            self.inputs,
+            losses=self.losses,
+            saving=self.saving,
+            watch=self._watch,
+            events=self._events,
+            settle=self._settle_callbacks,
+        )
+        self._begun, began = True, time.monotonic()
         saved, self._saved = self._saved, None
         if saved is None or self._checkpoint is None:
-            self._callbacks.begin_anew()
-            self._on_begin(None, False, self._arguments["verbose"])
+            callbacks.begin_anew()
+            self._on_begin(None, False, 0.0)
+            self._watch.stop_if_asked()
             return
         # Not before: a callback may freeze layers now, and the optimizer has to know.
         layout = saved.run["variables"]
@@ -169,44 +187,79 @@ class Attempt:
             max(epochs, self.progress.epoch) if over else self.progress.epoch
         )
         self._last_logs = decode(saved.run["epoch_logs"], {})
-        self.iterator.resume_at(self._positions["x"], self.progress.batch)
-        if self.validation is not None and "validation_data" in self._positions:
-            self.validation.resume(self._positions["validation_data"])
+        self.inputs.resume(self.progress.batch)
         if self.progress.batch and not over:
             # The rest is restored just before the batch, after on_epoch_begin; but
             # on_epoch_begin may rely on what the callbacks know.
-            self._callbacks.restore(saved.run["callbacks"], saved.tensors)
+            callbacks.restore(saved.run["callbacks"], saved.tensors)
             self._pending = saved
         else:
-            self._restore(saved)
-        self._on_begin(self._checkpoint, over, self._arguments["verbose"])
+            self.contents.put_back(saved, self.inputs.drawn_ahead)
+        self._on_begin(self._checkpoint, over, time.monotonic() - began)
+        self._watch.sign("starting", self.progress)
+        if not over:
+            self._watch.stop_if_asked()
+
+    def failed(self) -> None:
+        """Keras's ``fit`` raised: keep what was taken at the last boundary."""
+        if self._begun:
+            self._boundaries.failed()
 
     def on_epoch_begin(self, epoch: int) -> None:
         if epoch != self.progress.epoch:  # the first one may be initial_epoch
             self.progress = Progress(self.progress.step, epoch, 0)
+        self.losses.begin_epoch()
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None) -> None:
+        first = self.progress.step - self.progress.batch
+        self.losses.note(first + batch, int(self.model.steps_per_execution), logs)
+
+    def leaves_out(self, begin: int, end: int, length: int | None) -> bool:
+        """Whether the batches from ``begin`` to ``end`` of this epoch are left out."""
+        first = self.progress.step - self.progress.batch
+        return left_out(self._skips, first, begin, end, length)
 
     def restore_in_epoch(self) -> None:
         """Just before the first batch of a resumed epoch."""
         assert self._pending is not None
-        self._restore(self._pending)
+        self.contents.put_back(self._pending, self.inputs.drawn_ahead)
         self._pending = None
 
-    def between_batches(self, batch: int, *, certain: bool) -> None:
+    def between_batches(
+        self, batch: int, *, next_left_out: bool, certain: bool
+    ) -> None:
         """Batch ``batch - 1`` of this epoch is trained, ``batch`` is not begun.
 
         Args:
             batch: Number of the next batch in the epoch.
-            certain: Whether it is sure to come. If not, a snapshot is committed only
-                once it came: resumed with no batch left, Keras would have no logs.
+            next_left_out: Whether that batch is one to leave out.
+            certain: Whether it is sure to come.
         """
-        self._commit()
+        self._boundaries.next_batch_is_there()
         step = self.progress.step - self.progress.batch + batch
         self.progress = Progress(step, self.progress.epoch, batch)
-        self._notices.after_step()
-        if self._due(self.progress):
-            self._take_snapshot(in_epoch=True)
-            if certain:
-                self._commit()
+        self._boundaries.trained(self.progress)
+        if not next_left_out:  # resumed with nothing left to train, Keras has no logs
+            logs = self._last_logs
+            self._boundaries.between_batches(self.progress, logs, certain=certain)
+
+    def validating(self) -> None:
+        """A batch is about to be validated; there is no snapshot before it is over."""
+        self._watch.sign("validating")
+        self._watch.stop_unless_time(self.saving.slowest)
+
+    def replaying(self) -> None:
+        """A batch was drawn again on the way to a position."""
+        self._watch.sign("replaying")
+        self._watch.stop_if_asked()
+
+    def replayed(self, seconds: float) -> None:
+        """The data is where it was; that took ``seconds``."""
+        self._events.emit("replayed", **self.progress.to_json(), seconds=seconds)
+
+    def before_epoch_end(self) -> None:
+        """All batches of the epoch are trained; no callback was told of its end."""
+        self.losses.check(all_of_them=True)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None) -> None:
         """Every callback was told that the epoch ended."""
@@ -215,14 +268,10 @@ class Attempt:
         step = first + self.iterator.batches_trained()
         self.progress = Progress(step, epoch + 1, 0)
         self._last_logs = monitored(logs)
-        self._notices.after_step()
-        if self._uncommitted and self._snapshot:  # no batch came after it
-            self._snapshot.release()
-        self._uncommitted = None
+        self._boundaries.trained(self.progress)
         finished = self.finished(epoch + 1)
-        if self._due(self.progress, finished=finished):
-            self._take_snapshot(in_epoch=False, finished=finished)
-            self._commit()
+        logs = self._last_logs
+        self._boundaries.at_epoch_end(self.progress, logs, finished=finished)
 
     def final_logs(self, logs: Any) -> Any:
         """What ``on_train_end`` gets; in a run that was over, what it got then."""
@@ -233,64 +282,6 @@ class Attempt:
             self.model.stop_training or epochs_done >= self._arguments["epochs"]
         )
 
-    # Saving and restoring. ---------------------------------------------------------
-
-    def _take_snapshot(self, *, in_epoch: bool, finished: bool = False) -> None:
-        assert self.iterator is not None
+    def _settle_callbacks(self) -> None:
         if self.callback_list._async_train:
             self.callback_list._flush_futures()
-        arrays: dict[str, Any] = {}
-        with self.iterator.data_adapter.paused():
-            random = random_state.capture(self.backend)
-            self._positions["x"] = self.iterator.position(in_epoch=in_epoch)
-            if self.validation is not None:
-                self._positions["validation_data"] = {
-                    "made": self.validated,
-                    "data": self.validation.fingerprint(),
-                    **self.validation.position(0, held=False),
-                }
-        positions = encode(self._positions, arrays, "data")
-        callbacks = self._callbacks.capture(arrays)
-        stateful = self._stateful.capture(arrays)
-        live = state.leaves(self.model)
-        self._notices.at_save(live, self._callbacks.uncaptured())
-        run = {
-            "progress": self.progress.to_json(),
-            "stop_training": bool(self.model.stop_training),
-            "epoch_logs": encode(self._last_logs, {}, "logs"),
-            "variables": [leaf.to_json() for leaf in live],
-            "arrays": sorted(arrays),
-            "random": random,
-            "callbacks": callbacks,
-            "stateful": stateful,
-            "fingerprint": self._facts.now(),
-            "learning_rate": encode(self._facts.learning_rate, {}, "rate"),
-        }
-        tensors = state.live_tensors(self.model, live) | arrays
-        self._snapshot = self.backend.snapshot(tensors, reuse=self._snapshot)
-        self._uncommitted = partial(
-            self._save,
-            self.progress,
-            record.Content(run, positions, self._snapshot),
-            metrics={} if in_epoch else self._last_logs or {},
-            finished=finished,
-        )
-
-    def _commit(self) -> None:
-        """Make a checkpoint of the last snapshot, if there is one to be made."""
-        commit, self._uncommitted = self._uncommitted, None
-        if commit is not None:
-            commit()
-
-    def _restore(self, saved: record.Record) -> None:
-        """Set everything, the random state last."""
-        live = state.leaves(self.model)
-        for old, leaf in zip(saved.run["variables"], live, strict=True):
-            self.backend.assign(leaf.target, saved.tensors[old["name"]])
-        self._callbacks.restore(saved.run["callbacks"], saved.tensors)
-        self._stateful.restore(saved.run["stateful"], saved.tensors)
-        self.model.stop_training = bool(saved.run["stop_training"])
-        random, now = saved.run["random"], random_state.capture(self.backend)
-        left = random_state.drawn_from(random, now) & self.drawn_ahead
-        self._notices.at_restore(sorted(left))
-        random_state.restore(self.backend, random, leave=left)

@@ -7,6 +7,8 @@ import sys
 import warnings
 from collections.abc import Sequence
 
+from resilient.progress import Progress
+
 
 class ResilientError(Exception):
     """Base class of every error raised by keras-resilient."""
@@ -49,6 +51,55 @@ class NotSupportedError(ResilientError):
 
 class BackendNotAvailableError(ResilientError, ImportError):
     """The Keras backend, or a library its adapter needs, is not installed."""
+
+
+class DivergedError(ResilientError):
+    """The loss is not a number any more, or far from what it was."""
+
+
+class Preempted(SystemExit):
+    """Somebody asked training to stop, and it did.
+
+    Not caught, it ends the process with status 143, as SIGTERM does. Run the same
+    script again to go on.
+
+    Attributes:
+        reason: Who asked: ``"SIGTERM"``, ``"SIGUSR1"``, ``"SIGINT"``, ``"stop file"``,
+            or the text of a cloud's notice.
+        progress: Where training was.
+        saved: Whether the state at that moment is saved; if not, the last checkpoint
+            stands.
+    """
+
+    status = 143
+
+    def __init__(self, reason: str, progress: Progress, *, saved: bool) -> None:
+        super().__init__(self.status)
+        self.reason, self.progress, self.saved = reason, progress, saved
+
+
+class Interrupted(Preempted, KeyboardInterrupt):
+    """The same for Ctrl-C, for whoever expects ``KeyboardInterrupt``. Status 130."""
+
+    status = 130
+
+
+class RolledBack(SystemExit):
+    """The loss was bad: the run is set back on the disk, and has to be run again.
+
+    Where the data is more than arrays, the iterators of this process cannot be turned
+    back. Not caught, it ends the process with status 75, after which ``resilient run``
+    starts it again.
+
+    Attributes:
+        progress: Where the next attempt goes on.
+    """
+
+    status = 75  # EX_TEMPFAIL
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(self.status)
+        self.progress = progress
 
 
 class NotExactWarning(UserWarning):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
-from resilient import resuming
+from resilient import heartbeat, resuming
 from resilient.arguments import (
     DataMode,
     OnEvent,
@@ -27,29 +27,40 @@ from resilient.checkpoints import layout
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.checkpoints.lock import DirectoryLock
 from resilient.checkpoints.store import Store
+from resilient.divergence import OnNaN, Rollback, checked_loss_spike, checked_on_nan
+from resilient.ending import told
 from resilient.errors import ResilientError, describe
 from resilient.events import Events, attempts_so_far
+from resilient.goodput import Goodput, goodput
 from resilient.policies import KeepPolicy, SavePolicy, keep_policy, save_policy
+from resilient.preemption.options import Preemption, checked_preemption
+from resilient.preemption.watch import Watch
 from resilient.saving import OnSaveError, Saving
+from resilient.say import Say
 from resilient.stateful import Stateful, StatefulObjects
 
 if TYPE_CHECKING:
     import keras
 
-SaveFreq = Literal["epoch"] | int | SavePolicy
+SaveFreq = Literal["auto", "epoch"] | int | SavePolicy
+# Frozen: one for all fits.
+_PREEMPTION = Preemption()
 
 
 def fit(
     model: "keras.Model",
     *args: Any,
     checkpoint_dir: str | os.PathLike[str],
-    save_freq: SaveFreq = "epoch",
+    save_freq: SaveFreq = "auto",
     keep: int | KeepPolicy = 3,
     resume: Resume = "auto",
     stateful: Mapping[str, Stateful] | None = None,
     data: DataMode = "exact",
     on_event: OnEvent | None = None,
     on_save_error: OnSaveError = "raise",
+    preemption: Preemption | None = _PREEMPTION,
+    on_nan: OnNaN = "ignore",
+    loss_spike: float | None = None,
     **kwargs: Any,
 ) -> "keras.callbacks.History":
     """Train like ``model.fit``; run again after a kill, go on as if nothing happened.
@@ -58,9 +69,10 @@ def fit(
         model: A compiled Keras model.
         *args: Positional arguments of ``model.fit``, in its order.
         checkpoint_dir: Local directory of this run's checkpoints; made if missing.
-        save_freq: ``"epoch"``, a number of batches, or a policy such as
-            ``every(steps=500) | every(minutes=10)``. The end of training is saved
-            always. Saves that are due while one is being written are put off.
+        save_freq: ``"auto"`` (epochs' ends, and in between as often as takes at most
+            2 % of the time, see ``auto``), ``"epoch"``, a number of batches, or a
+            policy such as ``every(steps=500) | every(minutes=10)``. The end of training
+            is saved always. Saves due while one is being written are put off.
         keep: How many checkpoints to keep, or a policy such as
             ``latest(3) | best(1, monitor="val_loss")``.
         resume: ``"auto"`` resumes if there is a checkpoint, ``"must"`` insists on one,
@@ -75,6 +87,15 @@ def fit(
             seconds); the same that ``events.jsonl`` records.
         on_save_error: ``"raise"`` when a checkpoint could not be written, at the next
             batch or at the end of fit, or ``"warn"`` and train on.
+        preemption: How training can be asked to save and stop: signals, notices of
+            clouds, and the time that leaves; None: only by touching the file ``stop``
+            in ``checkpoint_dir`` (``save`` there asks for a save only).
+        on_nan: What to do when the loss is no finite number: ``"ignore"``, as Keras;
+            ``"stop"`` with a ``DivergedError``, and save nothing of it; ``"rollback"``:
+            go back 100 batches, leave out the next 300 of the data, and go on, or
+            ``Rollback(...)`` with other numbers.
+        loss_spike: Treat the loss of a batch like NaN if it is more than so many times
+            the median of the last 100; needs ``on_nan``. The loss has to be positive.
         **kwargs: Keyword arguments of ``model.fit``.
 
     Returns:
@@ -89,6 +110,10 @@ def fit(
         DataWorkerError: A process that makes batches of a PyDataset died.
         DirectoryInUseError: Another run is using ``checkpoint_dir``.
         NotSupportedError: Something that cannot be resumed exactly (yet).
+        Preempted: Training was asked to stop and did: a ``SystemExit``, status 143.
+        DivergedError: ``on_nan`` says to stop, or there is no getting over it.
+        RolledBack: ``on_nan="rollback"`` with data other than arrays: it goes on when
+            the script is run again. A ``SystemExit``, status 75.
     """
     run = ResilientFit(
         model,
@@ -100,6 +125,9 @@ def fit(
         data=data,
         on_event=on_event,
         on_save_error=on_save_error,
+        preemption=preemption,
+        on_nan=on_nan,
+        loss_spike=loss_spike,
     )
     return run.fit(*args, **kwargs)
 
@@ -121,13 +149,16 @@ class ResilientFit:
         model: "keras.Model",
         *,
         checkpoint_dir: str | os.PathLike[str],
-        save_freq: SaveFreq = "epoch",
+        save_freq: SaveFreq = "auto",
         keep: int | KeepPolicy = 3,
         resume: Resume = "auto",
         stateful: Mapping[str, Stateful] | None = None,
         data: DataMode = "exact",
         on_event: OnEvent | None = None,
         on_save_error: OnSaveError = "raise",
+        preemption: Preemption | None = _PREEMPTION,
+        on_nan: OnNaN = "ignore",
+        loss_spike: float | None = None,
     ) -> None:
         self._model = model
         self._store = Store(checkpoint_dir)
@@ -138,6 +169,11 @@ class ResilientFit:
         self._data = checked_data(data)
         self._on_event = checked_on_event(on_event)
         self._on_save_error = checked_on_save_error(on_save_error)
+        self._preemption = checked_preemption(preemption)
+        self._on_nan = checked_on_nan(on_nan)
+        self._loss_spike = checked_loss_spike(loss_spike, on_nan)
+        if isinstance(self._on_nan, Rollback):
+            self._keep |= KeepPolicy(back=self._on_nan.steps)
         self._saving: Saving | None = None
         if self._keep.monitors and not self._policy.epochs:
             raise ValueError(
@@ -151,34 +187,35 @@ class ResilientFit:
 
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
         """Train, resuming where the last attempt was; arguments as ``model.fit``."""
-        from resilient.running import record_reader, require_model, run_attempt
+        from resilient.running import Plan, require_model, run
 
         require_model(self._model)
-        layout.make_directory(self._store.directory)
-        with DirectoryLock(self._store.directory):
-            events = Events(self._store.directory, self._on_event)
-            anew = self._resume == "never"
-            attempts = [] if anew else attempts_so_far(self._store.directory)
-            events.emit("started")
+        directory, anew = self._store.directory, self._resume == "never"
+        layout.make_directory(directory)
+        with DirectoryLock(directory):
+            events, say = Events(directory, self._on_event), Say()
+            attempts = [] if anew else attempts_so_far(directory)
+            events.emit("started", previous=heartbeat.last_words(directory))
             self._store.remove_stale_staging()
+            watch = Watch(events.attempt, directory, self._preemption)
             try:
-                return run_attempt(
-                    self._model,
-                    args,
-                    kwargs,
-                    # Not kept here: it is as large as the state.
-                    found=resuming.find(
-                        self._store, self._resume, record_reader(), events
-                    ),
-                    stateful=self._stateful,
-                    data=self._data,
-                    events=events,
-                    attempts=attempts,
-                    settle=lambda: resuming.discard(self._store, self._resume, events),
-                    make_saving=lambda environment: self._make_saving(
-                        events, environment
-                    ),
-                )
+                with watch, told(events, watch, self._store, say):
+                    plan = Plan(
+                        store=self._store,
+                        resume=self._resume,
+                        stateful=self._stateful,
+                        data=self._data,
+                        on_nan=self._on_nan,
+                        loss_spike=self._loss_spike,
+                        events=events,
+                        watch=watch,
+                        say=say,
+                        attempts=attempts,
+                        make_saving=lambda environment: self._make_saving(
+                            events, environment, say
+                        ),
+                    )
+                    return run(plan, self._model, args, kwargs)
             finally:
                 self._saving = None
 
@@ -235,11 +272,18 @@ class ResilientFit:
         return self._store.checkpoints()
 
     @property
+    def goodput(self) -> Goodput:
+        """Where the time of all attempts went, by ``events.jsonl``."""
+        return goodput(self._store.directory)
+
+    @property
     def latest(self) -> Checkpoint | None:
         """The newest committed checkpoint, if there is one."""
         return next(reversed(self.checkpoints), None)
 
-    def _make_saving(self, events: Events, environment: Mapping[str, str]) -> Saving:
+    def _make_saving(
+        self, events: Events, environment: Mapping[str, str], say: Say
+    ) -> Saving:
         self._saving = Saving(
             self._store,
             policy=self._policy,
@@ -247,5 +291,6 @@ class ResilientFit:
             events=events,
             environment=environment,
             on_error=self._on_save_error,
+            say=lambda line: say(line, within_epoch=True),
         )
         return self._saving

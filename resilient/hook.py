@@ -20,7 +20,12 @@ from resilient import keras_contract, keras_internals
 from resilient.attempt import Attempt
 from resilient.data.select import are_arrays, require_known
 from resilient.errors import NotSupportedError, describe
-from resilient.iterators import Base, TrainingIterator, ValidationIterator
+from resilient.iterators import (
+    Base,
+    PositionedValidationIterator,
+    TrainingIterator,
+    ValidationIterator,
+)
 
 keras_contract.require_known_keras()
 
@@ -130,13 +135,15 @@ def _make_iterator(*args: Any, **kwargs: Any) -> Any:
 
 
 def _validation(attempt: Attempt, arguments: dict[str, Any]) -> Any:
-    """Arrays are validated in one and the same order: they need no position."""
     if are_arrays(arguments):
-        return Base(**arguments)
-    return ValidationIterator(attempt, **arguments)
+        return ValidationIterator(attempt, **arguments)
+    return PositionedValidationIterator(attempt, **arguments)
 
 
-_WATCHED = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")
+_WATCHED = (
+    *("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end"),
+    "on_train_batch_end",
+)
 
 
 def _watch(callbacks: Any, attempt: Attempt) -> None:
@@ -152,7 +159,12 @@ def _watch(callbacks: Any, attempt: Attempt) -> None:
         attempt.on_epoch_begin(epoch)
         plain["on_epoch_begin"](epoch, logs)
 
+    def on_train_batch_end(batch: int, logs: Any = None) -> None:
+        plain["on_train_batch_end"](batch, logs)
+        attempt.on_train_batch_end(batch, logs)
+
     def on_epoch_end(epoch: int, logs: Any = None) -> None:
+        attempt.before_epoch_end()
         plain["on_epoch_end"](epoch, logs)
         attempt.on_epoch_end(epoch, logs)
 
@@ -162,6 +174,8 @@ def _watch(callbacks: Any, attempt: Attempt) -> None:
     attempt.callback_list = callbacks
     for function in (on_train_begin, on_epoch_begin, on_epoch_end, on_train_end):
         setattr(callbacks, function.__name__, function)
+    if attempt.losses.active:  # a call for each batch
+        setattr(callbacks, on_train_batch_end.__name__, on_train_batch_end)
 
 
 def _unwatch(callbacks: Any) -> None:

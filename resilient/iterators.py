@@ -7,6 +7,7 @@ The generator runs on between ``on_train_batch_end(k - 1)`` and
 """
 
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +15,9 @@ from resilient import keras_internals
 from resilient.attempt import Attempt
 from resilient.data import JSON
 from resilient.data.attributes.generator_states import kept_states
-from resilient.data.select import adapter_for
+from resilient.data.select import adapter_for, are_arrays
 from resilient.random_state import kept_random_state
+from resilient.rollbacks import leads_nowhere
 
 Base = keras_internals.backend_epoch_iterator()
 
@@ -31,9 +33,12 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         self._resume: tuple[JSON, int] | None = None
         self._position: JSON | None = None
         self._begun = 0  # first batch of the training step that was last begun
+        attempt.inputs.only_arrays = are_arrays(arguments)
         self._ran_out = False  # the data ended where Keras asked for more
         kept = {k: v for k, v in arguments.items() if k not in _DATA}
-        adapter = adapter_for(arguments, attempt.settings("x"), attempt.saved("x"))
+        adapter = adapter_for(
+            arguments, attempt.inputs.settings("x"), attempt.inputs.saved("x")
+        )
         super().__init__(x=adapter, **kept)
 
     def reset(self) -> None:
@@ -93,11 +98,14 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
                 self.data_adapter.prepare()
             return self.data_adapter.made(super()._get_iterator())
         # The uninterrupted run made this iterator earlier: leave no trace of it now.
-        attempt = self._attempt
-        with kept_random_state(attempt.backend, leave=attempt.drawn_ahead):
+        inputs = self._attempt.inputs
+        with kept_random_state(inputs.backend, leave=inputs.drawn_ahead):
+            began = time.monotonic()
             self.data_adapter.seek(position)
             self.data_adapter.prepare()
-            return iter(self.data_adapter.made(super()._get_iterator()))
+            iterator = iter(self.data_adapter.made(super()._get_iterator()))
+        self._attempt.replayed(time.monotonic() - began)
+        return iterator
 
     def _enumerate_iterator(self) -> Iterator[Any]:
         batches = super()._enumerate_iterator()
@@ -111,6 +119,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         for begin, end, iterator in batches:
             if begin < first:
                 continue
+            left_out = self._attempt.leaves_out(begin, end, self.num_batches)
             if resume is not None:
                 if position["held"]:
                     self._steps_seen = position["drawn"] + self.steps_per_execution
@@ -120,13 +129,43 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             elif begin:
                 drawn = self._drawn()
                 self.data_adapter.trained(drawn)
-                self._attempt.between_batches(begin, certain=self._has_more(drawn))
+                self._attempt.between_batches(
+                    begin, next_left_out=left_out, certain=self._has_more(drawn)
+                )
             self._begun = begin
-            yield begin, end, iterator
+            if left_out:
+                self._draw(iterator)
+            else:
+                yield begin, end, iterator
+
+    def _draw(self, batches: Iterator[Any]) -> None:
+        """Draw what would be trained now, and leave it out."""
+        try:
+            for _ in range(self.steps_per_execution):
+                next(batches)
+        except StopIteration:
+            if self.num_batches is None:
+                raise leads_nowhere() from None
 
 
 class ValidationIterator(Base):  # type: ignore[misc, valid-type]
-    """The validation input of one ``fit``.
+    """The validation input of one ``fit``; gives signs of life.
+
+    Arrays are validated in one and the same order: they need no position.
+    """
+
+    def __init__(self, attempt: Attempt, **arguments: Any) -> None:
+        self._attempt = attempt
+        super().__init__(**arguments)
+
+    def _enumerate_iterator(self) -> Iterator[Any]:
+        for item in super()._enumerate_iterator():
+            self._attempt.validating()
+            yield item
+
+
+class PositionedValidationIterator(ValidationIterator):
+    """The same for data that has a position.
 
     Every evaluation begins a new iterator, and no snapshot is taken within one: only
     what outlasts iterators has a position.
@@ -134,29 +173,29 @@ class ValidationIterator(Base):  # type: ignore[misc, valid-type]
 
     def __init__(self, attempt: Attempt, **arguments: Any) -> None:
         rest = {k: v for k, v in arguments.items() if k not in _DATA}
-        saved = attempt.saved("validation_data")
-        settings = attempt.settings("validation_data")
-        early, made = attempt.validation, attempt.validated
-        attempt.validated = True
+        inputs = attempt.inputs
+        saved = inputs.saved("validation_data")
+        settings = inputs.settings("validation_data")
+        early, made = inputs.validation, inputs.validated
+        inputs.validated = True
         if not made:
             # As in Keras, whatever that draws.
-            attempt.validation = early or adapter_for(arguments, settings, saved)
-            super().__init__(x=attempt.validation, **rest)
+            inputs.validation = early or adapter_for(arguments, settings, saved)
+            super().__init__(attempt, x=inputs.validation, **rest)
             return
         with contextlib.ExitStack() as around:
             # The uninterrupted run made it in an earlier epoch: leave no trace of it
             # now, nor draw for training meanwhile, which would be undone.
-            assert attempt.iterator is not None
-            around.enter_context(attempt.iterator.data_adapter.paused())
-            ahead, claimed = attempt.drawn_ahead, settings.claimed
+            around.enter_context(inputs.training.data_adapter.paused())
+            ahead, claimed = inputs.drawn_ahead, settings.claimed
             others = {key: claimed[key] for key in claimed if key not in ahead}
-            around.enter_context(kept_random_state(attempt.backend, leave=ahead))
+            around.enter_context(kept_random_state(inputs.backend, leave=ahead))
             around.enter_context(kept_states(others))
             if early is not None:
                 saved = early.position(0, held=False)
             adapter = early or adapter_for(arguments, settings, saved)
-            attempt.validation = adapter
-            super().__init__(x=adapter, **rest)
+            inputs.validation = adapter
+            super().__init__(attempt, x=adapter, **rest)
             adapter.resume(saved)
 
     def _get_iterator(self) -> Any:

@@ -3,78 +3,148 @@
 The part of ``fit`` that needs Keras; ``fit.py`` stays importable without it.
 """
 
-import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import keras
 
-from resilient import fingerprint, keras_internals, record, state
-from resilient.arguments import DataMode
+from resilient import fingerprint, keras_internals, record, resuming, rollbacks, state
+from resilient.arguments import DataMode, Resume
 from resilient.attempt import Attempt
 from resilient.backends import get_backend
+from resilient.callbacks.states import CallbackStates
 from resilient.checkpoints.checkpoint import Checkpoint, Reader
-from resilient.errors import CheckpointMismatchError, NotSupportedError, describe
+from resilient.checkpoints.store import Store
+from resilient.divergence import Bad, Diverged, LossWatch, Rollback
+from resilient.errors import (
+    CheckpointMismatchError,
+    NotSupportedError,
+    RolledBack,
+    describe,
+)
 from resilient.events import Events
 from resilient.hook import hooked
+from resilient.preemption.watch import Watch
 from resilient.saving import Saving
+from resilient.say import Say
 from resilient.stateful import StatefulObjects
-
-logger = logging.getLogger(__name__)
 
 # A verified checkpoint and what is in it.
 Loaded = tuple[Checkpoint, record.Record]
 
 
-def run_attempt(
-    model: keras.Model,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    found: Loaded | None,
-    stateful: StatefulObjects,
-    data: DataMode,
-    events: Events,
-    attempts: Sequence[Mapping[str, Any]],
-    settle: Callable[[], None],
-    make_saving: Callable[[Mapping[str, str]], Saving],
-) -> keras.callbacks.History:
-    """Let Keras's ``fit`` run, followed by an ``Attempt``.
+@dataclass(frozen=True)
+class Plan:
+    """What a fit was asked for, and who takes part in it.
 
-    ``found`` is what to resume from, if there is something. ``settle`` is called when
-    nothing stands in the way of training any more.
+    Attributes:
+        store: The checkpoints.
+        resume: Which of them to resume from.
+        stateful: The user's own objects.
+        data: How data is to be treated.
+        on_nan: What to do when the loss is bad.
+        loss_spike: See ``divergence.LossWatch``.
+        events: Told of what happens.
+        watch: Told that training goes on; knows whether it was asked to stop.
+        say: Tells the user.
+        attempts: Host, pid and start of the processes that worked on this run before.
+        make_saving: Makes what saves, given the versions of everything.
     """
-    backend = get_backend()
-    saving = make_saving(fingerprint.environment(backend))
 
-    def on_begin(resumed: Checkpoint | None, over: bool, verbose: Any) -> None:
-        settle()
+    store: Store
+    resume: Resume
+    stateful: StatefulObjects
+    data: DataMode
+    on_nan: Literal["ignore", "stop"] | Rollback
+    loss_spike: float | None
+    events: Events
+    watch: Watch
+    say: Say
+    attempts: Sequence[Mapping[str, Any]]
+    make_saving: Callable[[Mapping[str, str]], Saving]
+
+
+def run(
+    plan: Plan, model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> keras.callbacks.History:
+    """Let Keras's ``fit`` run, followed by an ``Attempt``; again after a rollback."""
+    began = time.monotonic()
+    found = resuming.find(plan.store, plan.resume, record_reader(), plan.events)
+    reading = time.monotonic() - began
+    attempt = _attempt(plan, model, found, reading)
+    del found  # the attempt lets go of it once it is restored
+    while True:
+        try:
+            history = _fit(attempt, args, kwargs)
+            break
+        except Diverged as end:
+            bad = end.bad
+        attempt = _after(plan, attempt, bad)
+    plan.events.emit("ended", **attempt.progress.to_json())
+    plan.watch.stop_if_asked(saved=True)
+    return history
+
+
+def _attempt(
+    plan: Plan,
+    model: keras.Model,
+    found: Loaded | None,
+    reading: float,
+    since: CallbackStates | None = None,
+) -> Attempt:
+    """Follow one ``fit``, from a checkpoint that took ``reading`` seconds to read."""
+    backend = get_backend()
+    saving = plan.make_saving(fingerprint.environment(backend))
+    plan.watch.on_save = saving.request
+    anew = plan.resume == "never" and since is None
+
+    def on_begin(resumed: Checkpoint | None, over: bool, restoring: float) -> None:
+        if since is None:
+            resuming.discard(plan.store, plan.resume, plan.events)
+            if anew:
+                rollbacks.forget(plan.store.directory)
         if resumed is None:
             return
         saving.start(resumed.progress)
-        events.emit("restored", **resumed.progress.to_json())
+        seconds = reading + restoring
+        plan.events.emit("restored", **resumed.progress.to_json(), seconds=seconds)
         line = f"Resumed at {resumed.progress} from {resumed.path}"
         if over:
             line = f"Nothing left to train at step {resumed.step:,} of {resumed.path}"
-        logger.info(line)
-        if verbose not in (0, "0"):
-            print(line)  # noqa: T201  # beside Keras's own progress bar
+        plan.say(line, within_epoch=since is not None)
 
-    attempt = Attempt(
+    return Attempt(
         model,
         backend=backend,
         found=found,
         saving=saving,
-        stateful=stateful,
-        data=data,
-        attempts=attempts,
+        stateful=plan.stateful,
+        data=plan.data,
+        attempts=plan.attempts,
+        losses=LossWatch(plan.loss_spike, active=plan.on_nan != "ignore"),
+        skips=[] if anew else rollbacks.read(plan.store.directory),
+        since=since,
+        watch=plan.watch,
+        events=plan.events,
+        say=plan.say,
         on_begin=on_begin,
     )
-    del found  # the attempt lets go of it once it is restored
+
+
+def _fit(
+    attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> keras.callbacks.History:
+    model = attempt.model
     initial_epoch = model._initial_epoch
     try:
-        with saving, hooked(attempt):
-            history: keras.callbacks.History = model.fit(*args, **kwargs)
+        with attempt.saving, hooked(attempt):
+            try:
+                history: keras.callbacks.History = model.fit(*args, **kwargs)
+            except Exception:
+                attempt.failed()
+                raise
     finally:
         # Left set, it would make a later, unrelated fit skip epochs.
         model._initial_epoch = initial_epoch
@@ -87,8 +157,40 @@ def run_attempt(
                 "Let it call super().fit.",
             )
         )
-    events.emit("ended", **attempt.progress.to_json())
     return history
+
+
+def _after(plan: Plan, attempt: Attempt, bad: Bad) -> Attempt:
+    """The attempt that goes on after a bad batch.
+
+    Raises:
+        DivergedError: Training is to stop, or cannot be rolled back (any more).
+        RolledBack: It goes on in another process.
+    """
+    began, how = time.monotonic(), plan.on_nan
+    obstacle = ""
+    if isinstance(how, Rollback):
+        obstacle = rollbacks.obstacle(plan.store, how, bad)
+    told = {"value": bad.value, "why": bad.why, "step": bad.step}
+    action = "stop" if how == "stop" or obstacle else "rollback"
+    plan.events.emit("diverged", **attempt.progress.to_json() | told, action=action)
+    if not isinstance(how, Rollback) or obstacle:
+        raise rollbacks.diverged(bad, obstacle)
+    plan.say(f"At batch {bad.step:,} {bad.why}: rolling back.", within_epoch=True)
+    skip = rollbacks.turn_back(plan.store, how, bad)
+    found = resuming.newest(plan.store, record_reader())
+    seconds = time.monotonic() - began
+    plan.events.emit(
+        "rolled back to",
+        **found[0].progress.to_json(),
+        from_step=bad.step,
+        skipped=[skip.start, skip.stop],
+        seconds=seconds,
+    )
+    if not attempt.inputs.only_arrays:
+        raise RolledBack(found[0].progress)
+    since = attempt.contents.callbacks
+    return _attempt(plan, attempt.model, found, seconds, since)
 
 
 def record_reader() -> Reader[record.Record]:

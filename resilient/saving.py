@@ -8,15 +8,17 @@ and the ends of epochs where ``keep`` looks for the best of them.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Literal
 
 from resilient.checkpoints.store import Store
+from resilient.cost import CostMeter
 from resilient.errors import CheckpointWriteError
 from resilient.events import Events
-from resilient.policies import KeepPolicy, SavePolicy
+from resilient.policies import Cost, KeepPolicy, SavePolicy
 from resilient.progress import Progress
 from resilient.record import Content
 from resilient.writer import Writer
@@ -44,6 +46,7 @@ class Saving:
         environment: Versions, for the manifest.
         on_error: ``"raise"`` the ``CheckpointWriteError`` of a failed save, at the next
             batch or at the end of fit, or ``"warn"`` and train on.
+        say: Tells the user what was chosen, in a line.
         now: A clock in seconds that does not go back.
     """
 
@@ -56,6 +59,7 @@ class Saving:
         events: Events,
         environment: Mapping[str, str],
         on_error: OnSaveError,
+        say: Callable[[str], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -64,8 +68,13 @@ class Saving:
         self._events = events
         self._environment = environment
         self._on_error = on_error
+        self._say = say
         self._now = now
         self._writer = Writer()
+        self._meter = CostMeter()
+        self._due_since = 0.0
+        self.newest: int | None = None  # step that was committed last
+        self._chosen = False  # whether the interval was said
         self._requested = False
         self._spaced_out = False
         self.start(Progress(0, 0, 0))
@@ -92,29 +101,48 @@ class Saving:
         """Intervals count from here."""
         self._last, self._last_now = progress, self._now()
 
+    @property
+    def slowest(self) -> float | None:
+        """Seconds that a save took at the worst; None before there was one."""
+        return self._meter.slowest
+
     def request(self) -> None:
         """Save at the next batch boundary, whatever the policy says."""
         self._requested = True
 
-    def due(self, progress: Progress, *, finished: bool = False) -> bool:
+    def due(self, progress: Progress, *, must: bool = False) -> bool:
         """Whether to take a snapshot now; if so, no write is in flight.
+
+        Args:
+            progress: Where training is.
+            must: Whether there has to be one: at the end of a run, or of a process.
 
         Raises:
             CheckpointWriteError: The last save failed.
         """
+        now = self._now()
         busy = self._writer.has_job and self._told(self._writer.busy)
+        self._meter.batch(now, progress, busy=busy)
+        cost = self._meter.cost
+        if cost is not None and not self._chosen:
+            self._tell_interval(cost)
         if not (
-            finished
+            must
             or self._requested
-            or self._policy.due(self._now(), progress, self._last_now, self._last)
+            or self._policy.due(now, progress, self._last_now, self._last, cost)
         ):
             return False
-        if busy and not finished and not (self._keep.monitors and not progress.batch):
+        if busy and not must and not (self._keep.monitors and not progress.batch):
             self._writer.hurry()
             self._space_out(progress)
             return False
         self.wait()
+        self._due_since = now
         return True
+
+    def stalled(self) -> float:
+        """Seconds since a snapshot was due: training waited for it that long."""
+        return self._now() - self._due_since
 
     def save(
         self,
@@ -123,8 +151,16 @@ class Saving:
         *,
         metrics: Mapping[str, float],
         finished: bool,
+        stall: float = 0.0,
     ) -> None:
         """Commit a checkpoint and prune, in the background.
+
+        Args:
+            progress: Where training was when the snapshot was taken.
+            content: The snapshot, and all that belongs to it.
+            metrics: The logs of the epoch that ended, if one did.
+            finished: Whether this is the end of the run, which is waited for.
+            stall: Seconds that training waited for the snapshot.
 
         Raises:
             CheckpointWriteError: The file system failed. Raised here for the end of a
@@ -134,12 +170,15 @@ class Saving:
         self._requested = False
         delay = min(_HEAD_START, _SHARE * (self._now() - self._last_now))
         self.start(progress)
+        self._meter.saved(self._last_now, progress, stall)
 
         def job() -> None:
+            began = self._now()
             try:
-                self._commit_and_prune(progress, content, metrics, finished)
+                self._commit_and_prune(progress, content, metrics, finished, stall)
             finally:
                 content.release()
+                self._meter.write = self._now() - began
 
         self._writer.start(job, delay=delay)
         if finished:
@@ -166,6 +205,21 @@ class Saving:
         finally:
             self._events.deliver()
 
+    def _tell_interval(self, cost: Cost) -> None:
+        self._chosen = True
+        if not self._policy.autos:
+            return
+        seconds = self._policy.seconds_between(cost)
+        assert seconds is not None
+        loss = seconds / 2 + cost.write
+        self._events.emit(
+            "interval", seconds=seconds, cost=cost.training, expected_loss=loss
+        )
+        self._say(
+            f"Saves about every {seconds:,.1f} s: one costs {cost.training:.3f} s of "
+            f"training. A kill loses about {loss:,.1f} s of it."
+        )
+
     def _space_out(self, progress: Progress) -> None:
         if not self._spaced_out:
             self._spaced_out = True
@@ -183,6 +237,7 @@ class Saving:
         content: Content,
         metrics: Mapping[str, float],
         finished: bool,
+        stall: float,
     ) -> None:
         step, began = progress.step, self._now()
         try:
@@ -196,9 +251,12 @@ class Saving:
         except CheckpointWriteError as error:
             self._events.emit("save failed", step=step, error=str(error))
             raise
+        self.newest = step
         pruned, failure = [], None
+        # A training that ended with NaN (TerminateOnNaN) may want to go back.
+        diverged = finished and not math.isfinite(metrics.get("loss", 0.0))
         try:
-            pruned = self._store.prune(self._keep)
+            pruned = [] if diverged else self._store.prune(self._keep)
         except CheckpointWriteError as error:
             failure = error
         self._events.emit(
@@ -207,6 +265,7 @@ class Saving:
             finished=finished,
             nbytes=checkpoint.nbytes,
             seconds=self._now() - began,
+            stall=stall + (self._now() - began if finished else 0.0),
             pruned=pruned,
         )
         if failure is not None:  # the checkpoint is there all the same

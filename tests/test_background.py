@@ -46,6 +46,7 @@ def make(store, tmp_path):
             events=Events(tmp_path, on_event),
             environment={},
             on_error=on_error,
+            say=lambda line: None,
         )
 
     return make
@@ -144,7 +145,7 @@ def test_the_end_of_a_run_is_waited_for(make, store):
     with make() as saving:
         begin(saving, 1)
         threading.Timer(0.2, store.go.set).start()
-        assert saving.due(at(10), finished=True)
+        assert saving.due(at(10), must=True)
         assert committed(store) == [1]
         store.go.clear()
         threading.Timer(0.2, store.go.set).start()

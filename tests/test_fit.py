@@ -693,11 +693,12 @@ def test_on_event_gets_what_events_jsonl_records(tmp_path):
         fitting.model(),
         tmp_path,
         callbacks=[Interrupt()],
+        save_freq="epoch",
         on_event=events.append,
     )
     assert [event["event"] for event in events] == [
-        *("started", "saved", "saved"),
-        *("started", "restored", "saved", "saved", "ended"),
+        *("started", "training", "saved", "saved", "failed"),
+        *("started", "restored", "replayed", "training", "saved", "saved", "ended"),
     ]
     assert [e["step"] for e in events if e["event"] == "saved"] == [4, 8, 12, 18]
     assert [e["finished"] for e in events if e["event"] == "saved"][-1] is True

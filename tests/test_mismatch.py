@@ -50,7 +50,7 @@ def files(directory):
     return {
         path: path.read_bytes()
         for path in directory.rglob("*")
-        if path.is_file() and path.name not in ("events.jsonl", "lock")
+        if path.is_file() and path.name not in ("events.jsonl", "heartbeat", "lock")
     }
 
 

@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from resilient.policies import best, every, keep_policy, latest, save_policy
+from resilient.policies import (
+    Cost,
+    auto,
+    best,
+    every,
+    keep_policy,
+    latest,
+    save_policy,
+)
 from resilient.progress import Progress
 
 START = Progress(step=0, epoch=0, batch=0)
@@ -102,13 +110,61 @@ def test_save_policy_reads_the_short_forms():
     assert save_policy(every(minutes=10)) == every(minutes=10)
 
 
+def test_auto_takes_youngs_interval_where_that_is_cheap():
+    """sqrt(2 * 0.02 s * 3,600 s) = 12 s, which costs 0.17 % of the time."""
+    assert auto().seconds_between(Cost(0.02, 0.5)) == pytest.approx(12)
+
+
+def test_auto_spends_no_more_than_its_budget():
+    """Young's interval is 379 s for a save that costs 20 s: that would be 5.3 %."""
+    assert auto().seconds_between(Cost(20.0, 30.0)) == pytest.approx(1000)
+    assert auto(overhead=0.1).seconds_between(Cost(20.0, 30.0)) == pytest.approx(
+        math.sqrt(2 * 20 * 3600)
+    )
+
+
+def test_auto_saves_more_often_where_failures_come_more_often():
+    costs = Cost(0.02, 0.5)
+    assert auto(mtbf=100).seconds_between(costs) == pytest.approx(2)
+
+
+def test_auto_does_not_save_faster_than_the_disk_takes_it():
+    assert auto().seconds_between(Cost(0.0, 7.0)) == 7
+
+
+def test_auto_measures_with_a_first_save_and_saves_epochs_ends():
+    policy = save_policy("auto")
+    assert policy == auto()
+    assert saved_steps(policy, batches=6, epochs=2) == [6, 12]
+    assert saved_steps(policy, batches=8, epochs=2, clock=float) == [5, 8, 13, 16]
+
+
+def test_auto_combines():
+    policy = auto() | every(steps=500)
+    assert (policy.epochs, policy.steps) == ((1,), (500,))
+    often = auto() | auto(mtbf=100)
+    assert often.seconds_between(Cost(0.02, 0.5)) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("overhead", [0, -0.1, 1, 2.0, math.nan])
+def test_a_budget_that_is_no_share_is_refused(overhead):
+    with pytest.raises(ValueError, match=r"auto\(overhead"):
+        auto(overhead=overhead)
+
+
+@pytest.mark.parametrize("mtbf", [0, -1, math.inf])
+def test_a_time_between_failures_that_is_none_is_refused(mtbf):
+    with pytest.raises(ValueError, match=r"auto\(mtbf"):
+        auto(mtbf=mtbf)
+
+
 @pytest.mark.parametrize("value", [True, 2.0, None, [1]])
 def test_a_save_freq_of_another_type_is_refused(value):
     with pytest.raises(TypeError, match=r"save_freq.*\nReceived: "):
         save_policy(value)
 
 
-@pytest.mark.parametrize("value", ["epochs", "auto", 0, -1])
+@pytest.mark.parametrize("value", ["epochs", "AUTO", 0, -1])
 def test_a_save_freq_without_meaning_is_refused(value):
     with pytest.raises(ValueError, match="Received: "):
         save_policy(value)

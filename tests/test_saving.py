@@ -76,6 +76,7 @@ def make(store, clock, tmp_path):
             events=Events(tmp_path, on_event),
             environment={"keras": "3"},
             on_error=on_error,
+            say=lambda line: None,
             now=clock,
         )
 

@@ -279,11 +279,11 @@ def training_iterator(net):
     given = {"x": x, "y": y, "batch_size": 4, "shuffle": True}
     if BACKEND == "tensorflow":
         given["distribute_strategy"] = net.distribute_strategy
-    nobody = SimpleNamespace(  # all that is asked of an attempt before training
+    inputs = SimpleNamespace(  # all that is asked of an attempt before training
         settings=lambda argument: Settings(get_backend(), argument=argument),
         saved=lambda argument: None,
     )
-    return TrainingIterator(nobody, **given)
+    return TrainingIterator(SimpleNamespace(inputs=inputs), **given)
 
 
 def build(net, saved):

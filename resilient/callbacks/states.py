@@ -45,6 +45,8 @@ class CallbackStates:
         callbacks: Those of Keras's ``CallbackList``, in its order.
         attempts: The processes that worked on this run before and died: mappings with
             ``host``, ``pid`` and the start, ``started`` or ``time``, in seconds.
+        since: Of an earlier ``fit`` in this process, which is being undone: what these
+            callbacks were then counts as their beginning.
     """
 
     def __init__(
@@ -52,11 +54,13 @@ class CallbackStates:
         callbacks: Sequence[Any],
         *,
         attempts: Sequence[Mapping[str, Any]] = (),
+        since: "CallbackStates | None" = None,
     ) -> None:
         self._callbacks = list(callbacks)
         self._uncaptured: dict[str, None] = {}
         self._special: dict[int, Special] = {}
         self._attributes: dict[int, Attributes] = {}
+        earlier = {} if since is None else since._beginnings()
         walk = self._walk({})
         for index, callback in enumerate(self._callbacks):
             extra = special(callback, attempts)
@@ -65,8 +69,13 @@ class CallbackStates:
             if not kinds.has_state_dict(callback):
                 skip = extra.skipped if extra is not None else frozenset()
                 place = self._place(index)
-                self._attributes[index] = Attributes(callback, walk, place, skip=skip)
+                self._attributes[index] = earlier.get(id(callback)) or Attributes(
+                    callback, walk, place, skip=skip
+                )
         self._uncaptured.update(dict.fromkeys(walk.uncaptured))
+
+    def _beginnings(self) -> dict[int, Attributes]:
+        return {id(part.owner): part for part in self._attributes.values()}
 
     def capture(self, arrays: dict[str, np.ndarray]) -> list[JSON]:
         """What every callback knows now.

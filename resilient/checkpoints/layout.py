@@ -5,6 +5,9 @@
     step-00001200.old-<id>/     the former checkpoint of a step that is being replaced
     quarantine/                 what must not be used, each entry with reason.json
     events.jsonl                what happened, one JSON object a line
+    heartbeat                   the last sign of life of a run, one line of JSON
+    rollbacks.json              which batches this run leaves out, and why
+    save, stop                  touched by somebody who asks the living run for it
     lock                        held by the living run
 
 Names that are not in this list are left alone, whatever they are. Paths that are no
@@ -24,6 +27,9 @@ from resilient.errors import CheckpointWriteError, NotSupportedError, describe
 QUARANTINE = "quarantine"
 EVENTS = "events.jsonl"
 LOCK = "lock"
+HEARTBEAT = "heartbeat"
+ROLLBACKS = "rollbacks.json"
+SAVE, STOP = "save", "stop"
 MANIFEST = "manifest.json"
 REASON = "reason.json"
 

@@ -35,6 +35,7 @@ def skip(batches: Iterator[Any], count: int, name: str, settings: Settings) -> A
     )
     last = None
     for done in steps:
+        settings.replaying()
         try:
             last = next(batches)
         except StopIteration:

@@ -8,7 +8,7 @@ kind of data are made, and how one gets back to where it was, is a ``Source``'s.
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -34,6 +34,8 @@ class Settings:
         claimed: Random generators that some data of this fit puts back, by id.
         drawn_ahead: Random generators that data draws from in threads of its own, which
             nobody else may put back: names of global ones, ids of others.
+        replaying: Called for each batch that is drawn again on the way to a position;
+            may raise to give that up.
     """
 
     backend: Backend
@@ -44,6 +46,7 @@ class Settings:
     strategy: Any = None
     claimed: dict[int, Any] = field(default_factory=dict)
     drawn_ahead: set[str | int] = field(default_factory=set)
+    replaying: Callable[[], None] = lambda: None
 
 
 class Source(Protocol):

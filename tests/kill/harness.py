@@ -23,6 +23,7 @@ SEED = 1
 ANY = "any"  # in place of a seed: leave random number generators to chance
 LIMIT = 150.0
 KILLED = -signal.SIGKILL
+STOPPED = (143, 130)  # asked to, by SIGTERM or SIGUSR1, and by SIGINT
 
 ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
@@ -116,13 +117,15 @@ class End:
     """How an attempt ended.
 
     Attributes:
-        killed: Whether SIGKILL ended it; otherwise it returned from ``fit``.
+        killed: Whether SIGKILL ended it.
+        status: Its exit status; 0 where it returned from ``fit``.
         record: What it left, if it returned.
         trained: (epoch, batch) of each batch that it trained itself, if it returned.
         calls: Its calls that change the file system, if it returned.
     """
 
     killed: bool
+    status: int = 0
     record: Record = field(default_factory=dict)
     trained: tuple[tuple[int, int], ...] = ()
     calls: tuple[str, ...] = ()
@@ -172,13 +175,14 @@ class Run:
         )
         log = self.home / f"log-{self.attempts}"
         answer = self.server.perform(order, log)
-        if answer["timed_out"] or answer["status"] not in (0, KILLED):
+        ends = (0, KILLED, *STOPPED)
+        if answer["timed_out"] or answer["status"] not in ends:
             raise AssertionError(
                 f"attempt {self.attempts} of {self.scenario} ended with {answer}\n"
                 f"order: {order.to_json()}\n{log.read_text()[-6000:]}"
             )
-        if answer["status"] == KILLED:
-            return End(killed=True)
+        if answer["status"] != 0:
+            return End(answer["status"] == KILLED, answer["status"])
         about = json.loads((self.home / f"{order.out}.json").read_text())
         return End(
             killed=False,

@@ -1,5 +1,7 @@
 """Where an attempt is killed: with SIGKILL, by itself, at a named point.
 
+Or asked to stop, by another signal.
+
 A kill point is text, so that it reads well in a test's id and travels as JSON:
 
 * ``train_batch_end@1:3``     in that hook, epoch 1, batch 3 (or the first one after it)
@@ -8,6 +10,7 @@ A kill point is text, so that it reads well in a test's id and travels as JSON:
 * ``.../first``               in the first callback of the list, not in the last
 * ``call@17``                 just before the 17th file system call of the run
 * ``after@0.125``             by the parent, that many seconds after training began
+* ``... SIGTERM``             with that signal, once
 """
 
 import os
@@ -30,19 +33,22 @@ class Point:
     epoch: int = 0
     batch: int = 0
     first: bool = False
+    which: signal.Signals = signal.SIGKILL
 
     @classmethod
     def parse(cls, text: str) -> "Point":
-        where, _, place = text.partition("/")
+        rest, _, name = text.partition(" ")
+        where, _, place = rest.partition("/")
         event, _, at = where.partition("@")
         if event in ("call", "after"):
             return cls(event)
         epoch, _, batch = (at or "0").partition(":")
-        return cls(event, int(epoch), int(batch or 0), place == "first")
+        which = signal.Signals[name or "SIGKILL"]
+        return cls(event, int(epoch), int(batch or 0), place == "first", which)
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def die(which: signal.Signals = signal.SIGKILL) -> None:
+    os.kill(os.getpid(), which)
 
 
 class Killer(keras.callbacks.Callback):
@@ -97,10 +103,10 @@ class _Where:
         point = self.point
         if point is None or point.event != event:
             return
-        if "train_" in event and "batch" not in event:
-            die()
-        if self.epoch == point.epoch and batch >= point.batch:
-            die()
+        whole = "train_" in event and "batch" not in event
+        if whole or (self.epoch == point.epoch and batch >= point.batch):
+            self.point = None  # one signal is enough
+            die(point.which)
 
 
 def slow_down(seconds: float) -> None:

@@ -74,6 +74,8 @@ def _become_attempt(attempt: Any, order: Any, log: Path, writing: int) -> None:
         os.register_at_fork(after_in_child=lambda: os.dup2(null, writing))
         attempt.perform(order, begun=lambda: os.write(writing, BEGUN))
         status = 0
+    except SystemExit as end:
+        status = int(str(end.code))
     except BaseException:
         traceback.print_exc()
     finally:

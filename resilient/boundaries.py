@@ -1,0 +1,142 @@
+"""What is done where training can be held: between two batches, and at epochs' ends.
+
+The losses of the batches that were trained are looked at; a snapshot is taken if one is
+due; and if somebody asked for it, training stops there.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NoReturn
+
+from resilient import record
+from resilient.contents import Contents
+from resilient.divergence import LossWatch
+from resilient.events import Events
+from resilient.inputs import Inputs
+from resilient.preemption.watch import Watch
+from resilient.progress import Progress
+from resilient.saving import Saving
+
+
+class Boundaries:
+    """The boundaries of one fit, from its first batch on.
+
+    Args:
+        contents: All that makes a checkpoint.
+        inputs: The data.
+        losses: Looks at the loss of each batch.
+        saving: Says when a checkpoint is due, and commits it.
+        watch: Told that training goes on; knows whether it was asked to stop.
+        events: Told of the first batch.
+        settle: Makes Keras's callbacks be done with the batches before.
+    """
+
+    def __init__(
+        self,
+        contents: Contents,
+        inputs: Inputs,
+        *,
+        losses: LossWatch,
+        saving: Saving,
+        watch: Watch,
+        events: Events,
+        settle: Callable[[], None],
+    ) -> None:
+        self._contents, self._inputs, self._losses = contents, inputs, losses
+        self._saving, self._watch, self._events = saving, watch, events
+        self._settle = settle
+        self._taken: record.Content | None = None
+        self._uncommitted: Callable[[], None] | None = None
+        self._begun = False
+
+    def next_batch_is_there(self) -> None:
+        """Commit a snapshot that waited for the batch after it."""
+        if self._commit() and self._watch.stopping:
+            self._stop()
+
+    def failed(self) -> None:
+        """An error came up after the last boundary, so the data has not ended there."""
+        self._commit()
+
+    def between_batches(
+        self, progress: Progress, logs: Mapping[str, float] | None, *, certain: bool
+    ) -> None:
+        """A batch is trained, the next one is not begun.
+
+        Args:
+            progress: Where training is.
+            logs: Of the last epoch that ended.
+            certain: Whether the next batch is sure to come. If not, a snapshot is
+                committed only once it came: resumed with no batch left, Keras would
+                have no logs.
+        """
+        self._watch.stop_unless_time(self._saving.slowest)
+        stopping = self._watch.stopping
+        if self._saving.due(progress, must=stopping):
+            self._losses.check(all_of_them=True)
+            self._take(progress, logs, in_epoch=True)
+            if certain and self._commit() and stopping:
+                self._stop()
+
+    def at_epoch_end(
+        self, progress: Progress, logs: Mapping[str, float], *, finished: bool
+    ) -> None:
+        """Every callback was told that an epoch ended.
+
+        Args:
+            progress: Where training is.
+            logs: Of that epoch.
+            finished: Whether it is the last one.
+        """
+        if self._uncommitted and self._taken:  # no batch came after it
+            self._taken.release()
+        self._uncommitted = None
+        if not finished:
+            self._watch.stop_unless_time(self._saving.slowest)
+        stopping = self._watch.stopping
+        if self._saving.due(progress, must=finished or stopping):
+            self._take(progress, logs, in_epoch=False, finished=finished)
+            if self._commit() and stopping and not finished:
+                self._stop()
+
+    def trained(self, progress: Progress) -> None:
+        """Batches were trained since the last time."""
+        self._losses.check(all_of_them=False)
+        self._watch.sign("training", progress)
+        self._contents.after_step()
+        if not self._begun:
+            self._begun = True
+            self._events.emit("training", **progress.to_json())
+
+    def _take(
+        self,
+        progress: Progress,
+        logs: Mapping[str, float] | None,
+        *,
+        in_epoch: bool,
+        finished: bool = False,
+    ) -> None:
+        self._settle()
+        positions, random = self._inputs.positions(in_epoch=in_epoch)
+        self._taken = self._contents.take(progress, positions, random, logs=logs)
+        self._uncommitted = partial(
+            self._saving.save,
+            progress,
+            self._taken,
+            metrics={} if in_epoch else logs or {},
+            finished=finished,
+            stall=self._saving.stalled(),
+        )
+
+    def _commit(self) -> bool:
+        """Make a checkpoint of the last snapshot; whether there was one."""
+        commit, self._uncommitted = self._uncommitted, None
+        if commit is not None:
+            commit()
+        return commit is not None
+
+    def _stop(self) -> NoReturn:
+        """End fit, now that the snapshot of this moment is being written."""
+        self._watch.sign("saving")
+        self._saving.wait()
+        self._watch.stop(saved=self._saving.newest == self._watch.progress.step)

@@ -1,0 +1,77 @@
+"""What saves cost a training, from moments that its own thread reports.
+
+A save costs the time that training waits for the snapshot, and batches that take longer
+while it is written: their pace is compared with that of the batches before it, within
+an epoch, since validation and callbacks have another pace.
+"""
+
+import statistics
+from collections import deque
+
+from resilient.policies import Cost
+from resilient.progress import Progress
+
+_KEPT = 5  # of the last saves: one that is far off does not count
+
+
+class CostMeter:
+    """Measures saves. Times are seconds on any clock that does not go back.
+
+    Attributes:
+        cost: What a save costs; None before one was measured.
+        slowest: Seconds that one takes until it is on the disk, at the worst so far,
+            the snapshot included; None before there was one.
+    """
+
+    def __init__(self) -> None:
+        self.cost: Cost | None = None
+        self.slowest: float | None = None
+        self.write = 0.0  # seconds that the last write took, set by its thread
+        self._pace: float | None = None  # seconds a batch, with nothing being written
+        self._free: tuple[float, Progress] | None = None  # nothing is written since
+        self._latest: tuple[float, Progress] | None = None
+        self._writing: tuple[float, Progress, float] | None = None
+        self._costs: deque[float] = deque(maxlen=_KEPT)
+        self._writes: deque[float] = deque(maxlen=_KEPT)
+
+    def batch(self, now: float, progress: Progress, *, busy: bool) -> None:
+        """A batch is done, or an epoch is; ``busy`` while a save is being written."""
+        if busy:
+            return
+        if self._writing is not None:
+            self._written(now, progress, *self._writing)
+            self._writing = None
+        if self._free is None or self._free[1].epoch != progress.epoch:
+            self._note_pace()
+            self._free = (now, progress)
+        self._latest = (now, progress)
+
+    def saved(self, now: float, progress: Progress, stall: float) -> None:
+        """A snapshot was taken, which is going to be written.
+
+        Args:
+            now: When training goes on.
+            progress: Where it is.
+            stall: Seconds that it waited.
+        """
+        self._note_pace()
+        self._free, self._writing = None, (now, progress, stall)
+
+    def _note_pace(self) -> None:
+        if self._free is None or self._latest is None:
+            return
+        (since, first), (until, last) = self._free, self._latest
+        if last.epoch == first.epoch and last.step > first.step:
+            self._pace = (until - since) / (last.step - first.step)
+
+    def _written(
+        self, now: float, progress: Progress, since: float, at: Progress, stall: float
+    ) -> None:
+        lost = self.write  # unless the pace tells that it took less
+        if self._pace is not None and progress.epoch == at.epoch:
+            usual = self._pace * (progress.step - at.step)
+            lost = min(lost, max(0.0, now - since - usual))
+        self._costs.append(stall + lost)
+        self._writes.append(self.write)
+        self.cost = Cost(statistics.median(self._costs), max(self._writes))
+        self.slowest = max(stall + self.write, self.slowest or 0.0)

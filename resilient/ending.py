@@ -1,0 +1,70 @@
+"""How a fit ended: told to the events and to the user, and the error goes on."""
+
+import contextlib
+import hashlib
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from resilient.checkpoints.store import Store
+from resilient.errors import Preempted, ResilientError, RolledBack
+from resilient.events import Events
+from resilient.preemption.watch import Watch
+from resilient.say import Say
+
+_LONGEST = 500  # characters of a message that are kept
+_FRAMES = 5  # innermost frames that are kept
+
+
+@contextlib.contextmanager
+def told(events: Events, watch: Watch, store: Store, say: Say) -> Iterator[None]:
+    """Tell of what ends the fit that runs inside, once its last write is over."""
+    try:
+        yield
+    except Preempted as end:
+        newest = _newest(store)
+        events.emit(
+            "preempted", **end.progress.to_json(), reason=end.reason, saved=end.saved
+        )
+        what = "saved" if end.saved else f"not saved, {_again(newest)}"
+        say(f"Stopped at {end.progress} by {end.reason}: {what}.", within_epoch=True)
+        raise
+    except RolledBack as end:
+        say(f"Goes on at {end.progress} when this is run again.")
+        raise
+    except BaseException as error:  # a KeyboardInterrupt has a right to a note, too
+        newest = _newest(store)
+        step = None if newest is None else newest.step
+        events.emit(
+            "failed", **watch.progress.to_json(), **_facts(error), resume_step=step
+        )
+        if not isinstance(error, ResilientError):  # which say themselves what to do
+            error.add_note(
+                f"keras-resilient: fit failed after {watch.progress}; "
+                f"run again, {_again(newest)}."
+            )
+        raise
+
+
+def _again(newest: Any) -> str:
+    if newest is None:
+        return "it begins anew (there is no checkpoint yet)"
+    return f"it goes on at {newest.progress} from {newest.path}"
+
+
+def _newest(store: Store) -> Any:
+    return next(reversed(store.checkpoints()), None)
+
+
+def _facts(error: BaseException) -> dict[str, Any]:
+    """What a supervisor needs to tell one failure from another."""
+    cls = f"{type(error).__module__}.{type(error).__qualname__}"
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+    text = "\n".join([cls, *places])
+    return {
+        "error": cls.removeprefix("builtins."),
+        "message": str(error)[:_LONGEST],
+        "where": places[-_FRAMES:],
+        "signature": hashlib.sha256(text.encode()).hexdigest()[:16],
+    }

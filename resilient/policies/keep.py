@@ -1,0 +1,156 @@
+"""What to keep.
+
+latest(3) | best(1, monitor="val_loss")
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from resilient.errors import describe
+from resilient.policies.numbers import count
+
+Mode = Literal["auto", "min", "max"]
+
+# Endings of metric names whose direction nobody disputes. Similarities are missing on
+# purpose: Keras has cosine_similarity both as a metric (more is better) and a loss.
+_MORE_IS_BETTER = re.compile(
+    r"(^|_)(acc|accuracy|auc|precision|recall|sensitivity|specificity|f1|f1_score|"
+    r"fbeta_score|r2|r2_score|iou|io_u|dice)(_\d+)?$"
+)
+_LESS_IS_BETTER = re.compile(
+    r"(^|_)(loss|error|mse|mae|rmse|mape|msle|crossentropy|divergence|hinge|poisson|"
+    r"logcosh|perplexity)(_\d+)?$"
+)
+
+
+class HasMetrics(Protocol):
+    """What a keep policy needs to know of a checkpoint."""
+
+    @property
+    def step(self) -> int:
+        """Batches since the start of the run."""
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The logs it was saved with."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The ``n`` checkpoints with the best ``monitor``; part of a keep policy."""
+
+    n: int
+    monitor: str
+    mode: Literal["min", "max"]
+
+    def select(self, checkpoints: Iterable[HasMetrics]) -> set[int]:
+        """Steps of the best; of equals the earlier, as Keras's ModelCheckpoint."""
+        sign = 1 if self.mode == "min" else -1
+        ranked = sorted(
+            (sign * value, checkpoint.step)
+            for checkpoint in checkpoints
+            if not math.isnan(value := checkpoint.metrics.get(self.monitor, math.nan))
+        )
+        return {step for _, step in ranked[: self.n]}
+
+
+@dataclass(frozen=True)
+class KeepPolicy:
+    """What to keep: the union of its parts, and always the newest checkpoint.
+
+    Attributes:
+        newest: How many of the newest to keep.
+        bests: Which of the best to keep besides.
+        back: Where this is not 0, one that is at least so many steps older than the
+            newest is kept, too, and one that is going to be.
+    """
+
+    newest: int = 1
+    bests: tuple[Best, ...] = ()
+    back: int = 0
+
+    def __or__(self, other: "KeepPolicy") -> "KeepPolicy":
+        if not isinstance(other, KeepPolicy):
+            return NotImplemented
+        bests = tuple(dict.fromkeys(self.bests + other.bests))
+        back = max(self.back, other.back)
+        return KeepPolicy(max(self.newest, other.newest), bests, back)
+
+    @property
+    def monitors(self) -> frozenset[str]:
+        """Names of the metrics it looks at."""
+        return frozenset(best.monitor for best in self.bests)
+
+    def select(self, checkpoints: Iterable[HasMetrics]) -> set[int]:
+        """Steps of the checkpoints to keep."""
+        present = list(checkpoints)
+        steps = sorted(checkpoint.step for checkpoint in present)
+        kept = set(steps[-self.newest :])
+        if self.back and steps:
+            old = [step for step in steps if step <= steps[-1] - self.back]
+            kept.update([*old[-1:], steps[len(old)]])
+        return kept.union(*(best.select(present) for best in self.bests))
+
+
+def latest(n: int) -> KeepPolicy:
+    """Keep the ``n`` newest checkpoints."""
+    return KeepPolicy(count(n, "latest(...)"))
+
+
+def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
+    """Keep the ``n`` checkpoints with the best value of a logged metric.
+
+    Only checkpoints that carry the metric take part, and a NaN never wins. The newest
+    checkpoint is kept as well.
+
+    Args:
+        n: How many.
+        monitor: Name of the metric as in ``History``, such as ``"val_loss"``.
+        mode: ``"min"`` or ``"max"``; ``"auto"`` goes by the name of the metric.
+
+    Raises:
+        TypeError: If ``n`` is no whole number or ``monitor`` no string.
+        ValueError: If ``n`` is not positive, or the mode is unknown or unclear.
+    """
+    if not isinstance(monitor, str):
+        raise TypeError(
+            describe(
+                "`monitor` is the name of a metric.",
+                repr(monitor),
+                'Name a metric that `fit` logs, such as monitor="val_loss".',
+            )
+        )
+    if mode == "auto":
+        mode = _direction(monitor)
+    if mode not in ("min", "max"):
+        raise ValueError(
+            describe(
+                "This `mode` has no meaning.",
+                repr(mode),
+                'Use "min", "max" or "auto".',
+            )
+        )
+    return KeepPolicy(bests=(Best(count(n, "best(...)"), monitor, mode),))
+
+
+def keep_policy(value: int | KeepPolicy) -> KeepPolicy:
+    """Read ``keep``: a number of checkpoints, or a policy."""
+    return value if isinstance(value, KeepPolicy) else latest(count(value, "keep"))
+
+
+def _direction(monitor: str) -> Literal["min", "max"]:
+    # Keras numbers repeated metrics: "auc_1" is still an auc.
+    if _MORE_IS_BETTER.search(monitor.lower()):
+        return "max"
+    if _LESS_IS_BETTER.search(monitor.lower()):
+        return "min"
+    raise ValueError(
+        describe(
+            "The name of this metric does not say whether more or less is better.",
+            f"monitor={monitor!r}",
+            'Say so: mode="min" or mode="max".',
+        )
+    )

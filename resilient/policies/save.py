@@ -1,0 +1,168 @@
+"""When to save.
+
+every(steps=500) | every(minutes=10)
+auto(overhead=0.01)
+"""
+
+from dataclasses import dataclass
+
+from resilient.errors import describe
+from resilient.policies.auto import Auto, Cost
+from resilient.policies.numbers import count, duration
+from resilient.progress import Progress
+
+
+@dataclass(frozen=True)
+class SavePolicy:
+    """When to save: due as soon as any of its intervals is over.
+
+    Attributes:
+        epochs: Intervals counted in whole epochs; not empty means that the policy
+            saves at epochs' ends.
+        steps: Intervals counted in batches since the start of the run.
+        seconds: Time since the last save, or None.
+        autos: Intervals that depend on what a save costs.
+    """
+
+    epochs: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+    seconds: float | None = None
+    autos: tuple[Auto, ...] = ()
+
+    def __or__(self, other: "SavePolicy") -> "SavePolicy":
+        if not isinstance(other, SavePolicy):
+            return NotImplemented
+        times = [t for t in (self.seconds, other.seconds) if t is not None]
+        return SavePolicy(
+            epochs=tuple(sorted({*self.epochs, *other.epochs})),
+            steps=tuple(sorted({*self.steps, *other.steps})),
+            seconds=min(times, default=None),
+            autos=tuple(dict.fromkeys(self.autos + other.autos)),
+        )
+
+    def seconds_between(self, cost: Cost | None) -> float | None:
+        """The shortest interval in seconds, if there is one.
+
+        Args:
+            cost: What a save costs, if one was measured already.
+        """
+        shortest = self.seconds
+        for each in self.autos:
+            seconds = each.interval(cost)
+            shortest = seconds if shortest is None else min(shortest, seconds)
+        return shortest
+
+    def due(
+        self,
+        now: float,
+        progress: Progress,
+        last_now: float,
+        last: Progress,
+        cost: Cost | None = None,
+    ) -> bool:
+        """Whether to save at ``progress``.
+
+        A multiple of an interval counts when it lies after the last save, up to and
+        including now: ``steps_per_execution`` may jump over the multiple itself.
+
+        Args:
+            now: Seconds on any clock that does not go back.
+            progress: Where the run is.
+            last_now: The same clock at the last save, or when the attempt began.
+            last: Progress at the last save, or where the attempt began.
+            cost: What a save costs, if one was measured already.
+        """
+        if progress.step == last.step and progress.epoch == last.epoch:
+            return False
+        # Asked after every batch: no generators.
+        for n in self.steps:
+            if progress.step // n > last.step // n:
+                return True
+        if progress.batch == 0:  # at an epoch's end
+            for n in self.epochs:
+                if progress.epoch // n > last.epoch // n:
+                    return True
+        seconds = self.seconds_between(cost)
+        return seconds is not None and now - last_now >= seconds
+
+
+def every(
+    *,
+    epochs: int | None = None,
+    steps: int | None = None,
+    seconds: float | None = None,
+    minutes: float | None = None,
+) -> SavePolicy:
+    """Save at regular intervals; with several, whenever any of them is over.
+
+    Args:
+        epochs: At the end of every so many epochs, validation included.
+        steps: Every so many training batches.
+        seconds: When so much time went by since the last save.
+        minutes: The same in minutes.
+
+    Raises:
+        TypeError: If an interval is of the wrong type.
+        ValueError: If there is no interval, or one is not positive.
+    """
+    if all(value is None for value in (epochs, steps, seconds, minutes)):
+        raise ValueError(
+            describe(
+                "`every` needs an interval.",
+                "every()",
+                "Give one or more of epochs=, steps=, seconds= and minutes=.",
+            )
+        )
+    policy = SavePolicy()
+    if epochs is not None:
+        policy |= SavePolicy(epochs=(count(epochs, "every(epochs=...)"),))
+    if steps is not None:
+        policy |= SavePolicy(steps=(count(steps, "every(steps=...)"),))
+    if seconds is not None:
+        policy |= SavePolicy(seconds=duration(seconds, "every(seconds=...)"))
+    if minutes is not None:
+        policy |= SavePolicy(seconds=60 * duration(minutes, "every(minutes=...)"))
+    return policy
+
+
+def auto(*, overhead: float = 0.02, mtbf: float = 3600.0) -> SavePolicy:
+    """Save at each epoch's end, and in between as often as a measured cost allows.
+
+    A kill then loses about half of an interval, which is chosen by what saves cost
+    (Young 1974, Daly 2006) after the first of them, about five seconds after the first
+    batch.
+
+    Args:
+        overhead: The share of the training time that saves may take, such as 0.02.
+        mtbf: Mean time between failures of the machine, seconds.
+
+    Raises:
+        TypeError: If one of them is no number.
+        ValueError: If one is not positive, or the share is 1 or more.
+    """
+    share = duration(overhead, "auto(overhead=...)")
+    if share >= 1:
+        what = "auto(overhead=...) is a share of the training time."
+        raise ValueError(describe(what, share, "Use a number such as 0.02."))
+    each = Auto(overhead=share, mtbf=duration(mtbf, "auto(mtbf=...)"))
+    return SavePolicy(epochs=(1,), autos=(each,))
+
+
+def save_policy(value: str | int | SavePolicy) -> SavePolicy:
+    """Read ``save_freq``: ``"auto"``, ``"epoch"``, a number of batches, or a policy."""
+    if isinstance(value, SavePolicy):
+        return value
+    if value == "auto":
+        return auto()
+    if value == "epoch":
+        return every(epochs=1)
+    if not isinstance(value, str):
+        return every(steps=count(value, "save_freq"))
+    raise ValueError(
+        describe(
+            "This `save_freq` has no meaning.",
+            repr(value),
+            'Use "auto", "epoch", a number of batches, or a policy such as '
+            "every(minutes=10).",
+        )
+    )

@@ -1,0 +1,84 @@
+"""How a fit can be asked to stop: what the user may choose, checked."""
+
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from resilient.errors import describe
+from resilient.policies.numbers import duration
+from resilient.preemption.clouds import Probe
+
+# SIGTERM: schedulers and clouds. SIGINT: Ctrl-C. SIGUSR1: SLURM, where a job asks for
+# it.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """How a fit can be asked to stop.
+
+    Attributes:
+        signals: Signals that ask it to save and to stop. A second SIGINT stops at once.
+            Those that the process ignores stay ignored. Only a fit in the main thread
+            sees signals.
+        grace_period: Seconds between a request and the end of the process. A save that
+            would take longer is not begun. SIGINT and the file ``stop`` set no limit.
+        notices: Functions that ask a cloud whether it is about to take the machine
+            away, such as ``resilient.clouds.gce()``: they return None, or a text. A
+            thread beside the training calls them every 5 seconds.
+
+    Raises:
+        TypeError: One of them is of another type than it can be.
+        ValueError: A signal that no process can handle, or a period that is not
+            positive.
+    """
+
+    signals: Iterable[signal.Signals] = SIGNALS
+    grace_period: float = 30.0
+    notices: Iterable[Probe] = ()
+
+    def __post_init__(self) -> None:
+        checked = tuple(_signal(each) for each in _items(self.signals, "signals"))
+        notices = tuple(_probe(each) for each in _items(self.notices, "notices"))
+        period = duration(self.grace_period, "Preemption(grace_period=...)")
+        object.__setattr__(self, "signals", checked)
+        object.__setattr__(self, "notices", notices)
+        object.__setattr__(self, "grace_period", period)
+
+
+def checked_preemption(value: object) -> Preemption | None:
+    """``preemption``, if it means something; otherwise TypeError."""
+    if value is None or isinstance(value, Preemption):
+        return value
+    raise TypeError(
+        describe(
+            "`preemption` tells how a fit can be asked to stop.",
+            repr(value),
+            "Pass resilient.Preemption(...), or None to see no signals and notices.",
+        )
+    )
+
+
+def _items(value: object, name: str) -> tuple[object, ...]:
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return tuple(value)
+    todo = f"Pass a tuple, such as {name}=() for none."
+    raise TypeError(describe(f"Preemption({name}=...) needs several.", value, todo))
+
+
+def _signal(value: object) -> signal.Signals:
+    what = "Preemption(signals=...) needs signals that a process can handle."
+    todo = "Use members of signal.Signals, such as signal.SIGTERM."
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(describe(what, repr(value), todo))
+    if value not in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        raise ValueError(describe(what, repr(value), todo))
+    return signal.Signals(value)
+
+
+def _probe(value: object) -> Probe:
+    if not callable(value):
+        what = "Preemption(notices=...) needs functions."
+        todo = "Pass probes that were made, such as resilient.clouds.aws()."
+        raise TypeError(describe(what, repr(value), todo))
+    return value

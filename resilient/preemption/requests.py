@@ -1,0 +1,58 @@
+"""What was asked of a running fit: to stop, by whom, and how much time that leaves.
+
+Only a flag. Signal handlers and the watching thread set it; training looks at it where
+it can do something about it. Nothing here stops anything.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from resilient.errors import Interrupted, Preempted
+from resilient.progress import Progress
+
+STOP_FILE = "stop file"  # the reason, where somebody touched it
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A request to stop.
+
+    Attributes:
+        reason: Who asked: ``"SIGTERM"``, ``"stop file"``, a cloud's notice...
+        until: When the process is going to be killed, on the clock of ``Requests``.
+    """
+
+    reason: str
+    until: float
+
+
+class Requests:
+    """Holds the first request to stop; those after it change nothing.
+
+    Args:
+        now: A clock in seconds that does not go back.
+
+    Attributes:
+        stop: The request, if there was one.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.now = now
+        self.stop: Stop | None = None
+
+    def ask_to_stop(self, reason: str, grace: float = math.inf) -> None:
+        """Stop, within ``grace`` seconds."""
+        if self.stop is None:
+            self.stop = Stop(reason, self.now() + grace)
+
+    def leaves(self, seconds: float) -> bool:
+        """Whether so much time is left."""
+        return self.stop is None or self.now() + seconds <= self.stop.until
+
+    def preempted(self, progress: Progress, *, saved: bool) -> Preempted:
+        """The exception that ends fit."""
+        reason = "nobody" if self.stop is None else self.stop.reason
+        cls = Interrupted if reason == "SIGINT" else Preempted
+        return cls(reason, progress, saved=saved)

@@ -1,0 +1,102 @@
+"""Signals that ask a fit to stop, for as long as it runs.
+
+The handler only sets a flag: it may run between any two instructions of the training.
+Handlers that were there before are called when fit is about to end, after the save, and
+are put back. Data workers that are forked meanwhile get the handlers from before; only
+SIGINT, which Ctrl-C sends to them too, is ignored by them, or they would be gone before
+the save.
+"""
+
+import contextlib
+import logging
+import math
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any
+
+from resilient.preemption.requests import Requests
+
+logger = logging.getLogger(__name__)
+
+# What to put back in a forked child: the handlers before ours, by signal.
+_replaced: dict[signal.Signals, Any] = {}
+
+
+@contextlib.contextmanager
+def listening(
+    signals: Iterable[signal.Signals],
+    requests: Requests,
+    grace: float,
+    overdue: Callable[[], BaseException | None],
+) -> Iterator[None]:
+    """Let these signals ask for a stop.
+
+    Args:
+        signals: Which ones; those that are ignored, or that have a handler which is not
+            Python's to put back, are left alone.
+        requests: Where to ask.
+        grace: Seconds until the process is killed; SIGINT sets no limit.
+        overdue: What to raise from a handler, where training cannot be waited for any
+            more; None while it can.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        logger.info("Signals are not watched: fit does not run in the main thread.")
+        yield
+        return
+    received: dict[signal.Signals, int] = {}
+    before: dict[signal.Signals, Any] = {}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        error = overdue()
+        if error is not None:
+            raise error
+        which = signal.Signals(number)
+        received[which] = received.get(which, 0) + 1
+        if which is signal.SIGINT and received[which] > 1 and callable(before[which]):
+            before[which](number, frame)  # Python's own raises KeyboardInterrupt
+        interactive = which is signal.SIGINT
+        requests.ask_to_stop(which.name, math.inf if interactive else grace)
+
+    for which in signals:
+        handler = signal.getsignal(which)
+        if handler in (signal.SIG_IGN, None):
+            logger.info("%s is not watched: it is ignored here.", which.name)
+            continue
+        before[which] = handler
+        signal.signal(which, handle)
+    outer = dict(_replaced)
+    _replaced.update({which: before[which] for which in before if which not in outer})
+    try:
+        yield
+    finally:
+        _replaced.clear()
+        _replaced.update(outer)
+        for which, handler in before.items():
+            signal.signal(which, handler)
+        for which in received:
+            handler = before[which]
+            if callable(handler) and handler is not signal.default_int_handler:
+                handler(which, None)
+
+
+def _in_forked_child() -> None:
+    for which, handler in _replaced.items():
+        ignored = which is signal.SIGINT
+        signal.signal(which, signal.SIG_IGN if ignored else handler)
+    _replaced.clear()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
+
+
+def wake_main_thread(signals: Iterable[signal.Signals]) -> None:
+    """Let the handler run, even where the main thread waits for something."""
+    for which in signals:
+        if which in _replaced:
+            main = threading.main_thread().ident
+            assert main is not None
+            signal.pthread_kill(main, which)
+            return

@@ -1,0 +1,189 @@
+"""What goes on beside a training: its heartbeat, and who asks it to save or to stop.
+
+Training gives signs and asks whether it should stop; that costs next to nothing. About
+twice a second a thread writes the heartbeat, looks for the files ``save`` and ``stop``
+in the checkpoint directory, and asks the clouds. Where training does not come to a
+place where it could stop (it waits for data, say) before the grace period is over, it
+is interrupted there, and the last checkpoint stands.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+from resilient.checkpoints.layout import HEARTBEAT, SAVE, STOP
+from resilient.heartbeat import VARIABLE, Heartbeat, Phase
+from resilient.preemption.clouds import Probe
+from resilient.preemption.options import Preemption
+from resilient.preemption.requests import STOP_FILE, Requests
+from resilient.preemption.signals import listening, wake_main_thread
+from resilient.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY = 0.5  # seconds
+_ASK_EVERY = 5.0  # seconds: what the clouds advise
+_LEAVE = 1.0  # seconds that stopping itself may take, without a save
+
+
+class Watch:
+    """Watches one fit. A context: signals are handled and the thread runs inside.
+
+    Args:
+        attempt: Identifies this process life.
+        directory: The checkpoint directory, which this process has locked.
+        preemption: What asks to stop; None: only the files do.
+        requests: Where requests are kept.
+
+    Attributes:
+        on_save: Called, on the thread, when somebody touched the file ``save``.
+    """
+
+    def __init__(
+        self,
+        attempt: str,
+        directory: Path,
+        preemption: Preemption | None,
+        requests: Requests | None = None,
+    ) -> None:
+        self.requests = requests or Requests()
+        self.on_save: Callable[[], None] | None = None
+        self._directory = directory
+        self._preemption = preemption or Preemption(signals=(), notices=())
+        named = os.environ.get(VARIABLE)
+        paths = [directory / HEARTBEAT, *([Path(named)] if named else [])]
+        self._heart = Heartbeat(attempt, directory, paths)
+        self._over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="resilient-watch", daemon=True
+        )
+        self._asked = -_ASK_EVERY + self.requests.now()
+        self._unreachable: set[Probe] = set()
+        self._interrupting = False
+        self._around = contextlib.ExitStack()
+
+    # What training tells and asks, in its own thread. --------------------------------
+
+    @property
+    def stopping(self) -> bool:
+        """Whether training was asked to stop."""
+        return self.requests.stop is not None
+
+    def sign(self, phase: Phase, progress: Progress | None = None) -> None:
+        """Training goes on."""
+        self._heart.beat(phase, progress)
+
+    def stop_unless_time(self, seconds: float | None) -> None:
+        """End fit, if it was asked to stop and less time is left than this needs.
+
+        Args:
+            seconds: What a save takes; None if that is not known, which is taken for
+                no time: trying harms nothing.
+
+        Raises:
+            Preempted: The last checkpoint stands.
+        """
+        if self.stopping and not self.requests.leaves(_LEAVE + (seconds or 0.0)):
+            self.stop(saved=False)
+
+    def stop_if_asked(self, *, saved: bool = False) -> None:
+        """End fit if it was asked to stop, where nothing is left to be saved."""
+        if self.stopping:
+            self.stop(saved=saved)
+
+    def stop(self, *, saved: bool) -> NoReturn:
+        """End fit; ``saved`` says whether the state of this moment is."""
+        self._interrupting = False
+        raise self.requests.preempted(self._heart.progress, saved=saved)
+
+    @property
+    def progress(self) -> Progress:
+        """Where training was at its last sign."""
+        return self._heart.progress
+
+    # Around a fit. --------------------------------------------------------------------
+
+    def __enter__(self) -> "Watch":
+        self.look()  # a request that was there before is seen before anything is done
+        how = self._preemption
+        self._around.enter_context(
+            listening(how.signals, self.requests, how.grace_period, self._overdue)
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        self._interrupting = False
+        self._heart.beat("ended")
+        self._heart.write()
+        stop = self.requests.stop
+        if stop is not None and stop.reason == STOP_FILE:
+            self._take(STOP)
+        self._around.close()
+
+    # On the thread. -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._over.wait(_LOOK_EVERY):
+            self.look()
+
+    def look(self) -> None:
+        """Write the heartbeat, and see whether somebody asked for something."""
+        self._heart.write()
+        if self.on_save is not None and self._take(SAVE):
+            self.on_save()
+        if (self._directory / STOP).exists():  # taken away when it was obeyed
+            self.requests.ask_to_stop(STOP_FILE)
+        if self.requests.now() - self._asked >= _ASK_EVERY:
+            self._asked = self.requests.now()
+            for probe in self._preemption.notices:
+                self._ask(probe)
+        if self.stopping and not self.requests.leaves(_LEAVE):
+            self._interrupt()
+
+    def _ask(self, probe: Probe) -> None:
+        try:
+            notice = probe()
+        except Exception as error:  # a cloud that does not answer stops no training
+            if probe not in self._unreachable:
+                self._unreachable.add(probe)
+                logger.warning("A notice of preemption cannot be asked for: %s", error)
+            return
+        self._unreachable.discard(probe)
+        if notice is not None:
+            self.requests.ask_to_stop(notice, self._preemption.grace_period)
+
+    def _take(self, name: str) -> bool:
+        """Remove a file that somebody touched; whether it was there."""
+        try:
+            (self._directory / name).unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            logger.warning("The file %s cannot be removed: %s", name, error)
+        return True
+
+    def _interrupt(self) -> None:
+        """Get the main thread out of whatever it waits for, but not out of a save."""
+        if self._heart.phase in ("saving", "ended"):
+            return
+        self._interrupting = True
+        wake_main_thread(self._preemption.signals)
+
+    def _overdue(self) -> BaseException | None:
+        if not self._interrupting:
+            return None
+        self._interrupting = False
+        return self.requests.preempted(self._heart.progress, saved=False)

@@ -1,0 +1,24 @@
+"""Tells the user something, in a line: in the log, and beside Keras's progress bar."""
+
+import logging
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+class Say:
+    """Logs a line, and prints it unless ``verbose`` of this fit is 0."""
+
+    def __init__(self) -> None:
+        self._verbose: Any = 0  # until it is known
+
+    def set_verbose(self, verbose: Any) -> None:
+        """What the user passed to ``fit``."""
+        self._verbose = verbose
+
+    def __call__(self, line: str, *, within_epoch: bool = False) -> None:
+        logger.info(line)
+        if self._verbose in (0, "0"):
+            return
+        bar = within_epoch and self._verbose not in (2, "2")  # its line is not ended
+        print(f"\n{line}" if bar else line, flush=True)  # noqa: T201  # as Keras does
