@@ -2,6 +2,7 @@
 
     resilient ls DIR            resilient verify DIR
     resilient show DIR [STEP]   resilient prune DIR --keep N
+    resilient report DIR        resilient run -- python train.py
 
 Only ``prune`` changes anything, and not while a run uses the directory. Nothing here
 imports Keras or a backend: the commands answer at once, on any machine.
@@ -29,7 +30,9 @@ from resilient.errors import (
     ResilientError,
     describe,
 )
+from resilient.goodput import goodput
 from resilient.policies import KeepPolicy, best, latest
+from resilient.supervise import command as run_command
 
 JSON = dict[str, Any]
 
@@ -57,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
+    if hasattr(arguments, "supervise"):  # `run`, which has no DIR to look at
+        return int(arguments.supervise(arguments))
     try:
         store = Store(arguments.directory)
         if hasattr(arguments, "keep"):
@@ -171,6 +176,13 @@ def _prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     return OK, data
 
 
+def _report(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
+    found = goodput(store.directory)
+    if not found.attempts:
+        raise _nothing(f"There are no events in {store.directory}.", arguments)
+    return OK, {"directory": os.fspath(store.directory), **found.to_json()}
+
+
 def _policy(arguments: argparse.Namespace) -> KeepPolicy:
     newest = latest(arguments.keep)
     if arguments.best is None and arguments.monitor is None:
@@ -235,6 +247,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument(
         "step", metavar="STEP", type=int, nargs="?", help="the newest if left out"
     )
+    add("report", _report, cli_text.report, "Show where the time of a run went.")
     add("verify", _verify, cli_text.verify, "Read every byte and compare checksums.")
     prune = add("prune", _prune, cli_text.prune, "Delete all but some checkpoints.")
     prune.add_argument(
@@ -244,6 +257,7 @@ def _parser() -> argparse.ArgumentParser:
     prune.add_argument("--monitor", metavar="METRIC", help="by this metric")
     prune.add_argument("--mode", choices=("auto", "min", "max"), default="auto")
     prune.add_argument("--dry-run", action="store_true", help="only say what would go")
+    run_command.add_to(commands)
     return parser
 
 

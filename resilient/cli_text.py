@@ -1,12 +1,16 @@
 """What the commands print for people; with ``--json`` the same data goes as it is."""
 
+import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
 
 JSON = dict[str, Any]
+
+_NUMBERS = ("step", "epoch", "batch", "size", "time", "share", "from step", "to step")
+_OUTCOMES = {"died": "died without a word", "unknown": "none (running, or died)"}
 
 
 def ls(data: JSON) -> None:
@@ -72,6 +76,42 @@ def prune(data: JSON) -> None:
     console.print(f"{verb}: {removed} ({size(data['nbytes'])}). Kept: {kept}.")
 
 
+def report(data: JSON) -> None:
+    """Print where the time of a run went, then a line for each attempt."""
+    console = _console()
+    seconds, steps = data["seconds"], data["steps"]
+    console.print(f"goodput {data['goodput']:.1%} of {duration(seconds['whole'])}")
+    table = _table("part", "time", "share")
+    for name, value in seconds.items():
+        if name != "whole":
+            share = value / seconds["whole"] if seconds["whole"] else 0.0
+            table.add_row(name, duration(value), f"{share:.1%}")
+    console.print(table)
+    console.print(
+        f"steps: {steps['surviving']:,}, and {steps['lost']:,} more that were lost"
+    )
+    table = _table("attempt", "started", "time", "from step", "to step", "end", "host")
+    for attempt in data["attempts"]:
+        table.add_row(
+            attempt["attempt"],
+            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(attempt["started"])),
+            duration(attempt["ended"] - attempt["started"]),
+            f"{attempt['restored'] or 0:,}",
+            f"{attempt['step']:,}",
+            _OUTCOMES.get(attempt["outcome"], attempt["outcome"]),
+            attempt["host"],
+        )
+    console.print(table)
+
+
+def duration(seconds: float) -> str:
+    """A time to the tenth of a second below a minute, to the second above."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
 def size(nbytes: int) -> str:
     """A number of bytes in decimal units, to three digits."""
     value, unit = float(nbytes), "B"
@@ -98,6 +138,6 @@ def _console() -> Console:
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        number = column in ("step", "epoch", "batch", "size")
-        table.add_column(column, justify="right" if number else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if column in _NUMBERS else "left"
+        table.add_column(column, justify=justify, overflow="fold")
     return table

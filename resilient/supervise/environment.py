@@ -1,0 +1,69 @@
+"""What a process is told by its environment, and where the ports come from.
+
+Several local processes find each other by the variables that the backends read: those
+of ``torch.distributed`` (``torchrun``), TensorFlow's ``TF_CONFIG``, and for JAX those
+of ``keras.distribution.initialize()``. ``jax.distributed.initialize()`` reads the
+address alone by itself: number and rank must be passed to it.
+"""
+
+import json
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from resilient.heartbeat import VARIABLE
+
+HOST = "127.0.0.1"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nothing listens on now, all different."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+def ports_needed(nproc: int) -> int:
+    """How many ports a gang needs: one each, one for torch and one for JAX."""
+    return nproc + 2 if nproc > 1 else 0
+
+
+def of_process(
+    base: Mapping[str, str], heartbeat: Path, rank: int, nproc: int, ports: list[int]
+) -> dict[str, str]:
+    """The environment of one process.
+
+    Args:
+        base: The environment of the supervisor.
+        heartbeat: The file for the process's signs of life.
+        rank: Which of the processes it is.
+        nproc: How many there are; one alone is told nothing about a gang.
+        ports: As many as ``ports_needed``, the same for all of a gang.
+    """
+    ours = {VARIABLE: str(heartbeat), "PYTHONFAULTHANDLER": "1"}
+    gang = _gang(rank, nproc, ports) if nproc > 1 else {}
+    return {"PYTHONUNBUFFERED": "1", **base, **ours, **gang}
+
+
+def _gang(rank: int, nproc: int, ports: list[int]) -> dict[str, str]:
+    torch, jax, *workers = ports
+    addresses = [f"{HOST}:{port}" for port in workers]
+    task = {"type": "worker", "index": rank}
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(nproc),
+        "LOCAL_WORLD_SIZE": str(nproc),
+        "MASTER_ADDR": HOST,
+        "MASTER_PORT": str(torch),
+        "TF_CONFIG": json.dumps({"cluster": {"worker": addresses}, "task": task}),
+        "JAX_COORDINATOR_ADDRESS": f"{HOST}:{jax}",
+        "JAX_NUM_PROCESSES": str(nproc),
+        "JAX_PROCESS_ID": str(rank),
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": f"{HOST}:{jax}",
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": str(nproc),
+        "KERAS_DISTRIBUTION_PROCESS_ID": str(rank),
+    }

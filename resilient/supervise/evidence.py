@@ -1,0 +1,45 @@
+"""Gathers what an attempt left behind in its checkpoint directory."""
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from resilient.checkpoints import layout
+from resilient.events import read_events
+from resilient.heartbeat import Beat
+
+_SLACK = 1.0  # seconds by which a process may seem to act before it was started
+
+
+def events_of(
+    directory: Path | None, beats: Iterable[Beat | None], pids: set[int], since: float
+) -> list[dict[str, Any]]:
+    """What processes wrote to ``events.jsonl``.
+
+    Args:
+        directory: The checkpoint directory; None if it is not known.
+        beats: Their last signs of life, which tell the attempt's name.
+        pids: The processes: some fail before their first sign.
+        since: When they were started, Unix seconds: in a container each attempt may
+            have the process id of the one before.
+    """
+    if directory is None:
+        return []
+    known = [beat for beat in beats if beat is not None]
+    attempts = {beat.attempt for beat in known}
+    pids = pids | {beat.pid for beat in known}
+    return [
+        event
+        for event in read_events(directory)
+        if event.get("attempt") in attempts
+        or (event.get("pid") in pids and event.get("time", 0) >= since - _SLACK)
+    ]
+
+
+def committed(directory: Path | None) -> list[int]:
+    """Steps of the checkpoints that are there; none where nothing can be read."""
+    if directory is not None:
+        with contextlib.suppress(OSError):
+            return layout.committed_steps(directory)
+    return []

@@ -1,0 +1,100 @@
+"""The processes of one attempt: started together, ended together.
+
+What one of them computes is worth nothing without the others: when one fails, the
+others are asked to end, get some time to save, and are killed.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from resilient.supervise import environment
+from resilient.supervise.processes import Process
+
+_DUMP = 10.0  # seconds to print stacks
+Wait = Callable[[float, Callable[[], bool]], None]
+
+
+class Gang:
+    """All processes of an attempt.
+
+    Args:
+        command: What each of them runs.
+        nproc: How many there are.
+
+    Raises:
+        OSError: If one of them cannot be started; then none is left.
+    """
+
+    def __init__(self, command: Sequence[str], nproc: int) -> None:
+        # A directory for each attempt: no old sign is taken for a new one.
+        self._signs = tempfile.TemporaryDirectory(
+            prefix="resilient-", ignore_cleanup_errors=True
+        )
+        ports = environment.free_ports(environment.ports_needed(nproc))
+        self.members: list[Process] = []
+        try:
+            for rank in range(nproc):
+                sign = Path(self._signs.name) / f"heartbeat-{rank}"
+                variables = environment.of_process(os.environ, sign, rank, nproc, ports)
+                self.members.append(Process(command, variables, sign, rank))
+        except BaseException:
+            self.kill()
+            self.clean_up()
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        return [member.pid for member in self.members]
+
+    def over(self) -> bool:
+        """Whether all have ended."""
+        return all(member.returncode is not None for member in self.members)
+
+    def failed(self) -> Process | None:
+        """One that ended with a failure; of several the one that a signal killed."""
+        codes = [(member.returncode, member) for member in self.members]
+        failed = [(code, member) for code, member in codes if code]
+        # The death of one makes others fail with errors of connections.
+        return min(failed, key=lambda each: each[0] > 0)[1] if failed else None
+
+    def send(self, signum: int) -> None:
+        for member in self.members:
+            member.send(signum)
+
+    def kill(self) -> None:
+        for member in self.members:
+            if member.returncode is None:
+                member.kill()
+
+    def stop(self, signum: int, grace: float, wait: Wait) -> None:
+        """Ask those that are left to end, and see to it that they do.
+
+        Args:
+            signum: How to ask.
+            grace: Seconds until they are killed.
+            wait: Waits so many seconds, or until a condition holds.
+        """
+        self.send(signum)
+        wait(grace, self.over)
+        self.kill()
+
+    def abort(self, wait: Wait) -> None:
+        """Have all print their stacks and die; a hang is rarely that of one alone."""
+        for member in self.members:
+            member.abort()
+        wait(_DUMP, self.over)
+        self.kill()
+
+    def clean_up(self) -> bool:
+        """Wait for what was killed, and end what was left behind."""
+        for member in self.members:
+            member.wait()
+        left = [member.clean_up() for member in self.members]
+        return any(left)
+
+    def close(self) -> None:
+        """Forget the signs of life."""
+        self._signs.cleanup()

@@ -1,0 +1,133 @@
+"""When silence means that training hangs.
+
+The limit is learned: ten times the longest silence between two signs of life so far,
+for a slow callback or a slow disk is no hang. Time is that of whoever looks on, between
+two changes of the heartbeat's count; the times that training writes are not used, for
+clocks jump and machines sleep. A script that never gives a sign is not judged, unless
+its user says how long a start may take.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from resilient.heartbeat import Beat
+
+DEFAULT_STARTUP = 1800.0
+_MINIMUM = 60.0
+_FACTOR = 10.0
+_ENOUGH = 10  # signs in a phase, from which on its silences are known
+# The first end of an epoch brings silences (callbacks, validation's compilation) that
+# nobody has seen yet.
+_FIRST_EPOCH = 5.0
+
+_LEARNED_FROM = ("training", "validating", "replaying")
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A process that gave no sign for too long.
+
+    Attributes:
+        silent: Seconds since the last sign, or since the start.
+        limit: Seconds that were allowed.
+        beat: The last sign; None if there was none.
+    """
+
+    silent: float
+    limit: float
+    beat: Beat | None
+
+    def __str__(self) -> str:
+        if self.beat is None:
+            where = "since it was started"
+        else:
+            where = f"in phase {self.beat.phase!r} at step {self.beat.step:,}"
+        return (
+            f"no sign of life for {self.silent:,.1f} s {where} "
+            f"(the limit is {self.limit:,.1f} s)"
+        )
+
+
+class HangLimit:
+    """Judges one process, and what it is restarted as.
+
+    Args:
+        fixed: Limit while training, seconds; 0 finds no hangs; None learns it.
+        startup: Limit until training begins, seconds; None is the default, for scripts
+            that gave a sign at least once.
+    """
+
+    def __init__(self, fixed: float | None, startup: float | None) -> None:
+        self._fixed = fixed
+        self._startup = startup
+        self._longest = 0.0
+        self._signs: Counter[str] = Counter()
+        self._scale = 1.0
+        self._epoch_ended = False
+        self._ever = False
+        self._since = 0.0
+        self._beat: Beat | None = None
+
+    def start(self, now: float) -> None:
+        """A new process begins."""
+        self._since, self._beat = now, None
+
+    def slept(self, seconds: float) -> None:
+        """Nobody looked on for a while, which counts as no silence."""
+        self._since += seconds
+
+    def forgive(self) -> None:
+        """The limit was too short, maybe: allow twice as much from now on."""
+        self._scale *= 2
+
+    def silent(self, now: float) -> float:
+        """Seconds since the last sign."""
+        return now - self._since
+
+    def observe(self, now: float, beat: Beat | None) -> Hang | None:
+        """Take note of the heartbeat as it is now.
+
+        Returns:
+            The hang, if the silence is too long.
+        """
+        if beat is not None and not _same(beat, self._beat):
+            self._learn(now, beat)
+            self._since, self._beat, self._ever = now, beat, True
+            return None
+        limit = self.limit()
+        silent = self.silent(now)
+        if limit is None or silent <= limit:
+            return None
+        return Hang(silent, limit, self._beat)
+
+    def limit(self) -> float | None:
+        """Seconds of silence that are allowed now; None if any."""
+        phase = None if self._beat is None else self._beat.phase
+        if self._fixed == 0 or phase == "ended":
+            return None
+        if phase in _LEARNED_FROM:
+            if self._fixed is not None:
+                return self._fixed
+            if self._signs[phase] >= _ENOUGH:
+                minimum = _MINIMUM * (1 if self._epoch_ended else _FIRST_EPOCH)
+                return self._scale * max(minimum, _FACTOR * self._longest)
+        if self._startup is None:
+            return DEFAULT_STARTUP * self._scale if self._ever else None
+        return self._startup
+
+    def _learn(self, now: float, beat: Beat) -> None:
+        before = self._beat
+        self._signs[beat.phase] += 1
+        if before is None or before.attempt != beat.attempt:
+            return
+        if before.phase in _LEARNED_FROM:
+            self._longest = max(self._longest, self.silent(now))
+            self._epoch_ended |= beat.epoch > before.epoch
+
+
+def _same(beat: Beat, before: Beat | None) -> bool:
+    return before is not None and (beat.attempt, beat.count, beat.phase) == (
+        before.attempt,
+        before.count,
+        before.phase,
+    )

@@ -1,0 +1,48 @@
+"""The supervisor's own events, in the ``events.jsonl`` of the run.
+
+Which directory that is, the first sign of life tells: until then events wait here. A
+directory that the training has not made yet is not made for it.
+"""
+
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from resilient.events import Events
+
+
+class Journal:
+    """Appends events to the directory of the run, once it is known.
+
+    Attributes:
+        directory: The checkpoint directory; None while it is not known.
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        self.directory = directory
+        self._name = uuid.uuid4().hex[:12]
+        self._events: Events | None = None
+        self._waiting: list[tuple[str, dict[str, Any]]] = []
+
+    def settle(self, directory: str | os.PathLike[str]) -> None:
+        """The directory is this one, from now on."""
+        if self.directory != Path(directory):
+            self.directory, self._events = Path(directory), None
+        self._flush()
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Append an event, or keep it until there is a place for it."""
+        self._waiting.append((event, {"time": time.time(), **fields}))
+        self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting or self.directory is None or not self.directory.is_dir():
+            return
+        if self._events is None:
+            self._events = Events(self.directory)
+            self._events.attempt = self._name
+        for event, fields in self._waiting:
+            self._events.emit(event, **fields)
+        self._waiting.clear()

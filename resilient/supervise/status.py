@@ -1,0 +1,66 @@
+"""The line that says how training does; pure."""
+
+from collections import deque
+
+from resilient.heartbeat import Beat
+
+_WINDOW = 20.0  # seconds
+
+
+class Speed:
+    """Steps per second over the last signs of life."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+        self._attempt = ""
+
+    def observe(self, now: float, beat: Beat) -> float | None:
+        """Take note of a sign; the speed, once there is one."""
+        again = self._seen and beat.step < self._seen[-1][1]
+        if beat.attempt != self._attempt or again:
+            self._seen.clear()
+            self._attempt = beat.attempt
+        if not self._seen or beat.step != self._seen[-1][1]:
+            self._seen.append((now, beat.step))
+        while len(self._seen) > 2 and now - self._seen[0][0] > _WINDOW:
+            self._seen.popleft()
+        since, first = self._seen[0]
+        steps = self._seen[-1][1] - first
+        return steps / (now - since) if steps and now > since else None
+
+
+def running(
+    attempt: int, beat: Beat | None, speed: float | None, silent: float, told: bool
+) -> str:
+    """Status while a process runs.
+
+    Args:
+        attempt: Which one, from 1.
+        beat: The last sign of life.
+        speed: Steps per second.
+        silent: Seconds since the last sign.
+        told: Whether it was told to stop.
+    """
+    parts = [f"attempt {attempt}"]
+    if beat is None:
+        parts.append("no sign of life yet")
+    else:
+        parts += [beat.phase, f"step {beat.step:,}", f"epoch {beat.epoch + 1:,}"]
+        if speed is not None:
+            parts.append(f"{speed:.3g} steps/s")
+        parts.append(f"sign {duration(silent)} ago")
+    restarts = attempt - 1
+    parts.append(f"{restarts} restart{'' if restarts == 1 else 's'}")
+    if told:
+        parts.append("told to stop")
+    return " · ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """A span of time for people."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

@@ -1,0 +1,186 @@
+"""Several local processes: what they are told, and that they live and die together."""
+
+import json
+import signal
+
+import pytest
+
+from resilient.supervise import environment
+
+TOLD = """
+import json, os, sys
+names = (
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TF_CONFIG "
+    "JAX_COORDINATOR_ADDRESS JAX_NUM_PROCESSES JAX_PROCESS_ID "
+    "KERAS_DISTRIBUTION_JOB_ADDRESSES KERAS_DISTRIBUTION_NUM_PROCESSES "
+    "KERAS_DISTRIBUTION_PROCESS_ID"
+).split()
+told = {name: os.environ[name] for name in names}
+(directory / f"told-{rank}-{attempt}.json").write_text(json.dumps(told))
+"""
+
+
+def told(run, rank, attempt):
+    return json.loads((run.directory / f"told-{rank}-{attempt}.json").read_text())
+
+
+def ports(variables):
+    """All ports of a gang."""
+    workers = json.loads(variables["TF_CONFIG"])["cluster"]["worker"]
+    jax = variables["JAX_COORDINATOR_ADDRESS"]
+    assert variables["KERAS_DISTRIBUTION_JOB_ADDRESSES"] == jax
+    return [
+        variables["MASTER_PORT"],
+        *(address.removeprefix("127.0.0.1:") for address in (jax, *workers)),
+    ]
+
+
+def test_two_are_restarted_together_when_one_dies(supervise):
+    run = supervise(
+        TOLD
+        + """
+ready()
+while not (directory / f"ready-{1 - int(rank)}-{attempt}").exists():
+    time.sleep(0.01)
+train(5)
+if attempt == 0:
+    if rank == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    forever()
+print("done")
+""",
+        *("--nproc", 2),
+    )
+    code, out, err = run.end()
+    assert code == 0, err
+    assert sorted(out.splitlines()) == ["[0] done", "[1] done"]
+    assert len(run.attempts(0)) == len(run.attempts(1)) == 2
+    first, second = run.events("exited")
+    assert (first["rank"], first["kind"], first["returncode"]) == (1, "killed", -9)
+    assert second["kind"] == "finished"
+    gangs = [[told(run, rank, attempt) for rank in (0, 1)] for attempt in (0, 1)]
+    for gang in gangs:
+        assert [each["RANK"] for each in gang] == ["0", "1"]
+        assert [each["LOCAL_RANK"] for each in gang] == ["0", "1"]
+        assert [each["JAX_PROCESS_ID"] for each in gang] == ["0", "1"]
+        assert [each["KERAS_DISTRIBUTION_PROCESS_ID"] for each in gang] == ["0", "1"]
+        tasks = [json.loads(each["TF_CONFIG"])["task"] for each in gang]
+        assert tasks == [{"type": "worker", "index": index} for index in (0, 1)]
+        assert {each["WORLD_SIZE"] for each in gang} == {"2"}
+        assert ports(gang[0]) == ports(gang[1])
+        assert len(set(ports(gang[0]))) == 4
+    assert ports(gangs[0][0]) != ports(gangs[1][0])
+
+
+def test_the_others_are_asked_to_stop_before_they_are_killed(supervise):
+    run = supervise(
+        """
+        def stop(signum, frame):
+            (directory / f"asked-{rank}-{attempt}").touch()
+            if rank == "0":
+                sys.exit(143)
+
+        signal.signal(signal.SIGTERM, stop)
+        ready()
+        while attempt == 0:
+            if rank == "2" and len(list(directory.glob("ready-*"))) == 3:
+                raise ValueError("bad")
+            time.sleep(0.01)
+        """,
+        *("--nproc", 3, "--gang-grace", 3),
+    )
+    code, _, err = run.end()
+    assert code == 0, err
+    assert "[2] ValueError: bad" in err
+    assert sorted(path.name for path in run.directory.glob("asked-*")) == [
+        "asked-0-0",
+        "asked-1-0",
+    ]
+    assert "Error: ValueError: bad" in err
+
+
+def test_one_that_is_done_waits_for_the_others(supervise):
+    run = supervise(
+        """
+        if rank == "0":
+            sys.exit(0)
+        ready()
+        while not (directory / "go").exists():
+            time.sleep(0.01)
+        """,
+        *("--nproc", 2),
+    )
+    run.wait_for("ready-1-0")
+    (run.directory / "go").touch()
+    assert run.end()[0] == 0
+    assert len(run.attempts(1)) == 1
+
+
+def test_a_signal_reaches_all_and_each_has_its_time(supervise):
+    run = supervise(
+        """
+        def stop(signum, frame):
+            (directory / f"asked-{rank}").touch()
+            if rank == "1":  # saves until the other has long been gone
+                while not (directory / "go").exists():
+                    time.sleep(0.01)
+                (directory / "saved").touch()
+            sys.exit(143)
+
+        signal.signal(signal.SIGTERM, stop)
+        ready()
+        forever()
+        """,
+        *("--nproc", 2, "--gang-grace", 0),
+    )
+    for rank in (0, 1):
+        run.wait_for(f"ready-{rank}-0")
+    run.send(signal.SIGTERM)
+    for rank in (0, 1):
+        run.wait_for(f"asked-{rank}")
+    (run.directory / "go").touch()
+    assert run.end()[0] == 143
+    assert (run.directory / "saved").exists()
+
+
+def test_a_hang_of_one_prints_the_stacks_of_all(supervise):
+    run = supervise(
+        """
+        if attempt == 1:
+            sys.exit(0)
+        train(1)
+        if rank == "1":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        for step in range(1_000_000):
+            train(step)
+            time.sleep(0.01)
+        """,
+        *("--nproc", 2, "--hang-timeout", 2),
+    )
+    code, _, err = run.end()
+    assert code == 0, err
+    assert "[0] Fatal Python error: Aborted" in err
+    assert "[1] Fatal Python error: Aborted" in err
+    assert [event["rank"] for event in run.events("hung")] == [1]
+
+
+def test_one_process_is_told_nothing_of_a_gang(tmp_path):
+    told = environment.of_process({"HOME": "/root"}, tmp_path / "sign", 0, 1, [])
+    assert told == {
+        "HOME": "/root",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+        "RESILIENT_HEARTBEAT": str(tmp_path / "sign"),
+    }
+
+
+def test_a_buffer_that_the_user_wants_stays(tmp_path):
+    base = {"PYTHONUNBUFFERED": ""}
+    told = environment.of_process(base, tmp_path, 0, 1, [])
+    assert told["PYTHONUNBUFFERED"] == ""
+
+
+@pytest.mark.parametrize(("nproc", "count"), [(1, 0), (2, 4), (8, 10)])
+def test_ports_are_free_and_different(nproc, count):
+    found = environment.free_ports(environment.ports_needed(nproc))
+    assert len(set(found)) == count

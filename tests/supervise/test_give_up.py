@@ -1,0 +1,96 @@
+"""When there is no other restart."""
+
+import pytest
+
+from resilient.supervise.failures import Ending
+from resilient.supervise.give_up import GiveUp, Rules
+from resilient.supervise.headway import Made
+
+NOTHING = Made(step=False, checkpoint=False)
+STEP = Made(step=True, checkpoint=False)
+SAVED = Made(step=True, checkpoint=True)
+BUG = Ending("error", "ValueError at step 7: bad", 1, "abc", 7)
+KILLED = Ending("killed", "it was killed by SIGKILL", 137)
+
+
+def stops(rules, *failures):
+    """After how many failures it gives up, and why."""
+    give_up = GiveUp(rules)
+    for number, (ending, made) in enumerate(failures, 1):
+        if (why := give_up.after(ending, made)) is not None:
+            return number, why
+    return None, ""
+
+
+def test_the_same_failure_three_times_in_a_row():
+    number, why = stops(Rules(), (BUG, SAVED), (BUG, NOTHING), (BUG, NOTHING))
+    assert number == 3
+    assert "3 times in a row" in why
+    assert "Received: ValueError at step 7: bad" in why
+
+
+def test_as_often_as_the_user_says():
+    assert stops(Rules(same_failure=1), (BUG, SAVED))[0] == 1
+    assert stops(Rules(same_failure=2), *[(BUG, NOTHING)] * 2)[0] == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Ending("error", "", 1, "abc", 8),
+        Ending("error", "", 1, "def", 7),
+        Ending("out of memory", "", 1, "abc", 7),
+        KILLED,
+    ],
+)
+def test_another_failure_between_starts_the_count_again(other):
+    failures = [(BUG, NOTHING), (BUG, NOTHING), (other, NOTHING)]
+    assert stops(Rules(), *failures, *failures)[0] is None
+
+
+@pytest.mark.parametrize("made", [STEP, SAVED])
+def test_progress_between_starts_the_count_again(made):
+    assert stops(Rules(), *[(BUG, NOTHING)] * 2, *[(BUG, made)] * 5)[0] is None
+
+
+def test_a_failure_whose_step_is_not_exact_needs_a_checkpoint_for_progress():
+    """The heartbeat's step is a little more or less each time."""
+    memory = Ending("out of memory", "", 137, "SIGKILL for want of memory")
+    assert stops(Rules(), *[(memory, STEP)] * 3)[0] == 3
+    assert stops(Rules(), *[(memory, SAVED)] * 9)[0] is None
+
+
+def test_kills_from_outside_are_never_the_same_failure():
+    assert stops(Rules(no_progress=99), *[(KILLED, NOTHING)] * 50)[0] is None
+
+
+def test_restarts_that_bring_no_newer_checkpoint():
+    number, why = stops(Rules(no_progress=4), *[(KILLED, STEP)] * 9)
+    assert number == 5  # a first start and four restarts
+    assert "4 restarts in a row" in why
+    assert "--no-progress" in why
+
+
+def test_a_newer_checkpoint_starts_that_count_again():
+    failures = [*[(KILLED, STEP)] * 4, (KILLED, SAVED), *[(KILLED, STEP)] * 4]
+    assert stops(Rules(no_progress=4), *failures)[0] == 9
+
+
+def test_the_limit_on_restarts():
+    number, why = stops(Rules(max_restarts=2), *[(KILLED, SAVED)] * 9)
+    assert number == 3
+    assert "--max-restarts 2" in why
+    assert stops(Rules(max_restarts=0), (KILLED, SAVED))[0] == 1
+
+
+def test_without_a_limit_there_is_none():
+    assert stops(Rules(), *[(KILLED, SAVED)] * 1000)[0] is None
+
+
+def test_failures_without_progress_are_counted_for_the_backoff():
+    give_up = GiveUp(Rules())
+    counts = []
+    for made in (SAVED, NOTHING, NOTHING, STEP, NOTHING):
+        give_up.after(KILLED, made)
+        counts.append(give_up.failures)
+    assert counts == [0, 1, 2, 0, 1]

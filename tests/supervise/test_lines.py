@@ -1,0 +1,80 @@
+"""What is left to be seen of a progress bar, and the status line."""
+
+import pytest
+
+from resilient.heartbeat import Beat
+from resilient.supervise import status
+from resilient.supervise.lines import Lines, visible
+
+
+@pytest.mark.parametrize(
+    ("printed", "seen"),
+    [
+        (b"plain", b"plain"),
+        (b"", b""),
+        (b"1/3\r2/3\r3/3", b"3/3"),
+        (b"windows\r", b"windows"),
+        (b"1/3\b\b\b\r2/3", b"2/3"),
+        (b"1/3\b\b\b3/3", b"3/3"),
+        (b"\b\bx", b"x"),
+    ],
+)
+def test_visible(printed, seen):
+    assert visible(printed) == seen
+
+
+def test_lines_are_put_together():
+    lines = Lines()
+    assert lines.feed(b"one\ntw") == [b"one"]
+    assert lines.feed(b"o\n\nthree") == [b"two", b""]
+    assert lines.end() == [b"three"]
+    assert lines.end() == []
+
+
+def test_a_bar_without_end_takes_no_memory():
+    lines = Lines()
+    for number in range(100_000):
+        assert lines.feed(b"\rstep %d of many" % number) == []
+    assert lines.end()[0].endswith(b"\rstep 99999 of many")
+    assert len(b"".join(lines.feed(b"x" * 200_000))) == 200_000
+
+
+def beat(step, attempt="a"):
+    return Beat(attempt, "host", 1, "/runs", 0.0, step, "training", step, 2, step)
+
+
+def test_speed_is_that_of_the_last_seconds():
+    speed = status.Speed()
+    assert speed.observe(0.0, beat(0)) is None
+    assert speed.observe(2.0, beat(10)) == 5
+    assert speed.observe(4.0, beat(10)) == 2.5
+    for second in range(100, 130):
+        last = speed.observe(float(second), beat(3 * second))
+    assert last == 3
+
+
+def test_speed_starts_again_with_an_attempt():
+    speed = status.Speed()
+    speed.observe(0.0, beat(0))
+    assert speed.observe(1.0, beat(100)) == 100
+    assert speed.observe(2.0, beat(50, "b")) is None
+    assert speed.observe(3.0, beat(60, "b")) == 10
+    assert speed.observe(4.0, beat(30, "b")) is None  # it rolled back
+
+
+def test_the_status_line():
+    assert status.running(1, None, None, 3.0, told=False) == (
+        "attempt 1 · no sign of life yet · 0 restarts"
+    )
+    assert status.running(2, beat(1200), 34.56, 0.4, told=True) == (
+        "attempt 2 · training · step 1,200 · epoch 3 · 34.6 steps/s · sign 0 s ago"
+        " · 1 restart · told to stop"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.6, "1 min 00 s"), (125, "2 min 05 s"), (7500, "2 h 05 min")],
+)
+def test_durations(seconds, text):
+    assert status.duration(seconds) == text

@@ -1,0 +1,102 @@
+"""The command line of `resilient run`."""
+
+import subprocess
+import sys
+
+import pytest
+
+from resilient.cli import main
+
+
+def test_without_a_command(capsys):
+    for arguments in (["run"], ["run", "--"], ["run", "--nproc", "2", "--"]):
+        with pytest.raises(SystemExit) as raised:
+            main(arguments)
+        assert raised.value.code == 2
+        assert "there is no command to run; give one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--bogus"],
+        ["--nproc", "0"],
+        ["--nproc", "two"],
+        ["--max-restarts", "-1"],
+        ["--same-failure", "0"],
+        ["--backoff", "nan"],
+        ["--backoff", "-1"],
+        ["--hang-timeout", "soon"],
+        ["--max", "3"],  # no abbreviations: they break when an option is added
+    ],
+)
+def test_wrong_options(options, capsys):
+    with pytest.raises(SystemExit) as raised:
+        main(["run", *options, "--", "true"])
+    assert raised.value.code == 2
+    assert options[0] in capsys.readouterr().err
+
+
+def test_a_directory_that_is_none(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["run", "--dir", str(tmp_path / "file"), "--", "true"]) == 2
+    error = capsys.readouterr().err
+    assert "not a directory" in error
+    assert "Received" in error
+
+
+def run(*arguments, environment):
+    return subprocess.run(
+        [sys.executable, "-m", "resilient", "run", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+    )
+
+
+def test_a_command_that_is_not_there(child_environment):
+    result = run("--", "no-such-command", environment=child_environment)
+    assert result.returncode == 127
+    assert "No such file or directory: 'no-such-command'" in result.stderr
+    assert "Restart" not in result.stderr
+
+
+def test_a_command_that_cannot_be_executed(child_environment, tmp_path):
+    (tmp_path / "data").write_text("no program")
+    result = run("--", tmp_path / "data", environment=child_environment)
+    assert result.returncode == 126
+    assert "Permission denied" in result.stderr
+
+
+def test_a_shell_that_finds_no_command(child_environment):
+    result = run("--", "sh", "-c", "no-such-command", environment=child_environment)
+    assert result.returncode == 127
+    assert "attempts: 1\n" in result.stderr
+
+
+@pytest.mark.parametrize("separator", [["--"], []])
+def test_options_of_the_command_are_its_own(child_environment, separator):
+    code = "import sys; print(sys.argv[1:])"
+    command = [*separator, sys.executable, "-c", code, "--nproc", "7", "--", "-x"]
+    result = run("--nproc", "1", *command, environment=child_environment)
+    assert result.stdout == "['--nproc', '7', '--', '-x']\n"
+    assert result.returncode == 0
+
+
+def test_the_other_commands_do_not_load_the_supervisor(child_environment):
+    code = (
+        "import sys, resilient.cli\n"
+        "names = [name for name in sys.modules if name.startswith('resilient.super')]\n"
+        "print(sorted(names), 'keras' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=child_environment,
+        timeout=120,
+    )
+    assert result.stdout == (
+        "['resilient.supervise', 'resilient.supervise.command'] False\n"
+    )

@@ -1,0 +1,161 @@
+"""`resilient run` with real processes: what is restarted and what is not."""
+
+import signal
+
+import pytest
+from supervised import gone
+
+
+def test_a_killed_process_is_restarted(supervise):
+    run = supervise("""
+        for step in range(3):
+            train(10 * attempt + step)
+        if attempt < 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        print("done")
+    """)
+    code, out, err = run.end()
+    assert (code, out) == (0, "done\n")
+    assert err.count("Killed: it was killed by SIGKILL. Restart") == 2
+    assert [event["event"] for event in run.events()] == [
+        "supervising",
+        *["launched", "exited", "restarting"] * 2,
+        *["launched", "exited", "finished"],
+    ]
+    exits = run.events("exited")
+    assert [event["kind"] for event in exits] == ["killed", "killed", "finished"]
+    assert [event["step"] for event in exits] == [2, 12, 22]
+    assert [event["pids"][0] for event in run.events("launched")] == run.attempts()
+    assert len({event["attempt"] for event in run.events()}) == 1
+
+
+def test_a_bug_is_not_restarted_for_ever(supervise):
+    run = supervise("""
+        train(7)
+        raise ValueError(f"bad {time.time()}")
+    """)
+    code, _, err = run.end()
+    assert code == 1
+    assert len(run.attempts()) == 3
+    assert err.count("Traceback") == 3
+    assert "Gave up: error, 3 times in a row" in err
+    assert "Received: ValueError: bad" in err
+    (gave_up,) = run.events("gave up")
+    assert (gave_up["kind"], gave_up["status"]) == ("error", 1)
+
+
+def test_a_bug_in_fit_is_known_by_its_events(supervise):
+    run = supervise(
+        """
+        train(7)
+        events.emit(
+            "failed", step=7, error="builtins.KeyError", message="x",
+            where=["train.py:3 loss"], signature="abc",
+        )
+        sys.exit(1)
+        """,
+        *("--same-failure", 2),
+    )
+    code, _, err = run.end()
+    assert code == 1
+    assert "Received: KeyError at step 7: x (train.py:3 loss)" in err
+    assert [event["signature"] for event in run.events("exited")] == ["abc", "abc"]
+
+
+def test_a_script_that_knows_nothing_of_us(supervise, tmp_path):
+    run = supervise(
+        """
+        import os, sys
+        count = open(sys.argv[1], "a")
+        count.write("x")
+        count.close()
+        sys.exit(0 if os.path.getsize(sys.argv[1]) == 3 else 5)
+        """,
+        prelude="",
+    )
+    code, _, err = run.end()
+    assert code == 0
+    assert err.count("it ended with exit status 5 and no traceback") == 2
+    assert "endings: 2 error, 1 finished" in err
+
+
+def test_a_limit_on_restarts(supervise):
+    run = supervise(
+        "os.kill(os.getpid(), signal.SIGSEGV)",
+        *("--max-restarts", 1),
+    )
+    code, _, err = run.end()
+    assert code == 128 + signal.SIGSEGV
+    assert "--max-restarts 1" in err
+    assert "exit status: 139" in err
+
+
+def test_restarts_without_a_newer_checkpoint(supervise):
+    run = supervise(
+        """
+        train(100 + attempt)
+        events.emit("saved", step=100 if attempt < 2 else 200)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        *("--no-progress", 2),
+    )
+    code, _, err = run.end()
+    assert code == 128 + signal.SIGKILL
+    assert len(run.attempts()) == 5  # 100, 100, 200, then two for nothing
+    assert "2 restarts in a row brought no newer checkpoint" in err
+
+
+def test_the_events_of_an_attempt_before_it_had_a_heartbeat(supervise):
+    run = supervise(
+        """
+        events.emit("failed", step=0, error="E", message="x", signature=str(attempt))
+        sys.exit(1)
+        """,
+        *("--max-restarts", 1),
+        "--dir",
+        "{directory}",
+    )
+    code, _, err = run.end()
+    assert code == 1
+    assert "E at step 0: x" in err
+
+
+def test_a_preemption_that_did_not_come_through_us_is_restarted(supervise):
+    run = supervise("""
+        train(3)
+        if attempt == 0:
+            events.emit("preempted", step=3, reason="SIGTERM", saved=True)
+            sys.exit(143)
+    """)
+    code, _, err = run.end()
+    assert code == 0
+    assert "Preempted: it was preempted by SIGTERM. Restart 1" in err
+
+
+@pytest.mark.parametrize("reason", ["stop file", "the spot instance goes at 12:00"])
+def test_a_stop_that_is_meant_is_not_restarted(supervise, reason):
+    run = supervise(f"""
+        train(3)
+        events.emit("preempted", step=3, reason={reason!r}, saved=True)
+        sys.exit(143)
+    """)
+    code, _, err = run.end()
+    assert code == 143
+    assert len(run.attempts()) == 1
+    assert "No restart." in err
+    assert len(run.events("stopped")) == 1
+
+
+def test_what_a_process_leaves_behind_is_killed(supervise):
+    run = supervise("""
+        worker = subprocess.Popen(["sleep", "999"])
+        (directory / f"worker-{attempt}").write_text(str(worker.pid))
+        train(1)
+        if attempt == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    code, _, err = run.end()
+    assert code == 0
+    assert err.count("Killed processes that the training left behind.") == 2
+    for attempt in (0, 1):
+        assert gone(int((run.directory / f"worker-{attempt}").read_text()))

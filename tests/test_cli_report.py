@@ -1,0 +1,121 @@
+"""``resilient report``: the goodput of a run, for people and as JSON."""
+
+import json
+import os
+
+import pytest
+
+from resilient.cli import main
+from resilient.cli_text import duration
+from resilient.goodput import goodput
+
+OK, _, USAGE, NOTHING, *_ = range(6)
+START = 1_700_000_000  # 2023-11-14T22:13:20Z
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """Killed at 80 s and step 70, resumed at 100 s from step 40, ended at 4,000 s."""
+    died = {"attempt": "a1", "time": START + 80, "phase": "training", "step": 70}
+    events = [
+        ("a1", 0, "started", {"previous": None}),
+        ("a1", 10, "training", {"step": 1}),
+        ("a1", 50, "saved", {"step": 40, "seconds": 2, "stall": 1}),
+        ("b2", 100, "started", {"previous": died}),
+        ("b2", 104, "restored", {"step": 40, "seconds": 4}),
+        ("b2", 110, "training", {"step": 41}),
+        ("b2", 4000, "saved", {"step": 6000, "seconds": 0, "stall": 0}),
+        ("b2", 4000, "ended", {"step": 6000}),
+    ]
+    with open(tmp_path / "events.jsonl", "w") as file:
+        for attempt, when, event, fields in events:
+            who = {"attempt": attempt, "host": "node-7", "pid": 1}
+            line = {"time": START + when, "event": event, **who, **fields}
+            file.write(json.dumps(line) + "\n")
+    return tmp_path
+
+
+def run(capsys, *arguments):
+    code = main([str(argument) for argument in arguments])
+    output = capsys.readouterr()
+    return code, output.out, output.err
+
+
+def test_report_has_a_line_for_each_part_and_for_each_attempt(directory, capsys):
+    code, out, err = run(capsys, "report", directory)
+    assert (code, err) == (OK, "")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines == [
+        "goodput 98.2% of 1:06:40",
+        "part time share",
+        "productive 1:05:28 98.2%",
+        "saving 1.0 s 0.0%",
+        "starting 16.0 s 0.4%",
+        "restoring 4.0 s 0.1%",
+        "replaying 0.0 s 0.0%",
+        "lost 31.0 s 0.8%",
+        "down 20.0 s 0.5%",
+        "steps: 6,000, and 30 more that were lost",
+        "attempt started time from step to step end host",
+        "a1 2023-11-14T22:13:20Z 0:01:20 0 70 died without a word node-7",
+        "b2 2023-11-14T22:15:00Z 1:05:00 40 6,000 ended node-7",
+    ]
+
+
+def test_report_as_json_has_the_same_data(directory, capsys):
+    code, out, err = run(capsys, "report", directory, "--json")
+    assert (code, err) == (OK, "")
+    data = json.loads(out, parse_constant=pytest.fail)
+    assert data == {"directory": str(directory), **goodput(directory).to_json()}
+
+
+def test_report_says_that_the_last_attempt_may_be_running(directory, capsys):
+    lines = (directory / "events.jsonl").read_text().splitlines(keepends=True)
+    (directory / "events.jsonl").write_text("".join(lines[:3]))
+    _, out, _ = run(capsys, "report", directory)
+    assert "none (running, or died)" in out.splitlines()[-1]
+
+
+def test_report_changes_nothing(directory, capsys):
+    before = (directory / "events.jsonl").read_bytes()
+    assert run(capsys, "report", directory)[0] == OK
+    assert os.listdir(directory) == ["events.jsonl"]
+    assert (directory / "events.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("text", [None, "", '{"event": "started"}\n', "{\n"])
+def test_a_directory_without_events_says_so(tmp_path, capsys, text):
+    if text is not None:
+        (tmp_path / "events.jsonl").write_text(text)
+    code, out, err = run(capsys, "report", tmp_path)
+    assert (code, out) == (NOTHING, "")
+    assert f"There are no events in {tmp_path}." in err
+    code, out, err = run(capsys, "report", tmp_path, "--json")
+    assert (code, err) == (NOTHING, "")
+    assert json.loads(out)["error"] == "CheckpointNotFoundError"
+
+
+def test_a_directory_that_is_not_there_is_not_made(tmp_path, capsys):
+    code, _, err = run(capsys, "report", tmp_path / "missing")
+    assert code == NOTHING
+    assert "There is no directory" in err
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_is_wrong_usage(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert run(capsys, "report", tmp_path / "file")[0] == USAGE
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0.0 s"),
+        (59.94, "59.9 s"),
+        (59.96, "0:01:00"),
+        (3599.6, "1:00:00"),
+        (90061.0, "25:01:01"),
+    ],
+)
+def test_durations_are_rounded_once(seconds, text):
+    assert duration(seconds) == text
