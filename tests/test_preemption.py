@@ -181,6 +181,7 @@ def test_other_threads_watch_no_signals(requests, caplog):
     assert "main thread" in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX
 def test_a_forked_worker_has_the_handlers_from_before(requests):
     """It ends by SIGTERM; Ctrl-C, which it gets as well, is for who forked it."""
     before = signal.getsignal(TERM)

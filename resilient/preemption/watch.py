@@ -58,7 +58,8 @@ class Watch:
         named = os.environ.get(VARIABLE)
         paths = [directory / HEARTBEAT, *([Path(named)] if named else [])]
         self._heart = Heartbeat(attempt, directory, paths)
-        self._over = threading.Event()
+        self._over = False
+        self._wake = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name="resilient-watch", daemon=True
         )
@@ -76,6 +77,8 @@ class Watch:
 
     def sign(self, phase: Phase, progress: Progress | None = None) -> None:
         """Training goes on."""
+        if self._heart.phase == "starting":
+            self._wake.set()  # that it began is news: from now on silence is a hang
         self._heart.beat(phase, progress)
 
     def stop_unless_time(self, seconds: float | None) -> None:
@@ -123,7 +126,8 @@ class Watch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._over.set()
+        self._over = True
+        self._wake.set()
         self._thread.join()
         self._interrupting = False
         self._heart.beat("ended")
@@ -136,7 +140,9 @@ class Watch:
     # On the thread. -------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._over.wait(_LOOK_EVERY):
+        while not self._over:
+            self._wake.wait(_LOOK_EVERY)
+            self._wake.clear()
             self.look()
 
     def look(self) -> None:
