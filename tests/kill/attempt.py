@@ -42,7 +42,8 @@ class Order:
         seed: Of every global random number generator; None leaves them to chance.
         fit: Overrides of the scenario's arguments of ``fit``.
         compile: Overrides of attributes of the compiled model: steps_per_execution.
-        options: Arguments of ours: save_freq (see ``policy``), keep, resume.
+        options: Arguments of ours: save_freq (see ``policy``), keep, resume, on_nan
+            (arguments of ``Rollback``).
         background: Whether training goes on while a checkpoint is written; otherwise
             it waits, so that a kill point says what is committed.
         slow_disk: Seconds that a flush to the disk takes longer than it does.
@@ -110,6 +111,8 @@ def fit(order: Order, case: Case) -> keras.callbacks.History:
     options = dict(order.options)
     if "save_freq" in options:
         options["save_freq"] = policy(options["save_freq"])
+    if "on_nan" in options:
+        options["on_nan"] = resilient.Rollback(*options["on_nan"])
     if case.stateful:
         options["stateful"] = case.stateful
     directory = Path(order.home, case.directory)

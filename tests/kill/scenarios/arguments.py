@@ -12,6 +12,14 @@ def dense() -> Case:
     return case(compiled(noisy()), validation_data=validation())
 
 
+@scenario("train_batch_end@1:1", "train_batch_end@2:4")
+def one_bad_sample() -> Case:
+    """Its loss is no number, and soon no weight is."""
+    x, y = images()
+    x[40, 0] = np.nan
+    return case(compiled(noisy()), (x, y))
+
+
 @scenario("epoch_begin@1", "train_batch_end@1:5", save_freq="epoch")
 def shuffled_in_batches_with_class_weight() -> Case:
     weights = {0: 1.0, 1: 2.0, 2: 0.5}

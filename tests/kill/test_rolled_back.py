@@ -1,0 +1,51 @@
+"""Killed anywhere in a run that is rolled back: the same batches are left out."""
+
+import pytest
+
+from resilient.events import read_events
+
+from .conftest import MakeRun
+from .harness import assert_same
+
+OPTIONS = {"save_freq": 1, "on_nan": [1, 3, 9]}
+PLACES = ["train_batch_end@0:6", "train_batch_begin@1:0", "train_batch_end@1:3"]
+
+
+def rollbacks(run):
+    events = read_events(run.home / "checkpoints")
+    return [e["from_step"] for e in events if e["event"] == "rolled back to"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(server_for, tmp_path_factory):
+    """A run that was rolled back in each of its three epochs, and not killed."""
+    from .harness import Run
+
+    name, home = "one_bad_sample", tmp_path_factory.mktemp("rolled back")
+    run = Run(server_for(name), name, home, options=OPTIONS)
+    end = run()
+    assert len(rollbacks(run)) >= 3
+    return end
+
+
+def test_killed_and_stopped_around_rollbacks(run_of: MakeRun, undisturbed):
+    run = run_of("one_bad_sample", options=OPTIONS)
+    for place in PLACES:
+        run(place)
+        run(f"{place} SIGTERM")
+    assert_same(undisturbed.record, run().record)
+
+
+@pytest.mark.timeout(900)
+def test_killed_at_each_step_of_a_rollback(run_of: MakeRun, undisturbed):
+    """While checkpoints are moved away, and while it is written down."""
+    calls = undisturbed.calls
+    written = [n for n, call in enumerate(calls, 1) if "rollbacks.new" in call]
+    first = written[0] - 8
+    assert any("step-" in call for call in calls[first - 1 : written[0]])
+    run = run_of("one_bad_sample", options=OPTIONS)
+    for number in range(first, written[0] + 3):
+        home = run.home.with_name(f"call-{number}")
+        run.home, run.attempts = home, 0
+        assert run(f"call@{number}").killed
+        assert_same(undisturbed.record, run().record, f"killed at call {number}")
