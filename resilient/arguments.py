@@ -3,12 +3,17 @@
 Those of ``model.fit`` are checked by Keras.
 """
 
+import logging
+import os
 from collections.abc import Callable
 from numbers import Integral
 from typing import Any, Literal
 
 from resilient.errors import describe
+from resilient.heartbeat import VARIABLE
 from resilient.saving import OnSaveError
+
+logger = logging.getLogger(__name__)
 
 Resume = Literal["auto", "never", "must"] | int
 DataMode = Literal["exact", "warn", "replay"]
@@ -28,6 +33,16 @@ def checked_resume(resume: Resume) -> Resume:
             'Use "auto", "never", "must" or the step of a checkpoint.',
         )
     )
+
+
+def warn_if_restarted(resume: Resume) -> None:
+    """Say that a supervisor's restarts would give up progress, each time anew."""
+    if VARIABLE in os.environ and resume not in ("auto", "must"):
+        logger.warning(
+            "With resume=%r every restart by `resilient run` goes back there, and "
+            'loses what was trained since. Use resume="auto" with it.',
+            resume,
+        )
 
 
 def checked_on_event(function: OnEvent | None) -> OnEvent | None:

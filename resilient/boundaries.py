@@ -98,6 +98,8 @@ class Boundaries:
             self._take(progress, logs, in_epoch=False, finished=finished)
             if self._commit() and stopping and not finished:
                 self._stop()
+        if finished:  # but for callbacks' on_train_end, which may take any time
+            self._watch.sign("ended", progress)
 
     def trained(self, progress: Progress) -> None:
         """Batches were trained since the last time."""
@@ -137,6 +139,5 @@ class Boundaries:
 
     def _stop(self) -> NoReturn:
         """End fit, now that the snapshot of this moment is being written."""
-        self._watch.sign("saving")
         self._saving.wait()
         self._watch.stop(saved=self._saving.newest == self._watch.progress.step)

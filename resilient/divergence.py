@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
-from resilient.errors import describe
+from resilient.errors import NotSupportedError, describe
 from resilient.policies.numbers import count, duration
 
 JSON = dict[str, Any]
@@ -142,9 +140,20 @@ class LossWatch:
             step: Number of the last one since the start of the run, from 0.
             batches: How many.
             logs: What Keras logged then.
+
+        Raises:
+            NotSupportedError: There is no loss in it.
         """
-        if logs and "loss" in logs:
-            self._pending.append((step, batches, logs["loss"]))
+        if not logs or "loss" not in logs:
+            raise NotSupportedError(
+                describe(
+                    "The losses cannot be looked at: this model's training step logs "
+                    "none.",
+                    f"logs of {sorted(logs or ())}",
+                    'Return a "loss" from train_step, or pass on_nan="ignore".',
+                )
+            )
+        self._pending.append((step, batches, logs["loss"]))
 
     def check(self, *, all_of_them: bool) -> None:
         """Look at the batches noted.
@@ -158,7 +167,7 @@ class LossWatch:
         """
         while len(self._pending) > (0 if all_of_them else 1):
             step, batches, loss = self._pending.popleft()
-            mean = float(np.asarray(loss))
+            mean = float(loss)
             if not math.isfinite(mean):
                 raise Diverged(Bad(step, mean, "the loss is no finite number"))
             if self._spike is not None:

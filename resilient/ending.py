@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
+from resilient.arguments import Resume
 from resilient.checkpoints.store import Store
 from resilient.errors import Preempted, ResilientError, RolledBack
 from resilient.events import Events
@@ -17,39 +18,43 @@ _FRAMES = 5  # innermost frames that are kept
 
 
 @contextlib.contextmanager
-def told(events: Events, watch: Watch, store: Store, say: Say) -> Iterator[None]:
+def told(
+    events: Events, watch: Watch, store: Store, resume: Resume, say: Say
+) -> Iterator[None]:
     """Tell of what ends the fit that runs inside, once its last write is over."""
     try:
         yield
     except Preempted as end:
-        newest = _newest(store)
-        events.emit(
-            "preempted", **end.progress.to_json(), reason=end.reason, saved=end.saved
-        )
-        what = "saved" if end.saved else f"not saved, {_again(newest)}"
-        say(f"Stopped at {end.progress} by {end.reason}: {what}.", within_epoch=True)
+        # That of another fit inside of this one tells of the other one's state.
+        ours = end is watch.raised
+        progress = end.progress if ours else watch.progress
+        saved = ours and end.saved
+        events.emit("preempted", **progress.to_json(), reason=end.reason, saved=saved)
+        what = "saved" if saved else f"not saved, {_again(store, resume)}"
+        say(f"Stopped at {progress} by {end.reason}: {what}.", within_epoch=True)
         raise
     except RolledBack as end:
         say(f"Goes on at {end.progress} when this is run again.")
         raise
     except BaseException as error:  # a KeyboardInterrupt has a right to a note, too
         newest = _newest(store)
-        step = None if newest is None else newest.step
-        events.emit(
-            "failed", **watch.progress.to_json(), **_facts(error), resume_step=step
-        )
         if not isinstance(error, ResilientError):  # which say themselves what to do
             error.add_note(
                 f"keras-resilient: fit failed after {watch.progress}; "
-                f"run again, {_again(newest)}."
+                f"run again, {_again(store, resume)}."
             )
+        step = None if newest is None else newest.step
+        progress = watch.progress
+        events.emit("failed", **progress.to_json(), **_facts(error), resume_step=step)
         raise
 
 
-def _again(newest: Any) -> str:
+def _again(store: Store, resume: Resume) -> str:
+    newest = _newest(store)
     if newest is None:
         return "it begins anew (there is no checkpoint yet)"
-    return f"it goes on at {newest.progress} from {newest.path}"
+    where = f"it goes on at {newest.progress} from {newest.path}"
+    return where if resume in ("auto", "must") else f'with resume="auto" {where}'
 
 
 def _newest(store: Store) -> Any:
@@ -64,7 +69,14 @@ def _facts(error: BaseException) -> dict[str, Any]:
     text = "\n".join([cls, *places])
     return {
         "error": cls.removeprefix("builtins."),
-        "message": str(error)[:_LONGEST],
+        "message": _text(error)[:_LONGEST],
         "where": places[-_FRAMES:],
         "signature": hashlib.sha256(text.encode()).hexdigest()[:16],
     }
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the user's own error matters more than its text
+        return "(its text cannot be had)"

@@ -65,7 +65,7 @@ class Events:
         }
         try:
             with self._lock:
-                self._append(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+                self._append(_line(entry))
         except OSError as error:
             if not self._warned:
                 logger.warning("Events are not recorded any more: %s", error)
@@ -92,6 +92,12 @@ class Events:
             self._torn = os.write(descriptor, line) != len(line)
         finally:
             os.close(descriptor)
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    """JSON; half a surrogate pair, which is no text, becomes its escape."""
+    text = json.dumps(entry, ensure_ascii=False)
+    return text.encode(errors="backslashreplace") + b"\n"
 
 
 def read_events(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from resilient.arguments import (
     checked_on_event,
     checked_on_save_error,
     checked_resume,
+    warn_if_restarted,
 )
 from resilient.checkpoints import layout
 from resilient.checkpoints.checkpoint import Checkpoint
@@ -165,6 +166,7 @@ class ResilientFit:
         self._policy = save_policy(save_freq)
         self._keep = keep_policy(keep)
         self._resume = checked_resume(resume)
+        warn_if_restarted(self._resume)
         self._stateful = StatefulObjects(stateful)
         self._data = checked_data(data)
         self._on_event = checked_on_event(on_event)
@@ -199,7 +201,7 @@ class ResilientFit:
             self._store.remove_stale_staging()
             watch = Watch(events.attempt, directory, self._preemption)
             try:
-                with watch, told(events, watch, self._store, say):
+                with watch, told(events, watch, self._store, self._resume, say):
                     plan = Plan(
                         store=self._store,
                         resume=self._resume,
@@ -212,7 +214,7 @@ class ResilientFit:
                         say=say,
                         attempts=attempts,
                         make_saving=lambda environment: self._make_saving(
-                            events, environment, say
+                            environment, events, watch, say
                         ),
                     )
                     return run(plan, self._model, args, kwargs)
@@ -282,7 +284,7 @@ class ResilientFit:
         return next(reversed(self.checkpoints), None)
 
     def _make_saving(
-        self, events: Events, environment: Mapping[str, str], say: Say
+        self, environment: Mapping[str, str], events: Events, watch: Watch, say: Say
     ) -> Saving:
         self._saving = Saving(
             self._store,
@@ -292,5 +294,6 @@ class ResilientFit:
             environment=environment,
             on_error=self._on_save_error,
             say=lambda line: say(line, within_epoch=True),
+            waiting=watch.saving,
         )
         return self._saving

@@ -137,6 +137,7 @@ def _make_iterator(*args: Any, **kwargs: Any) -> Any:
 def _validation(attempt: Attempt, arguments: dict[str, Any]) -> Any:
     if are_arrays(arguments):
         return ValidationIterator(attempt, **arguments)
+    attempt.inputs.only_arrays = False
     return PositionedValidationIterator(attempt, **arguments)
 
 

@@ -31,7 +31,7 @@ class Inputs:
         drawn_ahead: Random generators that data draws from ahead of training.
         validation: The data of validation, as soon as it is known.
         validated: Whether Keras made the input for it already, in any attempt.
-        only_arrays: Whether training is on arrays; they have no state of their own.
+        only_arrays: Whether all data used so far are arrays, which have no state.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ def run(
     del found  # the attempt lets go of it once it is restored
     while True:
         try:
-            history = _fit(attempt, args, kwargs)
+            history = _fit(plan, attempt, args, kwargs)
             break
         except Diverged as end:
             bad = end.bad
@@ -134,7 +134,7 @@ def _attempt(
 
 
 def _fit(
-    attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]
+    plan: Plan, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> keras.callbacks.History:
     model = attempt.model
     initial_epoch = model._initial_epoch
@@ -143,6 +143,7 @@ def _fit(
             try:
                 history: keras.callbacks.History = model.fit(*args, **kwargs)
             except Exception:
+                plan.watch.let_be()
                 attempt.failed()
                 raise
     finally:

@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Literal
 
@@ -47,6 +48,7 @@ class Saving:
         on_error: ``"raise"`` the ``CheckpointWriteError`` of a failed save, at the next
             batch or at the end of fit, or ``"warn"`` and train on.
         say: Tells the user what was chosen, in a line.
+        waiting: Entered while a write is waited for.
         now: A clock in seconds that does not go back.
     """
 
@@ -60,6 +62,7 @@ class Saving:
         environment: Mapping[str, str],
         on_error: OnSaveError,
         say: Callable[[str], None],
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -68,7 +71,7 @@ class Saving:
         self._events = events
         self._environment = environment
         self._on_error = on_error
-        self._say = say
+        self._say, self._waiting = say, waiting
         self._now = now
         self._writer = Writer()
         self._meter = CostMeter()
@@ -191,7 +194,8 @@ class Saving:
             CheckpointWriteError: The last save failed.
         """
         if self._writer.has_job:
-            self._told(self._writer.wait)
+            with self._waiting():
+                self._told(self._writer.wait)
 
     def _told(self, ask: Callable[[], object]) -> bool:
         """Ask the writer, and do with its error what ``on_error`` says."""

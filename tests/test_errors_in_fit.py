@@ -77,6 +77,32 @@ def test_it_goes_on_as_if_nothing_had_happened(tmp_path):
     fitting.assert_equal(expected, net)
 
 
+class Speechless(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("error", [Speechless(), Broken("half \udc80")])
+def test_an_odd_error_is_still_the_users(tmp_path, error):
+    def odd():
+        raise error
+
+    with pytest.raises(type(error)) as found:
+        fitting.fit(fitting.model(), tmp_path, callbacks=[Do(odd)])
+    assert found.value is error
+    assert "goes on at step 6" in notes(error)
+    assert len(failed(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("resume", ["never", 6])
+def test_who_resumes_from_elsewhere_is_told_so(tmp_path, resume):
+    with pytest.raises(Broken):
+        fitting.fit(fitting.model(), tmp_path, callbacks=[Do(fail)])
+    with pytest.raises(Broken) as error:
+        fitting.fit(fitting.model(), tmp_path, callbacks=[Do(fail)], resume=resume)
+    assert 'with resume="auto" it goes on at step 6' in notes(error.value)
+
+
 def test_a_keyboard_interrupt_has_a_note_too(tmp_path):
     def press():
         raise KeyboardInterrupt

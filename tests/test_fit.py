@@ -709,6 +709,15 @@ def test_on_event_gets_what_events_jsonl_records(tmp_path):
     assert read_events(tmp_path) == events
 
 
+@pytest.mark.parametrize(("resume", "said"), [("never", True), (4, True), ("auto", 0)])
+def test_a_supervised_run_that_would_go_in_circles_is_told(
+    tmp_path, monkeypatch, caplog, resume, said
+):
+    monkeypatch.setenv("RESILIENT_HEARTBEAT", str(tmp_path / "heartbeat"))
+    ResilientFit(None, checkpoint_dir=tmp_path, resume=resume)
+    assert ("every restart by `resilient run` goes back" in caplog.text) == bool(said)
+
+
 def test_save_asks_for_a_checkpoint_after_this_batch(tmp_path):
     net = fitting.model()
     run = ResilientFit(net, checkpoint_dir=tmp_path, save_freq=9, keep=9)

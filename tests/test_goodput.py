@@ -536,3 +536,16 @@ def test_no_events_however_odd_break_the_report(tmp_path_factory, events):
     assert all(part >= 0 for part in report.parts.values())
     assert report.whole == pytest.approx(whole, rel=1e-6, abs=1e-3)
     assert 0 <= report.share <= 1
+
+
+def test_an_attempt_that_was_set_back_for_another_process(tmp_path):
+    lines = [
+        {"event": "started", "time": 100.0},
+        {"event": "training", "time": 101.0, "step": 1},
+        {"event": "diverged", "time": 110.0, "step": 9, "action": "rollback"},
+        {"event": "rolled back to", "time": 111.0, "step": 6, "seconds": 1.0},
+    ]
+    text = "\n".join(json.dumps({"attempt": "a", "host": "h", **e}) for e in lines)
+    (tmp_path / "events.jsonl").write_text(text + "\n")
+    (attempt,) = goodput(tmp_path).attempts
+    assert attempt.outcome == "rolled back"

@@ -147,6 +147,10 @@ def test_the_second_ctrl_c_stops_at_once(requests):
     assert signal.getsignal(INT) is before
 
 
+def test_the_same_signal_twice_is_one():
+    assert Preemption(signals=(TERM, INT, TERM)).signals == (TERM, INT)
+
+
 def test_the_first_request_counts(requests):
     with listen(requests, TERM, USR1):
         send(USR1)
@@ -287,18 +291,14 @@ def test_the_file_save_asks_for_a_save_once(watch, tmp_path):
     assert not (tmp_path / "save").exists()
 
 
-def test_a_cloud_is_asked_every_five_seconds(watch):
-    answers = [None, None, "the machine goes away"]
+def test_a_cloud_that_gives_notice(watch):
+    answers = [None, None, "the machine goes away", None]
     looking = watch(lambda: answers.pop(0))
-    for _ in range(3):
-        looking.look()
-    assert len(answers) == 2
-    looking.requests.now.time += 4.9
-    looking.look()
-    assert len(answers) == 2
-    for _ in range(2):
-        looking.requests.now.time += 5
-        looking.look()
+    looking.ask()
+    looking.ask()
+    assert not looking.stopping
+    looking.ask()
+    looking.ask()
     assert looking.requests.stop.reason == "the machine goes away"
     assert looking.requests.leaves(20)
     assert not looking.requests.leaves(21)
@@ -310,10 +310,62 @@ def test_a_cloud_that_does_not_answer_is_named_once(watch, caplog):
 
     looking = watch(probe)
     for _ in range(3):
-        looking.look()
-        looking.requests.now.time += 5
+        looking.ask()
     assert caplog.text.count("no route to the metadata server") == 1
     assert not looking.stopping
+
+
+@pytest.mark.parametrize("answer", [False, "", 0, resilient.clouds.gce])
+def test_a_notice_is_a_text(watch, caplog, answer):
+    """``notices=[clouds.gce]`` in place of ``clouds.gce()`` would stop at once."""
+    looking = watch(lambda: answer)
+    looking.ask()
+    assert not looking.stopping
+    assert "not None or a text" in caplog.text
+
+
+def test_a_cloud_is_asked_while_training_goes_on(tmp_path):
+    def notice():
+        asked.set()
+        return "the machine goes away"
+
+    asked = threading.Event()
+    how = Preemption(notices=[notice])
+    end = preempted(tmp_path, callbacks=[Do(asked.wait)], preemption=how)
+    assert (end.reason, end.code) == ("the machine goes away", 143)
+    assert end.progress.step <= 9
+
+
+def test_a_cloud_that_hangs_holds_nothing_up(tmp_path):
+    how = Preemption(notices=[lambda: threading.Event().wait(60)])
+    began = time.monotonic()
+    fitting.fit(fitting.model(), tmp_path, preemption=how)
+    assert time.monotonic() - began < 60
+
+
+def test_a_file_system_that_is_away_for_a_while_does_not_end_the_watch(
+    watch, tmp_path, monkeypatch
+):
+    def stale(path):
+        raise OSError(116, "Stale file handle")
+
+    looking = watch()
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.exists", stale)
+        looking.look()
+    (tmp_path / "stop").touch()
+    looking.look()
+    assert looking.stopping
+
+
+def test_a_save_that_is_no_file_is_named_once(watch, tmp_path, caplog):
+    looking, asked = watch(), []
+    looking.on_save = lambda: asked.append(1)
+    (tmp_path / "save").mkdir()
+    looking.look()
+    looking.look()
+    assert asked == []
+    assert caplog.text.count("cannot be removed") == 1
 
 
 def test_what_does_not_fit_into_the_grace_period_is_not_begun(watch):
@@ -478,6 +530,72 @@ def test_no_preemption_leaves_signals_alone(tmp_path, handler):
     callbacks = [Do(lambda: send(TERM))]
     fitting.fit(fitting.model(), tmp_path, callbacks=callbacks, preemption=None)
     assert handler == [TERM]
+
+
+def test_a_request_while_fit_is_about_to_return_is_not_lost(tmp_path, monkeypatch):
+    """The run is over and saved; the process has to end all the same."""
+    join = threading.Thread.join
+
+    def late(thread, timeout=None):
+        if thread.name == "resilient-watch":
+            send(TERM)
+        join(thread, timeout)
+
+    monkeypatch.setattr("threading.Thread.join", late)
+    end = preempted(tmp_path)
+    assert (end.saved, end.progress.step) == (True, 18)
+
+
+def test_it_interrupts_once(tmp_path, looks):
+    """What the user does in ``finally`` is not cut off."""
+    done = []
+
+    def wait():
+        send(TERM)
+        try:
+            threading.Event().wait(100)
+        finally:
+            looks()
+            looks()
+            done.append(True)
+
+    how = Preemption(grace_period=1.2)
+    end = preempted(tmp_path, callbacks=[Do(wait)], preemption=how, save_freq=4)
+    assert not end.saved
+    assert done == [True]
+
+
+@pytest.mark.background
+def test_the_last_save_is_not_interrupted(tmp_path, looks, monkeypatch):
+    """However long it takes: the lock is held until it is committed."""
+    import os as system
+
+    real = system.fsync
+
+    def fsync(descriptor):
+        looks()
+        real(descriptor)
+
+    class AtTheEnd(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 2:
+                monkeypatch.setattr("os.fsync", fsync)
+                send(TERM)
+
+    how = Preemption(grace_period=1.05)
+    end = preempted(tmp_path, callbacks=[AtTheEnd()], preemption=how, save_freq=100)
+    assert end.saved
+    assert fitting.steps(tmp_path) == [18]
+
+
+def test_a_fit_inside_of_another_is_not_taken_for_it(tmp_path):
+    def inside():
+        callbacks = [Do(lambda: send(TERM))]
+        fitting.fit(fitting.model(), tmp_path / "inner", callbacks=callbacks)
+
+    preempted(tmp_path / "outer", callbacks=[Do(inside)], save_freq=4)
+    (event,) = (e for e in read_events(tmp_path / "outer") if e["event"] == "preempted")
+    assert (event["step"], event["saved"]) == (8, False)
 
 
 def test_what_the_user_raises_wins(tmp_path):

@@ -247,6 +247,30 @@ def test_resuming_from_a_step_and_rolling_back(tmp_path):
     fitting.assert_equal(without()[0], net)
 
 
+def test_validation_data_that_is_a_generator_goes_on_in_another_process(tmp_path):
+    """It cannot be turned back either, once it was used."""
+
+    def validation():
+        while True:
+            yield fitting.data(8)
+
+    given = {"epochs": 2, "validation_data": validation(), "validation_steps": 2}
+    with pytest.raises(resilient.RolledBack):
+        fit(fitting.model(), tmp_path, *data(), **given)
+    assert len(events(tmp_path, "rolled back to")) == 2  # nothing of it was used at 1
+    given["validation_data"] = validation()
+    net = fitting.model(seed=77)
+    history = fit(net, tmp_path, *data(), **given)
+    expected = fitting.model()
+    (tmp_path / "again").mkdir()
+    known = (tmp_path / "rollbacks.json").read_bytes()
+    (tmp_path / "again" / "rollbacks.json").write_bytes(known)
+    given |= {"validation_data": validation(), "on_nan": "stop"}
+    losses = fit(expected, tmp_path / "again", *data(), **given).history
+    assert history.history == losses
+    fitting.assert_equal(expected, net)
+
+
 def batches(bad=BAD):
     x, y = data(() if bad is None else (bad,))
     for first in range(0, BATCHES * SIZE, SIZE):

@@ -7,7 +7,9 @@ from resilient.goodput.ledger import Ledger
 from resilient.goodput.lives import Happened, Life
 
 # "unknown": the last attempt has no last word; it may be running.
-Outcome = Literal["ended", "preempted", "failed", "diverged", "died", "unknown"]
+Outcome = Literal[
+    "ended", "preempted", "failed", "diverged", "rolled back", "died", "unknown"
+]
 
 
 @dataclass
@@ -58,6 +60,9 @@ class Walk:
                 self._spent.replaying += self._pass(last)
             self._go_on(last, sign.step)
         self._go_on(last)
+        kinds = [one.kind for one in self._life.happened]
+        if self.outcome is None and kinds[-1:] == ["rolled back to"]:
+            self.outcome = "rolled back"  # another process goes on
 
     def _take(self, happened: Happened) -> None:
         match happened.kind:

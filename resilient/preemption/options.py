@@ -38,7 +38,8 @@ class Preemption:
     notices: Iterable[Probe] = ()
 
     def __post_init__(self) -> None:
-        checked = tuple(_signal(each) for each in _items(self.signals, "signals"))
+        signals = (_signal(each) for each in _items(self.signals, "signals"))
+        checked = tuple(dict.fromkeys(signals))
         notices = tuple(_probe(each) for each in _items(self.notices, "notices"))
         period = duration(self.grace_period, "Preemption(grace_period=...)")
         object.__setattr__(self, "signals", checked)

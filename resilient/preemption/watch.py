@@ -11,12 +11,13 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
 from resilient.checkpoints.layout import HEARTBEAT, SAVE, STOP
+from resilient.errors import Preempted
 from resilient.heartbeat import VARIABLE, Heartbeat, Phase
 from resilient.preemption.clouds import Probe
 from resilient.preemption.options import Preemption
@@ -42,6 +43,7 @@ class Watch:
 
     Attributes:
         on_save: Called, on the thread, when somebody touched the file ``save``.
+        raised: What this watch ended fit with, if it did.
     """
 
     def __init__(
@@ -58,14 +60,14 @@ class Watch:
         named = os.environ.get(VARIABLE)
         paths = [directory / HEARTBEAT, *([Path(named)] if named else [])]
         self._heart = Heartbeat(attempt, directory, paths)
-        self._over = False
-        self._wake = threading.Event()
+        self._over, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(
             target=self._run, name="resilient-watch", daemon=True
         )
-        self._asked = -_ASK_EVERY + self.requests.now()
+        self.raised: Preempted | None = None
         self._unreachable: set[Probe] = set()
-        self._interrupting = False
+        self._stuck: set[str] = set()
+        self._interrupting = self._interrupted = False
         self._around = contextlib.ExitStack()
 
     # What training tells and asks, in its own thread. --------------------------------
@@ -80,6 +82,16 @@ class Watch:
         if self._heart.phase == "starting":
             self._wake.set()  # that it began is news: from now on silence is a hang
         self._heart.beat(phase, progress)
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """While a write is waited for: that is not interrupted, and may take long."""
+        before = self._heart.phase
+        self.sign("saving")
+        try:
+            yield
+        finally:
+            self.sign(before)
 
     def stop_unless_time(self, seconds: float | None) -> None:
         """End fit, if it was asked to stop and less time is left than this needs.
@@ -101,8 +113,16 @@ class Watch:
 
     def stop(self, *, saved: bool) -> NoReturn:
         """End fit; ``saved`` says whether the state of this moment is."""
-        self._interrupting = False
-        raise self.requests.preempted(self._heart.progress, saved=saved)
+        raise self._preempted(saved=saved)
+
+    def let_be(self) -> None:
+        """Fit is ending, whatever ends it: it is not interrupted any more."""
+        self._interrupted = True
+
+    def _preempted(self, *, saved: bool) -> Preempted:
+        self.let_be()
+        self.raised = self.requests.preempted(self._heart.progress, saved=saved)
+        return self.raised
 
     @property
     def progress(self) -> Progress:
@@ -118,6 +138,11 @@ class Watch:
             listening(how.signals, self.requests, how.grace_period, self._overdue)
         )
         self._thread.start()
+        if self._preemption.notices:
+            asking = threading.Thread(
+                target=self._ask_clouds, name="resilient-notices", daemon=True
+            )
+            asking.start()  # not waited for
         return self
 
     def __exit__(
@@ -126,50 +151,64 @@ class Watch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._over = True
-        self._wake.set()
-        self._thread.join()
-        self._interrupting = False
-        self._heart.beat("ended")
-        self._heart.write()
-        stop = self.requests.stop
-        if stop is not None and stop.reason == STOP_FILE:
-            self._take(STOP)
-        self._around.close()
+        self.let_be()
+        try:
+            self._over.set()
+            self._wake.set()
+            self._thread.join()
+            self._heart.beat("ended")
+            self._heart.write()
+            stop = self.requests.stop
+            if stop is not None and stop.reason == STOP_FILE:
+                self._take(STOP)
+        finally:
+            self._around.close()
+        if error is None and self.stopping:  # asked while fit was about to return
+            self.stop(saved=True)
 
     # On the thread. -------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._over:
+        while not self._over.is_set():
             self._wake.wait(_LOOK_EVERY)
             self._wake.clear()
-            self.look()
+            try:
+                self.look()
+            except Exception:  # whatever it was: the next look may see more
+                logger.exception("The thread that watches training failed")
 
     def look(self) -> None:
         """Write the heartbeat, and see whether somebody asked for something."""
         self._heart.write()
         if self.on_save is not None and self._take(SAVE):
             self.on_save()
-        if (self._directory / STOP).exists():  # taken away when it was obeyed
-            self.requests.ask_to_stop(STOP_FILE)
-        if self.requests.now() - self._asked >= _ASK_EVERY:
-            self._asked = self.requests.now()
-            for probe in self._preemption.notices:
-                self._ask(probe)
+        with contextlib.suppress(OSError):  # of a file system that is away for a while
+            if (self._directory / STOP).exists():  # taken away when it was obeyed
+                self.requests.ask_to_stop(STOP_FILE)
         if self.stopping and not self.requests.leaves(_LEAVE):
             self._interrupt()
 
-    def _ask(self, probe: Probe) -> None:
-        try:
-            notice = probe()
-        except Exception as error:  # a cloud that does not answer stops no training
-            if probe not in self._unreachable:
-                self._unreachable.add(probe)
-                logger.warning("A notice of preemption cannot be asked for: %s", error)
-            return
-        self._unreachable.discard(probe)
-        if notice is not None:
-            self.requests.ask_to_stop(notice, self._preemption.grace_period)
+    def _ask_clouds(self) -> None:
+        """On a thread of its own, since a cloud may not answer for long."""
+        while not self._over.is_set():
+            self.ask()
+            self._over.wait(_ASK_EVERY)
+
+    def ask(self) -> None:
+        """Ask all clouds for notices."""
+        for probe in self._preemption.notices:
+            try:
+                notice = probe()
+                if notice is not None and not (isinstance(notice, str) and notice):
+                    raise TypeError(f"it returned {notice!r}, not None or a text")
+            except Exception as error:  # a cloud that does not answer stops no training
+                if probe not in self._unreachable:
+                    self._unreachable.add(probe)
+                    logger.warning("A notice cannot be asked for: %s", error)
+                continue
+            self._unreachable.discard(probe)
+            if notice is not None:
+                self.requests.ask_to_stop(notice, self._preemption.grace_period)
 
     def _take(self, name: str) -> bool:
         """Remove a file that somebody touched; whether it was there."""
@@ -178,18 +217,23 @@ class Watch:
         except FileNotFoundError:
             return False
         except OSError as error:
-            logger.warning("The file %s cannot be removed: %s", name, error)
+            if name not in self._stuck:
+                self._stuck.add(name)
+                logger.warning("The file %s cannot be removed: %s", name, error)
+            return False
         return True
 
     def _interrupt(self) -> None:
-        """Get the main thread out of whatever it waits for, but not out of a save."""
-        if self._heart.phase in ("saving", "ended"):
+        """Get the main thread out of whatever it waits for, once.
+
+        Not out of a save, and not again while the exception is on its way.
+        """
+        if self._interrupted or self._heart.phase in ("saving", "ended"):
             return
         self._interrupting = True
         wake_main_thread(self._preemption.signals)
 
     def _overdue(self) -> BaseException | None:
-        if not self._interrupting:
+        if not self._interrupting or self._interrupted:
             return None
-        self._interrupting = False
-        return self.requests.preempted(self._heart.progress, saved=False)
+        return self._preempted(saved=False)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from resilient.errors import RolledBack
+from resilient.errors import Preempted, RolledBack
 from resilient.supervise.tracebacks import last_traceback
 
 JSON = dict[str, Any]
@@ -42,6 +42,7 @@ _NOT_STARTED = {126: "cannot be executed", 127: "was not found"}
 _OWN_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 _OWN = {int(signum) for signum in (*_OWN_SIGNALS, signal.SIGFPE, signal.SIGTRAP)}
 _END_OF_ERRORS = 4096
+_BACK = "its loss was bad, and it goes on from an earlier checkpoint"
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,13 @@ def classify(evidence: Evidence) -> Ending:
     status = exit_status(evidence.returncode)
     if evidence.hang is not None:
         return Ending("hung", evidence.hang, status)
+    if status == 0 and _stopped_short(evidence.events):
+        # Of a shell script that went on after the training, or of one that caught it.
+        status = int(Preempted.status)
+        last = evidence.events[-1]
+        if last.get("event") == "preempted":
+            return _preempted(str(last.get("reason")), status)
+        return Ending("rolled back", _BACK, RolledBack.status)
     if status == 0:
         return Ending("finished", "it ended with exit status 0", status, final=True)
     if status in _NOT_STARTED:
@@ -102,10 +110,9 @@ def classify(evidence: Evidence) -> Ending:
             "not started", f"{why} (exit status {status})", status, final=True
         )
     if status == RolledBack.status and _rolled_back(evidence.events):
-        why = "its loss was bad, and it goes on from an earlier checkpoint"
-        return Ending("rolled back", why, status)
+        return Ending("rolled back", _BACK, status)
     last = _last_event(evidence.events)
-    signum = status - 128 if status > 128 else None
+    signum = status - 128 if status - 128 in signal.valid_signals() else None
     if last.get("event") == "preempted" and signum is not None:
         return _preempted(str(last.get("reason")), status)
     by_itself = signum is None or signum in _OWN
@@ -118,6 +125,12 @@ def classify(evidence: Evidence) -> Ending:
 
 def _rolled_back(events: Sequence[JSON]) -> bool:
     return any(event.get("event") == "rolled back to" for event in events)
+
+
+def _stopped_short(events: Sequence[JSON]) -> bool:
+    """Whether training was asked to stop or set back, and nothing trained since."""
+    last = events[-1].get("event") if events else None
+    return last in ("preempted", "rolled back to")
 
 
 def _last_event(events: Sequence[JSON]) -> JSON:

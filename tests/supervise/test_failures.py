@@ -124,6 +124,20 @@ def test_a_run_that_diverged():
     assert ending.why == "it diverged at step 7: loss is NaN"
 
 
+def test_a_shell_script_that_went_on_after_a_training_that_stopped():
+    ending = classify(Evidence(0, [preempted("SIGTERM")]))
+    assert (ending.kind, ending.status, ending.final) == ("preempted", 143, False)
+    assert kind(0, [preempted("stop file")]) == "stopped"
+    assert kind(0, [diverged("rollback"), {"event": "rolled back to"}]) == "rolled back"
+    again = [preempted("SIGTERM"), {"event": "started"}, {"event": "ended"}]
+    assert kind(0, again) == "finished"
+
+
+def test_a_status_that_is_no_signal():
+    ending = classify(Evidence(255))
+    assert (ending.kind, ending.signature) == ("error", "exit status 255")
+
+
 def test_a_rollback_that_another_process_goes_on_from():
     back = {"event": "rolled back to", "step": 5}
     ending = classify(Evidence(75, [diverged("rollback"), back]))

@@ -75,8 +75,11 @@ class Workers:
                 while coming:
                     yield self._taken(*coming.popleft(), watch=watch)
             finally:
-                for _, asked in coming if not self._processes else ():
-                    asked.wait()  # or it would see what on_epoch_end changes
+                # Waited for, or they would see what on_epoch_end changes; but when the
+                # interpreter ends, the threads that make them are gone already.
+                if not self._processes and not sys.is_finalizing():
+                    for _, asked in coming:
+                        asked.wait()
                 known[uid] = None
 
     def _taken(self, index: int, asked: Any, *, watch: bool) -> tuple[int, Any]:
