@@ -216,6 +216,8 @@ class Attempt:
 
     def leaves_out(self, begin: int, end: int, length: int | None) -> bool:
         """Whether the batches from ``begin`` to ``end`` of this epoch are left out."""
+        if not self._skips:  # asked before every batch
+            return False
         first = self.progress.step - self.progress.batch
         return left_out(self._skips, first, begin, end, length)
 

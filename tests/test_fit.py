@@ -709,6 +709,18 @@ def test_on_event_gets_what_events_jsonl_records(tmp_path):
     assert read_events(tmp_path) == events
 
 
+def test_goodput_tells_of_all_attempts(tmp_path):
+    fitting.interrupted(tmp_path, save_freq=4)
+    net = fitting.model()
+    run = ResilientFit(net, checkpoint_dir=tmp_path)
+    run.fit(**fitting.arguments(callbacks=[Interrupt()]))
+    died, ended = run.goodput.attempts
+    assert (died.outcome, ended.outcome) == ("failed", "ended")
+    assert (ended.restored, ended.step) == (8, 18)
+    assert run.goodput.steps == 18
+    assert 0 < run.goodput.share < 1
+
+
 @pytest.mark.parametrize(("resume", "said"), [("never", True), (4, True), ("auto", 0)])
 def test_a_supervised_run_that_would_go_in_circles_is_told(
     tmp_path, monkeypatch, caplog, resume, said

@@ -5,11 +5,12 @@ What happens while one is being written is in ``test_background.py``.
 
 import itertools
 import logging
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
 
-from resilient import CheckpointWriteError, best, every, latest
+from resilient import CheckpointWriteError, auto, best, every, latest
 from resilient.events import Events, read_events
 from resilient.progress import Progress
 from resilient.saving import Saving
@@ -68,7 +69,7 @@ def store(clock):
 
 @pytest.fixture
 def make(store, clock, tmp_path):
-    def make(policy, *, keep=None, on_error="raise", on_event=None):
+    def make(policy, *, keep=None, on_error="raise", on_event=None, say=None):
         return Saving(
             store,
             policy=policy,
@@ -76,7 +77,7 @@ def make(store, clock, tmp_path):
             events=Events(tmp_path, on_event),
             environment={"keras": "3"},
             on_error=on_error,
-            say=lambda line: None,
+            say=say or (lambda line: None),
             now=clock,
         )
 
@@ -142,6 +143,69 @@ def test_intervals_count_from_where_a_run_was_resumed(make, clock):
     assert not saving.due(at(17))
     clock.time += 1
     assert saving.due(at(17))
+
+
+def test_auto_measures_the_first_save_and_says_what_follows(
+    make, store, clock, tmp_path
+):
+    """A write of 2 s in which no batch is trained: sqrt(2 * 2 s * 3,600 s) = 120 s."""
+    said, saved = [], []
+    saving, store.takes = make(auto(), say=said.append), 2.0
+    for step in range(1, 300):
+        clock.time += 1
+        if saving.due(at(step, batches=1000)):
+            saved.append(step)
+            save(saving, at(step, batches=1000))
+    assert saved == [5, 5 + 118, 5 + 2 * 118]  # and 2 s of each interval are the write
+    assert "".join(said) == (
+        "Saves about every 120.0 s: one costs 2.000 s of training. "
+        "A kill loses about 62.0 s of it."
+    )
+    (chosen,) = (e for e in read_events(tmp_path) if e["event"] == "interval")
+    assert (chosen["seconds"], chosen["cost"]) == (pytest.approx(120), 2)
+    assert chosen["expected_loss"] == pytest.approx(62)
+
+
+def test_other_policies_choose_no_interval(make, clock, tmp_path):
+    said = []
+    saving = make(every(steps=5), say=said.append)
+    due_steps(saving)
+    assert said == []
+    assert not [e for e in read_events(tmp_path) if e["event"] == "interval"]
+
+
+def test_what_a_save_takes_is_known_for_the_grace_period(make, store, clock):
+    saving, store.takes = make(every(steps=5)), 3.0
+    assert saving.slowest is None
+    due_steps(saving, last=6)
+    assert saving.slowest == 3
+
+
+def test_a_write_that_is_waited_for_is_no_hang(store, clock, tmp_path):
+    """Whoever looks on is told while it lasts."""
+    inside = []
+
+    @contextmanager
+    def waiting():
+        inside.append(len(store.commits))
+        yield
+        inside.append(len(store.commits))
+
+    saving = Saving(
+        store,
+        policy=every(steps=1),
+        keep=latest(3),
+        events=Events(tmp_path),
+        environment={},
+        on_error="raise",
+        say=lambda line: None,
+        waiting=waiting,
+        now=clock,
+    )
+    assert saving.due(at(1))
+    save(saving, at(1), finished=True)
+    assert inside[-1] == 1
+    assert len(inside) == 2
 
 
 def test_time_counts_from_the_last_snapshot(make, store, clock):

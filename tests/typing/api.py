@@ -1,5 +1,6 @@
 """The public API as a user's type checker sees it; checked by pyright, never run."""
 
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, assert_type
@@ -37,6 +38,19 @@ resilient.fit(
     x,
     y,
     checkpoint_dir="runs/a",
+    save_freq=resilient.auto(overhead=0.01) | every(steps=500),
+    preemption=resilient.Preemption(
+        signals=[signal.SIGTERM], grace_period=100, notices=[resilient.clouds.aws()]
+    ),
+    on_nan=resilient.Rollback(steps=50, skip=200),
+    loss_spike=5,
+)
+resilient.fit(model, x, y, checkpoint_dir="runs/a", preemption=None, on_nan="stop")
+resilient.fit(
+    model,
+    x,
+    y,
+    checkpoint_dir="runs/a",
     save_freq=every(steps=500) | every(minutes=10),
     keep=latest(3) | best(1, monitor="val_loss", mode="min"),
     resume="must",
@@ -47,6 +61,7 @@ resilient.fit(
 resilient.fit(model, x, y, checkpoint_dir="runs/a", resume=1200)
 resilient.fit(model, x, checkpoint_dir="runs/a", data="warn")
 resilient.fit(model, x, checkpoint_dir="a", data="fast")  # pyright: ignore[reportArgumentType]
+resilient.fit(model, checkpoint_dir="a", on_nan="retry")  # pyright: ignore[reportArgumentType]
 resilient.fit(model, x, y)  # pyright: ignore[reportCallIssue]  no checkpoint_dir
 resilient.fit(model, checkpoint_dir="a", resume="often")  # pyright: ignore[reportArgumentType]
 resilient.fit(model, checkpoint_dir="a", save_freq="batch")  # pyright: ignore[reportArgumentType]
@@ -58,6 +73,7 @@ run.save()
 assert_type(run.restore().step, int)
 assert_type(run.restore(step=3).path, Path)
 assert_type([checkpoint.step for checkpoint in run.checkpoints], list[int])
+assert_type(run.goodput.share, float)
 newest = run.latest
 if newest is not None:
     assert_type(newest.metrics, Mapping[str, float])
@@ -66,5 +82,7 @@ try:
     run.fit(x, y)
 except resilient.CheckpointMismatchError as error:
     assert_type(error, resilient.CheckpointMismatchError)
+except resilient.Preempted as stop:
+    assert_type(stop.saved, bool)
 except resilient.ResilientError:
     pass
