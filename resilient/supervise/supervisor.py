@@ -81,7 +81,8 @@ class Supervisor:
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             why = f"the command cannot be started: {error}"
-            return Ending("not started", why, code, final=True), _NOTHING
+            # What was started once is there: a lack of memory or room may pass.
+            return Ending("not started", why, code, final=number == 1), _NOTHING
         return attempt.run()
 
     def _code(self, ending: Ending, made: Made) -> int | None:

@@ -29,6 +29,27 @@ def test_a_killed_process_is_restarted(supervise):
     assert len({event["attempt"] for event in run.events()}) == 1
 
 
+def test_what_was_started_once_is_tried_again(supervise, tmp_path):
+    """Here for want of a directory for temporary files; it might come back."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    run = supervise(
+        """
+        import shutil
+        train(1)
+        shutil.rmtree(os.environ["TMPDIR"])
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        *("--max-restarts", 2),
+        TMPDIR=str(temporary),
+    )
+    code, _, err = run.end()
+    assert code == 127
+    assert len(run.attempts()) == 1
+    assert "Gave up: --max-restarts 2 allows no other restart." in err
+    assert "Not started: the command cannot be started" in err
+
+
 def test_a_bug_is_not_restarted_for_ever(supervise):
     run = supervise("""
         train(7)
