@@ -5,6 +5,7 @@ it. Nothing here imports Keras: some tests show that the library does not either
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -23,6 +24,9 @@ if os.environ.get("KERAS_BACKEND") not in BACKENDS:
         f"Received: KERAS_BACKEND={os.environ.get('KERAS_BACKEND')!r}\n"
         f"Set KERAS_BACKEND to one of {', '.join(BACKENDS)}, or run `nox`."
     )
+
+# A shell that starts us in the background has us, and whatever we start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Equal bytes are compared: one thread sums in one order. (On two cores shared by two
 # test processes it is also the fastest.)

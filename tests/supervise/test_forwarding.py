@@ -9,7 +9,9 @@ STOPS = """
 def stop(signum, frame):
     with open(directory / "signals", "a") as file:
         file.write(f"{signum} ")
-    events.emit("preempted", step=3, reason=signal.Signals(signum).name, saved=True)
+    if SAYS:
+        name = signal.Signals(signum).name
+        events.emit("preempted", step=3, reason=name, saved=True)
     sys.exit(STATUS)
 
 signal.signal(SIGNAL, stop)
@@ -19,9 +21,9 @@ forever()
 """
 
 
-def stops(signum, status):
-    """A script that does as it is told."""
-    return f"SIGNAL, STATUS = {int(signum)}, {status}\n{STOPS}"
+def stops(signum, status, *, says=True):
+    """A script that does as it is told; ``says``: which ``fit`` writes down."""
+    return f"SIGNAL, STATUS, SAYS = {int(signum)}, {status}, {says}\n{STOPS}"
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,6 @@ def stops(signum, status):
         (signal.SIGINT, 130),
         (signal.SIGUSR1, 143),
         (signal.SIGHUP, 143),
-        (signal.SIGTERM, 0),
     ],
 )
 def test_a_signal_is_passed_on_once_and_ends_it_all(supervise, signum, status):
@@ -43,6 +44,18 @@ def test_a_signal_is_passed_on_once_and_ends_it_all(supervise, signum, status):
     assert (run.directory / "signals").read_text() == f"{int(signum)} "
     assert len(run.attempts()) == 1
     assert f"{signal.Signals(signum).name} passed on" in err
+
+
+@pytest.mark.parametrize(("says", "status"), [(True, 143), (False, 0)])
+def test_a_script_that_ends_well_after_it_was_stopped(supervise, says, status):
+    """Whoever requeues has to know that training was stopped short, if it was."""
+    run = supervise(stops(signal.SIGTERM, 0, says=says))
+    run.wait_for("ready-0-0")
+    run.send(signal.SIGTERM)
+    code, _, err = run.end()
+    assert code == status
+    assert len(run.attempts()) == 1
+    assert "SIGTERM passed on" in err
 
 
 def test_a_second_signal_is_passed_on_too(supervise):
