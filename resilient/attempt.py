@@ -93,7 +93,6 @@ class Attempt:
         self._attempts = attempts
         self._on_begin = on_begin
         self._pending: record.Record | None = None
-        self._begun = False  # whether there are boundaries
         self._last_logs: dict[str, float] | None = None
 
     # Called by the hook, in the order of a fit. ------------------------------------
@@ -168,7 +167,7 @@ class Attempt:
             events=self._events,
             settle=self._settle_callbacks,
         )
-        self._begun, began = True, time.monotonic()
+        began = time.monotonic()
         saved, self._saved = self._saved, None
         if saved is None or self._checkpoint is None:
             callbacks.begin_anew()
@@ -199,11 +198,6 @@ class Attempt:
         self._watch.sign("starting", self.progress)
         if not over:
             self._watch.stop_if_asked()
-
-    def failed(self) -> None:
-        """Keras's ``fit`` raised: keep what was taken at the last boundary."""
-        if self._begun:
-            self._boundaries.failed()
 
     def on_epoch_begin(self, epoch: int) -> None:
         if epoch != self.progress.epoch:  # the first one may be initial_epoch

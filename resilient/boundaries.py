@@ -54,10 +54,6 @@ class Boundaries:
         if self._commit() and self._watch.stopping:
             self._stop()
 
-    def failed(self) -> None:
-        """An error came up after the last boundary, so the data has not ended there."""
-        self._commit()
-
     def between_batches(
         self, progress: Progress, logs: Mapping[str, float] | None, *, certain: bool
     ) -> None:

@@ -144,7 +144,6 @@ def _fit(
                 history: keras.callbacks.History = model.fit(*args, **kwargs)
             except Exception:
                 plan.watch.let_be()
-                attempt.failed()
                 raise
     finally:
         # Left set, it would make a later, unrelated fit skip epochs.

@@ -119,30 +119,3 @@ def test_what_is_being_written_is_finished_first(tmp_path, monkeypatch):
         fitting.fit(fitting.model(), tmp_path, callbacks=[Interrupt(1, 2)], save_freq=8)
     assert fitting.steps(tmp_path) == [8]
     assert "it goes on at step 8" in notes(error.value)
-
-
-def batches(broken_at=None):
-    x, y = fitting.data()
-    for index in range(6):
-        if index == broken_at:
-            fail()
-        yield x[4 * index : 4 * index + 4], y[4 * index : 4 * index + 4]
-
-
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
-def test_the_last_batch_is_not_lost_where_the_next_one_fails(tmp_path):
-    """Of data of unknown length, a checkpoint waits until the batch after it came.
-
-    That one failed; so the data did not end there.
-    """
-    given = {"epochs": 1, "shuffle": False, "verbose": 0, "save_freq": 1}
-    with pytest.raises(Exception, match="corrupt image"):
-        resilient.fit(fitting.model(), batches(4), checkpoint_dir=tmp_path, **given)
-    newest = fitting.steps(tmp_path)[-1]
-    fitting.other_seed()
-    net = fitting.model(seed=77)
-    resilient.fit(net, batches(), checkpoint_dir=tmp_path, **given)
-    expected = fitting.model()
-    expected.fit(batches(), epochs=1, shuffle=False, verbose=0)
-    fitting.assert_equal(expected, net)
-    assert newest == 4
