@@ -7,13 +7,12 @@ away before the rollback is written down.
 """
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from resilient.checkpoints.layout import ROLLBACKS, committed_steps, sync
+from resilient.checkpoints.layout import ROLLBACKS, committed_steps, replace_text
 from resilient.checkpoints.store import Store
 from resilient.divergence import Bad, Rollback
 from resilient.errors import (
@@ -80,12 +79,9 @@ def write(directory: Path, skips: list[Skip]) -> None:
         CheckpointWriteError: The file system failed.
     """
     path = directory / ROLLBACKS
-    new = path.with_suffix(".new")
     try:
-        new.write_text(json.dumps([asdict(skip) for skip in skips], indent=1))
-        sync(new)
-        os.replace(new, path)
-        sync(directory)
+        text = json.dumps([asdict(skip) for skip in skips], indent=1)
+        replace_text(path, text + "\n")
     except OSError as error:
         raise CheckpointWriteError(
             describe(

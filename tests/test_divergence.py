@@ -13,6 +13,7 @@ from resilient import (
     Rollback,
     rollbacks,
 )
+from resilient.checkpoints import layout
 from resilient.divergence import (
     Bad,
     Diverged,
@@ -240,7 +241,7 @@ def test_a_full_disk_leaves_the_old_ones(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     rollbacks.write(tmp_path, [Skip(1, 3, 2, "why")])
-    monkeypatch.setattr(rollbacks, "sync", full)
+    monkeypatch.setattr(layout, "sync", full)
     with pytest.raises(CheckpointWriteError, match="No space left"):
         rollbacks.write(tmp_path, [])
     assert len(rollbacks.read(tmp_path)) == 1

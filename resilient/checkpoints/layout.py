@@ -133,6 +133,19 @@ def make_directory(directory: Path) -> None:
         ) from error
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a small file; a kill leaves what was there before, or all of this.
+
+    Raises:
+        OSError: The file system failed; the file is as it was.
+    """
+    beside = path.with_name(f"{path.name}.tmp")
+    beside.write_text(text, encoding="utf-8")
+    sync(beside)
+    os.replace(beside, path)
+    sync(path.parent)
+
+
 def sync(path: str | os.PathLike[str]) -> None:
     """Wait until a file's bytes, or a directory's names, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

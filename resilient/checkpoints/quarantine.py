@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from resilient.checkpoints.layout import QUARANTINE, REASON, sync
+from resilient.checkpoints.layout import QUARANTINE, REASON, replace_text, sync
 
 Kind = Literal["damaged", "superseded", "discarded"]
 
@@ -91,11 +91,8 @@ def settle(directory: Path) -> None:
 
 
 def _write(entry: Path, reason: Reason) -> None:
-    # Written beside and renamed: a torn reason would count as open damage.
-    beside = entry / (REASON + ".tmp")
-    beside.write_text(json.dumps(asdict(reason), indent=1) + "\n", encoding="utf-8")
-    sync(beside)
-    os.replace(beside, entry / REASON)
+    # All of it or nothing: a torn reason would count as open damage.
+    replace_text(entry / REASON, json.dumps(asdict(reason), indent=1) + "\n")
 
 
 def _read(entry: Path) -> Reason:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from resilient.errors import Preempted, RolledBack
+from resilient.errors import Interrupted, Preempted, RolledBack
 from resilient.supervise.tracebacks import last_traceback
 
 JSON = dict[str, Any]
@@ -95,13 +95,8 @@ def classify(evidence: Evidence) -> Ending:
     status = exit_status(evidence.returncode)
     if evidence.hang is not None:
         return Ending("hung", evidence.hang, status)
-    if status == 0 and _stopped_short(evidence.events):
-        # Of a shell script that went on after the training, or of one that caught it.
-        status = int(Preempted.status)
-        last = evidence.events[-1]
-        if last.get("event") == "preempted":
-            return _preempted(str(last.get("reason")), status)
-        return Ending("rolled back", _BACK, RolledBack.status)
+    if status == 0:
+        status = _swallowed_status(evidence.events)
     if status == 0:
         return Ending("finished", "it ended with exit status 0", status, final=True)
     if status in _NOT_STARTED:
@@ -109,7 +104,8 @@ def classify(evidence: Evidence) -> Ending:
         return Ending(
             "not started", f"{why} (exit status {status})", status, final=True
         )
-    if status == RolledBack.status and _rolled_back(evidence.events):
+    events = [event.get("event") for event in evidence.events]
+    if status == RolledBack.status and "rolled back to" in events:
         return Ending("rolled back", _BACK, status)
     last = _last_event(evidence.events)
     signum = status - 128 if status - 128 in signal.valid_signals() else None
@@ -123,14 +119,16 @@ def classify(evidence: Evidence) -> Ending:
     return _from_errors(evidence.errors, status)
 
 
-def _rolled_back(events: Sequence[JSON]) -> bool:
-    return any(event.get("event") == "rolled back to" for event in events)
+def _swallowed_status(events: Sequence[JSON]) -> int:
+    """What a training ended with that was stopped or set back, if nothing came after.
 
-
-def _stopped_short(events: Sequence[JSON]) -> bool:
-    """Whether training was asked to stop or set back, and nothing trained since."""
-    last = events[-1].get("event") if events else None
-    return last in ("preempted", "rolled back to")
+    A shell script that goes on after it ends with 0, and so does one that catches it.
+    """
+    last = events[-1] if events else {}
+    if last.get("event") == "preempted":
+        cls = Interrupted if last.get("reason") == "SIGINT" else Preempted
+        return int(cls.status)
+    return int(RolledBack.status) if last.get("event") == "rolled back to" else 0
 
 
 def _last_event(events: Sequence[JSON]) -> JSON:

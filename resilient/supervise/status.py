@@ -57,7 +57,7 @@ def running(
 
 
 def duration(seconds: float) -> str:
-    """A span of time for people."""
+    """A span of time to the second: finer would make a living line restless."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -40,7 +40,7 @@ def test_killed_and_stopped_around_rollbacks(run_of: MakeRun, undisturbed):
 def test_killed_at_each_step_of_a_rollback(run_of: MakeRun, undisturbed):
     """While checkpoints are moved away, and while it is written down."""
     calls = undisturbed.calls
-    written = [n for n, call in enumerate(calls, 1) if "rollbacks.new" in call]
+    written = [n for n, call in enumerate(calls, 1) if "rollbacks.json.tmp" in call]
     first = written[0] - 8
     assert any("step-" in call for call in calls[first - 1 : written[0]])
     run = run_of("one_bad_sample", options=OPTIONS)

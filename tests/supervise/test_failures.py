@@ -128,6 +128,8 @@ def test_a_shell_script_that_went_on_after_a_training_that_stopped():
     ending = classify(Evidence(0, [preempted("SIGTERM")]))
     assert (ending.kind, ending.status, ending.final) == ("preempted", 143, False)
     assert kind(0, [preempted("stop file")]) == "stopped"
+    ending = classify(Evidence(0, [preempted("SIGINT")]))
+    assert (ending.kind, ending.status) == ("interrupted", 130)
     assert kind(0, [diverged("rollback"), {"event": "rolled back to"}]) == "rolled back"
     again = [preempted("SIGTERM"), {"event": "started"}, {"event": "ended"}]
     assert kind(0, again) == "finished"
