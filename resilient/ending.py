@@ -26,7 +26,7 @@ def told(
         yield
     except Preempted as end:
         # That of another fit inside of this one tells of the other one's state.
-        ours = end is watch.raised
+        ours = watch.raised(end)
         progress = end.progress if ours else watch.progress
         saved = ours and end.saved
         events.emit("preempted", **progress.to_json(), reason=end.reason, saved=saved)

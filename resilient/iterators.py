@@ -52,6 +52,14 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         self._num_batches = position["num_batches"]  # unknown at first, then learned
         self.data_adapter.resume(position)
 
+    def let_go(self) -> None:
+        """Drop what batches are drawn from, which fit is done with.
+
+        Left to the garbage collector, an iterator of tf.data may hold up everything for
+        as long as it lived, a minute at most, whenever it is collected.
+        """
+        self._current_iterator = self._epoch_iterator = None
+
     def position(self, *, in_epoch: bool) -> JSON:
         """Where the input is: after the batches that were trained.
 
@@ -71,9 +79,17 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         """Batches trained in the epoch that just ended."""
         if self._ran_out:
             return self._begun
+        return self.last_trained(int(self._begun + self.steps_per_execution) - 1)[0] + 1
+
+    def last_trained(self, last: int) -> tuple[int, int]:
+        """Number of the batch that was trained last, and how many were at once.
+
+        Args:
+            last: Its number if the epoch is long enough for all that Keras asked for.
+        """
         limit = self.steps_per_epoch or self._num_batches
-        trained = int(self._begun + self.steps_per_execution)
-        return min(trained, limit) if limit else trained
+        last = min(last, limit - 1) if limit else last
+        return last, last - self._begun + 1
 
     @contextlib.contextmanager
     def catch_stop_iteration(self) -> Iterator[None]:

@@ -148,6 +148,8 @@ def _fit(
     finally:
         # Left set, it would make a later, unrelated fit skip epochs.
         model._initial_epoch = initial_epoch
+        if attempt.iterator is not None:
+            attempt.iterator.let_go()
     if attempt.iterator is None:
         raise NotSupportedError(
             describe(

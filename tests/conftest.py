@@ -4,9 +4,11 @@ The environment is set before any backend is imported, so that child processes i
 it. Nothing here imports Keras: some tests show that the library does not either.
 """
 
+import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,19 @@ def saves_in_the_background(
     """Saves are waited for, unless a test is about what happens meanwhile."""
     if request.node.get_closest_marker("background") is not None:
         monkeypatch.setattr(Saving, "save", SAVE)
+
+
+@pytest.fixture(autouse=True)
+def iterators_end_with_their_test() -> Iterator[None]:
+    """Not in the middle of another one, when the garbage happens to be collected.
+
+    The longer they are left the longer their end can take: TensorFlow waits for a
+    thread that tunes the pipeline, which looks around once a minute in the end; torch
+    five seconds for each worker process.
+    """
+    yield
+    gc.collect()
+    gc.freeze()  # what is alive is not looked at again, which makes this fast
 
 
 @pytest.fixture(scope="session")

@@ -216,11 +216,15 @@ def test_a_checkpoint_may_be_restored_in_fit_while_one_is_written(
 
 def test_what_was_restored_is_not_kept(tmp_path):
     """A checkpoint in memory is as large as the state; its file may be deleted soon."""
-    kept = []
+
+    def records():
+        gc.collect()
+        return [thing for thing in gc.get_objects() if type(thing) is record.Record]
+
+    kept, before = [], records()  # others, of tests in this process
 
     def count():
-        gc.collect()
-        kept.append(sum(type(thing) is record.Record for thing in gc.get_objects()))
+        kept.append(len(records()) - len(before))
 
     asks = [fitting.Do(count, epoch=2, batch=1) for _ in range(2)]
     fitting.interrupted(tmp_path, callbacks=asks[:1])

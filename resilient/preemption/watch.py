@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -43,7 +44,6 @@ class Watch:
 
     Attributes:
         on_save: Called, on the thread, when somebody touched the file ``save``.
-        raised: What this watch ended fit with, if it did.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Watch:
         self._thread = threading.Thread(
             target=self._run, name="resilient-watch", daemon=True
         )
-        self.raised: Preempted | None = None
+        self._ended_with: weakref.ref[Preempted] | None = None
         self._unreachable: set[Probe] = set()
         self._stuck: set[str] = set()
         self._interrupting = self._interrupted = False
@@ -121,8 +121,14 @@ class Watch:
 
     def _preempted(self, *, saved: bool) -> Preempted:
         self.let_be()
-        self.raised = self.requests.preempted(self._heart.progress, saved=saved)
-        return self.raised
+        end = self.requests.preempted(self._heart.progress, saved=saved)
+        # Its traceback leads back here: a cycle would keep all that fit used.
+        self._ended_with = weakref.ref(end)
+        return end
+
+    def raised(self, error: Preempted) -> bool:
+        """Whether this watch ended fit with it."""
+        return self._ended_with is not None and self._ended_with() is error
 
     @property
     def progress(self) -> Progress:
