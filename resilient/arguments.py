@@ -60,7 +60,7 @@ def checked_on_event(function: OnEvent | None) -> OnEvent | None:
 
 def checked_on_save_error(value: OnSaveError) -> OnSaveError:
     """``on_save_error``, if it means something; otherwise ValueError."""
-    if value not in ("raise", "warn"):
+    if not isinstance(value, str) or value not in ("raise", "warn"):
         raise ValueError(
             describe(
                 "This `on_save_error` has no meaning.",

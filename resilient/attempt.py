@@ -205,8 +205,10 @@ class Attempt:
         self.losses.begin_epoch()
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None) -> None:
+        assert self.iterator is not None
         first = self.progress.step - self.progress.batch
-        self.losses.note(first + batch, int(self.model.steps_per_execution), logs)
+        last, batches = self.iterator.last_trained(int(batch))
+        self.losses.note(first + last, batches, logs)
 
     def leaves_out(self, begin: int, end: int, length: int | None) -> bool:
         """Whether the batches from ``begin`` to ``end`` of this epoch are left out."""

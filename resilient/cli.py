@@ -59,7 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code, as ``resilient --help`` lists them.
     """
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        arguments.usage_error(f"unrecognized arguments: {' '.join(unknown)}")
     if hasattr(arguments, "supervise"):  # `run`, which has no DIR to look at
         return int(arguments.supervise(arguments))
     try:
@@ -239,7 +241,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("directory", metavar="DIR", help="the checkpoint_dir")
         command.add_argument("--json", action="store_true", help="print JSON instead")
-        command.set_defaults(run=run, report=report)
+        command.set_defaults(run=run, report=report, usage_error=command.error)
         return command
 
     add("ls", _ls, cli_text.ls, "List the checkpoints of a run.")

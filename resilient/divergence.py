@@ -46,7 +46,8 @@ class Rollback:
 
     def __post_init__(self) -> None:
         for name in ("steps", "skip", "limit"):
-            count(getattr(self, name), f"Rollback({name}=...)")
+            number = count(getattr(self, name), f"Rollback({name}=...)")
+            object.__setattr__(self, name, number)
         if self.skip <= self.steps:
             what = "Rollback(skip=...) has to reach beyond the bad batch."
             received = f"skip={self.skip}, steps={self.steps}"
@@ -60,9 +61,9 @@ def checked_on_nan(value: OnNaN) -> Literal["ignore", "stop"] | Rollback:
     """``on_nan``, if it means something; otherwise ValueError."""
     if isinstance(value, Rollback):
         return value
-    if value == "rollback":
+    if isinstance(value, str) and value == "rollback":
         return Rollback()
-    if value == "ignore" or value == "stop":  # noqa: PLR1714  # mypy follows this one
+    if isinstance(value, str) and value in ("ignore", "stop"):
         return value
     raise ValueError(
         describe(
@@ -96,11 +97,14 @@ class Bad:
         step: Its number since the start of the run, from 0.
         value: Its loss.
         why: What is bad about it.
+        batches: How many were trained at once, of which it is the last; Keras tells
+            the loss of all of them.
     """
 
     step: int
     value: float
     why: str
+    batches: int = 1
 
 
 class Diverged(BaseException):
@@ -169,7 +173,8 @@ class LossWatch:
             step, batches, loss = self._pending.popleft()
             mean = float(loss)
             if not math.isfinite(mean):
-                raise Diverged(Bad(step, mean, "the loss is no finite number"))
+                why = "the loss is no finite number"
+                raise Diverged(Bad(step, mean, why, batches))
             if self._spike is not None:
                 self._look_for_a_spike(self._spike, step, batches, mean)
 
@@ -183,7 +188,7 @@ class LossWatch:
             usual = statistics.median(self._good)
             if loss > spike * usual > 0:
                 why = f"the loss is {loss / usual:.3g} times the usual {usual:.3g}"
-                raise Diverged(Bad(step, loss, why))
+                raise Diverged(Bad(step, loss, why, batches))
         self._good.append(loss)
 
     def state(self) -> JSON:

@@ -43,7 +43,8 @@ class Skip:
     @classmethod
     def over(cls, bad: Bad, how: Rollback) -> "Skip":
         """What is left out to get over a bad batch."""
-        start = max(0, bad.step - how.steps)
+        # What is trained at once is left out at once, if its first batch is.
+        start = max(0, bad.step - max(how.steps, bad.batches - 1))
         return cls(start, start + how.skip, bad.step, f"{bad.why} ({bad.value})")
 
 
@@ -128,7 +129,7 @@ def obstacle(store: Store, how: Rollback, bad: Bad) -> str:
     """Why a run cannot be rolled back; empty if it can."""
     skips, skip = read(store.directory), Skip.over(bad, how)
     if len(skips) >= how.limit:
-        return f"The run was rolled back {len(skips)} times already."
+        return f"The run was rolled back {len(skips)} times already ({ROLLBACKS})."
     if not any(step <= skip.start for step in committed_steps(store.directory)):
         return f"There is no checkpoint of step {skip.start:,} or before to go back to."
     return ""

@@ -32,7 +32,7 @@ def test_rollback_is_palms_recipe():
     assert checked_on_nan(Rollback(skip=500)) == Rollback(100, 500, 3)
 
 
-@pytest.mark.parametrize("value", ["Stop", None, True, 3, {"steps": 1}])
+@pytest.mark.parametrize("value", ["Stop", None, True, 3, {"steps": 1}, np.ones(2)])
 def test_an_on_nan_without_meaning_is_refused(value):
     with pytest.raises(ValueError, match=r"`on_nan`.*\nReceived: .*\nUse"):
         checked_on_nan(value)

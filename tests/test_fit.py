@@ -622,6 +622,7 @@ WRONG = [
     ({"resume": None}, ValueError),
     ({"resume": 1.0}, ValueError),
     ({"on_save_error": "ignore"}, ValueError),
+    ({"on_save_error": np.array(["raise", "warn"])}, ValueError),
     ({"data": "fast"}, ValueError),
     ({"data": np.zeros(3)}, ValueError),
     ({"stateful": {"mine": NoStateDict()}}, TypeError),

@@ -1,6 +1,7 @@
 """When to save, what to keep."""
 
 import math
+import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -324,3 +325,26 @@ def test_keeping_nothing_is_refused(value):
 def test_a_keep_of_another_type_is_refused(value):
     with pytest.raises(TypeError, match="keep"):
         keep_policy(value)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "todo"),
+    [
+        (lambda: every(seconds=0), ValueError, "Use a finite number above 0."),
+        (lambda: every(minutes=float("inf")), ValueError, "Use a finite number"),
+        (lambda: every(seconds="3"), TypeError, "Use an int or a float"),
+        (lambda: every(steps=0), ValueError, "Use 1 or more."),
+        (lambda: every(steps=1.5), TypeError, "Use an int of 1 or more."),
+        (lambda: save_policy(None), TypeError, '1 or more, "auto", "epoch", or a'),
+        (lambda: save_policy("never"), ValueError, 'of batches, "auto", "epoch"'),
+        (lambda: keep_policy(None), TypeError, "or a policy such as latest(3)"),
+    ],
+)
+def test_an_error_says_what_to_do(make, error, todo):
+    with pytest.raises(error, match=re.escape(todo)):
+        make()
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert every(seconds=np.float32(2)) == every(seconds=2)
+    assert every(steps=np.int64(2)) == every(steps=2)

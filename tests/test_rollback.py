@@ -14,6 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't
 BATCHES, SIZE = 15, 4
 BAD = 9
 HOW = Rollback(steps=3, skip=5)  # batches 6 to 10 are left out
+ONE_BY_ONE = "Keras's torch trainer executes batches one by one"
 ROWS = np.r_[0 : 6 * SIZE, 11 * SIZE : BATCHES * SIZE]
 
 
@@ -162,6 +163,39 @@ def test_with_validation_and_steps_per_execution(tmp_path, backend):
     assert len(events(tmp_path, "rolled back to")) == 2
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_batches_executed_at_once_are_bad_together(tmp_path, backend, steps):
+    """Though the last one, which is the one that is told, is further than `steps`."""
+    if backend == "torch":
+        pytest.skip(ONE_BY_ONE)
+    how, bad = Rollback(steps=steps, skip=steps + 1), 5
+    net = fitting.model(steps_per_execution=4, run_eagerly=False)
+    fit(net, tmp_path, *data((bad,)), on_nan=how, save_freq=4)
+    (back,) = events(tmp_path, "rolled back to")
+    assert (back["step"], back["from_step"]) == (4, 7)
+    expected = fitting.model(steps_per_execution=4, run_eagerly=False)
+    x, y = data(())
+    rows = np.r_[0 : 4 * SIZE, 8 * SIZE : BATCHES * SIZE]
+    expected.fit(**arguments(x[rows], y[rows]))
+    fitting.assert_equal(expected, net)
+
+
+def test_the_last_batches_of_an_epoch_may_be_fewer(tmp_path, backend):
+    """Of those executed at once."""
+    if backend == "torch":
+        pytest.skip(ONE_BY_ONE)
+    net = fitting.model(steps_per_execution=4, run_eagerly=False)
+    with pytest.raises(resilient.DivergedError, match="at batch 14 of the run"):
+        fit(net, tmp_path, *data((13,)), on_nan="stop")
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    how = Rollback(steps=np.int64(3), skip=np.int32(5), limit=np.uint8(2))
+    net = fitting.model()
+    fit(net, tmp_path, *data(), on_nan=how)
+    fitting.assert_equal(without()[0], net)
+
+
 def test_a_spike_is_treated_like_nan(tmp_path):
     x, y = fitting.data(60 * SIZE)
     y[SIZE * 45] = 100.0
@@ -176,7 +210,9 @@ def test_a_spike_is_treated_like_nan(tmp_path):
 
 def test_the_limit_of_rollbacks(tmp_path):
     how = Rollback(steps=1, skip=2, limit=1)
-    with pytest.raises(resilient.DivergedError, match="rolled back 1 times already"):
+    with pytest.raises(
+        resilient.DivergedError, match=r"rolled back 1 times already \(rollbacks.json\)"
+    ):
         fit(fitting.model(), tmp_path, *data((6, 11)), on_nan=how)
     actions = [event["action"] for event in events(tmp_path, "diverged")]
     assert actions == ["rollback", "stop"]

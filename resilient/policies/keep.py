@@ -138,7 +138,13 @@ def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
 
 def keep_policy(value: int | KeepPolicy) -> KeepPolicy:
     """Read ``keep``: a number of checkpoints, or a policy."""
-    return value if isinstance(value, KeepPolicy) else latest(count(value, "keep"))
+    return (
+        value
+        if isinstance(value, KeepPolicy)
+        else latest(
+            count(value, "keep", ", or a policy such as latest(3) | best(1, monitor)")
+        )
+    )
 
 
 def _direction(monitor: str) -> Literal["min", "max"]:

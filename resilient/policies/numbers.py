@@ -2,6 +2,7 @@
 
 import math
 import operator
+from numbers import Real
 from typing import TypeVar
 
 from resilient.errors import describe
@@ -9,34 +10,39 @@ from resilient.errors import describe
 _Number = TypeVar("_Number", int, float)
 
 
-def positive(value: _Number, where: str) -> _Number:
+def positive(value: _Number, where: str, todo: str) -> _Number:
     """``value``, if it is positive and finite; otherwise ValueError."""
     if not 0 < value < math.inf:
-        raise ValueError(
-            describe(f"{where} needs a positive number.", value, "Use 1 or more.")
-        )
+        raise ValueError(describe(f"{where} needs a positive number.", value, todo))
     return value
 
 
-def count(value: object, where: str) -> int:
-    """``value`` as an int of 1 or more; otherwise TypeError or ValueError."""
+def count(value: object, where: str, or_else: str = "") -> int:
+    """``value`` as an int of 1 or more; otherwise TypeError or ValueError.
+
+    Args:
+        value: What was given.
+        where: What it was given as.
+        or_else: What else could be.
+    """
     try:
         if isinstance(value, bool):
             raise TypeError
-        return positive(operator.index(value), where)  # type: ignore[arg-type]
+        number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(
             describe(
                 f"{where} needs a whole number.",
                 f"{value!r} of type {type(value).__name__}",
-                "Use an int of 1 or more, or a policy where one is accepted.",
+                f"Use an int of 1 or more{or_else}.",
             )
         ) from None
+    return positive(number, where, "Use 1 or more.")
 
 
 def duration(value: object, where: str) -> float:
     """``value`` as a positive float; otherwise TypeError or ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(
             describe(
                 f"{where} needs a number.",
@@ -44,4 +50,4 @@ def duration(value: object, where: str) -> float:
                 "Use an int or a float greater than 0.",
             )
         )
-    return positive(float(value), where)
+    return positive(float(value), where, "Use a finite number above 0.")

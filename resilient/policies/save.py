@@ -11,6 +11,8 @@ from resilient.policies.auto import Auto, Cost
 from resilient.policies.numbers import count, duration
 from resilient.progress import Progress
 
+_OR_ELSE = ', "auto", "epoch", or a policy such as every(minutes=10)'
+
 
 @dataclass(frozen=True)
 class SavePolicy:
@@ -157,12 +159,11 @@ def save_policy(value: str | int | SavePolicy) -> SavePolicy:
     if value == "epoch":
         return every(epochs=1)
     if not isinstance(value, str):
-        return every(steps=count(value, "save_freq"))
+        return every(steps=count(value, "save_freq", _OR_ELSE))
     raise ValueError(
         describe(
             "This `save_freq` has no meaning.",
             repr(value),
-            'Use "auto", "epoch", a number of batches, or a policy such as '
-            "every(minutes=10).",
+            f"Use a number of batches{_OR_ELSE}.",
         )
     )

@@ -21,8 +21,9 @@ class Preemption:
         signals: Signals that ask it to save and to stop. A second SIGINT stops at once.
             Those that the process ignores stay ignored. Only a fit in the main thread
             sees signals.
-        grace_period: Seconds between a request and the end of the process. A save that
-            would take longer is not begun. SIGINT and the file ``stop`` set no limit.
+        grace_period: Seconds between a request and the end of the process, the last of
+            which is for stopping: a save that would reach into it is not begun. SIGINT
+            and the file ``stop`` set no limit.
         notices: Functions that ask a cloud whether it is about to take the machine
             away, such as ``resilient.clouds.gce()``: they return None, or a text. A
             thread beside the training calls them every 5 seconds.

@@ -114,10 +114,13 @@ class Attempt:
     def _look(self) -> tuple[Process, Hang] | None:
         """Read the signs of life; a process that hangs, if one does."""
         tools, now = self._tools, time.monotonic()
-        gap, self._looked = now - self._looked, now
+        before, self._looked = self._looked, now
+        # Or the training stands still since nobody reads what it prints (Ctrl-S).
+        unread = any(stream.waiting_since < before for stream in self._streams)
+        gap = now - before
         hung = None
         for member, limit in zip(self._gang.members, tools.limits, strict=True):
-            if gap > _SLEPT:
+            if gap > _SLEPT or unread:
                 limit.slept(gap)
             beat = member.beat() or self._beats[member.rank]
             self._beats[member.rank] = beat

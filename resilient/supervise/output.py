@@ -5,8 +5,10 @@ process passes through byte by byte, and our messages are lines of their own on 
 """
 
 import contextlib
+import math
 import os
 import threading
+import time
 from collections.abc import Sequence
 from typing import IO, cast
 
@@ -32,12 +34,18 @@ _NAME = "resilient: "
 
 
 class Stream:
-    """A thread that carries one stream of one process to its sink."""
+    """A thread that carries one stream of one process to its sink.
+
+    Attributes:
+        waiting_since: Since when whoever reads our output takes nothing more of it, on
+            ``time.monotonic``; infinity if it is taken.
+    """
 
     def __init__(self, pipe: IO[bytes], sink: Sink) -> None:
         self._pipe = pipe
         self._sink = sink
         self._tail = b""
+        self.waiting_since = math.inf
         self._thread = threading.Thread(target=self._carry, daemon=True)
         self._thread.start()
 
@@ -55,8 +63,10 @@ class Stream:
                 self._tail = (self._tail + data)[-_TAIL:]
                 # Whatever cannot be shown: a pipe that nobody reads any more would
                 # end the training at its next line.
+                self.waiting_since = time.monotonic()
                 with contextlib.suppress(Exception):
                     self._sink.feed(data)
+                self.waiting_since = math.inf
         self._sink.end()
 
 
@@ -70,6 +80,8 @@ class Output:
     def __init__(self) -> None:
         self.status = ""
         self._descriptors = {n: Descriptor(n) for n in (STDOUT, STDERR)}
+        if _one_file():  # `> log 2>&1`: a line that one begins the other would go on
+            self._descriptors[STDERR] = self._descriptors[STDOUT]
         self._terminals = [n for n in (STDOUT, STDERR) if _is_terminal(n)]
         self._live: Live | None = None
         self._above: dict[tuple[int, str], Above] = {}
@@ -145,6 +157,13 @@ class Output:
         for line in (*lines, status):
             line.no_wrap, line.overflow = True, "ellipsis"
         return Group(*lines, status)
+
+
+def _one_file() -> bool:
+    try:
+        return os.path.sameopenfile(STDOUT, STDERR)
+    except OSError:  # one of them is closed
+        return False
 
 
 def _is_terminal(descriptor: int) -> bool:

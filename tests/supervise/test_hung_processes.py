@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import time
 
 from resilient.supervise.gang import Gang
 
@@ -44,6 +45,24 @@ def test_the_stacks_of_an_endless_loop_are_printed(supervise):
     assert code == 0
     assert "in endless" in err
     assert err.index("Its stacks follow") < err.index("in endless")
+
+
+def test_output_that_nobody_reads_is_no_hang(supervise):
+    """The training stands still in a `print`, as after Ctrl-S in a terminal."""
+    run = supervise(
+        """
+        train(1)
+        ready()
+        sys.stdout.write("x" * 1_000_000)
+        train(2)
+        """,
+        *("--hang-timeout", 1.5),
+    )
+    run.wait_for("ready-0-0")
+    time.sleep(4)
+    code, out, _ = run.end()
+    assert (code, len(out)) == (0, 1_000_000)
+    assert run.events("hung") == []
 
 
 def test_a_start_that_hangs_where_the_user_gave_a_limit(supervise):

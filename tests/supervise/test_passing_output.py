@@ -44,6 +44,24 @@ def test_whoever_stops_reading_does_not_stop_the_training(supervise):
     assert run.events("exited")[0]["step"] == 5
 
 
+def test_our_lines_begin_a_line_where_both_streams_are_one_file(child_environment):
+    script = "import os, sys; os.write(1, b'no line end'); sys.exit(3)"
+    options = ["--max-restarts", "0", "--", sys.executable, "-c", script]
+    run = subprocess.run(
+        [sys.executable, "-m", "resilient", "run", *options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=child_environment,
+        text=True,
+        timeout=120,
+    )
+    lines = run.stdout.splitlines()
+    lines.remove("no line end")
+    assert lines
+    assert all(line.startswith("resilient: ") for line in lines)
+
+
 def test_the_environment_of_the_training(supervise):
     run = supervise(
         """

@@ -34,7 +34,9 @@ def test_wrong_options(options, capsys):
     with pytest.raises(SystemExit) as raised:
         main(["run", *options, "--", "true"])
     assert raised.value.code == 2
-    assert options[0] in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert options[0] in message
+    assert message.startswith("usage: resilient run [options] -- COMMAND")
 
 
 def test_a_directory_that_is_none(tmp_path, capsys):
