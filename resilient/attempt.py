@@ -204,11 +204,11 @@ class Attempt:
             self.progress = Progress(self.progress.step, epoch, 0)
         self.losses.begin_epoch()
 
-    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None) -> None:
+    def on_train_batch_end(self, logs: Mapping[str, Any] | None) -> None:
         assert self.iterator is not None
         first = self.progress.step - self.progress.batch
-        last, batches = self.iterator.last_trained(int(batch))
-        self.losses.note(first + last, batches, logs)
+        batches = self.iterator.last_batches()
+        self.losses.note(first + batches[-1], len(batches), logs)
 
     def leaves_out(self, begin: int, end: int, length: int | None) -> bool:
         """Whether the batches from ``begin`` to ``end`` of this epoch are left out."""

@@ -162,7 +162,7 @@ def _watch(callbacks: Any, attempt: Attempt) -> None:
 
     def on_train_batch_end(batch: int, logs: Any = None) -> None:
         plain["on_train_batch_end"](batch, logs)
-        attempt.on_train_batch_end(batch, logs)
+        attempt.on_train_batch_end(logs)
 
     def on_epoch_end(epoch: int, logs: Any = None) -> None:
         attempt.before_epoch_end()

@@ -77,19 +77,13 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
 
     def batches_trained(self) -> int:
         """Batches trained in the epoch that just ended."""
-        if self._ran_out:
-            return self._begun
-        return self.last_trained(int(self._begun + self.steps_per_execution) - 1)[0] + 1
+        return self._begun if self._ran_out else self.last_batches().stop
 
-    def last_trained(self, last: int) -> tuple[int, int]:
-        """Number of the batch that was trained last, and how many were at once.
-
-        Args:
-            last: Its number if the epoch is long enough for all that Keras asked for.
-        """
+    def last_batches(self) -> range:
+        """Numbers of the batches that were trained last, all at once."""
+        end = int(self._begun + self.steps_per_execution)
         limit = self.steps_per_epoch or self._num_batches
-        last = min(last, limit - 1) if limit else last
-        return last, last - self._begun + 1
+        return range(self._begun, min(end, limit) if limit else end)
 
     @contextlib.contextmanager
     def catch_stop_iteration(self) -> Iterator[None]:

@@ -138,13 +138,10 @@ def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
 
 def keep_policy(value: int | KeepPolicy) -> KeepPolicy:
     """Read ``keep``: a number of checkpoints, or a policy."""
-    return (
-        value
-        if isinstance(value, KeepPolicy)
-        else latest(
-            count(value, "keep", ", or a policy such as latest(3) | best(1, monitor)")
-        )
-    )
+    if isinstance(value, KeepPolicy):
+        return value
+    or_else = ", or a policy such as latest(3) | best(1, monitor)"
+    return latest(count(value, "keep", or_else))
 
 
 def _direction(monitor: str) -> Literal["min", "max"]:

@@ -115,7 +115,7 @@ class Attempt:
         """Read the signs of life; a process that hangs, if one does."""
         tools, now = self._tools, time.monotonic()
         before, self._looked = self._looked, now
-        # Or the training stands still since nobody reads what it prints (Ctrl-S).
+        # Where nobody reads what it prints (Ctrl-S), the training has to stand still.
         unread = any(stream.waiting_since < before for stream in self._streams)
         gap = now - before
         hung = None

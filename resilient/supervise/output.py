@@ -61,9 +61,9 @@ class Stream:
         with self._pipe:
             while data := os.read(self._pipe.fileno(), _CHUNK):
                 self._tail = (self._tail + data)[-_TAIL:]
+                self.waiting_since = time.monotonic()
                 # Whatever cannot be shown: a pipe that nobody reads any more would
                 # end the training at its next line.
-                self.waiting_since = time.monotonic()
                 with contextlib.suppress(Exception):
                     self._sink.feed(data)
                 self.waiting_since = math.inf
