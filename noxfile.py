@@ -25,7 +25,8 @@ each_backend = nox.parametrize("backend", list(BACKENDS), ids=list(BACKENDS))
 
 # Neighbours stay together, and share what one of them trained to compare with.
 TWO = ("-n", "2", "--dist", "worksteal", "--durations=10")
-NORMAL = ("-m", "not long and not sources", "--ignore=tests/sources", *TWO)
+# What has no Keras in it is tested once, beside the backend that is done the soonest.
+ONCE = "torch"
 
 ONLY_ONE = """
 import importlib.util, sys
@@ -49,12 +50,22 @@ def pytest(session: nox.Session, backend: str, *args: str) -> None:
     session.run("pytest", *args, *session.posargs, env={"KERAS_BACKEND": backend})
 
 
+def normal(backend: str) -> tuple[str, ...]:
+    which = "not long and not sources"
+    if backend != ONCE:
+        which += " and not once"
+    return ("-m", which, "--ignore=tests/sources", *TWO)
+
+
 @nox.session
 @each_backend
 def tests(session: nox.Session, backend: str) -> None:
-    """The tests, where only this backend is installed."""
+    """The tests, where only this backend is installed.
+
+    With torch also those marked ``once``, which have nothing to do with the backend.
+    """
     install(session, *BACKENDS[backend], *group("test"))
-    pytest(session, backend, *NORMAL)
+    pytest(session, backend, *normal(backend))
 
 
 @nox.session(default=False)
@@ -104,7 +115,7 @@ def sources_long(session: nox.Session, backend: str) -> None:
 def oldest_keras(session: nox.Session, backend: str) -> None:
     """The tests with the oldest Keras that is supported."""
     install(session, *BACKENDS[backend], *group("test"), "keras==3.12.*")
-    pytest(session, backend, *NORMAL)
+    pytest(session, backend, *normal(backend))
 
 
 @nox.session

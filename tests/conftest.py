@@ -53,6 +53,16 @@ def saves_in_the_background(
 
 
 @pytest.fixture(autouse=True)
+def once_is_without_keras(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a test that depends on the backend would run on one of them only."""
+    if request.node.get_closest_marker("once") is not None:
+        assert not {"keras", "fitting"} & set(vars(request.module))
+        monkeypatch.setitem(sys.modules, "keras", None)  # importing it fails
+
+
+@pytest.fixture(autouse=True)
 def iterators_end_with_their_test() -> Iterator[None]:
     """Not in the middle of another one, when the garbage happens to be collected.
 

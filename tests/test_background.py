@@ -10,7 +10,7 @@ from resilient import CheckpointWriteError, best, every, latest
 from resilient.events import Events, read_events
 from resilient.saving import Saving
 
-pytestmark = pytest.mark.background
+pytestmark = [pytest.mark.background, pytest.mark.once]
 
 
 class SlowStore(FakeStore):

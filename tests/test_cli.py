@@ -13,6 +13,8 @@ from resilient.checkpoints.lock import DirectoryLock
 from resilient.checkpoints.store import Store
 from resilient.cli import main
 
+pytestmark = pytest.mark.once
+
 OK, DAMAGED, USAGE, NOTHING, IN_USE, FAILED = range(6)
 COMMANDS = [["ls"], ["show"], ["verify"], ["prune", "--keep", "1"]]
 

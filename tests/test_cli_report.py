@@ -9,6 +9,8 @@ from resilient.cli import main
 from resilient.cli_text import duration
 from resilient.goodput import goodput
 
+pytestmark = pytest.mark.once
+
 OK, _, USAGE, NOTHING, *_ = range(6)
 START = 1_700_000_000  # 2023-11-14T22:13:20Z
 

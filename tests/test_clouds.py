@@ -14,6 +14,8 @@ import pytest
 
 from resilient.preemption.clouds import Probe, aws, azure, gce
 
+pytestmark = pytest.mark.once
+
 GCE = "/computeMetadata/v1/instance/preempted"
 TOKEN = "/latest/api/token"
 ACTION = "/latest/meta-data/spot/instance-action"

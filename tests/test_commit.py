@@ -35,6 +35,8 @@ from checkpoint_samples import (
 
 from resilient.checkpoints.store import Store
 
+pytestmark = pytest.mark.once
+
 TOO_MANY = 1000
 
 

@@ -6,6 +6,8 @@ from resilient.cost import CostMeter
 from resilient.policies import Cost
 from resilient.progress import Progress
 
+pytestmark = pytest.mark.once
+
 
 def at(step, batches=100):
     return Progress(step, step // batches, step % batches)

@@ -14,6 +14,8 @@ from resilient.checkpoints.store import Store
 from resilient.errors import CorruptCheckpointError
 from resilient.policies import latest
 
+pytestmark = pytest.mark.once
+
 EVERY_FILE = [*FILES, "manifest.json"]
 
 

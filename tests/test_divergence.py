@@ -24,6 +24,8 @@ from resilient.divergence import (
 from resilient.policies import KeepPolicy
 from resilient.rollbacks import Skip, left_out
 
+pytestmark = pytest.mark.once
+
 # What may be chosen --------------------------------------------------------------
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from resilient.events import Events, read_events
 
+pytestmark = pytest.mark.once
+
 
 def test_events_are_appended_in_order_with_who_and_when(tmp_path):
     events = Events(tmp_path)

@@ -26,6 +26,8 @@ from resilient.checkpoints.store import Store
 from resilient.errors import CheckpointNotFoundError, CheckpointWriteError
 from resilient.progress import Progress
 
+pytestmark = pytest.mark.once
+
 TOO_MANY = 1000
 
 

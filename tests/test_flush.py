@@ -12,6 +12,8 @@ from resilient.checkpoints.commit import commit
 from resilient.errors import CheckpointWriteError
 from resilient.progress import Progress
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def flushed(monkeypatch):

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from resilient.goodput import Goodput, goodput
 
+pytestmark = pytest.mark.once
+
 START = 1_700_000_000
 KINDS = [  # of attempts
     *("fell back", "rolled back", "started over", "restored", "replayed", "training"),

@@ -7,6 +7,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 RUNNER = Path(__file__).parent / "keras_suite" / "run.py"
 
 

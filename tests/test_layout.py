@@ -10,6 +10,8 @@ from resilient.checkpoints.lock import DirectoryLock
 from resilient.checkpoints.store import Store
 from resilient.errors import CheckpointWriteError, NotSupportedError
 
+pytestmark = pytest.mark.once
+
 
 def test_the_directory_stays_the_same_when_the_script_changes_its_own(
     tmp_path, monkeypatch

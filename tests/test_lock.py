@@ -14,6 +14,8 @@ from checkpoint_kills import FORKS, hold_and_fork, hold_lock, in_child, try_lock
 from resilient.checkpoints.lock import DirectoryLock
 from resilient.errors import CheckpointWriteError, DirectoryInUseError
 
+pytestmark = pytest.mark.once
+
 IN_USE = 17
 
 

@@ -8,6 +8,8 @@ import pytest
 from resilient.backends import parallel_copy
 from resilient.backends.parallel_copy import copy_all
 
+pytestmark = pytest.mark.once
+
 SIZES = [0, 1, 3, 1000, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5_000_003]
 
 

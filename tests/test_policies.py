@@ -18,6 +18,8 @@ from resilient.policies import (
 )
 from resilient.progress import Progress
 
+pytestmark = pytest.mark.once
+
 START = Progress(step=0, epoch=0, batch=0)
 
 

@@ -18,6 +18,8 @@ import yaml
 
 from resilient.preemption.options import Preemption
 
+pytestmark = pytest.mark.once
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SBATCH = EXAMPLES / "slurm.sbatch"
 BASH = shutil.which("bash") or "/bin/bash"

@@ -15,6 +15,8 @@ from resilient.events import Events, read_events
 from resilient.progress import Progress
 from resilient.saving import Saving
 
+pytestmark = pytest.mark.once
+
 
 class Clock:
     """A clock that stands until it is moved."""

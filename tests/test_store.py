@@ -19,6 +19,8 @@ from resilient.errors import (
 from resilient.policies import best, latest
 from resilient.progress import Progress
 
+pytestmark = pytest.mark.once
+
 
 def test_a_commit_returns_what_the_directory_then_has(tmp_path):
     store = Store(tmp_path)

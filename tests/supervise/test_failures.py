@@ -7,6 +7,8 @@ import pytest
 from resilient.supervise.failures import Evidence, classify, exit_status
 from resilient.supervise.tracebacks import last_traceback
 
+pytestmark = pytest.mark.once
+
 TRACEBACK = """\
 some output
 Traceback (most recent call last):

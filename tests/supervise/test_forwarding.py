@@ -5,6 +5,8 @@ import signal
 import pytest
 from supervised import PRELUDE
 
+pytestmark = pytest.mark.once
+
 STOPS = """
 def stop(signum, frame):
     with open(directory / "signals", "a") as file:

@@ -7,6 +7,8 @@ import pytest
 
 from resilient.supervise import environment
 
+pytestmark = pytest.mark.once
+
 TOLD = """
 import json, os, sys
 names = (

@@ -6,6 +6,8 @@ from resilient.supervise.failures import Ending
 from resilient.supervise.give_up import GiveUp, Rules
 from resilient.supervise.headway import Made
 
+pytestmark = pytest.mark.once
+
 NOTHING = Made(step=False, checkpoint=False)
 STEP = Made(step=True, checkpoint=False)
 SAVED = Made(step=True, checkpoint=True)

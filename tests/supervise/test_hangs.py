@@ -1,7 +1,11 @@
 """How long silence may last; time is an argument."""
 
+import pytest
+
 from resilient.heartbeat import Beat
 from resilient.supervise.hangs import DEFAULT_STARTUP, HangLimit
+
+pytestmark = pytest.mark.once
 
 
 def beat(count, phase="training", epoch=0, attempt="a"):

@@ -7,6 +7,8 @@ import pytest
 from resilient.supervise.backoff import Backoff
 from resilient.supervise.headway import Headway, Made
 
+pytestmark = pytest.mark.once
+
 RUN, OTHER = Path("/runs/one"), Path("/runs/two")
 
 

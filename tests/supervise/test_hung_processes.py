@@ -4,7 +4,11 @@ import signal
 import sys
 import time
 
+import pytest
+
 from resilient.supervise.gang import Gang
+
+pytestmark = pytest.mark.once
 
 
 def test_a_stopped_process_is_a_hang(supervise):

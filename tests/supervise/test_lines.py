@@ -6,6 +6,8 @@ from resilient.heartbeat import Beat
 from resilient.supervise import status
 from resilient.supervise.lines import Lines, visible
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize(
     ("printed", "seen"),

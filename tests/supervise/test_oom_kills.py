@@ -4,6 +4,8 @@ import pytest
 
 from resilient.supervise.memory import oom_kills
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def kills(tmp_path):

@@ -6,9 +6,12 @@ import pty
 import subprocess
 import sys
 
+import pytest
 from rich.console import Console
 
 from resilient.supervise.sinks import Above
+
+pytestmark = pytest.mark.once
 
 
 def test_output_passes_through_byte_for_byte(supervise):

@@ -7,6 +7,8 @@ import pytest
 
 from resilient.cli import main
 
+pytestmark = pytest.mark.once
+
 
 def test_without_a_command(capsys):
     for arguments in (["run"], ["run", "--"], ["run", "--nproc", "2", "--"]):

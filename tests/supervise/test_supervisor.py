@@ -5,6 +5,8 @@ import signal
 import pytest
 from supervised import gone
 
+pytestmark = pytest.mark.once
+
 
 def test_a_killed_process_is_restarted(supervise):
     run = supervise("""
