@@ -13,14 +13,14 @@ import keras
 
 from resilient import record
 from resilient.arguments import DataMode
-from resilient.backends.base import Backend
+from resilient.backends.base import Backend, Part
 from resilient.boundaries import Boundaries
 from resilient.build import ensure_built
 from resilient.callbacks.states import CallbackStates, monitored
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.comparison import Comparison
 from resilient.contents import Contents
-from resilient.distribution import require_one_process
+from resilient.distributed.group import Group
 from resilient.divergence import LossWatch
 from resilient.encoding.json_values import decode
 from resilient.events import Events
@@ -46,6 +46,7 @@ class Attempt:
         found: A verified checkpoint to resume from, and what is in it; None starts a
             new run.
         saving: Says when a checkpoint is due, and commits it.
+        group: The processes that train.
         stateful: The user's own objects, by name.
         data: How the data is to be treated, see ``data.source.Settings``.
         attempts: Host, pid and start of every process that worked on this run.
@@ -67,6 +68,7 @@ class Attempt:
         backend: Backend,
         found: tuple[Checkpoint, record.Record] | None,
         saving: Saving,
+        group: Group,
         stateful: StatefulObjects,
         data: DataMode,
         attempts: Sequence[Mapping[str, Any]],
@@ -88,7 +90,7 @@ class Attempt:
         self.saving = saving
         self._watch, self._events, self._say = watch, events, say
         self.losses, self._skips, self._since = losses, skips, since
-        self._stateful = stateful
+        self._stateful, self._group = stateful, group
         self._data = data
         self._attempts = attempts
         self._on_begin = on_begin
@@ -99,7 +101,6 @@ class Attempt:
 
     def prepare(self, arguments: Mapping[str, Any]) -> None:
         """Keras is about to make the training input: local variables of its ``fit``."""
-        require_one_process(self.model)
         self._arguments = arguments
         self._say.set_verbose(arguments["verbose"])
         saved = self._saved
@@ -157,6 +158,7 @@ class Attempt:
             self._stateful,
             facts=self._facts,
             losses=self.losses,
+            part=Part(self._group.index, self._group.count),
         )
         self._boundaries = Boundaries(
             self.contents,
@@ -164,6 +166,7 @@ class Attempt:
             losses=self.losses,
             saving=self.saving,
             watch=self._watch,
+            group=self._group,
             events=self._events,
             settle=self._settle_callbacks,
         )
@@ -172,7 +175,7 @@ class Attempt:
         if saved is None or self._checkpoint is None:
             callbacks.begin_anew()
             self._on_begin(None, False, 0.0)
-            self._watch.stop_if_asked()
+            self._stop_if_asked()
             return
         # Not before: a callback may freeze layers now, and the optimizer has to know.
         layout = saved.run["variables"]
@@ -197,7 +200,7 @@ class Attempt:
         self._on_begin(self._checkpoint, over, time.monotonic() - began)
         self._watch.sign("starting", self.progress)
         if not over:
-            self._watch.stop_if_asked()
+            self._stop_if_asked()
 
     def on_epoch_begin(self, epoch: int) -> None:
         if epoch != self.progress.epoch:  # the first one may be initial_epoch
@@ -249,7 +252,7 @@ class Attempt:
     def replaying(self) -> None:
         """A batch was drawn again on the way to a position."""
         self._watch.sign("replaying")
-        self._watch.stop_if_asked()
+        self._stop_if_asked()
 
     def replayed(self, seconds: float) -> None:
         """The data is where it was; that took ``seconds``."""
@@ -279,6 +282,11 @@ class Attempt:
         return bool(
             self.model.stop_training or epochs_done >= self._arguments["epochs"]
         )
+
+    def _stop_if_asked(self) -> None:
+        """Stop where all is on the disk; several processes, at the next batch."""
+        if self._group.count == 1:
+            self._watch.stop_if_asked()
 
     def _settle_callbacks(self) -> None:
         if self.callback_list._async_train:

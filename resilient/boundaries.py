@@ -10,6 +10,8 @@ from typing import NoReturn
 
 from resilient import record
 from resilient.contents import Contents
+from resilient.distributed.agreement import Agreement
+from resilient.distributed.group import Group
 from resilient.divergence import LossWatch
 from resilient.events import Events
 from resilient.inputs import Inputs
@@ -27,6 +29,7 @@ class Boundaries:
         losses: Looks at the loss of each batch.
         saving: Says when a checkpoint is due, and commits it.
         watch: Told that training goes on; knows whether it was asked to stop.
+        group: The processes that train.
         events: Told of the first batch.
         settle: Makes Keras's callbacks be done with the batches before.
     """
@@ -39,19 +42,22 @@ class Boundaries:
         losses: LossWatch,
         saving: Saving,
         watch: Watch,
+        group: Group,
         events: Events,
         settle: Callable[[], None],
     ) -> None:
         self._contents, self._inputs, self._losses = contents, inputs, losses
         self._saving, self._watch, self._events = saving, watch, events
+        self._agreement = Agreement(group, saving, watch)
         self._settle = settle
+        self._stopping = False  # agreed on by all processes
         self._taken: record.Content | None = None
         self._uncommitted: Callable[[], None] | None = None
         self._begun = False
 
     def next_batch_is_there(self) -> None:
         """Commit a snapshot that waited for the batch after it."""
-        if self._commit() and self._watch.stopping:
+        if self._commit() and self._stopping:
             self._stop()
 
     def between_batches(
@@ -67,11 +73,12 @@ class Boundaries:
                 have no logs.
         """
         self._watch.stop_unless_time(self._saving.slowest)
-        stopping = self._watch.stopping
-        if self._saving.due(progress, must=stopping):
+        verdict = self._agreement.at(progress)
+        self._stopping = verdict.stop is not None
+        if verdict.save is not None:
             self._losses.check(all_of_them=True)
-            self._take(progress, logs, in_epoch=True)
-            if certain and self._commit() and stopping:
+            self._take(progress, logs, verdict.save, in_epoch=True)
+            if certain and self._commit() and self._stopping:
                 self._stop()
 
     def at_epoch_end(
@@ -89,10 +96,11 @@ class Boundaries:
         self._uncommitted = None
         if not finished:
             self._watch.stop_unless_time(self._saving.slowest)
-        stopping = self._watch.stopping
-        if self._saving.due(progress, must=finished or stopping):
-            self._take(progress, logs, in_epoch=False, finished=finished)
-            if self._commit() and stopping and not finished:
+        verdict = self._agreement.at(progress, finished=finished)
+        self._stopping = verdict.stop is not None
+        if verdict.save is not None:
+            self._take(progress, logs, verdict.save, in_epoch=False, finished=finished)
+            if self._commit() and self._stopping and not finished:
                 self._stop()
         if finished:  # but for callbacks' on_train_end, which may take any time
             self._watch.sign("ended", progress)
@@ -110,6 +118,7 @@ class Boundaries:
         self,
         progress: Progress,
         logs: Mapping[str, float] | None,
+        staging: str,
         *,
         in_epoch: bool,
         finished: bool = False,
@@ -123,6 +132,7 @@ class Boundaries:
             self._taken,
             metrics={} if in_epoch else logs or {},
             finished=finished,
+            staging=staging,
             stall=self._saving.stalled(),
         )
 

@@ -17,7 +17,7 @@ import keras
 from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.random_state import kept_random_state
-from resilient.state import leaves
+from resilient.state import assign, leaves, live_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -74,13 +74,12 @@ def _build_symbolically(model: keras.Model, iterator: Any) -> None:
 def _build_by_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
     if keras_internals.BACKEND == "jax":
         return  # stateless: a step creates no variables there
-    targets = {leaf.name: leaf.target for leaf in leaves(model)}
-    before = backend.snapshot(targets).arrays
+    live = leaves(model)
+    before = backend.snapshot(live_tensors(model, live)).arrays
     # The user's step fails in the same way in the first real step, and says why there.
     with contextlib.suppress(Exception):
         model.train_function(_data_for_a_step(model, iterator))
-    for name, target in targets.items():
-        backend.assign(target, before[name])
+    assign(backend, [leaf.to_json() for leaf in live], live, before)
 
 
 def _data_for_a_step(model: keras.Model, iterator: Any) -> Any:

@@ -5,12 +5,13 @@ the attempt's business, and how it is written that of others.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import keras
 
 from resilient import random_state, record, state
-from resilient.backends.base import Backend, Snapshot
+from resilient.backends.base import Backend, Part, Snapshot
 from resilient.callbacks.states import CallbackStates
 from resilient.divergence import LossWatch
 from resilient.encoding.json_values import encode
@@ -30,6 +31,7 @@ class Contents:
         stateful: The user's own objects, by name.
         facts: What the run is.
         losses: Looks at the loss of each batch.
+        part: Which part of a checkpoint this process makes.
     """
 
     def __init__(
@@ -41,7 +43,9 @@ class Contents:
         *,
         facts: Facts,
         losses: LossWatch,
+        part: Part,
     ) -> None:
+        self._part = part
         self.callbacks = callbacks
         self._model, self._backend = model, backend
         self._stateful, self._facts, self._losses = stateful, facts, losses
@@ -74,12 +78,17 @@ class Contents:
         stateful = self._stateful.capture(arrays)
         live = state.leaves(self._model)
         self._notices.at_save(live, self.callbacks.uncaptured())
+        tensors, own = state.live_tensors(self._model, live), set(arrays)
+        own |= {leaf.name + added for leaf in live for added in leaf.copies if added}
+        if self._part.index and not self._backend.divides:
+            tensors = {name: t for name, t in tensors.items() if name in own}
+        tensors |= arrays
         run = {
             "progress": progress.to_json(),
             "stop_training": bool(self._model.stop_training),
             "epoch_logs": encode(logs, {}, "logs"),
             "variables": [leaf.to_json() for leaf in live],
-            "arrays": sorted(arrays),
+            "tensors": sorted(tensors),
             "random": random,
             "callbacks": callbacks,
             "stateful": stateful,
@@ -87,9 +96,9 @@ class Contents:
             "learning_rate": encode(self._facts.learning_rate, {}, "rate"),
             "losses": self._losses.state(),
         }
-        tensors = state.live_tensors(self._model, live) | arrays
         self._snapshot = self._backend.snapshot(tensors, reuse=self._snapshot)
-        return record.Content(run, encoded, self._snapshot)
+        part = replace(self._part, own=frozenset(own))
+        return record.Content(run, encoded, self._snapshot, part)
 
     def put_back(self, saved: record.Record, drawn_ahead: set[str | int]) -> None:
         """Set everything, the random state last.
@@ -99,8 +108,7 @@ class Contents:
             drawn_ahead: Random generators that the data draws from ahead of training.
         """
         live = state.leaves(self._model)
-        for old, leaf in zip(saved.run["variables"], live, strict=True):
-            self._backend.assign(leaf.target, saved.tensors[old["name"]])
+        state.assign(self._backend, saved.run["variables"], live, saved.tensors)
         self.callbacks.restore(saved.run["callbacks"], saved.tensors)
         self._stateful.restore(saved.run["stateful"], saved.tensors)
         self._model.stop_training = bool(saved.run["stop_training"])

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from resilient.distributed.group import ALONE, Group
 from resilient.errors import NotSupportedError, describe
 from resilient.policies.numbers import count, duration
 
@@ -122,10 +123,14 @@ class LossWatch:
         spike: More than so many times the median of the last 100 losses is bad; None:
             only what is no number.
         active: Whether anybody wants to know.
+        group: The processes that train: the mean of their losses counts.
     """
 
-    def __init__(self, spike: float | None, *, active: bool) -> None:
+    def __init__(
+        self, spike: float | None, *, active: bool, group: Group = ALONE
+    ) -> None:
         self.active = active
+        self._group = group
         self._spike = spike
         self._pending: deque[tuple[int, int, Any]] = deque()
         self._batches = 0  # of this epoch, whose losses were looked at
@@ -171,16 +176,25 @@ class LossWatch:
         """
         while len(self._pending) > (0 if all_of_them else 1):
             step, batches, loss = self._pending.popleft()
-            mean = float(loss)
-            if not math.isfinite(mean):
-                why = "the loss is no finite number"
+            losses = self._group.collect("loss", float(loss))
+            found = self._judged(batches, losses) if losses else None
+            found = self._group.tell("bad", found)
+            if found is not None:
+                mean, why = found
                 raise Diverged(Bad(step, mean, why, batches))
-            if self._spike is not None:
-                self._look_for_a_spike(self._spike, step, batches, mean)
 
-    def _look_for_a_spike(
-        self, spike: float, step: int, batches: int, mean: float
-    ) -> None:
+    def _judged(self, batches: int, losses: list[float]) -> tuple[float, str] | None:
+        """The loss of some batches and what is bad about it, if anything is."""
+        mean = losses[0] if len(losses) == 1 else statistics.fmean(losses)
+        if not math.isfinite(mean):
+            return mean, "the loss is no finite number"
+        if self._spike is not None:
+            return self._spiked(self._spike, batches, mean)
+        return None
+
+    def _spiked(
+        self, spike: float, batches: int, mean: float
+    ) -> tuple[float, str] | None:
         total = self._batches + batches
         loss = (mean * total - self._mean * self._batches) / batches
         self._batches, self._mean = total, mean
@@ -188,8 +202,9 @@ class LossWatch:
             usual = statistics.median(self._good)
             if loss > spike * usual > 0:
                 why = f"the loss is {loss / usual:.3g} times the usual {usual:.3g}"
-                raise Diverged(Bad(step, loss, why, batches))
+                return loss, why
         self._good.append(loss)
+        return None
 
     def state(self) -> JSON:
         """What it has seen so far: JSON."""

@@ -49,6 +49,10 @@ class NotSupportedError(ResilientError):
     """Something that cannot be made exact (yet), and is refused."""
 
 
+class PeerLostError(ResilientError):
+    """Another process of the same training died, or went silent."""
+
+
 class BackendNotAvailableError(ResilientError, ImportError):
     """The Keras backend, or a library its adapter needs, is not installed."""
 

@@ -19,7 +19,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from resilient.checkpoints.layout import EVENTS
+from resilient.checkpoints.layout import events_name
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +37,10 @@ class Events:
         self,
         directory: str | os.PathLike[str],
         on_event: Callable[[dict[str, Any]], None] | None = None,
+        process: int = 0,
     ) -> None:
         self.attempt = uuid.uuid4().hex[:12]
-        self._path = Path(directory) / EVENTS
+        self._path = Path(directory) / events_name(process)
         self._on_event = on_event
         self._warned = False
         # An attempt that died in mid-line leaves no line end.
@@ -100,10 +101,12 @@ def _line(entry: Mapping[str, Any]) -> bytes:
     return text.encode(errors="backslashreplace") + b"\n"
 
 
-def read_events(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """All events of a directory, oldest first; lines torn by a kill are left out."""
+def read_events(
+    directory: str | os.PathLike[str], process: int = 0
+) -> list[dict[str, Any]]:
+    """All events of a process, oldest first; lines torn by a kill are left out."""
     try:
-        lines = (Path(directory) / EVENTS).read_bytes().splitlines()
+        lines = (Path(directory) / events_name(process)).read_bytes().splitlines()
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -135,10 +138,12 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def attempts_so_far(directory: os.PathLike[str]) -> list[dict[str, Any]]:
-    """Host, pid and start (Unix seconds) of every attempt on this run so far."""
+def attempts_so_far(
+    directory: os.PathLike[str], process: int = 0
+) -> list[dict[str, Any]]:
+    """Host, pid and start (Unix seconds) of a process's attempts on this run so far."""
     attempts: list[dict[str, Any]] = []
-    for event in read_events(directory):
+    for event in read_events(directory, process):
         if event.get("event") == "started":
             attempts.append(
                 {"host": event["host"], "pid": event["pid"], "started": event["time"]}

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
-from resilient import heartbeat, resuming
+from resilient import resuming
 from resilient.arguments import (
     DataMode,
     OnEvent,
@@ -29,19 +29,17 @@ from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.checkpoints.lock import DirectoryLock
 from resilient.checkpoints.store import Store
 from resilient.divergence import OnNaN, Rollback, checked_loss_spike, checked_on_nan
-from resilient.ending import told
 from resilient.errors import ResilientError, describe
-from resilient.events import Events, attempts_so_far
 from resilient.goodput import Goodput, goodput
 from resilient.policies import KeepPolicy, SavePolicy, keep_policy, save_policy
 from resilient.preemption.options import Preemption, checked_preemption
-from resilient.preemption.watch import Watch
 from resilient.saving import OnSaveError, Saving
-from resilient.say import Say
 from resilient.stateful import Stateful, StatefulObjects
 
 if TYPE_CHECKING:
     import keras
+
+    from resilient.around import Around
 
 SaveFreq = Literal["auto", "epoch"] | int | SavePolicy
 # Frozen: one for all fits.
@@ -189,35 +187,31 @@ class ResilientFit:
 
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
         """Train, resuming where the last attempt was; arguments as ``model.fit``."""
+        from resilient.around import around
+        from resilient.parallel import engine_of
         from resilient.running import Plan, require_model, run
 
         require_model(self._model)
-        directory, anew = self._store.directory, self._resume == "never"
-        layout.make_directory(directory)
-        with DirectoryLock(directory):
-            events, say = Events(directory, self._on_event), Say()
-            attempts = [] if anew else attempts_so_far(directory)
-            events.emit("started", previous=heartbeat.last_words(directory))
-            self._store.remove_stale_staging()
-            watch = Watch(events.attempt, directory, self._preemption)
+        layout.make_directory(self._store.directory)
+        with around(
+            self._store,
+            engine_of(self._model),
+            resume=self._resume,
+            on_event=self._on_event,
+            preemption=self._preemption,
+        ) as now:
+            plan = Plan(
+                store=self._store,
+                resume=self._resume,
+                stateful=self._stateful,
+                data=self._data,
+                on_nan=self._on_nan,
+                loss_spike=self._loss_spike,
+                now=now,
+                make_saving=lambda environment: self._make_saving(environment, now),
+            )
             try:
-                with watch, told(events, watch, self._store, self._resume, say):
-                    plan = Plan(
-                        store=self._store,
-                        resume=self._resume,
-                        stateful=self._stateful,
-                        data=self._data,
-                        on_nan=self._on_nan,
-                        loss_spike=self._loss_spike,
-                        events=events,
-                        watch=watch,
-                        say=say,
-                        attempts=attempts,
-                        make_saving=lambda environment: self._make_saving(
-                            environment, events, watch, say
-                        ),
-                    )
-                    return run(plan, self._model, args, kwargs)
+                return run(plan, self._model, args, kwargs)
             finally:
                 self._saving = None
 
@@ -283,17 +277,16 @@ class ResilientFit:
         """The newest committed checkpoint, if there is one."""
         return next(reversed(self.checkpoints), None)
 
-    def _make_saving(
-        self, environment: Mapping[str, str], events: Events, watch: Watch, say: Say
-    ) -> Saving:
+    def _make_saving(self, environment: Mapping[str, str], now: "Around") -> Saving:
         self._saving = Saving(
             self._store,
             policy=self._policy,
             keep=self._keep,
-            events=events,
+            events=now.events,
             environment=environment,
             on_error=self._on_save_error,
-            say=lambda line: say(line, within_epoch=True),
-            waiting=watch.saving,
+            say=lambda line: now.say(line, within_epoch=True),
+            waiting=now.watch.saving,
+            group=now.group,
         )
         return self._saving

@@ -6,27 +6,25 @@ the backend's own format.
 """
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from resilient.backends.base import Backend, Snapshot
+from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.checkpoints.checkpoint import Checkpoint, Reader
-from resilient.errors import CorruptCheckpointError, describe
+from resilient.errors import CorruptCheckpointError, NotSupportedError, describe
 
 JSON = dict[str, Any]
 
 _RUN = "run.json"
-_POSITION = "data/process-0-of-1.json"
 _VARIABLES = "variables"
 
 
 @dataclass(frozen=True)
 class Record:
-    """One checkpoint in memory.
+    """One process's part of a checkpoint, in memory.
 
     Attributes:
         run: Callbacks, random state, fingerprint, layout of the variables...
@@ -36,57 +34,76 @@ class Record:
 
     run: JSON
     position: Any
-    tensors: dict[str, np.ndarray]
+    tensors: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Content:
-    """A checkpoint that is yet to be written.
+    """One process's part of a checkpoint that is yet to be written.
 
     Attributes:
         run: As in ``Record``; training changes nothing in it any more.
         position: The same.
         snapshot: The tensors.
+        part: Which part it is.
     """
 
     run: JSON
     position: Any
     snapshot: Snapshot
+    part: Part = ALONE
 
-    def write(self, directory: str) -> None:
-        """Fill a staging directory; committing it is the store's business."""
+    def write(self, directory: str, ready: Callable[[], None]) -> None:
+        """Fill a staging directory; committing it is the store's business.
+
+        Args:
+            directory: Which exists and is empty.
+            ready: Called before tensors are written; returns when all processes are
+                about to.
+        """
         root = Path(directory)
-        for path, content in ((_RUN, self.run), (_POSITION, self.position)):
+        run, position = _paths(self.part)
+        for path, content in ((run, self.run), (position, self.position)):
             (root / path).parent.mkdir(exist_ok=True)
             text = json.dumps(content, allow_nan=False)
             (root / path).write_text(text, encoding="utf-8")
         (root / _VARIABLES).mkdir()
-        self.snapshot.write(str(root / _VARIABLES))
+        ready()
+        self.snapshot.write(str(root / _VARIABLES), self.part)
 
     def release(self) -> None:
         """Let go of what the snapshot holds."""
         self.snapshot.release()
 
 
-def reader(backend: Backend) -> Reader[Record]:
-    """Reads checkpoints whose tensors are in the format of this backend."""
+def reader(backend: Backend, part: Part = ALONE) -> Reader[Record]:
+    """Reads a process's part of checkpoints in the format of this backend."""
     compares = backend.compares and f"{_VARIABLES}/{backend.compares}"
-    return Reader(partial(_read, backend), compares)
+    return Reader(partial(_read, backend, part), compares)
 
 
-def _read(backend: Backend, checkpoint: Checkpoint) -> Record:
-    """Read a checkpoint whole.
+def _paths(part: Part) -> tuple[str, str]:
+    """Where a part's run and its position are."""
+    run = f"run/{part.name}.json" if part.index else _RUN
+    return run, f"data/{part.name}.json"
+
+
+def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> Record:
+    """Read a part whole.
 
     Raises:
         CorruptCheckpointError: Tensors and their list in ``run.json`` disagree.
+        NotSupportedError: It was saved by another number of processes.
     """
+    run_path, position_path = _paths(part)
+    _require_parts(checkpoint, part)
     run, position = (
         json.loads((checkpoint.path / path).read_text(encoding="utf-8"))
-        for path in (_RUN, _POSITION)
+        for path in (run_path, position_path)
     )
-    tensors = backend.read(str(checkpoint.path / _VARIABLES))
-    expected = {v["name"] for v in run["variables"]} | set(run["arrays"])
-    if expected != set(tensors):
+    tensors = backend.read(str(checkpoint.path / _VARIABLES), part)
+    expected = set(run["tensors"])
+    if not expected <= set(tensors):
         raise CorruptCheckpointError(
             describe(
                 f"{checkpoint.path} does not hold the tensors that it lists.",
@@ -97,3 +114,15 @@ def _read(backend: Backend, checkpoint: Checkpoint) -> Record:
             )
         )
     return Record(run, position, tensors)
+
+
+def _require_parts(checkpoint: Checkpoint, part: Part) -> None:
+    parts = sum(path.startswith("data/process-") for path in checkpoint.files)
+    if parts != part.count:
+        raise NotSupportedError(
+            describe(
+                f"{checkpoint.path} was saved by another number of processes.",
+                f"{parts} then, {part.count} now",
+                f"Start {parts} processes.",
+            )
+        )

@@ -4,8 +4,10 @@ import logging
 from typing import TypeVar
 
 from resilient.arguments import Resume
-from resilient.checkpoints.checkpoint import Checkpoint, Reader
+from resilient.checkpoints.checkpoint import Checkpoint, DamageError, Reader
+from resilient.checkpoints.manifest import ManifestError
 from resilient.checkpoints.store import Store
+from resilient.distributed.group import Group
 from resilient.errors import CheckpointNotFoundError, describe
 from resilient.events import Events
 
@@ -38,6 +40,56 @@ def find(
     found = store.load_newest(reader, fell_back)
     if found is None and resume == "must":
         raise not_found(store.directory)
+    return found
+
+
+def find_together(
+    group: Group,
+    store: Store,
+    resume: Resume,
+    reader: Reader[T],
+    events: Events,
+) -> tuple[Checkpoint, T] | None:
+    """The same in several processes: one that is whole for all of them.
+
+    Process 0 chooses, as ``find`` does; each reads its part, and where that is damaged
+    for one, all use the checkpoint before.
+    """
+    if group.count == 1:
+        return find(store, resume, reader, events)
+    if group.index:
+        return _follow(group, store, reader)
+
+    def read(checkpoint: Checkpoint) -> T:
+        group.tell("try", checkpoint.step)
+        mine, problem = None, None
+        try:
+            mine = reader.read(checkpoint)
+        except DamageError as error:
+            problem = str(error)
+        told = group.collect("tried", problem)
+        damage = [f"process {n}: {what}" for n, what in enumerate(told) if what]
+        if mine is None or damage:
+            raise DamageError(damage)
+        return mine
+
+    found = find(store, resume, Reader(read, reader.compares), events)
+    group.tell("try")
+    return found
+
+
+def _follow(
+    group: Group, store: Store, reader: Reader[T]
+) -> tuple[Checkpoint, T] | None:
+    """Try what process 0 tries; the last one is what it uses."""
+    found = None
+    while (step := group.tell("try")) is not None:
+        problem = None
+        try:
+            found = store.try_to_load(step, reader)
+        except (DamageError, ManifestError) as error:
+            found, problem = None, str(error)
+        group.collect("tried", problem)
     return found
 
 

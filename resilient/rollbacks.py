@@ -6,22 +6,26 @@ after the first batch that is left out was made without it, since the others are
 away before the rollback is written down.
 """
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from resilient.checkpoints.layout import ROLLBACKS, committed_steps, replace_text
 from resilient.checkpoints.store import Store
+from resilient.distributed.group import Group
 from resilient.divergence import Bad, Rollback
 from resilient.errors import (
     CheckpointWriteError,
     CorruptCheckpointError,
     DivergedError,
     NotSupportedError,
+    RolledBack,
     describe,
 )
+from resilient.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,26 @@ def diverged(bad: Bad, why_stop: str) -> DivergedError:
             "from an earlier step with resume=<step>.",
         )
     )
+
+
+@contextlib.contextmanager
+def end_told(group: Group) -> Iterator[None]:
+    """Tell the other processes how fit ends after a bad batch."""
+    try:
+        yield
+    except DivergedError as end:
+        group.tell("bad end", {"diverged": str(end)})
+        raise
+    except RolledBack as end:
+        group.tell("bad end", {"progress": end.progress.to_json()})
+        raise
+
+
+def end_that_was_told(said: Mapping[str, Any]) -> DivergedError | RolledBack:
+    """The same end, in another process."""
+    if "diverged" in said:
+        return DivergedError(said["diverged"])
+    return RolledBack(Progress.from_json(said["progress"]))
 
 
 def leads_nowhere() -> NotSupportedError:

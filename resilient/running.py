@@ -4,19 +4,30 @@ The part of ``fit`` that needs Keras; ``fit.py`` stays importable without it.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import keras
 
-from resilient import fingerprint, keras_internals, record, resuming, rollbacks, state
+from resilient import (
+    distribution,
+    fingerprint,
+    keras_internals,
+    record,
+    resuming,
+    rollbacks,
+    state,
+)
 from resilient.arguments import DataMode, Resume
+from resilient.around import Around
 from resilient.attempt import Attempt
 from resilient.backends import get_backend
+from resilient.backends.base import Part
 from resilient.callbacks.states import CallbackStates
 from resilient.checkpoints.checkpoint import Checkpoint, Reader
 from resilient.checkpoints.store import Store
+from resilient.distributed.group import ALONE, Group
 from resilient.divergence import Bad, Diverged, LossWatch, Rollback
 from resilient.errors import (
     CheckpointMismatchError,
@@ -24,11 +35,8 @@ from resilient.errors import (
     RolledBack,
     describe,
 )
-from resilient.events import Events
 from resilient.hook import hooked
-from resilient.preemption.watch import Watch
 from resilient.saving import Saving
-from resilient.say import Say
 from resilient.stateful import StatefulObjects
 
 # A verified checkpoint and what is in it.
@@ -46,10 +54,7 @@ class Plan:
         data: How data is to be treated.
         on_nan: What to do when the loss is bad.
         loss_spike: See ``divergence.LossWatch``.
-        events: Told of what happens.
-        watch: Told that training goes on; knows whether it was asked to stop.
-        say: Tells the user.
-        attempts: Host, pid and start of the processes that worked on this run before.
+        now: The others who take part in it.
         make_saving: Makes what saves, given the versions of everything.
     """
 
@@ -59,10 +64,7 @@ class Plan:
     data: DataMode
     on_nan: Literal["ignore", "stop"] | Rollback
     loss_spike: float | None
-    events: Events
-    watch: Watch
-    say: Say
-    attempts: Sequence[Mapping[str, Any]]
+    now: Around
     make_saving: Callable[[Mapping[str, str]], Saving]
 
 
@@ -70,8 +72,15 @@ def run(
     plan: Plan, model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> keras.callbacks.History:
     """Let Keras's ``fit`` run, followed by an ``Attempt``; again after a rollback."""
+    distribution.require_supported(model)
     began = time.monotonic()
-    found = resuming.find(plan.store, plan.resume, record_reader(), plan.events)
+    found = resuming.find_together(
+        plan.now.group,
+        plan.store,
+        plan.resume,
+        record_reader(plan.now.group),
+        plan.now.events,
+    )
     reading = time.monotonic() - began
     attempt = _attempt(plan, model, found, reading)
     del found  # the attempt lets go of it once it is restored
@@ -82,8 +91,8 @@ def run(
         except Diverged as end:
             bad = end.bad
         attempt = _after(plan, attempt, bad)
-    plan.events.emit("ended", **attempt.progress.to_json())
-    plan.watch.stop_if_asked(saved=True)
+    plan.now.events.emit("ended", **attempt.progress.to_json())
+    plan.now.watch.stop_if_asked(saved=True)
     return history
 
 
@@ -97,38 +106,41 @@ def _attempt(
     """Follow one ``fit``, from a checkpoint that took ``reading`` seconds to read."""
     backend = get_backend()
     saving = plan.make_saving(fingerprint.environment(backend))
-    plan.watch.on_save = saving.request
+    plan.now.watch.on_save = saving.request
     anew = plan.resume == "never" and since is None
 
     def on_begin(resumed: Checkpoint | None, over: bool, restoring: float) -> None:
-        if since is None:
-            resuming.discard(plan.store, plan.resume, plan.events)
+        if since is None and plan.now.group.index == 0:
+            resuming.discard(plan.store, plan.resume, plan.now.events)
             if anew:
                 rollbacks.forget(plan.store.directory)
         if resumed is None:
             return
         saving.start(resumed.progress)
         seconds = reading + restoring
-        plan.events.emit("restored", **resumed.progress.to_json(), seconds=seconds)
+        plan.now.events.emit("restored", **resumed.progress.to_json(), seconds=seconds)
         line = f"Resumed at {resumed.progress} from {resumed.path}"
         if over:
             line = f"Nothing left to train at step {resumed.step:,} of {resumed.path}"
-        plan.say(line, within_epoch=since is not None)
+        plan.now.say(line, within_epoch=since is not None)
 
     return Attempt(
         model,
         backend=backend,
         found=found,
         saving=saving,
+        group=plan.now.group,
         stateful=plan.stateful,
         data=plan.data,
-        attempts=plan.attempts,
-        losses=LossWatch(plan.loss_spike, active=plan.on_nan != "ignore"),
+        attempts=plan.now.attempts,
+        losses=LossWatch(
+            plan.loss_spike, active=plan.on_nan != "ignore", group=plan.now.group
+        ),
         skips=[] if anew else rollbacks.read(plan.store.directory),
         since=since,
-        watch=plan.watch,
-        events=plan.events,
-        say=plan.say,
+        watch=plan.now.watch,
+        events=plan.now.events,
+        say=plan.now.say,
         on_begin=on_begin,
     )
 
@@ -143,7 +155,7 @@ def _fit(
             try:
                 history: keras.callbacks.History = model.fit(*args, **kwargs)
             except Exception:
-                plan.watch.let_be()
+                plan.now.watch.let_be()
                 raise
     finally:
         # Left set, it would make a later, unrelated fit skip epochs.
@@ -169,35 +181,42 @@ def _after(plan: Plan, attempt: Attempt, bad: Bad) -> Attempt:
         DivergedError: Training is to stop, or cannot be rolled back (any more).
         RolledBack: It goes on in another process.
     """
+    if plan.now.group.index:
+        raise rollbacks.end_that_was_told(plan.now.group.tell("bad end"))
+    with rollbacks.end_told(plan.now.group):
+        return _go_back(plan, attempt, bad)
+
+
+def _go_back(plan: Plan, attempt: Attempt, bad: Bad) -> Attempt:
     began, how = time.monotonic(), plan.on_nan
     obstacle = ""
     if isinstance(how, Rollback):
         obstacle = rollbacks.obstacle(plan.store, how, bad)
     told = {"value": bad.value, "why": bad.why, "step": bad.step}
     action = "stop" if how == "stop" or obstacle else "rollback"
-    plan.events.emit("diverged", **attempt.progress.to_json() | told, action=action)
+    plan.now.events.emit("diverged", **attempt.progress.to_json() | told, action=action)
     if not isinstance(how, Rollback) or obstacle:
         raise rollbacks.diverged(bad, obstacle)
-    plan.say(f"At batch {bad.step:,} {bad.why}: rolling back.", within_epoch=True)
+    plan.now.say(f"At batch {bad.step:,} {bad.why}: rolling back.", within_epoch=True)
     skip = rollbacks.turn_back(plan.store, how, bad)
     found = resuming.newest(plan.store, record_reader())
     seconds = time.monotonic() - began
-    plan.events.emit(
+    plan.now.events.emit(
         "rolled back to",
         **found[0].progress.to_json(),
         from_step=bad.step,
         skipped=[skip.start, skip.stop],
         seconds=seconds,
     )
-    if not attempt.inputs.only_arrays:
+    if plan.now.group.count > 1 or not attempt.inputs.only_arrays:
         raise RolledBack(found[0].progress)
     since = attempt.contents.callbacks
     return _attempt(plan, attempt.model, found, seconds, since)
 
 
-def record_reader() -> Reader[record.Record]:
-    """Reads a checkpoint with the backend that Keras runs on."""
-    return record.reader(get_backend())
+def record_reader(group: Group = ALONE) -> Reader[record.Record]:
+    """Reads this process's part of a checkpoint with the backend that Keras runs on."""
+    return record.reader(get_backend(), Part(group.index, group.count))
 
 
 def restore_model(model: keras.Model, found: Loaded) -> None:
@@ -225,8 +244,7 @@ def restore_model(model: keras.Model, found: Loaded) -> None:
                 "Use the same model, and build it (call it on a batch) first.",
             )
         )
-    for old, leaf in zip(layout, live, strict=True):
-        backend.assign(leaf.target, saved.tensors[old["name"]])
+    state.assign(backend, layout, live, saved.tensors)
 
 
 def require_model(model: Any) -> None:

@@ -8,7 +8,6 @@ and the ends of epochs where ``keep`` looks for the best of them.
 """
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +15,9 @@ from types import TracebackType
 from typing import Literal
 
 from resilient.checkpoints.store import Store
+from resilient.commits import Commits
 from resilient.cost import CostMeter
+from resilient.distributed.group import ALONE, Group
 from resilient.errors import CheckpointWriteError
 from resilient.events import Events
 from resilient.policies import Cost, KeepPolicy, SavePolicy
@@ -48,6 +49,7 @@ class Saving:
         on_error: ``"raise"`` the ``CheckpointWriteError`` of a failed save, at the next
             batch or at the end of fit, or ``"warn"`` and train on.
         say: Tells the user what was chosen, in a line.
+        group: The processes that train: each writes its part, process 0 commits.
         waiting: Entered while a write is waited for.
         now: A clock in seconds that does not go back.
     """
@@ -63,20 +65,26 @@ class Saving:
         on_error: OnSaveError,
         say: Callable[[str], None],
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+        group: Group = ALONE,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
+        self._commits = Commits(
+            store,
+            keep=keep,
+            events=events,
+            environment=environment,
+            group=group,
+            now=now,
+        )
         self._policy = policy
         self._keep = keep
         self._events = events
-        self._environment = environment
         self._on_error = on_error
         self._say, self._waiting = say, waiting
         self._now = now
         self._writer = Writer()
         self._meter = CostMeter()
         self._due_since = 0.0
-        self.newest: int | None = None  # step that was committed last
         self._chosen = False  # whether the interval was said
         self._requested = False
         self._spaced_out = False
@@ -109,6 +117,11 @@ class Saving:
         """Seconds that a save took at the worst; None before there was one."""
         return self._meter.slowest
 
+    @property
+    def newest(self) -> int | None:
+        """The step that was committed last."""
+        return self._commits.newest
+
     def request(self) -> None:
         """Save at the next batch boundary, whatever the policy says."""
         self._requested = True
@@ -139,9 +152,17 @@ class Saving:
             self._writer.hurry()
             self._space_out(progress)
             return False
-        self.wait()
-        self._due_since = now
+        self.get_ready(now)
         return True
+
+    def get_ready(self, now: float | None = None) -> None:
+        """A snapshot is due (since ``now``): wait for the write before it.
+
+        Raises:
+            CheckpointWriteError: That failed.
+        """
+        self._due_since = self._now() if now is None else now
+        self.wait()
 
     def stalled(self) -> float:
         """Seconds since a snapshot was due: training waited for it that long."""
@@ -154,6 +175,7 @@ class Saving:
         *,
         metrics: Mapping[str, float],
         finished: bool,
+        staging: str | None = None,
         stall: float = 0.0,
     ) -> None:
         """Commit a checkpoint and prune, in the background.
@@ -163,6 +185,7 @@ class Saving:
             content: The snapshot, and all that belongs to it.
             metrics: The logs of the epoch that ended, if one did.
             finished: Whether this is the end of the run, which is waited for.
+            staging: Name of the staging directory, if processes agreed on one.
             stall: Seconds that training waited for the snapshot.
 
         Raises:
@@ -178,7 +201,14 @@ class Saving:
         def job() -> None:
             began = self._now()
             try:
-                self._commit_and_prune(progress, content, metrics, finished, stall)
+                self._commits.make(
+                    progress,
+                    content.write,
+                    metrics=metrics,
+                    finished=finished,
+                    staging=staging,
+                    stall=stall,
+                )
             finally:
                 content.release()
                 self._meter.write = self._now() - began
@@ -234,44 +264,3 @@ class Saving:
                 progress,
             )
             self._events.emit("spaced out", **progress.to_json())
-
-    def _commit_and_prune(
-        self,
-        progress: Progress,
-        content: Content,
-        metrics: Mapping[str, float],
-        finished: bool,
-        stall: float,
-    ) -> None:
-        step, began = progress.step, self._now()
-        try:
-            checkpoint = self._store.commit(
-                progress,
-                content.write,
-                metrics=metrics,
-                finished=finished,
-                environment=self._environment,
-            )
-        except CheckpointWriteError as error:
-            self._events.emit("save failed", step=step, error=str(error))
-            raise
-        self.newest = step
-        pruned, failure = [], None
-        # A training that ended with NaN (TerminateOnNaN) may want to go back.
-        diverged = finished and not math.isfinite(metrics.get("loss", 0.0))
-        try:
-            pruned = [] if diverged else self._store.prune(self._keep)
-        except CheckpointWriteError as error:
-            failure = error
-        self._events.emit(
-            "saved",
-            **progress.to_json(),
-            finished=finished,
-            nbytes=checkpoint.nbytes,
-            seconds=self._now() - began,
-            stall=stall + (self._now() - began if finished else 0.0),
-            pruned=pruned,
-        )
-        if failure is not None:  # the checkpoint is there all the same
-            self._events.emit("prune failed", step=step, error=str(failure))
-            raise failure

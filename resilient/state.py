@@ -15,7 +15,8 @@ from typing import Any
 
 import keras
 
-from resilient import keras_internals
+from resilient import keras_internals, replicas
+from resilient.backends.base import Backend
 
 GROUPS = ("trainable", "non_trainable", "optimizer", "metrics")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -25,7 +26,7 @@ _WEIGHTS = tuple(f"{group}." for group in _WEIGHT_GROUPS)
 
 @dataclass(frozen=True)
 class Leaf:
-    """One tensor of the state.
+    """One variable of the state: a tensor, or one for each replica.
 
     Attributes:
         name: Unique, made of letters, digits, ``_``, ``-`` and ``.``.
@@ -33,6 +34,8 @@ class Leaf:
         shape: Static shape.
         dtype: Name of the dtype.
         target: The live variable or buffer.
+        copies: What is added to ``name`` for each tensor of this process -> variables
+            that hold it.
         slot: Group and index, where JAX keeps the value while ``fit`` runs.
     """
 
@@ -41,6 +44,7 @@ class Leaf:
     shape: tuple[int, ...]
     dtype: str
     target: Any
+    copies: replicas.Copies
     slot: tuple[str, int]
 
     def to_json(self) -> dict[str, Any]:
@@ -59,15 +63,15 @@ def leaves(model: keras.Model) -> list[Leaf]:
     for group in GROUPS:
         for index, variable in enumerate(_group(model, group)):
             if _new(variable, seen):
-                found.extend(_leaves_of(group, index, variable.path, variable))
+                found.append(_leaf(group, index, variable.path, variable))
     for index, (path, target) in enumerate(_extras(model)):
         if _new(target, seen):
-            found.extend(_leaves_of("extra", index, path, target))
+            found.append(_leaf("extra", index, path, target))
     return found
 
 
 def live_tensors(model: keras.Model, state: list[Leaf]) -> dict[str, Any]:
-    """The current values of ``state``, by name, where they are now.
+    """The current values of ``state`` in this process, by name, where they are now.
 
     On JAX ``fit`` holds them outside the variables between two synchronisations;
     reading them there spares a forced synchronisation.
@@ -79,8 +83,32 @@ def live_tensors(model: keras.Model, state: list[Leaf]) -> dict[str, Any]:
     for leaf in state:
         group, index = leaf.slot
         values = held.get(f"{group}_variables")
-        tensors[leaf.name] = leaf.target if values is None else values[index]
+        if values is not None:
+            tensors[leaf.name] = values[index]
+            continue
+        for suffix, copies in leaf.copies.items():
+            tensors[leaf.name + suffix] = copies[0]
     return tensors
+
+
+def assign(
+    backend: Backend,
+    layout: Sequence[Mapping[str, Any]],
+    live: Sequence[Leaf],
+    tensors: Mapping[str, Any],
+) -> None:
+    """Set every copy of the live variables.
+
+    Args:
+        backend: The backend's adapter.
+        layout: The saved variables, as ``Leaf.to_json`` tells them; equal to the live.
+        live: The live ones.
+        tensors: The saved tensors, by name.
+    """
+    for old, leaf in zip(layout, live, strict=True):
+        for suffix, copies in leaf.copies.items():
+            for copy in copies:
+                backend.assign(copy, tensors[old["name"] + suffix])
 
 
 def differences(
@@ -129,21 +157,6 @@ def _group(model: keras.Model, group: str) -> list[Any]:
     return list(getattr(model, f"{group}_variables"))
 
 
-def _leaves_of(group: str, index: int, path: str, target: Any) -> list[Leaf]:
-    """One leaf; on several replicas one for each replica's component.
-
-    Replicas' components differ (BatchNorm statistics, seeds, metrics), and reading the
-    whole variable would reduce them to one value.
-    """
-    components = keras_internals.replica_components(target)
-    if not components:
-        return [_leaf(group, index, path, target)]
-    return [
-        _leaf(group, index, f"{path}/replica_{number}", component)
-        for number, component in enumerate(components)
-    ]
-
-
 def _leaf(group: str, index: int, path: str, target: Any) -> Leaf:
     safe = _UNSAFE.sub("_", path.replace("/", "."))
     dtype = getattr(target.dtype, "name", None) or str(target.dtype)
@@ -153,6 +166,7 @@ def _leaf(group: str, index: int, path: str, target: Any) -> Leaf:
         shape=tuple(int(d) for d in target.shape),
         dtype=dtype.removeprefix("torch."),
         target=target,
+        copies=replicas.copies(group, target),
         slot=(group, index),
     )
 

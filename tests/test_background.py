@@ -54,7 +54,7 @@ def make(store, tmp_path):
 
 def begin(saving, step, **given):
     """Start a save, and return when it is under way."""
-    store = saving._store
+    store = saving._commits._store
     store.begun.clear()
     content = Content()
     assert saving.due(at(step))
@@ -64,7 +64,7 @@ def begin(saving, step, **given):
 
 
 def end(saving):
-    saving._store.go.set()
+    saving._commits._store.go.set()
     saving.wait()
 
 

@@ -145,7 +145,7 @@ def test_a_module_that_is_gone_is_named(monkeypatch, module):
 
 # Of Python, NumPy, TensorFlow and torch, and not of Keras.
 OTHERS = {
-    *("_SimpleCData", "_pool", "_type_"),
+    *("_SimpleCData", "_exit", "_pool", "_type_"),
     *("_getframe", "_fields", "_make", "_value_"),
     *("_list_all_concrete_functions", "_rng", "_seed", "_seed2"),
     *("_VariantDataset", "_as_serialized_graph", "_inputs", "_iterator_resource"),

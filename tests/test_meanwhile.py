@@ -87,9 +87,9 @@ def write_after(monkeypatch, wait):
     """Let each write begin when ``wait`` returns."""
     write = record.Content.write
 
-    def late(self, directory):
+    def late(self, directory, ready):
         wait()
-        write(self, directory)
+        write(self, directory, ready)
 
     monkeypatch.setattr(record.Content, "write", late)
 
@@ -168,7 +168,7 @@ def test_a_slow_disk_does_not_stop_the_training(tmp_path, monkeypatch, caplog):
     fitting.assert_equal(plain, net)
 
 
-def full(self, directory):
+def full(self, directory, ready):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 

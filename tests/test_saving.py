@@ -46,7 +46,7 @@ class FakeStore:
     fails: list = field(default_factory=list)
     takes: float = 0.0
 
-    def commit(self, progress, write, *, metrics, finished, environment):
+    def commit(self, progress, write, *, metrics, finished, environment, name, others):
         self.clock.time += self.takes
         if self.fails:
             raise self.fails.pop()
@@ -97,7 +97,7 @@ class Content:
     written: list = field(default_factory=list)
     released: bool = False
 
-    def write(self, directory):
+    def write(self, directory, ready):
         assert not self.released
         self.written.append(directory)
 

@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from resilient.backends.base import ALONE, Part
 from resilient.errors import CheckpointMismatchError, NotSupportedError, describe
 
 # numpy itself does not know these; ml_dtypes registers them under their names.
@@ -39,20 +40,20 @@ class HeldSnapshot:
 
     Attributes:
         held: Name to tensor, of whatever kind the backend writes fastest.
-        writer: Writes ``held`` into an existing, empty directory.
+        writer: Writes a part, ``held``, into an existing, empty directory.
         view: Shows one of them as a numpy array.
     """
 
     held: dict[str, Any]
-    writer: Callable[[Mapping[str, Any], str], None]
+    writer: Callable[[Mapping[str, Any], str, Part], None]
     view: Callable[[Any], np.ndarray]
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
         return {name: self.view(tensor) for name, tensor in self.held.items()}
 
-    def write(self, directory: str) -> None:
-        self.writer(self.held, directory)
+    def write(self, directory: str, part: Part = ALONE) -> None:
+        self.writer(self.held, directory, part)
 
     def release(self) -> None:
         self.held.clear()

@@ -15,11 +15,37 @@ Requirements on every backend:
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 JSON = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which part of a checkpoint is a process's.
+
+    Attributes:
+        index: Number of the process, from 0.
+        count: How many there are.
+        own: Names of the tensors that are this process's alone. The others it has in
+            common with all: each gives them to ``Backend.snapshot`` where the backend
+            ``divides`` them, otherwise process 0 does.
+    """
+
+    index: int = 0
+    count: int = 1
+    own: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """What files and directories of this part are called."""
+        return f"process-{self.index}-of-{self.count}"
+
+
+ALONE = Part()
 
 
 class Snapshot(Protocol):
@@ -29,8 +55,14 @@ class Snapshot(Protocol):
     def arrays(self) -> Mapping[str, np.ndarray]:
         """The tensors, by name; not to be written to."""
 
-    def write(self, directory: str) -> None:
-        """Write the tensors into ``directory``, which exists and is empty."""
+    def write(self, directory: str, part: Part = ALONE) -> None:
+        """Write the tensors into ``directory``, which exists and is empty.
+
+        Args:
+            directory: This process's own. What all processes wrote comes together in
+                one directory afterwards: no two may write a file of the same name.
+            part: Which part of a checkpoint this is.
+        """
 
     def release(self) -> None:
         """It is written: let go of live memory, leave the rest to the next snapshot."""
@@ -41,12 +73,15 @@ class Backend(Protocol):
 
     Attributes:
         name: As Keras says it.
+        divides: Whether several processes share the work of writing tensors that they
+            have in common.
         compares: Pattern of the files, relative to what ``Snapshot.write`` filled,
             whose every byte ``read`` compares with checksums of the format's own, and
             raises where one is another. Empty: of none.
     """
 
     name: ClassVar[str]
+    divides: ClassVar[bool]
     compares: ClassVar[str]
 
     def snapshot(
@@ -61,15 +96,18 @@ class Backend(Protocol):
                 overwritten: memory that was written to before is four times as fast.
         """
 
-    def read(self, directory: str) -> dict[str, np.ndarray]:
+    def read(self, directory: str, part: Part = ALONE) -> dict[str, np.ndarray]:
         """Read every tensor of a written snapshot, as numpy arrays.
+
+        Of several processes those that all have in common, and those of ``part``.
 
         Files that do not match ``compares`` may be mapped: every byte of them was read
         before. (A byte that a disk cannot give back is an error to who reads it, and
         the end of a process that maps it.)
 
         Args:
-            directory: What ``Snapshot.write`` filled.
+            directory: What ``Snapshot.write`` filled, of all processes.
+            part: Whose.
         """
 
     def assign(self, target: Any, value: np.ndarray) -> None:

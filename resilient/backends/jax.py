@@ -26,7 +26,7 @@ from resilient.backends.arrays import (
     check_names,
     copy_array,
 )
-from resilient.backends.base import JSON, Backend, Snapshot
+from resilient.backends.base import ALONE, JSON, Backend, Part, Snapshot
 from resilient.errors import NotSupportedError, describe
 
 
@@ -34,6 +34,7 @@ class JaxBackend:
     """The adapter of JAX."""
 
     name: ClassVar[str] = "jax"
+    divides: ClassVar[bool] = True
     compares: ClassVar[str] = ""
 
     def snapshot(
@@ -51,7 +52,7 @@ class JaxBackend:
             held |= _copied_on_device(away)
         return HeldSnapshot(held, orbax_format.write, np.asarray)
 
-    def read(self, directory: str) -> dict[str, np.ndarray]:
+    def read(self, directory: str, part: Part = ALONE) -> dict[str, np.ndarray]:
         return orbax_format.read(directory)
 
     def assign(self, target: Any, value: np.ndarray) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import tensorstore as ts
 
 from resilient.backends.arrays import EXTENSION_DTYPES
+from resilient.backends.base import Part
 from resilient.backends.paths import plain
 
 _STATE = "state"
@@ -57,7 +58,7 @@ def _read(path: str) -> dict[str, np.ndarray]:
     return arrays
 
 
-def write(tensors: Mapping[str, Any], directory: str) -> None:
+def write(tensors: Mapping[str, Any], directory: str, part: Part) -> None:
     """Write what NumPy can show as arrays into an existing, empty directory."""
     with plain(directory) as path:
         _write(tensors, os.path.join(path, _STATE))

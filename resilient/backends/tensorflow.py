@@ -36,7 +36,7 @@ from resilient.backends.arrays import (
     check_names,
     copy_array,
 )
-from resilient.backends.base import JSON, Backend, Snapshot
+from resilient.backends.base import ALONE, JSON, Backend, Part, Snapshot
 from resilient.backends.paths import plain
 from resilient.errors import NotSupportedError, describe
 
@@ -51,6 +51,7 @@ class TensorFlowBackend:
     """The adapter of TensorFlow."""
 
     name: ClassVar[str] = "tensorflow"
+    divides: ClassVar[bool] = False
     compares: ClassVar[str] = f"{_PREFIX}.data-*"
 
     def snapshot(
@@ -60,9 +61,13 @@ class TensorFlowBackend:
         held = {name: _hold(name, value) for name, value in tensors.items()}
         return HeldSnapshot(held, _write, _to_numpy)
 
-    def read(self, directory: str) -> dict[str, np.ndarray]:
+    def read(self, directory: str, part: Part = ALONE) -> dict[str, np.ndarray]:
         with plain(directory) as path:
-            return self._read(os.path.join(path, _PREFIX))
+            tensors = self._read(os.path.join(path, _PREFIX))
+            if part.index:
+                own = self._read(os.path.join(path, part.name, _PREFIX))
+                return {n: t for n, t in tensors.items() if n not in own} | own
+            return tensors
 
     def _read(self, prefix: str) -> dict[str, np.ndarray]:
         dtypes = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
@@ -176,7 +181,10 @@ def _to_numpy(tensor: tf.Tensor) -> np.ndarray:
     return np.asarray(tensor.numpy())
 
 
-def _write(tensors: Mapping[str, tf.Tensor], directory: str) -> None:
+def _write(tensors: Mapping[str, tf.Tensor], directory: str, part: Part) -> None:
+    if part.index:
+        directory = os.path.join(directory, part.name)
+        os.mkdir(directory)
     names = [_OBJECT_GRAPH, *map(_key, tensors)]
     with tf.device(_CPU):
         graph = tf.constant(_object_graph(tuple(tensors), directory))

@@ -1,6 +1,7 @@
 """PyTorch: written with ``torch.save``, a flat dict of CPU tensors in ``state.pt``.
 
-``torch.load(directory / "state.pt", weights_only=True)`` reads it.
+``torch.load(directory / "state.pt", weights_only=True)`` reads it. What several ranks
+write is in another format, see ``dcp_format``.
 
 A snapshot is a copy, into the memory of the one before: pinned where tensors come from
 a CUDA device, and made by several threads.
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from torch.utils.serialization import config
 
+from resilient.backends import dcp_format
 from resilient.backends.arrays import (
     EXTENSION_DTYPES,
     HeldSnapshot,
@@ -27,7 +29,7 @@ from resilient.backends.arrays import (
     check_like,
     check_names,
 )
-from resilient.backends.base import JSON, Backend, Snapshot
+from resilient.backends.base import ALONE, JSON, Backend, Part, Snapshot
 from resilient.backends.parallel_copy import copy_all
 from resilient.errors import NotExactWarning, NotSupportedError, describe
 
@@ -46,6 +48,7 @@ class TorchBackend:
     """The adapter of PyTorch."""
 
     name: ClassVar[str] = "torch"
+    divides: ClassVar[bool] = True
     compares: ClassVar[str] = ""
 
     def snapshot(
@@ -66,7 +69,10 @@ class TorchBackend:
             torch.cuda.synchronize(device)
         return _Copies(held, _write, _to_numpy)
 
-    def read(self, directory: str) -> dict[str, np.ndarray]:
+    def read(self, directory: str, part: Part = ALONE) -> dict[str, np.ndarray]:
+        if dcp_format.is_here(directory):
+            tensors = dcp_format.read(directory, part)
+            return {name: _to_numpy(tensor) for name, tensor in tensors.items()}
         path = os.path.join(directory, _FILE)
         # Mapped, hence copied once: into the tensors of the model.
         tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -174,7 +180,10 @@ def _to_torch(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def _write(tensors: Mapping[str, torch.Tensor], directory: str) -> None:
+def _write(tensors: Mapping[str, torch.Tensor], directory: str, part: Part) -> None:
+    if part.count > 1:
+        dcp_format.write(tensors, directory, part)
+        return
     with open(os.path.join(directory, _FILE), "wb", buffering=_BUFFER) as file:
         watched = _WatchedFile(file)
         try:

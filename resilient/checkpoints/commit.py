@@ -14,7 +14,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from resilient.checkpoints import layout, quarantine
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.checkpoints.flush import flushed_meanwhile
 from resilient.checkpoints.manifest import FileRecord, Manifest, record
-from resilient.errors import CheckpointWriteError, describe
+from resilient.errors import CheckpointWriteError, ResilientError, describe
 from resilient.progress import Progress
 
 # What a full or failing disk looks like. Backends report these as TensorFlow's
@@ -51,6 +51,8 @@ def commit(
     metrics: Mapping[str, float],
     finished: bool,
     environment: Mapping[str, str],
+    name: str | None = None,
+    others: Callable[[Path], dict[str, FileRecord]] | None = None,
 ) -> Checkpoint:
     """Make a checkpoint out of what ``write`` puts into a directory.
 
@@ -61,30 +63,60 @@ def commit(
         metrics: What keep policies look at.
         finished: Whether the run is over.
         environment: Versions of what writes it.
+        name: Of the staging directory, where others have to know it.
+        others: Moves into it what other processes wrote and flushed.
 
     Raises:
         CheckpointWriteError: If the file system fails; the others are intact.
     """
-    staging = directory / layout.staging_name(progress.step)
+    staging = directory / (name or layout.staging_name(progress.step))
     try:
+        records = stage(staging, progress, write)
+        with _explained(staging, progress):
+            if others is not None:
+                records |= others(staging)
+            now = quarantine.now()
+            manifest = Manifest(progress, finished, metrics, now, environment, records)
+            _finish(staging, manifest)
+            return Checkpoint(_publish(staging, progress.step), manifest)
+    finally:
+        # After the rename there is nothing under this name any more.
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def stage(
+    staging: Path, progress: Progress, write: Callable[[str], None]
+) -> dict[str, FileRecord]:
+    """Fill a new directory, and wait until its files are on the disk.
+
+    Returns:
+        What they are, by their paths relative to the directory.
+
+    Raises:
+        CheckpointWriteError: If the file system fails.
+    """
+    with _explained(staging, progress):
         os.mkdir(staging)
         # One thread for all files: whenever a thread starts or goes on, training may
         # lose the interpreter for a moment.
         with ThreadPoolExecutor(1, thread_name_prefix="resilient-disk") as beside:
             _write_into(staging, write, beside)
-            files, directories = _tree(staging)
-            records, now = _seal(staging, files, beside), quarantine.now()
-        manifest = Manifest(progress, finished, metrics, now, environment, records)
-        _finish(staging, manifest, directories)
-        return Checkpoint(_publish(staging, progress.step), manifest)
+            files, _ = _tree(staging)
+            return _seal(staging, files, beside)
+
+
+@contextlib.contextmanager
+def _explained(staging: Path, progress: Progress) -> Iterator[None]:
+    """Make every failure of the file system a CheckpointWriteError."""
+    try:
+        yield
+    except ResilientError:  # explains itself
+        raise
     except Exception as error:
         number = disk_error(error)
         if number is None:
             raise
         raise _write_error(staging, progress, number, error) from error
-    finally:
-        # After the rename there is nothing under this name any more.
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def recover(directory: Path) -> None:
@@ -200,8 +232,9 @@ def _sync(paths: Iterable[str]) -> None:
         layout.sync(path)
 
 
-def _finish(staging: Path, manifest: Manifest, directories: list[str]) -> None:
+def _finish(staging: Path, manifest: Manifest) -> None:
     """Write the manifest, and wait until it and every name are on the disk."""
+    _, directories = _tree(staging)
     with open(staging / layout.MANIFEST, "wb") as file:
         file.write(manifest.to_bytes())
         file.flush()

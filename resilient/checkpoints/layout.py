@@ -2,11 +2,14 @@
 
     step-00001200/              a checkpoint, if and only if its manifest verifies
     step-00001200.tmp-<id>/     being written, or being deleted; stale after a kill
+    step-00001200.tmp-<id>-<k>/ the same, by process k of several
     step-00001200.old-<id>/     the former checkpoint of a step that is being replaced
     quarantine/                 what must not be used, each entry with reason.json
     events.jsonl                what happened, one JSON object a line
+    events-<k>.jsonl            the same, of process k of several
     heartbeat                   the last sign of life of a run, one line of JSON
     rollbacks.json              which batches this run leaves out, and why
+    shared-<id>                 for a moment: do all processes see the same directory?
     save, stop                  touched by somebody who asks the living run for it
     lock                        held by the living run
 
@@ -34,7 +37,8 @@ MANIFEST = "manifest.json"
 REASON = "reason.json"
 
 _COMMITTED = re.compile(r"step-(\d{8,})")
-_STAGING = re.compile(r"step-\d{8,}\.tmp-[0-9a-f]+")
+_STAGING = re.compile(r"step-\d{8,}\.tmp-[0-9a-f]+(-\d+)?")
+_SHARED = re.compile(r"shared-[0-9a-f]{16}")
 _REPLACED = re.compile(r"(step-\d{8,})\.old-[0-9a-f]+")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -49,6 +53,21 @@ def staging_name(step: int) -> str:
     return f"{committed_name(step)}.tmp-{uuid.uuid4().hex[:12]}"
 
 
+def part_name(staging: str, process: int) -> str:
+    """Where process k of several writes its part of what process 0 stages."""
+    return f"{staging}-{process}"
+
+
+def shared_name(identity: str) -> str:
+    """A file by which processes see that they share the directory."""
+    return f"shared-{identity}"
+
+
+def events_name(process: int) -> str:
+    """Where a process records events; process 0 where one alone would."""
+    return EVENTS.replace(".", f"-{process}.") if process else EVENTS
+
+
 def replaced_name(step: int) -> str:
     """A fresh name for the former checkpoint of a step, while it is replaced."""
     return f"{committed_name(step)}.old-{uuid.uuid4().hex[:12]}"
@@ -61,8 +80,10 @@ def committed_steps(directory: Path) -> list[int]:
 
 
 def staging_paths(directory: Path) -> list[Path]:
-    """Directories that were being written or deleted."""
-    return [directory / name for name in _names(directory) if _STAGING.fullmatch(name)]
+    """What was being written or deleted, or was there for a moment only."""
+    kinds = (_STAGING, _SHARED)
+    names = [n for n in _names(directory) if any(kind.fullmatch(n) for kind in kinds)]
+    return [directory / name for name in names]
 
 
 def replaced_paths(directory: Path) -> Iterator[tuple[Path, Path]]:

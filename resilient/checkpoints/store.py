@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from resilient.checkpoints import commit, layout, quarantine
 from resilient.checkpoints.checkpoint import Checkpoint, DamageError, Reader
-from resilient.checkpoints.manifest import ManifestError
+from resilient.checkpoints.manifest import FileRecord, ManifestError
 from resilient.errors import (
     CheckpointNotFoundError,
     CheckpointWriteError,
@@ -125,6 +125,16 @@ class Store:
         except DamageError as error:
             raise self._damaged(step, str(error)) from None
 
+    def try_to_load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
+        """The checkpoint of a step, verified; changes nothing.
+
+        Raises:
+            ManifestError: Its manifest is damaged, or it is not there.
+            DamageError: Something else of it is damaged.
+        """
+        checkpoint = Checkpoint.read(self._path(step))
+        return checkpoint, checkpoint.load(reader)
+
     def read(self, step: int) -> Checkpoint:
         """The checkpoint of a step from its manifest alone; changes nothing.
 
@@ -155,10 +165,13 @@ class Store:
         metrics: Mapping[str, float],
         finished: bool,
         environment: Mapping[str, str],
+        name: str | None = None,
+        others: Callable[[Path], dict[str, FileRecord]] | None = None,
     ) -> Checkpoint:
         """Make a checkpoint of what ``write`` puts into the directory it is given.
 
-        A checkpoint of the same step is replaced, without a moment without either.
+        A checkpoint of the same step is replaced, without a moment without either. The
+        arguments are those of ``commit.commit``.
 
         Raises:
             CheckpointWriteError: If the file system fails; the others are intact.
@@ -170,6 +183,8 @@ class Store:
             metrics=metrics,
             finished=finished,
             environment=environment,
+            name=name,
+            others=others,
         )
         if not self._settled:
             with contextlib.suppress(OSError):

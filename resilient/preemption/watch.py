@@ -41,6 +41,7 @@ class Watch:
         directory: The checkpoint directory, which this process has locked.
         preemption: What asks to stop; None: only the files do.
         requests: Where requests are kept.
+        leads: Whether this is process 0, which looks after the directory's files.
 
     Attributes:
         on_save: Called, on the thread, when somebody touched the file ``save``.
@@ -52,13 +53,18 @@ class Watch:
         directory: Path,
         preemption: Preemption | None,
         requests: Requests | None = None,
+        *,
+        leads: bool = True,
     ) -> None:
         self.requests = requests or Requests()
+        self._leads = leads
         self.on_save: Callable[[], None] | None = None
         self._directory = directory
         self._preemption = preemption or Preemption(signals=(), notices=())
         named = os.environ.get(VARIABLE)
-        paths = [directory / HEARTBEAT, *([Path(named)] if named else [])]
+        paths = [Path(named)] if named else []
+        if leads:
+            paths.append(directory / HEARTBEAT)
         self._heart = Heartbeat(attempt, directory, paths)
         self._over, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(
@@ -165,7 +171,7 @@ class Watch:
             self._heart.beat("ended")
             self._heart.write()
             stop = self.requests.stop
-            if stop is not None and stop.reason == STOP_FILE:
+            if self._leads and stop is not None and stop.reason == STOP_FILE:
                 self._take(STOP)
         finally:
             self._around.close()
@@ -186,13 +192,17 @@ class Watch:
     def look(self) -> None:
         """Write the heartbeat, and see whether somebody asked for something."""
         self._heart.write()
+        if self._leads:
+            self._look_for_files()
+        if self.stopping and not self.requests.leaves(_LEAVE):
+            self._interrupt()
+
+    def _look_for_files(self) -> None:
         if self.on_save is not None and self._take(SAVE):
             self.on_save()
         with contextlib.suppress(OSError):  # of a file system that is away for a while
             if (self._directory / STOP).exists():  # taken away when it was obeyed
                 self.requests.ask_to_stop(STOP_FILE)
-        if self.stopping and not self.requests.leaves(_LEAVE):
-            self._interrupt()
 
     def _ask_clouds(self) -> None:
         """On a thread of its own, since a cloud may not answer for long."""

@@ -1,0 +1,87 @@
+"""What there is around Keras's ``fit`` while it runs: set up before, put away after it.
+
+The other processes, the right to change the checkpoint directory, the events, and the
+watch for whoever asks to stop.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from resilient import heartbeat
+from resilient.arguments import OnEvent, Resume
+from resilient.checkpoints.lock import DirectoryLock
+from resilient.checkpoints.store import Store
+from resilient.distributed.group import Group
+from resilient.distributed.meeting import met
+from resilient.ending import told
+from resilient.events import Events, attempts_so_far
+from resilient.parallel import Engine
+from resilient.preemption.options import Preemption
+from resilient.preemption.watch import Watch
+from resilient.say import Say
+
+
+@dataclass(frozen=True)
+class Around:
+    """Who takes part in one fit.
+
+    Attributes:
+        group: The processes that train.
+        events: Told of what happens.
+        watch: Told that training goes on; knows whether it was asked to stop.
+        say: Tells the user.
+        attempts: Host, pid and start of the processes that did this one's part before.
+    """
+
+    group: Group
+    events: Events
+    watch: Watch
+    say: Say
+    attempts: Sequence[Mapping[str, Any]]
+
+
+@contextlib.contextmanager
+def around(
+    store: Store,
+    engine: Engine | None,
+    *,
+    resume: Resume,
+    on_event: OnEvent | None,
+    preemption: Preemption | None,
+) -> Iterator[Around]:
+    """Set up what there is around a fit.
+
+    Args:
+        store: The checkpoints, in a directory that exists.
+        engine: Which trains in several processes; None in one.
+        resume: As in ``fit``.
+        on_event: The same.
+        preemption: The same.
+
+    Raises:
+        DirectoryInUseError: Another run is using the directory.
+        PeerLostError: The processes do not find each other.
+        NotSupportedError: They do not share the directory.
+    """
+    directory = store.directory
+    with met(engine, directory) as group, _alone(group, store):
+        number = group.index
+        events, say = Events(directory, on_event, number), Say()
+        attempts = [] if resume == "never" else attempts_so_far(directory, number)
+        events.emit("started", previous=heartbeat.last_words(directory))
+        watch = Watch(events.attempt, directory, preemption, leads=number == 0)
+        with watch, told(events, watch, store, resume, say):
+            yield Around(group, events, watch, say, attempts)
+
+
+@contextlib.contextmanager
+def _alone(group: Group, store: Store) -> Iterator[None]:
+    """The right to change the directory, which process 0 has for all."""
+    if group.index:
+        yield
+        return
+    with DirectoryLock(store.directory):
+        store.remove_stale_staging()
+        yield

@@ -1,0 +1,1 @@
+"""What several processes that train one model tell each other, and agree on."""

@@ -1,0 +1,107 @@
+"""What all processes do at one boundary: process 0 decides, the others follow.
+
+Its policy says when to save, its clock how long ago that was. Whoever was asked to stop
+passes that on to process 0, and all stop at the same batch.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from resilient.checkpoints import layout
+from resilient.distributed.group import Group
+from resilient.errors import ResilientError, describe
+from resilient.preemption.watch import Watch
+from resilient.progress import Progress
+from resilient.saving import Saving
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is done at a boundary.
+
+    Attributes:
+        save: Name of the staging directory, if a snapshot is due.
+        stop: Who asked to stop, if training stops once that is saved.
+    """
+
+    save: str | None
+    stop: str | None
+
+
+class Agreement:
+    """Decides at each boundary of a fit.
+
+    Args:
+        group: The processes that train.
+        saving: Says when a checkpoint is due.
+        watch: Knows whether this process was asked to stop.
+    """
+
+    def __init__(self, group: Group, saving: Saving, watch: Watch) -> None:
+        self._group, self._saving, self._watch = group, saving, watch
+        self._passed_on = False
+
+    def at(self, progress: Progress, *, finished: bool = False) -> Verdict:
+        """What to do at this boundary; if that is to save, no write is in flight.
+
+        Args:
+            progress: Where training is.
+            finished: Whether it is the end of the run.
+
+        Raises:
+            CheckpointWriteError: The last save failed.
+            PeerLostError: Another process is not there any more.
+        """
+        if self._group.count == 1:
+            return self._decide(progress, finished)
+        if self._group.index == 0:
+            for wish in self._group.wishes():
+                self._watch.requests.ask_to_stop(**wish)
+            verdict = self._decide(progress, finished)
+            said = {"at": _place(progress, finished), **vars(verdict)}
+            self._group.tell("boundary", said)
+            return verdict
+        self._pass_on()
+        said = self._group.tell("boundary")
+        _require_same(said.pop("at"), progress, finished)
+        verdict = Verdict(**said)
+        if verdict.save is not None:
+            self._saving.get_ready()
+        if verdict.stop is not None:
+            self._watch.requests.ask_to_stop(verdict.stop)
+        return verdict
+
+    def _decide(self, progress: Progress, finished: bool) -> Verdict:
+        stop = self._watch.requests.stop
+        due = self._saving.due(progress, must=finished or stop is not None)
+        staging = layout.staging_name(progress.step) if due else None
+        return Verdict(staging, None if stop is None else stop.reason)
+
+    def _pass_on(self) -> None:
+        stop = self._watch.requests.stop
+        if stop is not None and not self._passed_on:
+            self._passed_on = True
+            left = stop.until - self._watch.requests.now()
+            self._group.ask({"reason": stop.reason, "grace": left})
+
+
+def _place(progress: Progress, finished: bool) -> list[Any]:
+    return [progress.step, progress.epoch, progress.batch, finished]
+
+
+def _require_same(said: list[Any], progress: Progress, finished: bool) -> None:
+    """Raise where processes went different ways: another loop, other data."""
+    here = _place(progress, finished)
+    if said == here:
+        return
+    raise ResilientError(
+        describe(
+            "The processes of this training are at different places: they cannot go on "
+            "together.",
+            f"process 0 after batch {said[0]:,} of the run, epoch {said[1]}"
+            f"{', at its end' if said[3] else ''}; this process after batch {here[0]:,}"
+            f", epoch {here[1]}{', at its end' if here[3] else ''}",
+            "Give all processes data of the same number of batches, and let callbacks "
+            "set stop_training in all of them.",
+        )
+    )

@@ -1,0 +1,166 @@
+"""The processes of one training: what process 0 decides, and what all contribute.
+
+Every process runs the same script. Where they have to do the same, process 0 decides
+and the others are told; where each has a part, process 0 collects them. One process
+alone is told what it says itself.
+"""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol
+
+from resilient.distributed.channel import Connection, Inbox
+from resilient.distributed.lost import LastWord
+from resilient.errors import PeerLostError, describe
+
+JSON = Any
+
+_HEARING = 1.0  # seconds until the end of a process is known to the others
+
+
+class Group(Protocol):
+    """What a process knows of the others.
+
+    Attributes:
+        index: Its own number, from 0.
+        count: How many there are.
+    """
+
+    index: int
+    count: int
+
+    def tell(self, topic: str, value: JSON = None) -> JSON:
+        """What process 0 says: it says ``value``; the others wait and get it.
+
+        Raises:
+            PeerLostError: The other process is not there any more.
+        """
+
+    def collect(self, topic: str, value: JSON = None) -> list[JSON]:
+        """What every process says, by index, at process 0; elsewhere an empty list.
+
+        Raises:
+            PeerLostError: Another process is not there any more.
+        """
+
+    def ask(self, wish: JSON) -> None:
+        """Send process 0 a wish, which it sees when it looks."""
+
+    def wishes(self) -> list[JSON]:
+        """What the others asked of process 0 since it looked last."""
+
+
+class Alone:
+    """One process, with nobody to agree with."""
+
+    index, count = 0, 1
+
+    def tell(self, topic: str, value: JSON = None) -> JSON:
+        return value
+
+    def collect(self, topic: str, value: JSON = None) -> list[JSON]:
+        return [value]
+
+    def ask(self, wish: JSON) -> None:
+        raise AssertionError(wish)  # process 0 asks nobody
+
+    def wishes(self) -> list[JSON]:
+        return []
+
+
+ALONE = Alone()
+
+
+class Together:
+    """Several processes, connected. A context, left by all together.
+
+    Args:
+        index: Number of this process.
+        count: How many there are.
+        connect: Makes a connection to each that this one has to do with: process 0 to
+            all others, these to process 0. Takes what a ``Connection`` calls.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        count: int,
+        connect: Callable[
+            [Callable[[int, dict[str, JSON]], None], Callable[[int, str | None], None]],
+            list[Connection],
+        ],
+    ) -> None:
+        self.index, self.count = index, count
+        self._inbox = Inbox()
+        self._wishes: list[JSON] = []
+        self._last_word = LastWord()
+        self._connections = connect(self._received, self._lost)
+
+    def tell(self, topic: str, value: JSON = None) -> JSON:
+        if self.index:
+            return self._inbox.get(topic, 0)
+        for each in self._connections:
+            each.send({"to": topic, "body": value})
+        return value
+
+    def collect(self, topic: str, value: JSON = None) -> list[JSON]:
+        if self.index:
+            self._connections[0].send({"to": topic, "body": value})
+            return []
+        others = range(1, self.count)
+        return [value, *(self._inbox.get(topic, other) for other in others)]
+
+    def ask(self, wish: JSON) -> None:
+        self._connections[0].send({"to": "wish", "body": wish})
+
+    def wishes(self) -> list[JSON]:
+        if not self._wishes:  # asked before every batch
+            return []
+        found, self._wishes = self._wishes, []
+        return found
+
+    def __enter__(self) -> "Together":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        why, lost = None, None
+        try:
+            if error is None:
+                self.collect("end")
+                self.tell("end")
+            else:
+                why = f"{type(error).__name__}: {error}".partition("\n")[0]
+            if isinstance(error, Exception) and not isinstance(error, PeerLostError):
+                # What a library says of a connection that broke is hard to understand.
+                lost = self._last_word.heard_within(_HEARING)
+        finally:
+            self._last_word.not_needed()
+            for each in self._connections:
+                each.leave(why)
+        if lost is not None:
+            raise lost from error
+
+    def _received(self, sender: int, message: dict[str, JSON]) -> None:
+        if message["to"] == "wish":
+            self._wishes.append(message["body"])
+        else:
+            self._inbox.put(message["to"], sender, message["body"])
+
+    def _lost(self, sender: int, why: str | None) -> None:
+        error = PeerLostError(
+            describe(
+                "Another process of this training is not there any more, and without "
+                "it the others cannot go on.",
+                f"process {sender} of {self.count}: {why or 'it ended its fit'}",
+                "Start all processes again: they resume from the last checkpoint. "
+                "`resilient run` does that by itself.",
+            )
+        )
+        self._inbox.end(sender, error)
+        if why is not None:
+            self._last_word.say_soon(error)

@@ -1,0 +1,66 @@
+"""JAX: ``jax.distributed``, with the layouts of ``keras.distribution``."""
+
+import os
+
+import jax
+import keras
+import numpy as np
+from jax.experimental import multihost_utils
+
+from resilient.errors import NotSupportedError, describe
+from resilient.parallel import LENGTH, host_of
+
+_COORDINATOR = ("JAX_COORDINATOR_ADDRESS", "KERAS_DISTRIBUTION_JOB_ADDRESSES")
+_COUNT = "KERAS_DISTRIBUTION_NUM_PROCESSES"
+
+
+class JaxProcesses:
+    """The processes that ``jax.distributed.initialize`` connected."""
+
+    def __init__(self) -> None:
+        self.index = jax.process_index()
+        self.count = jax.process_count()
+        self.host = host_of(_coordinator())
+
+    def broadcast(self, text: str) -> str:
+        said = np.zeros(LENGTH, np.uint8)
+        said[: len(text)] = list(text.encode("ascii"))
+        heard = multihost_utils.broadcast_one_to_all(said)
+        return bytes(np.asarray(heard, np.uint8)).rstrip(b"\0").decode("ascii")
+
+
+def engine_of(model: keras.Model) -> JaxProcesses | None:
+    """The processes of this program, if there are several."""
+    if jax.process_count() == 1:
+        told = os.environ.get(_COUNT, "1")
+        if told in ("", "1"):
+            return None
+        raise NotSupportedError(
+            describe(
+                "Each process would train a model of its own.",
+                f"{_COUNT}={told}, and jax.distributed is not initialized",
+                "Call keras.distribution.initialize() first of all, then "
+                "keras.distribution.set_distribution(...).",
+            )
+        )
+    if keras.distribution.distribution() is None:
+        raise NotSupportedError(
+            describe(
+                "Each process would train a model of its own.",
+                f"{jax.process_count()} JAX processes and no keras.distribution",
+                "Call keras.distribution.set_distribution("
+                "keras.distribution.DataParallel()) before the model is made, or "
+                "ModelParallel with a layout map.",
+            )
+        )
+    return JaxProcesses()
+
+
+def _coordinator() -> str:
+    from jax._src import distributed
+
+    address = distributed.global_state.coordinator_address
+    if address:
+        return str(address)
+    told = next((os.environ[name] for name in _COORDINATOR if name in os.environ), "")
+    return told.partition(",")[0]

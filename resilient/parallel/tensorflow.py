@@ -1,0 +1,70 @@
+"""TensorFlow's ``MultiWorkerMirroredStrategy``, whose cluster ``TF_CONFIG`` tells."""
+
+import json
+import os
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from resilient.errors import NotSupportedError, describe
+from resilient.parallel import LENGTH, host_of
+
+
+class MultiWorker:
+    """The workers of a strategy's cluster."""
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        resolver = strategy.cluster_resolver
+        cluster = resolver.cluster_spec().as_dict()
+        # As the strategy numbers them: a chief is the first.
+        tasks = [(job, i) for job in _JOBS for i in range(len(cluster.get(job, ())))]
+        job, number = tasks[0]
+        self.index = tasks.index((resolver.task_type, resolver.task_id))
+        self.count = len(tasks)
+        self.host = host_of(cluster[job][number])
+        self._strategy = strategy
+
+    def broadcast(self, text: str) -> str:
+        said = np.zeros(LENGTH, np.int32)
+        said[: len(text)] = list(text.encode("ascii"))
+
+        def value(context: Any) -> tf.Tensor:
+            first = context.replica_id_in_sync_group == 0
+            return tf.constant(said if first else np.zeros_like(said))
+
+        each = self._strategy.experimental_distribute_values_from_function(value)
+        total = self._strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None)
+        return bytes(np.asarray(total.numpy(), np.uint8)).rstrip(b"\0").decode("ascii")
+
+
+_JOBS = ("chief", "worker")
+
+
+def engine_of(model: keras.Model) -> MultiWorker | None:
+    """The cluster that a model trains in, if there are several workers."""
+    strategy = model.distribute_strategy
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        engine = MultiWorker(strategy) if _several(strategy) else None
+        return engine if engine is not None and engine.count > 1 else None
+    told = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    cluster, task = told.get("cluster", {}), told.get("task", {}).get("type")
+    workers = sum(len(cluster.get(job, ())) for job in _JOBS)
+    if workers > 1 and task in _JOBS and "ps" not in cluster:
+        raise NotSupportedError(
+            describe(
+                "Each worker of the cluster would train a model of its own.",
+                f"TF_CONFIG with {workers} workers, and a model that was made under "
+                f"{type(strategy).__name__}",
+                "Make and compile the model in the scope of "
+                "tf.distribute.MultiWorkerMirroredStrategy(), which has to be created "
+                "before anything else of TensorFlow is used.",
+            )
+        )
+    return None
+
+
+def _several(strategy: tf.distribute.Strategy) -> bool:
+    resolver = strategy.cluster_resolver
+    return resolver is not None and bool(resolver.cluster_spec().as_dict())
