@@ -60,7 +60,8 @@ def variables(model: keras.Model) -> Iterator[tuple[str, list[np.ndarray]]]:
         elif isinstance(item, keras.random.SeedGenerator):
             groups[f"model.{name}"] = [item.state]
     for name, group in groups.items():
-        yield name, [as_numpy(variable.value) for variable in group]
+        values = [part for item in group for part in components(item.value)]
+        yield name, [as_numpy(value) for value in values]
     if keras.backend.backend() == "torch":
         import torch
 
@@ -68,6 +69,13 @@ def variables(model: keras.Model) -> Iterator[tuple[str, list[np.ndarray]]]:
         modules = [layer for layer in layers if isinstance(layer, torch.nn.Module)]
         buffers = [buffer for module in modules for buffer in module.buffers()]
         yield "buffers", [as_numpy(buffer) for buffer in buffers]
+
+
+def components(value: Any) -> Iterable[Any]:
+    """What each replica has of a variable of TensorFlow's ``tf.distribute``."""
+    if keras.backend.backend() == "tensorflow":
+        return getattr(value, "values", (value,))
+    return (value,)
 
 
 def as_numpy(tensor: Any) -> np.ndarray:
