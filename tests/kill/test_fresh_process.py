@@ -18,7 +18,7 @@ def test_resumed_by_a_new_interpreter(
 ):
     """Nothing of a resume comes from the process that forked the others."""
     run = run_of(name, options={"save_freq": 2})
-    run.server = Fresh()
     for kill in kills:
         assert run(kill).killed
+        run.server = Fresh()
     assert_same(uninterrupted(name), run().record)

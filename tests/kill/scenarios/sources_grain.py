@@ -42,6 +42,8 @@ def grain_repeated() -> Case:
     """Without an end, another order in each pass; an epoch is no whole pass."""
     import grain
 
+    # By default 500 batches are read ahead in each epoch, which takes seconds.
+    grain.ReadOptions.__init__.__defaults__ = (2, 5)
     data = grain.MapDataset.source(samples()).shuffle(seed=3).repeat().batch(8)
     return case(
         data,
