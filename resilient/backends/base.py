@@ -53,7 +53,10 @@ class Snapshot(Protocol):
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
-        """The tensors, by name; not to be written to."""
+        """The tensors, by name; not to be written to.
+
+        Of one that is spread over devices, as the backend holds this process's part.
+        """
 
     def write(self, directory: str, part: Part = ALONE) -> None:
         """Write the tensors into ``directory``, which exists and is empty.
@@ -96,10 +99,13 @@ class Backend(Protocol):
                 overwritten: memory that was written to before is four times as fast.
         """
 
-    def read(self, directory: str, part: Part = ALONE) -> dict[str, np.ndarray]:
+    def read(self, directory: str, part: Part = ALONE) -> dict[str, Any]:
         """Read every tensor of a written snapshot, as numpy arrays.
 
-        Of several processes those that all have in common, and those of ``part``.
+        Of several processes those that all have in common, and those of ``part``. A
+        tensor that processes share may be left on the disk, as an object that has a
+        shape and a dtype, that ``assign`` takes, and that ``numpy.asarray`` reads
+        whole.
 
         Files that do not match ``compares`` may be mapped: every byte of them was read
         before. (A byte that a disk cannot give back is an error to who reads it, and
@@ -110,8 +116,12 @@ class Backend(Protocol):
             part: Whose.
         """
 
-    def assign(self, target: Any, value: np.ndarray) -> None:
+    def assign(self, target: Any, value: Any) -> None:
         """Set a Keras variable, backend variable or buffer in place.
+
+        ``value`` is as ``read`` returns it, and of a tensor that is spread over devices
+        only what the devices of this process need of it is read. No process waits for
+        another.
 
         The shape and dtype have been compared before; nothing is cast. An array that
         is read-only, as ``read`` may return it, may be kept: nobody writes to it.

@@ -4,12 +4,15 @@ On the CPU a snapshot copies nothing: it holds the arrays' buffers, and XLA does
 take over a buffer that someone else holds. On an accelerator it holds copies made
 there, and their transfer to the host goes on beside the training.
 
-Refuses typed PRNG keys, sparse arrays, and arrays whose shards live in other processes.
-JAX has no global random state.
+Of an array that is spread over devices a snapshot holds the shards that this process
+owns, and a restore reads those that its devices need: nobody ever has the whole of it.
+An array that all devices have a replica of is held, and written, by process 0.
+
+Refuses typed PRNG keys and sparse arrays. JAX has no global random state.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -27,6 +30,8 @@ from resilient.backends.arrays import (
     copy_array,
 )
 from resilient.backends.base import ALONE, JSON, Backend, Part, Snapshot
+from resilient.backends.shards import Shards, owned_shards
+from resilient.backends.stored import StoredArray
 from resilient.errors import NotSupportedError, describe
 
 
@@ -41,21 +46,27 @@ class JaxBackend:
         self, tensors: Mapping[str, Any], reuse: Snapshot | None = None
     ) -> Snapshot:
         check_names(tensors)
+        process = jax.process_index()
         values = {name: _value(name, tensor) for name, tensor in tensors.items()}
-        away = {name: v for name, v in values.items() if not _on_host(v)}
+        for name, value in values.items():
+            _check_owner(name, value, process)
         held = {
-            name: np.asarray(value) if isinstance(value, jax.Array) else value
+            name: _held(value)
             for name, value in values.items()
-            if name not in away
+            if _is_held(value, process)
         }
-        if away:
-            held |= _copied_on_device(away)
-        return HeldSnapshot(held, orbax_format.write, np.asarray)
+        if any(isinstance(each, Shards) for each in held.values()):
+            orbax_format.check_file_names(held)
+        # Not before all copies were asked for: training waits for those.
+        for piece in _pieces(held):
+            if isinstance(piece, jax.Array):
+                piece.copy_to_host_async()
+        return HeldSnapshot(held, orbax_format.write, _as_array)
 
-    def read(self, directory: str, part: Part = ALONE) -> dict[str, np.ndarray]:
-        return orbax_format.read(directory)
+    def read(self, directory: str, part: Part = ALONE) -> dict[str, Any]:
+        return orbax_format.read(directory, part, piecewise=jax.process_count() > 1)
 
-    def assign(self, target: Any, value: np.ndarray) -> None:
+    def assign(self, target: Any, value: Any) -> None:
         if not isinstance(target, keras.Variable):
             raise NotSupportedError(
                 describe(
@@ -66,10 +77,7 @@ class JaxBackend:
             )
         current = target.value
         check_like(target, current.shape, current.dtype, value)
-        # JAX may read the memory it is given later, or keep it. Committed to a device
-        # only if the old array was: otherwise training would compile again.
-        mine = value.copy() if value.flags.writeable else value
-        new = jax.device_put(mine, current.sharding if current.committed else None)
+        new = _like(current, value)
         with warnings.catch_warnings():
             # A Keras variable declared int64 holds int32 while x64 is off, and JAX
             # warns at each assignment about what was the case all along.
@@ -101,30 +109,102 @@ def _value(name: str, tensor: Any) -> Any:
             )
         )
     check_dtype(name, value.dtype)
-    if not value.is_fully_addressable:
-        raise NotSupportedError(
-            describe(
-                f"Parts of the tensor {name!r} live in other processes.",
-                str(value.sharding),
-                "Train in one process.",
-            )
-        )
     return value
 
 
-def _on_host(value: Any) -> bool:
-    return isinstance(value, np.ndarray) or all(
-        device.platform == "cpu" for device in value.devices()
+def _check_owner(name: str, value: Any, process: int) -> None:
+    """Refuse an array on devices that each process has its own of."""
+    if process and isinstance(value, jax.Array) and value.is_fully_addressable:
+        raise NotSupportedError(
+            describe(
+                f"The tensor {name!r} is not shared by all processes.",
+                f"in process {process}: {value.sharding}",
+                "Set a keras.distribution over the devices of all processes before "
+                "the model is made.",
+            )
+        )
+
+
+def _is_cut(value: Any) -> bool:
+    """Whether an array is in shards, of which no device has all."""
+    return (
+        isinstance(value, jax.Array)
+        and value.size > 0
+        and not value.is_fully_replicated
     )
 
 
-def _copied_on_device(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Copies that no training step can take over, on their way to the host."""
-    # One by one: they need not all be on the same devices.
-    copies = {name: jnp.copy(array) for name, array in arrays.items()}
-    for each in copies.values():
-        each.copy_to_host_async()
-    return copies
+def _is_held(value: Any, process: int) -> bool:
+    """Whether this process writes any of an array."""
+    return (
+        process == 0
+        or isinstance(value, np.ndarray)
+        or value.is_fully_addressable
+        or _is_cut(value)
+    )
+
+
+def _held(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value
+    if _is_cut(value):
+        return owned_shards(value, _hold)
+    if not value.size:  # its shards may be smaller still
+        return np.empty(value.shape, value.dtype)
+    return _hold(value.addressable_data(0))
+
+
+def _hold(array: jax.Array) -> Any:
+    """The bytes of an array on one device, such that no training step changes them."""
+    return np.asarray(array) if _on_host(array) else jnp.copy(array)
+
+
+def _on_host(array: jax.Array) -> bool:
+    return all(device.platform == "cpu" for device in array.devices())
+
+
+def _pieces(held: Mapping[str, Any]) -> Iterator[Any]:
+    for each in held.values():
+        yield from each.owned.values() if isinstance(each, Shards) else (each,)
+
+
+def _as_array(held: Any) -> Any:
+    """What a snapshot shows: of an array in shards, the shards of this process."""
+    return held if isinstance(held, Shards) else np.asarray(held)
+
+
+def _like(current: jax.Array, value: np.ndarray | StoredArray) -> jax.Array:
+    """``value`` as an array on the devices of ``current``, spread in the same way."""
+    if len(current.sharding.device_set) > 1:
+        return _spread(current, value)
+    # Committed to a device only if the old array was: otherwise training would
+    # compile again.
+    where = current.sharding if current.committed else None
+    return jax.device_put(_constant(np.asarray(value)), where)
+
+
+def _spread(current: jax.Array, value: Any) -> jax.Array:
+    """Made of the slices for this process's devices; no other process takes part."""
+    if not isinstance(value, StoredArray):
+        value = _constant(value)
+    slices: dict[str, np.ndarray] = {}
+
+    def part(index: tuple[slice, ...] | None) -> np.ndarray:
+        assert index is not None
+        key = str(index)  # several devices may have replicas of one slice
+        if key not in slices:
+            lazy = isinstance(value, StoredArray)
+            slices[key] = value.read(index) if lazy else value[index]
+        return slices[key]
+
+    return jax.make_array_from_callback(
+        current.shape, current.sharding, part, dtype=current.dtype
+    )
+
+
+def _constant(value: np.ndarray) -> np.ndarray:
+    """JAX may read the memory it is given later, or keep it: nobody may write to it."""
+    return value.copy() if value.flags.writeable else value
 
 
 BACKEND: Backend = JaxBackend()

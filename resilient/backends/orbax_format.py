@@ -4,145 +4,168 @@ A checkpoint is a flat PyTree in ``state/``, which
 ``orbax.checkpoint.PyTreeCheckpointer().restore(directory / "state")`` reads. It is
 written in one transaction, uncompressed and without a flush of its own, which takes
 a third of Orbax's time at 100 MB and less of it below.
+
+    state/              what has one value in all processes, and what process 0 has
+    process-1-of-2/     what process 1 has of its own: a tree like ``state/``
+
+A tree without shards is one OCDBT database. One with shards is plain Zarr, a file for
+each shard: all processes write side by side, each the shards that it owns, process 0
+also the rest, and nothing but directories has to be merged.
 """
 
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorstore as ts
 
-from resilient.backends.arrays import EXTENSION_DTYPES
+from resilient.backends import zarr_chunks
 from resilient.backends.base import Part
 from resilient.backends.paths import plain
+from resilient.backends.shards import Shards, one_piece
+from resilient.backends.stored import MAPPED, StoredArray, aligned
+from resilient.errors import NotSupportedError, describe
 
 _STATE = "state"
 _METADATA = "_METADATA"
-# Files are flushed when the checkpoint is sealed, all at once.
-_CONTEXT = ts.Context({"file_io_sync": False})
-_MAPPED = ts.Context({"file_io_mode": {"mode": "memmap"}})
-_ALIGNMENT = 64  # bytes; less, and JAX copies
-_SMALL = 1 << 18  # bytes; opening a TensorStore takes longer than copying so many
+_SMALL = 1 << 18  # bytes; of these it is simpler to read all
+_LONGEST = 255  # bytes, of a directory's name
 
 
-def read(directory: str) -> dict[str, np.ndarray]:
-    """Every array that ``write`` wrote, read-only, in memory that JAX can take over."""
-    with plain(directory) as path:
-        return _read(os.path.join(path, _STATE))
+def check_file_names(names: Iterable[str]) -> None:
+    """Refuse names that no directory can have: in Zarr every tensor has one.
 
-
-def _read(path: str) -> dict[str, np.ndarray]:
-    with open(os.path.join(path, _METADATA), encoding="utf-8") as file:
-        names = _names(json.load(file))
-    opening = {
-        name: ts.open(
-            {"driver": "zarr", "kvstore": _database(path, name)},
-            open=True,
-            context=_MAPPED,
-        )
-        for name in names
-    }
-    stored = {name: each.result() for name, each in opening.items()}
-    arrays = {
-        name: _aligned(each.shape, each.dtype.numpy_dtype)
-        for name, each in stored.items()
-    }
-    reading = [ts.array(arrays[name]).write(stored[name]) for name in names]
-    for each in reading:
-        each.result()
-    for array in arrays.values():
-        array.flags.writeable = False
-    return arrays
+    Raises:
+        NotSupportedError: A name is too long.
+    """
+    for name in names:
+        if len(name) > _LONGEST:
+            raise NotSupportedError(
+                describe(
+                    "A tensor's name is too long for a directory, which every tensor "
+                    "gets where one is spread over several devices.",
+                    f"{len(name)} characters: {name}",
+                    f"Give layers shorter names: {_LONGEST} characters fit in all.",
+                )
+            )
 
 
 def write(tensors: Mapping[str, Any], directory: str, part: Part) -> None:
-    """Write what NumPy can show as arrays into an existing, empty directory."""
+    """Write what this process owns into an existing, empty directory.
+
+    Args:
+        tensors: ``Shards``, and what NumPy can show as arrays.
+        directory: This process's; the files of all are put together later.
+        part: Which one it is.
+    """
+    shared = {name: each for name, each in tensors.items() if isinstance(each, Shards)}
+    whole = {
+        name: one_piece(np.asarray(each))
+        for name, each in tensors.items()
+        if name not in shared
+    }
     with plain(directory) as path:
-        _write(tensors, os.path.join(path, _STATE))
+        state = os.path.join(path, _STATE)
+        if not part.index:
+            _write_tree({**shared, **whole}, state, ocdbt=not shared)
+            return
+        if shared:
+            os.mkdir(state)
+            zarr_chunks.write(shared, _place(state, ocdbt=False), shapes=False)
+        if whole:
+            _write_tree(whole, os.path.join(path, part.name), ocdbt=True)
 
 
-def _write(tensors: Mapping[str, Any], path: str) -> None:
+def _write_tree(arrays: Mapping[str, Shards], path: str, *, ocdbt: bool) -> None:
     os.mkdir(path)
-    arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
-    database = ts.KvStore.open(_database(path, ""), context=_CONTEXT).result()
-    with ts.Transaction() as transaction:
-        _write_arrays(arrays, database.with_transaction(transaction))
+    zarr_chunks.write(arrays, _place(path, ocdbt=ocdbt), shapes=True)
     with open(os.path.join(path, _METADATA), "w", encoding="utf-8") as file:
-        file.write(json.dumps(_tree_metadata(list(arrays))))
+        file.write(json.dumps(_tree_metadata(list(arrays), ocdbt=ocdbt)))
 
 
-def _write_arrays(arrays: Mapping[str, np.ndarray], database: ts.KvStore) -> None:
-    """Write as the zarr driver does; the small ones past it."""
-    writing: list[ts.Future[Any]] = []
-    opening: dict[str, ts.Future[ts.TensorStore]] = {}
-    for name, array in arrays.items():
-        if array.nbytes > _SMALL:
-            opening[name] = ts.open(
-                {
-                    "driver": "zarr",
-                    "metadata": _zarr_metadata(array),
-                    # Zeros must not come back as negative zeros.
-                    "store_data_equal_to_fill_value": True,
-                },
-                kvstore=database / f"{name}/",
-                create=True,
-                context=_CONTEXT,
-            )
+def read(
+    directory: str, part: Part, *, piecewise: bool
+) -> dict[str, np.ndarray | StoredArray]:
+    """Every array of a part, read-only, in memory that JAX can take over.
+
+    What was written in shards stays on the disk until somebody asks for slices.
+
+    Args:
+        directory: What all processes wrote, put together.
+        part: Whose are wanted, beside those that all have in common.
+        piecewise: The same for all that is large.
+    """
+    arrays: dict[str, np.ndarray | StoredArray] = {}
+    with plain(directory) as path:
+        own = os.path.isdir(os.path.join(path, part.name))
+        for tree in [_STATE, *([part.name] if own else [])]:
+            arrays |= _read_tree(directory, path, tree, piecewise=piecewise)
+    return arrays
+
+
+def _read_tree(
+    directory: str, path: str, tree: str, *, piecewise: bool
+) -> dict[str, np.ndarray | StoredArray]:
+    with open(os.path.join(path, tree, _METADATA), encoding="utf-8") as file:
+        metadata = json.load(file)
+    specs = {
+        name: partial(_spec, tree, name, metadata["use_ocdbt"])
+        for name in _names(metadata)
+    }
+    opening = {
+        name: ts.open(spec(path), open=True, context=MAPPED)
+        for name, spec in specs.items()
+    }
+    arrays: dict[str, np.ndarray | StoredArray] = {}
+    reading = []
+    for name, opened in opening.items():
+        stored = opened.result()
+        dtype = stored.dtype.numpy_dtype
+        large = piecewise and math.prod(stored.shape) * dtype.itemsize > _SMALL
+        if large or _is_cut(stored):
+            arrays[name] = StoredArray(directory, specs[name], stored.shape, dtype)
             continue
-        metadata = json.dumps(_zarr_metadata(array)).encode()
-        writing.append(database.write(f"{name}/.zarray", metadata))
-        if array.size:
-            chunk = ".".join("0" * array.ndim) or "0"  # as Zarr calls it
-            writing.append(database.write(f"{name}/{chunk}", array.tobytes()))
-    for name, store in opening.items():
-        # Copied nowhere: the array stays as it is until the transaction is over.
-        written = store.result().write(
-            arrays[name], can_reference_source_data_indefinitely=True
-        )
-        writing.append(written.copy)
-    for each in writing:
+        arrays[name] = array = aligned(stored.shape, dtype)
+        reading.append(ts.array(array).write(stored))
+        array.flags.writeable = False
+    for each in reading:
         each.result()
+    return arrays
 
 
-def _database(path: str, name: str) -> dict[str, Any]:
-    """Where TensorStore finds the array ``name``; of no name, all arrays."""
+def _is_cut(stored: ts.TensorStore) -> bool:
+    chunk: Any = stored.chunk_layout.read_chunk.shape or ()  # None of a scalar
+    return any(size > most for size, most in zip(stored.shape, chunk, strict=True))
+
+
+def _spec(tree: str, name: str, ocdbt: bool, path: str) -> dict[str, Any]:
+    return {
+        "driver": "zarr",
+        "kvstore": _place(os.path.join(path, tree), name, ocdbt=ocdbt),
+        "fill_missing_data_reads": False,  # a shard that is lost is not all zeros
+    }
+
+
+def _place(path: str, name: str = "", *, ocdbt: bool) -> dict[str, Any]:
+    """Where TensorStore finds the array ``name`` of a tree; of no name, all arrays."""
+    files = {"driver": "file", "path": f"{path}/"}
+    inside = f"{name}/" if name else ""
+    if not ocdbt:
+        return {**files, "path": f"{path}/{inside}"}
     return {
         "driver": "ocdbt",
-        "base": {"driver": "file", "path": f"{path}/"},
-        "path": f"{name}/" if name else "",
+        "base": files,
+        "path": inside,
         # Metadata of arrays stays where OCDBT has a checksum for it.
         "config": {"max_inline_value_bytes": 1024},
     }
 
 
-def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Memory that JAX can take as it is, in NumPy's large pages."""
-    nbytes = dtype.itemsize * math.prod(shape)
-    room = np.empty(nbytes + _ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % _ALIGNMENT
-    return room[start : start + nbytes].view(dtype).reshape(shape)
-
-
-def _zarr_metadata(array: np.ndarray) -> dict[str, Any]:
-    """One chunk, the array's own bytes."""
-    name = array.dtype.name
-    return {
-        "zarr_format": 2,
-        "order": "C",
-        "compressor": None,
-        "filters": None,
-        "fill_value": None,
-        "dimension_separator": ".",
-        "dtype": name if name in EXTENSION_DTYPES else array.dtype.str,
-        "shape": list(array.shape),
-        "chunks": [max(1, size) for size in array.shape],
-    }
-
-
-def _tree_metadata(names: list[str]) -> dict[str, Any]:
+def _tree_metadata(names: list[str], *, ocdbt: bool) -> dict[str, Any]:
     """What Orbax wants to know of a flat dictionary of NumPy arrays."""
     value = {"value_type": "np.ndarray", "skip_deserialize": False}
     tree = {
@@ -152,7 +175,7 @@ def _tree_metadata(names: list[str]) -> dict[str, Any]:
         }
         for name in names
     }
-    return {"tree_metadata": tree, "use_ocdbt": True, "use_zarr3": False}
+    return {"tree_metadata": tree, "use_ocdbt": ocdbt, "use_zarr3": False}
 
 
 def _names(metadata: dict[str, Any]) -> list[str]:

@@ -1,13 +1,21 @@
-"""JAX arrays spread over several devices: saved whole, restored where they were."""
+"""JAX arrays spread over several devices: restored where they were."""
 
 import subprocess
 import sys
+from pathlib import Path
 
+import keras
+import numpy as np
 import pytest
+from tensor_cases import differing
+
+from resilient.backends import Backend
+from resilient.errors import NotSupportedError
 
 CODE = """
 import jax, keras, numpy as np, sys
 from resilient.backends import get_backend
+from resilient.errors import NotSupportedError
 
 devices = keras.distribution.list_devices()
 assert len(devices) == 2
@@ -24,12 +32,19 @@ value = np.arange(12, dtype="float32").reshape(3, 4)
 adapter.assign(variable, value)
 assert variable.value.sharding == before, (before, variable.value.sharding)
 adapter.snapshot({"x": variable}).write(sys.argv[1])
-assert adapter.read(sys.argv[1])["x"].tobytes() == value.tobytes()
+assert np.array_equal(adapter.read(sys.argv[1])["x"], value)
 
 elsewhere = keras.Variable(np.zeros((3, 4), "float32"))
 elsewhere.assign(jax.device_put(elsewhere.value, jax.devices()[1]))
 adapter.assign(elsewhere, value)
 assert elsewhere.value.devices() == {jax.devices()[1]}
+
+try:
+    adapter.snapshot({"n" * 256: variable})
+except NotSupportedError as error:
+    assert "256 characters" in str(error)
+else:
+    raise AssertionError("taken")
 print("kept")
 """
 
@@ -50,3 +65,23 @@ def test_sharding_and_device_are_kept(
     )
     assert child.returncode == 0, child.stderr
     assert child.stdout == "kept\n"
+
+
+def test_what_each_process_has_of_its_own_is_named_so(
+    adapter: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value that only looks shared would be saved as process 0 has it."""
+    if adapter.name != "jax":
+        pytest.skip("about JAX's processes")
+    import jax
+
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    for value in (np.ones(2), keras.Variable(np.ones(2))):
+        with pytest.raises(NotSupportedError, match="not shared by all processes"):
+            adapter.snapshot({"x": value})
+    own = {"process-1.x": np.ones(2)}
+    adapter.snapshot(own).write(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["process-1"]
+    monkeypatch.undo()
+    adapter.snapshot({"x": np.zeros(2)}).write(str(tmp_path))
+    assert differing(adapter.read(str(tmp_path)), {"x": np.zeros(2), **own}) == []
