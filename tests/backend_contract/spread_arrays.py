@@ -22,6 +22,7 @@ from jax.experimental import multihost_utils
 from tensor_cases import any_bytes
 
 from resilient.backends import get_backend
+from resilient.backends.base import Part
 from resilient.backends.shards import Shards
 from resilient.backends.stored import StoredArray
 
@@ -115,6 +116,11 @@ def donate(tensors: dict[str, keras.Variable]) -> bool:
     return not np.array_equal(np.asarray(after.data), values()["large"][after.index])
 
 
+def part() -> Part:
+    """This process's."""
+    return Part(jax.process_index(), jax.process_count(), frozenset({"own"}))
+
+
 Spread = dict[str, dict[str, keras.Variable]]
 
 
@@ -123,9 +129,8 @@ def save(directory: Path, spread: Spread) -> Iterator[dict[str, Any]]:
     for name, tensors in spread.items():
         for each, variable in tensors.items():
             fill(variable, expected[each])
-        own = f"process-{jax.process_index()}." if jax.process_index() else ""
         snapshot = get_backend().snapshot(
-            {**tensors, f"{own}own": np.array([jax.process_index()])}
+            {**tensors, "own": np.array([jax.process_index()])}
         )
         held = snapshot.arrays
         shards = {k: v for k, v in held.items() if isinstance(v, Shards)}
@@ -140,7 +145,7 @@ def save(directory: Path, spread: Spread) -> Iterator[dict[str, Any]]:
         changed = donate(tensors)
         target = directory / name
         target.mkdir(parents=True)
-        snapshot.write(str(target))
+        snapshot.write(str(target), part())
         yield {
             "layout": name,
             "held": sum(
@@ -184,7 +189,7 @@ def load(directory: Path, spread: Spread) -> Iterator[dict[str, Any]]:
             step = jax.jit(lambda x: x * 2)
             step(tensors["large"].value)
             with noted_reads() as sizes:
-                read = adapter.read(str(source))
+                read = adapter.read(str(source), part())
                 lazy = {k for k, v in read.items() if isinstance(v, StoredArray)}
                 for each, variable in tensors.items():
                     adapter.assign(variable, read[each])
@@ -198,9 +203,7 @@ def load(directory: Path, spread: Spread) -> Iterator[dict[str, Any]]:
                 "wrong": [k for k, v in tensors.items() if not equal(v, expected[k])],
                 "moved": [k for k in tensors if before[k] != after[k]],
                 "compiled": step._cache_size(),
-                "own": {
-                    k: np.asarray(v).tolist() for k, v in read.items() if "own" in k
-                },
+                "own": np.asarray(read["own"]).tolist(),
                 "lazy": sorted(lazy),
                 "read": sum(sizes),
                 "needed": sum(needed(tensors[k]) for k in lazy),

@@ -10,6 +10,7 @@ import pytest
 from tensor_cases import differing
 
 from resilient.backends import Backend
+from resilient.backends.base import Part
 from resilient.errors import NotSupportedError
 
 CODE = """
@@ -67,7 +68,7 @@ def test_sharding_and_device_are_kept(
     assert child.stdout == "kept\n"
 
 
-def test_what_each_process_has_of_its_own_is_named_so(
+def test_what_each_process_has_of_its_own_is_in_a_tree_of_its_own(
     adapter: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A value that only looks shared would be saved as process 0 has it."""
@@ -76,12 +77,14 @@ def test_what_each_process_has_of_its_own_is_named_so(
     import jax
 
     monkeypatch.setattr(jax, "process_index", lambda: 1)
-    for value in (np.ones(2), keras.Variable(np.ones(2))):
-        with pytest.raises(NotSupportedError, match="not shared by all processes"):
-            adapter.snapshot({"x": value})
-    own = {"process-1.x": np.ones(2)}
-    adapter.snapshot(own).write(str(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["process-1"]
+    with pytest.raises(NotSupportedError, match="not shared by all processes"):
+        adapter.snapshot({"x": keras.Variable(np.ones(2))})
+    first, second = Part(0, 2), Part(1, 2)
+    adapter.snapshot({"x": np.ones(2)}).write(str(tmp_path), second)
+    assert [path.name for path in tmp_path.iterdir()] == ["process-1-of-2"]
     monkeypatch.undo()
-    adapter.snapshot({"x": np.zeros(2)}).write(str(tmp_path))
-    assert differing(adapter.read(str(tmp_path)), {"x": np.zeros(2), **own}) == []
+    adapter.snapshot({"x": np.zeros(2), "y": np.ones(1)}).write(str(tmp_path), first)
+    both = {"x": np.ones(2), "y": np.ones(1)}
+    assert differing(adapter.read(str(tmp_path), second), both) == []
+    both = {"x": np.zeros(2), "y": np.ones(1)}
+    assert differing(adapter.read(str(tmp_path), first), both) == []
