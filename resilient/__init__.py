@@ -26,12 +26,14 @@ from resilient.fit import ResilientFit, fit
 from resilient.policies import auto, best, every, latest
 from resilient.preemption import clouds
 from resilient.preemption.options import Preemption
+from resilient.variables import Checkpoints
 
 __all__ = [
     "BackendNotAvailableError",
     "CheckpointMismatchError",
     "CheckpointNotFoundError",
     "CheckpointWriteError",
+    "Checkpoints",
     "CorruptCheckpointError",
     "DataNotResumableError",
     "DataWorkerError",

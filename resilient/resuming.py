@@ -34,7 +34,7 @@ def find(
         return store.load(resume, reader)
 
     def fell_back(name: str, reason: str) -> None:
-        _log_fall_back(name, reason)
+        log_fall_back(name, reason)
         events.emit("fell back", checkpoint=name, reason=reason)
 
     found = store.load_newest(reader, fell_back)
@@ -100,7 +100,7 @@ def newest(store: Store, reader: Reader[T]) -> tuple[Checkpoint, T]:
         CheckpointNotFoundError: There is none.
         CorruptCheckpointError: There are some, and none is intact.
     """
-    found = store.load_newest(reader, _log_fall_back)
+    found = store.load_newest(reader, log_fall_back)
     if found is None:
         raise not_found(store.directory)
     return found
@@ -118,7 +118,8 @@ def discard(store: Store, resume: Resume, events: Events) -> None:
             events.emit("rolled back", step=resume, discarded=discarded)
 
 
-def _log_fall_back(name: str, reason: str) -> None:
+def log_fall_back(name: str, reason: str) -> None:
+    """Say that a checkpoint cannot be used."""
     logger.warning("%s is damaged, the one before is used: %s", name, reason)
 
 

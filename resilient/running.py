@@ -82,6 +82,8 @@ def run(
         plan.now.events,
     )
     reading = time.monotonic() - began
+    if found is not None:
+        _require_of_fit(*found)
     attempt = _attempt(plan, model, found, reading)
     del found  # the attempt lets go of it once it is restored
     while True:
@@ -94,6 +96,17 @@ def run(
     plan.now.events.emit("ended", **attempt.progress.to_json())
     plan.now.watch.stop_if_asked(saved=True)
     return history
+
+
+def _require_of_fit(checkpoint: Checkpoint, saved: record.Record) -> None:
+    if "fingerprint" not in saved.run:
+        raise CheckpointMismatchError(
+            describe(
+                "fit cannot go on from a checkpoint of a training loop.",
+                f"{checkpoint.path}, saved by resilient.Checkpoints",
+                "Use another checkpoint_dir: each run needs its own.",
+            )
+        )
 
 
 def _attempt(

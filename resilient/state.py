@@ -9,7 +9,7 @@ only: Keras's automatic names differ from one process to the next.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from resilient import keras_internals, replicas
 from resilient.backends.base import Backend
 
 GROUPS = ("trainable", "non_trainable", "optimizer", "metrics")
+LOOP = "loop"  # the one group of variables that a loop of the user's own names itself
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _WEIGHT_GROUPS = GROUPS[:2]
 _WEIGHTS = tuple(f"{group}." for group in _WEIGHT_GROUPS)
@@ -67,6 +68,17 @@ def leaves(model: keras.Model) -> list[Leaf]:
     for index, (path, target) in enumerate(_extras(model)):
         if _new(target, seen):
             found.append(_leaf("extra", index, path, target))
+    return found
+
+
+def leaves_of(variables: Iterable[Any]) -> list[Leaf]:
+    """The tensors of these variables, in their order, each once."""
+    seen: set[int] = set()
+    found = []
+    for index, variable in enumerate(variables):
+        if _new(variable, seen):
+            path = getattr(variable, "path", None) or variable.name
+            found.extend(_leaves_of(LOOP, index, path, variable))
     return found
 
 

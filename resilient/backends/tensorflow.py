@@ -58,7 +58,9 @@ class TensorFlowBackend:
         self, tensors: Mapping[str, Any], reuse: Snapshot | None = None
     ) -> Snapshot:
         check_names(tensors)
-        held = {name: _hold(name, value) for name, value in tensors.items()}
+        # The host and its kind of device: what a new tensor's name begins with.
+        here = tf.constant(0).device.partition("device:")[0] + "device:CPU"
+        held = {name: _hold(name, value, here) for name, value in tensors.items()}
         return HeldSnapshot(held, _write, _to_numpy)
 
     def read(self, directory: str, part: Part = ALONE) -> dict[str, np.ndarray]:
@@ -149,8 +151,8 @@ def _shown(tensor: tf.Tensor) -> np.ndarray:
 _tensors: dict[int, tf.Tensor] = {}
 
 
-def _hold(name: str, value: Any) -> tf.Tensor:
-    """The present value, in host memory that nobody writes to."""
+def _hold(name: str, value: Any, here: str) -> tf.Tensor:
+    """The present value, in this host's memory (``here``) that nobody writes to."""
     if isinstance(value, np.ndarray | np.generic):
         return _on_host(copy_array(name, np.asarray(value)))
     if isinstance(value, keras.Variable):
@@ -169,7 +171,8 @@ def _hold(name: str, value: Any) -> tf.Tensor:
     elif isinstance(value, tf.Variable):
         # A quarter of the time that `read_value` takes.
         value = tf.raw_ops.ReadVariableOp(resource=value.handle, dtype=value.dtype)
-    return value if "CPU" in value.device else _on_host(value)
+    # A parameter server's memory is another host's, and gone when that is.
+    return value if value.device.startswith(here) else _on_host(value)
 
 
 def _on_host(value: Any) -> tf.Tensor:

@@ -1,0 +1,124 @@
+"""Checkpoints of variables: every byte comes back, or nothing is changed."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import resilient
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
+
+
+def make_variables(units: int = 3) -> list[keras.Variable]:
+    """Those of a model with a seed generator, and of an optimizer."""
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(units, dtype="bfloat16"),
+            keras.layers.Dropout(0.5),
+            keras.layers.BatchNormalization(),
+        ]
+    )
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    return [*model.variables, *optimizer.variables]
+
+
+def values(variables: list[keras.Variable]) -> list[np.ndarray]:
+    return [
+        np.array(keras.ops.convert_to_numpy(variable.value)) for variable in variables
+    ]
+
+
+def same(these: list[np.ndarray], those: list[np.ndarray]) -> bool:
+    return all(a.tobytes() == b.tobytes() for a, b in zip(these, those, strict=True))
+
+
+def test_another_process_s_variables_get_every_byte(tmp_path: Path) -> None:
+    """Whatever Keras calls them there."""
+    saved, live = make_variables(), make_variables()
+    with resilient.Checkpoints(tmp_path / "run", saved) as checkpoints:
+        assert checkpoints.save(7).step == 7
+    assert not same(values(saved), values(live))
+    with resilient.Checkpoints(tmp_path / "run", live) as checkpoints:
+        assert checkpoints.restore() == 7
+    assert same(values(saved), values(live))
+
+
+def test_without_a_checkpoint_nothing_is_changed_and_the_step_is_0(
+    tmp_path: Path,
+) -> None:
+    variables = make_variables()
+    before = values(variables)
+    with resilient.Checkpoints(tmp_path / "run", variables) as checkpoints:
+        assert checkpoints.restore() == 0
+    assert same(values(variables), before)
+
+
+def test_a_variable_given_twice_is_saved_once(tmp_path: Path) -> None:
+    """As those of a model and of one of its layers are."""
+    (variable, *_) = make_variables()
+    with resilient.Checkpoints(tmp_path / "run", [variable, variable]) as checkpoints:
+        checkpoints.save(1)
+    with resilient.Checkpoints(tmp_path / "run", [variable]) as checkpoints:
+        assert checkpoints.restore() == 1
+
+
+def test_older_checkpoints_are_pruned_and_a_damaged_one_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    """The newest intact one is restored."""
+    variables = make_variables()
+    with resilient.Checkpoints(tmp_path / "run", variables, keep=2) as checkpoints:
+        for step in (1, 2, 3):
+            newest = checkpoints.save(step)
+        (newest.path / "run.json").write_text("{}")
+        assert checkpoints.restore() == 2
+        (tmp_path / "run" / "step-00000002" / "run.json").unlink()
+        with pytest.raises(resilient.CorruptCheckpointError):
+            checkpoints.restore()
+
+
+def test_other_variables_are_refused_and_not_changed(tmp_path: Path) -> None:
+    """All or nothing, and the message names them."""
+    with resilient.Checkpoints(tmp_path / "run", make_variables(3)) as checkpoints:
+        checkpoints.save(1)
+    others = make_variables(2)
+    before = values(others)
+    with (
+        resilient.Checkpoints(tmp_path / "run", others) as checkpoints,
+        pytest.raises(resilient.CheckpointMismatchError, match=r"dense.*/kernel"),
+    ):
+        checkpoints.restore()
+    assert same(values(others), before)
+
+
+def test_one_living_run_per_directory(tmp_path: Path) -> None:
+    """And nobody saves who does not hold the lock."""
+    first, second = (
+        resilient.Checkpoints(tmp_path / "run", make_variables()) for _ in range(2)
+    )
+    with first, pytest.raises(resilient.DirectoryInUseError), second:
+        pass
+    with pytest.raises(resilient.ResilientError, match="outside of `with`"):
+        first.save(1)
+
+
+def test_fit_and_a_loop_refuse_each_other_s_checkpoints(tmp_path: Path) -> None:
+    """Neither has what the other one needs."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = np.zeros((4, 4), "float32"), np.zeros((4, 1), "float32")
+    variables = make_variables()
+    with resilient.Checkpoints(tmp_path / "loop", variables) as checkpoints:
+        checkpoints.save(1)
+    with pytest.raises(resilient.CheckpointMismatchError, match="of a training loop"):
+        resilient.fit(model, x, y, verbose=0, checkpoint_dir=tmp_path / "loop")
+    resilient.fit(model, x, y, verbose=0, checkpoint_dir=tmp_path / "fit")
+    with (
+        resilient.Checkpoints(tmp_path / "fit", variables) as checkpoints,
+        pytest.raises(resilient.CheckpointMismatchError, match="of other variables"),
+    ):
+        checkpoints.restore()
