@@ -14,14 +14,15 @@ pytestmark = pytest.mark.skipif(
     os.environ["KERAS_BACKEND"] != "tensorflow", reason="a strategy of TensorFlow"
 )
 
+REMOTE = Path(__file__).with_name("remote_snapshot.py")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "parameter_server.py"
 STEPS = "--steps=200"
 
 
-def run(directory: Path, environment: dict[str, str], *options: str) -> str:
-    """What the example says. Whatever happens, all that it started is ended."""
+def run(command: list[str | Path], environment: dict[str, str]) -> str:
+    """What a program says. Whatever happens, all that it started is ended."""
     process = subprocess.Popen(
-        [sys.executable, EXAMPLE, "--checkpoint-dir", directory, *options],
+        [sys.executable, *command],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -48,7 +49,8 @@ def test_a_killed_worker_costs_no_step(
     tmp_path: Path, child_environment: dict[str, str]
 ) -> None:
     """TensorFlow gives its steps to the other one; the coordinator lives on."""
-    text = run(tmp_path, child_environment, STEPS, "--kill=worker", "--at-step=70")
+    options = (STEPS, "--kill=worker", "--at-step=70")
+    text = run([EXAMPLE, "--checkpoint-dir", tmp_path, *options], child_environment)
     assert "killing the worker" in text, text
     assert f"ended with -{signal.SIGKILL:d}: starting it again" in text
     assert list(digests(text, "begin at")) == [0]
@@ -62,13 +64,22 @@ def test_a_killed_coordinator_goes_on_from_the_last_checkpoint(
     tmp_path: Path, child_environment: dict[str, str]
 ) -> None:
     """With every byte that was saved, on servers that were started anew."""
-    command = (STEPS, "--kill=coordinator", "--at-step=120")
-    killed = run(tmp_path, child_environment, *command)
+    options = (STEPS, "--kill=coordinator", "--at-step=120")
+    command = [EXAMPLE, "--checkpoint-dir", tmp_path, *options]
+    killed = run(command, child_environment)
     assert killed.endswith(f"exit status -{signal.SIGKILL:d}"), killed
     saved = digests(killed, "saved")
     assert list(saved) == [50, 100]
-    resumed = run(tmp_path, child_environment, *command)
+    resumed = run(command, child_environment)
     assert digests(resumed, "begin at") == {100: saved[100]}, resumed
     assert list(digests(resumed, "saved")) == [150, 200]
     assert "200 steps done" in resumed
     assert resumed.endswith("exit status 0")
+
+
+def test_a_snapshot_of_a_server_s_variable_is_in_the_coordinator_s_memory(
+    tmp_path: Path, child_environment: dict[str, str]
+) -> None:
+    """So it needs no server any more, and later updates do not reach it."""
+    text = run([REMOTE, tmp_path], child_environment)
+    assert "every byte is there" in text, text

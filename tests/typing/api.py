@@ -78,6 +78,10 @@ newest = run.latest
 if newest is not None:
     assert_type(newest.metrics, Mapping[str, float])
 
+with resilient.Checkpoints("runs/c", model.variables, keep=2) as checkpoints:
+    assert_type(checkpoints.restore(), int)
+    assert_type(checkpoints.save(5).step, int)
+
 try:
     run.fit(x, y)
 except resilient.CheckpointMismatchError as error:
