@@ -81,4 +81,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             wanted = argument == "source"
             known = [s for s in SCENARIOS.values() if s.source == wanted]
             names = [s.name for s in known if backend in s.backends]
-            metafunc.parametrize(argument, names)
+            # This scope keeps the tests of one scenario together: one worker trains
+            # and compiles it, instead of both.
+            metafunc.parametrize(argument, names, scope="session")
