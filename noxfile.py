@@ -24,7 +24,10 @@ BACKENDS = {
 each_backend = nox.parametrize("backend", list(BACKENDS), ids=list(BACKENDS))
 
 # Neighbours stay together, and share what one of them trained to compare with.
-TWO = ("-n", "2", "--dist", "worksteal", "--durations=10")
+TWO = (
+    *("-n", "2", "--dist", "worksteal", "--durations=10"),
+    *("-o", "tmp_path_retention_policy=failed"),  # or memory would soon be full
+)
 # What has no Keras in it is tested once, beside the backend that is done the soonest.
 ONCE = "torch"
 
@@ -51,10 +54,22 @@ def install(session: nox.Session, *requirements: str) -> None:
     )
 
 
-def pytest(session: nox.Session, backend: str, *args: str) -> None:
+def in_memory() -> dict[str, str]:
+    """Environment that keeps checkpoints off the disk, where memory has room for them.
+
+    What a disk does is the same for every backend, and ``tests`` of one are on it; it
+    would be flushed thousands of times in each of the others.
+    """
+    memory = Path("/dev/shm")  # noqa: S108 (pytest makes a private directory there)
+    room = memory.is_dir() and shutil.disk_usage(memory).free > 4 * 2**30
+    return {"PYTEST_DEBUG_TEMPROOT": str(memory)} if room else {}
+
+
+def pytest(session: nox.Session, backend: str, *args: str, **env: str) -> None:
     """Run pytest from its own command, which leaves the checkout off sys.path."""
     session.run("python", "-c", ONLY_ONE, backend)
-    session.run("pytest", *args, *session.posargs, env={"KERAS_BACKEND": backend})
+    env |= {"KERAS_BACKEND": backend}
+    session.run("pytest", *args, *session.posargs, env=env)
 
 
 def normal(backend: str) -> tuple[str, ...]:
@@ -69,10 +84,12 @@ def normal(backend: str) -> tuple[str, ...]:
 def tests(session: nox.Session, backend: str) -> None:
     """The tests, where only this backend is installed.
 
-    With torch also those marked ``once``, which have nothing to do with the backend.
+    With torch also those marked ``once``, which have nothing to do with the backend;
+    and its checkpoints are on the disk.
     """
     install(session, *BACKENDS[backend], *group("test"))
-    pytest(session, backend, *normal(backend))
+    where = {} if backend == ONCE else in_memory()
+    pytest(session, backend, *normal(backend), **where)
 
 
 @nox.session(default=False)
@@ -82,22 +99,12 @@ def every_library(session: nox.Session) -> None:
     install(session, *sorted(backends), *group("sources"))
 
 
-def in_memory() -> dict[str, str]:
-    """Environment that keeps checkpoints off the disk, where memory has room for them.
-
-    What a disk does is what ``tests`` are about; it flushes thousands of times here.
-    """
-    memory = Path("/dev/shm")  # noqa: S108 (pytest makes a private directory there)
-    room = memory.is_dir() and shutil.disk_usage(memory).free > 4 * 2**30
-    return {"PYTEST_DEBUG_TEMPROOT": str(memory)} if room else {}
-
-
 def every_source(session: nox.Session, backend: str, which: str) -> None:
     """Tests that need the libraries of all sources of data."""
     shared = Path(session.env_dir).with_name("every_library")
     session.run(
         *(str(shared / "bin" / "pytest"), "-m", f"sources and {which}", *TWO),
-        *("-o", "tmp_path_retention_policy=failed", *session.posargs),
+        *session.posargs,
         env={"KERAS_BACKEND": backend, **in_memory()},
         external=True,
     )
