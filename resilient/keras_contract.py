@@ -58,9 +58,10 @@ EXPECTED: dict[str, tuple[str, ...]] = {
         EPOCH_ITERATOR,
         *("callbacks_module", "_initial_epoch", "reset", "stop_training"),
         *("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end"),
-        "class_weight",
+        *("class_weight", "_get_metrics_result_or_logs", "_use_cached_eval_dataset"),
         *(("_jax_state", "_jax_state_synced") if BACKEND == "jax" else ()),
     ),
+    "Model.evaluate": ("_get_metrics_result_or_logs",),
     "EpochIterator.__init__": (
         *("data_adapter", "_current_iterator", "_steps_seen", "_num_batches"),
         *("steps_per_epoch", "steps_per_execution"),
@@ -97,7 +98,8 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "Model._symbolic_build": ("data_batch",),
     "Model._flatten_layers": (),
     "LossScaleOptimizer": ("inner_optimizer",),
-    "Optimizer": ("_learning_rate",),
+    "Optimizer": ("_learning_rate", "_trainable_variables"),
+    "Optimizer.apply_gradients": ("apply",),
     "TensorBoard": (
         *("_epoch_start_time", "_global_train_batch", "_prev_summary_state"),
         *("_pop_writer", "_push_writer", "_train_dir", "_train_writer"),

@@ -1,0 +1,55 @@
+"""Small facts that all ranks have to know, through a group of processes of its own.
+
+On the host, over gloo: nothing waits for a device, and no other collective can get in
+between. All ranks have to call in the same order.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import distributed
+
+_BITS = 62  # of an int64, with room for its sign
+
+
+class Agreement:
+    """What the ranks tell each other."""
+
+    def __init__(self, timeout: timedelta | None = None) -> None:
+        self._group = distributed.new_group(backend="gloo", timeout=timeout)
+
+    def close(self) -> None:
+        distributed.destroy_process_group(self._group)
+
+    def compare(self, *marks: int) -> list[bool]:
+        """For each number, whether it is the same on all ranks: one short message."""
+        told = torch.tensor([*marks, *(-mark for mark in marks)])
+        self._maximum(told)
+        highest, lowest = told[: len(marks)], -told[len(marks) :]
+        same: list[bool] = (highest == lowest).tolist()
+        return same
+
+    def any_rank(self, flags: Sequence[bool]) -> list[bool]:
+        """For each flag, whether it is set on some rank. As many on all ranks."""
+        told = torch.tensor(flags, dtype=torch.uint8)
+        self._maximum(told)
+        found: list[bool] = told.bool().tolist()
+        return found
+
+    def gathered(self, text: str) -> list[str]:
+        """The text of every rank, by rank."""
+        texts: list[Any] = [None] * distributed.get_world_size(self._group)
+        distributed.all_gather_object(texts, text, group=self._group)
+        return [str(each) for each in texts]
+
+    def _maximum(self, values: torch.Tensor) -> None:
+        distributed.all_reduce(values, distributed.ReduceOp.MAX, group=self._group)
+
+
+def mark(thing: object) -> int:
+    """A number for what prints in the same way on all ranks."""
+    digest = hashlib.blake2b(repr(thing).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> (64 - _BITS)

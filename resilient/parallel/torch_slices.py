@@ -1,0 +1,154 @@
+"""Each rank's rows of a batch.
+
+All ranks go through the same batches of the whole job, in the same order, and each
+trains its rows: contiguous, as many on every rank, so that the average of the ranks'
+gradients is that of the batch.
+
+Refuses batches that cannot be divided evenly, and what has no rows.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DistributedSampler
+
+from resilient import keras_internals
+from resilient.errors import NotSupportedError, describe
+
+_TODO = (
+    "Choose a batch size that the number of processes divides, and leave out what is "
+    "left at the end of an epoch (drop_last, or a number of samples that it divides)."
+)
+
+
+def rows(size: int, rank: int, world: int) -> slice:
+    """This rank's rows of a batch.
+
+    Args:
+        size: Rows of the whole batch.
+        rank: Which of the processes.
+        world: How many there are.
+
+    Raises:
+        ValueError: They cannot be divided evenly.
+    """
+    if not size or size % world:
+        raise ValueError(
+            describe(
+                "A batch has to have as many rows on each process.",
+                f"a batch of {size} rows, {world} processes",
+                _TODO,
+            )
+        )
+    each = size // world
+    return slice(rank * each, (rank + 1) * each)
+
+
+def require_divisible(samples: int, batch_size: int, world: int) -> None:
+    """Raise where a batch of an epoch could not be divided, before training.
+
+    Args:
+        samples: How many there are in an epoch.
+        batch_size: Rows of the whole batch.
+        world: How many processes there are.
+
+    Raises:
+        ValueError: Names the batch.
+    """
+    if batch_size % world and samples >= batch_size:
+        rows(batch_size, 0, world)
+    last = samples % batch_size
+    if last % world:
+        raise ValueError(
+            describe(
+                "The last batch of an epoch has to have as many rows on each process, "
+                "too.",
+                f"{samples} samples in batches of {batch_size}: the last one has "
+                f"{last} rows, for {world} processes",
+                _TODO,
+            )
+        )
+
+
+def sliced(batches: Iterable[Any], rank: int, world: int) -> Iterator[Any]:
+    """This rank's part of each batch.
+
+    Args:
+        batches: Structures of arrays, the same on all ranks.
+        rank: Which of the processes.
+        world: How many there are.
+
+    Raises:
+        NotSupportedError: A leaf has no rows that can be taken.
+        ValueError: A batch cannot be divided evenly.
+    """
+    for batch in batches:
+        yield part(batch, rank, world)
+
+
+def part(batch: Any, rank: int, world: int) -> Any:
+    """This rank's part of one batch; a view, where the library has views."""
+    leaves = [leaf for leaf in keras_internals.tree.flatten(batch) if leaf is not None]
+    sizes = {_size(leaf) for leaf in leaves}
+    if len(sizes) > 1:
+        raise NotSupportedError(
+            describe(
+                "To be divided over processes, arrays of a batch need as many rows.",
+                f"arrays of {', '.join(map(str, sorted(sizes)))} rows",
+                "Let the data give one row for each sample.",
+            )
+        )
+    if not sizes:
+        return batch
+    (size,) = sizes
+    mine = rows(size, rank, world)
+    return keras_internals.tree.map_structure(
+        lambda leaf: None if leaf is None else leaf[mine], batch
+    )
+
+
+def is_own_part(loader: Any, rank: int, world: int) -> bool:
+    """Whether a torch DataLoader gives this rank its own samples already.
+
+    Raises:
+        NotSupportedError: It does so for another rank or number of processes.
+    """
+    samplers = (
+        getattr(loader, "sampler", None),
+        getattr(getattr(loader, "batch_sampler", None), "sampler", None),
+    )
+    found = [s for s in samplers if isinstance(s, DistributedSampler)]
+    if found and (found[0].rank, found[0].num_replicas) != (rank, world):
+        raise NotSupportedError(
+            describe(
+                "The DistributedSampler is for another process than this one.",
+                f"rank={found[0].rank}, num_replicas={found[0].num_replicas}; "
+                f"this is process {rank} of {world}",
+                "Make it without these arguments, after the processes have found each "
+                "other.",
+            )
+        )
+    return bool(found)
+
+
+def _size(leaf: Any) -> int:
+    """Rows of an array that rows can be taken of."""
+    shape = getattr(leaf, "shape", None)
+    dense = not isinstance(leaf, torch.Tensor) or leaf.layout == torch.strided
+    if (
+        shape
+        and dense
+        and hasattr(leaf, "__getitem__")
+        and type(leaf).__name__ != "SparseTensor"  # of TensorFlow: other indices
+    ):
+        return int(shape[0])
+    layout = f" {leaf.layout}" if isinstance(leaf, torch.Tensor) else ""
+    raise NotSupportedError(
+        describe(
+            "A batch holds something that cannot be divided over processes by rows.",
+            f"{type(leaf).__module__}.{type(leaf).__qualname__}{layout}",
+            "Let the data give dense arrays (or matrices of scipy in CSR form) with "
+            "a row for each sample.",
+        )
+    )

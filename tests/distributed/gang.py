@@ -1,0 +1,88 @@
+"""Starts the processes of a gang, and ends them all, whatever happens."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import resilient
+from resilient.supervise.environment import HOST, free_ports
+
+_OURS = [str(Path(resilient.__file__).parents[1]), str(Path(__file__).parent)]
+
+
+def environment(rank, world, port):
+    """What `torchrun` tells each process, on one machine."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": HOST,
+        "MASTER_PORT": str(port),
+    }
+
+
+class Ended:
+    """What is left of a gang: by rank, exit statuses and outputs."""
+
+    def __init__(self, statuses, outputs):
+        self.statuses, self.outputs = statuses, outputs
+
+    def check(self):
+        """Raise where a process failed, with all that was printed."""
+        if any(self.statuses):
+            told = [f"rank {i}:\n{text}" for i, text in enumerate(self.outputs)]
+            raise AssertionError(f"{self.statuses}\n" + "\n".join(told))
+        return self
+
+
+def run(script, *arguments, world=2, timeout=120, **variables):
+    """Run a Python script in `world` processes, until all ended.
+
+    They are killed when one fails, or after `timeout` seconds.
+    """
+    path = os.pathsep.join([*_OURS, *sys.path])
+    common = os.environ | {"PYTHONPATH": path} | variables
+    command = [sys.executable, str(script), *map(str, arguments)]
+    (port,) = free_ports(1)
+    processes, files = [], []
+    try:
+        for rank in range(world):
+            told = environment(rank, world, port) if world > 1 else {}
+            files.append(tempfile.TemporaryFile())  # noqa: SIM115 -- closed by _text
+            processes.append(
+                subprocess.Popen(
+                    command,
+                    env=common | told,
+                    stdout=files[-1],
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                )
+            )
+        _wait(processes, time.monotonic() + timeout)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        outputs = [_text(file) for file in files]
+    return Ended([process.returncode for process in processes], outputs)
+
+
+def _wait(processes, until):
+    """Until all ended, one failed, or it takes too long."""
+    while time.monotonic() < until:
+        statuses = [process.poll() for process in processes]
+        if None not in statuses:
+            return
+        if any(statuses):
+            until = min(until, time.monotonic() + 10)  # the others may tell why, too
+        time.sleep(0.02)
+
+
+def _text(file):
+    with file:
+        file.seek(0)
+        return file.read().decode(errors="replace")
