@@ -104,7 +104,7 @@ def part(batch: Any, rank: int, world: int) -> Any:
     (size,) = sizes
     mine = rows(size, rank, world)
     return keras_internals.tree.map_structure(
-        lambda leaf: None if leaf is None else leaf[mine], batch
+        lambda leaf: None if leaf is None else _taken(leaf, mine), batch
     )
 
 
@@ -143,8 +143,19 @@ def _size(leaf: Any) -> int:
         and type(leaf).__name__ != "SparseTensor"  # of TensorFlow: other indices
     ):
         return int(shape[0])
+    raise _no_rows(leaf)
+
+
+def _taken(leaf: Any, mine: slice) -> Any:
+    try:
+        return leaf[mine]
+    except TypeError as error:  # some sparse formats of scipy
+        raise _no_rows(leaf) from error
+
+
+def _no_rows(leaf: Any) -> NotSupportedError:
     layout = f" {leaf.layout}" if isinstance(leaf, torch.Tensor) else ""
-    raise NotSupportedError(
+    return NotSupportedError(
         describe(
             "A batch holds something that cannot be divided over processes by rows.",
             f"{type(leaf).__module__}.{type(leaf).__qualname__}{layout}",
