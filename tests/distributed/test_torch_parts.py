@@ -165,7 +165,7 @@ def test_ranks_share_an_order_and_keep_their_own_random_state(told, shuffle):
         data = torch_parts.RankArrays(
             np.arange(12), batch_size=4, shuffle=own, rank=0, world=1, share=str
         )
-        drawn.append([batch[0].tolist() for batch in data.get_torch_dataloader()])
+        drawn.append([batch.tolist() for batch in data.get_torch_dataloader()])
         after.append(torch.randint(1000, (1,)).item())
     parts = [a + b for a, b in zip(ranks[0][0], ranks[1][0], strict=True)]
     assert parts == drawn[0]
