@@ -58,10 +58,10 @@ EXPECTED: dict[str, tuple[str, ...]] = {
         EPOCH_ITERATOR,
         *("callbacks_module", "_initial_epoch", "reset", "stop_training"),
         *("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end"),
-        *("class_weight", "_get_metrics_result_or_logs", "_use_cached_eval_dataset"),
+        *("class_weight", "_get_metrics_result_or_logs"),
         *(("_jax_state", "_jax_state_synced") if BACKEND == "jax" else ()),
     ),
-    "Model.evaluate": ("_get_metrics_result_or_logs",),
+    "Model.evaluate": ("_get_metrics_result_or_logs", "_use_cached_eval_dataset"),
     "EpochIterator.__init__": (
         *("data_adapter", "_current_iterator", "_steps_seen", "_num_batches"),
         *("steps_per_epoch", "steps_per_execution"),
