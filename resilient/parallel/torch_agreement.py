@@ -2,6 +2,9 @@
 
 On the host, over gloo: nothing waits for a device, and no other collective can get in
 between. All ranks have to call in the same order.
+
+Where gradients are on the host, what is told at each step goes along with a bucket of
+them, as ``notes``: another message took as long as the averages of a small model.
 """
 
 import hashlib
@@ -47,6 +50,33 @@ class Agreement:
 
     def _maximum(self, values: torch.Tensor) -> None:
         distributed.all_reduce(values, distributed.ReduceOp.MAX, group=self._group)
+
+
+_PIECE = 6  # bits; squares of pieces add up exactly in float32, of 4096 ranks
+_PIECES = 8
+
+
+def notes_for(numbers: Sequence[int]) -> list[float]:
+    """Numbers to be summed over the ranks, which tell whether ``numbers`` are equal.
+
+    Of each the lowest 48 bits, in pieces and their squares: the sum of squares is the
+    least, for a sum, where all pieces are equal, and nowhere else.
+    """
+    pieces = [
+        (number >> (_PIECE * i)) & (2**_PIECE - 1)
+        for number in numbers
+        for i in range(_PIECES)
+    ]
+    return [float(n) for piece in pieces for n in (piece, piece * piece)]
+
+
+def are_equal(sums: Sequence[float], world: int) -> list[bool]:
+    """For each number, whether it was the same on all ranks; of the sums of notes."""
+    pieces = [
+        world * squares == once * once
+        for once, squares in zip(sums[::2], sums[1::2], strict=True)
+    ]
+    return [all(pieces[i : i + _PIECES]) for i in range(0, len(pieces), _PIECES)]
 
 
 def mark(thing: object) -> int:

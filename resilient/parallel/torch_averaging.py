@@ -6,11 +6,12 @@ from typing import Any
 import torch
 
 from resilient.errors import NotSupportedError, describe
-from resilient.parallel.torch_agreement import Agreement, mark
+from resilient.parallel.torch_agreement import Agreement, are_equal, mark, notes_for
 from resilient.parallel.torch_buckets import Buckets
 from resilient.parallel.torch_early import Early
 
 Gradients = Sequence[torch.Tensor | None]
+_NOTES = len(notes_for([0, 0, 0]))
 
 
 class Averaging:
@@ -62,13 +63,14 @@ class Averaging:
     def _with_new_buckets(
         self, gradients: Gradients, tensors: list[torch.Tensor]
     ) -> list[torch.Tensor | None]:
-        if self._buckets is not None:
-            self._buckets.finish()  # what was sent early for the variables before
-        self.close()
         layout = [(tuple(t.shape), str(t.dtype)) for t in tensors]
         self._mark = mark((self._name, layout))
-        self._present(gradients, good=False)  # all ranks are here
-        self._buckets, self._tensors = Buckets(tensors, self._group), tensors
+        if self._early is not None and self._early.sending:
+            self._finish(gradients, good=False)  # sent for the variables before
+        self.close()
+        self._judged(self._agreement.compare(self._mark), gradients)  # all are here
+        self._buckets = Buckets(tensors, self._group, _NOTES)
+        self._tensors = tensors
         if self._may_be_early and all(t.requires_grad and t.is_leaf for t in tensors):
             self._early = Early(tensors, self._buckets)
         return self._sent_now(gradients)
@@ -76,12 +78,13 @@ class Averaging:
     def _sent_now(self, gradients: Gradients) -> list[torch.Tensor | None]:
         buckets = self._known_buckets()
         plain = self._early is not None and self._early.is_plain(gradients)
-        present, good = self._present(gradients, good=plain)
+        same = self._agreement.compare(*self._told(gradients, good=plain))
+        present, good = self._judged(same, gradients)
         for place, gradient in enumerate(gradients):
             buckets.put(place, gradient)
         buckets.finish()
         if self._early is not None:
-            self._early.sending = good
+            self._early.sending = plain and good
             self._early.next_step()
         return self._averages(present)
 
@@ -90,11 +93,11 @@ class Averaging:
     ) -> list[torch.Tensor | None]:
         right = early.took(gradients)
         buckets = self._known_buckets()
-        buckets.send_all()
-        present, good = self._present(gradients, good=right)
-        buckets.finish()
+        present, good = self._judged(self._finish(gradients, good=right), gradients)
         early.next_step()
-        if not good:  # on some rank gradients were changed after they were sent
+        if not (
+            right and good
+        ):  # on some rank gradients were changed after they were sent
             early.remove()
             self._early = None
             for place, gradient in enumerate(gradients):
@@ -102,15 +105,33 @@ class Averaging:
             buckets.finish()
         return self._averages(present)
 
-    def _present(
-        self, gradients: Gradients, *, good: bool
+    def _finish(self, gradients: Gradients, *, good: bool) -> list[bool]:
+        """Wait for all buckets; which of what ranks told each other is the same."""
+        buckets, told = self._known_buckets(), self._told(gradients, good=good)
+        if buckets.notes is None:
+            buckets.send_all()
+            same = self._agreement.compare(*told)
+            buckets.finish()
+            return same
+        buckets.notes.copy_(torch.tensor(notes_for(told)))
+        buckets.finish()
+        return are_equal(buckets.notes.tolist(), buckets.world)
+
+    def _told(self, gradients: Gradients, *, good: bool) -> tuple[int, int, int]:
+        """What this rank tells: where it is, what is missing, whether it is good."""
+        missing = [place for place, one in enumerate(gradients) if one is None]
+        return self._mark, mark(missing), int(good)
+
+    def _judged(
+        self, same: Sequence[bool], gradients: Gradients
     ) -> tuple[Sequence[bool], bool]:
-        """Which variables have a gradient somewhere; and whether all ranks say good."""
+        """Which variables have a gradient somewhere; and if all say the same of good.
+
+        Raises:
+            NotSupportedError: The ranks are not at the same step.
+        """
         here = [gradient is not None for gradient in gradients]
-        missing = [place for place, is_here in enumerate(here) if not is_here]
-        alike, same_present, same_good = self._agreement.compare(
-            self._mark, mark(missing), int(good)
-        )
+        alike, same_present, same_good = (*same, True, True)[:3]
         if not alike:
             raise NotSupportedError(
                 describe(
@@ -121,7 +142,7 @@ class Averaging:
                 )
             )
         present = here if same_present else self._agreement.any_rank(here)
-        return present, good and same_good
+        return present, same_good
 
     def _averages(self, present: Sequence[bool]) -> list[torch.Tensor | None]:
         averages = self._known_buckets().averages

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import distributed
 
+MOST_RANKS = 4096  # that notes are exact for
 BUCKET_BYTES = 25 * 2**20
 FIRST_BYTES = 2**20  # small: it can be sent while most gradients are not there yet
 
@@ -23,18 +24,28 @@ class Buckets:
         averages: By place; what the bucket holds there, in the shape of the variable.
         bucket_of: By place; the bucket that it is in.
         sizes: By bucket; how many places it has.
+        notes: Room in the last bucket for what ranks tell each other, where reading it
+            does not wait for a device.
     """
 
-    def __init__(self, like: Sequence[torch.Tensor], group: Any) -> None:
+    def __init__(self, like: Sequence[torch.Tensor], group: Any, notes: int) -> None:
         self._group = group
-        self._world = distributed.get_world_size(group)
+        self.world = distributed.get_world_size(group)
         self._flat: list[torch.Tensor] = []
         self._works: list[Any] = []
         self.averages: list[torch.Tensor] = [torch.empty(0)] * len(like)
         self.bucket_of = [0] * len(like)
         self.sizes: list[int] = []
-        for places in _layout(like):
-            self._add(places, like)
+        self.notes: torch.Tensor | None = None
+        layout = _layout(like)
+        last = like[layout[-1][0]]
+        exact = last.dtype in (torch.float32, torch.float64)
+        if last.device.type != "cpu" or not exact or self.world > MOST_RANKS:
+            notes = 0
+        for places in layout:
+            self._add(places, like, notes if places is layout[-1] else 0)
+        if notes:
+            self.notes = self._flat[-1][-notes:]
 
     @property
     def sent(self) -> int:
@@ -51,7 +62,7 @@ class Buckets:
         if gradient is None:
             share.zero_()
         else:
-            torch.div(gradient.detach(), self._world, out=share)
+            torch.div(gradient.detach(), self.world, out=share)
 
     def send(self) -> None:
         """Begin to sum the next bucket over all ranks."""
@@ -71,11 +82,14 @@ class Buckets:
             work.wait()
         self._works.clear()
 
-    def _add(self, places: Sequence[int], like: Sequence[torch.Tensor]) -> None:
+    def _add(
+        self, places: Sequence[int], like: Sequence[torch.Tensor], more: int
+    ) -> None:
         first = like[places[0]]
         sizes = [like[place].numel() for place in places]
-        flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
-        for place, part in zip(places, flat.split(sizes), strict=True):
+        flat = torch.zeros(sum(sizes) + more, dtype=first.dtype, device=first.device)
+        parts = flat[: sum(sizes)].split(sizes)
+        for place, part in zip(places, parts, strict=True):
             self.averages[place] = part.view(like[place].shape)
             self.bucket_of[place] = self.count
         self._flat.append(flat)

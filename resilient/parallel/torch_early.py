@@ -86,5 +86,6 @@ class Early:
             return  # the optimizer's step says what is wrong
         buckets.put(place, gradient)
         self._missing[buckets.bucket_of[place]] -= 1
-        while buckets.sent < buckets.count and not self._missing[buckets.sent]:
+        last = buckets.count - (buckets.notes is not None)  # notes: from the step
+        while buckets.sent < last and not self._missing[buckets.sent]:
             buckets.send()
