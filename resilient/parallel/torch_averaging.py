@@ -120,7 +120,7 @@ class Averaging:
     def _told(self, gradients: Gradients, *, good: bool) -> tuple[int, int, int]:
         """What this rank tells: where it is, what is missing, whether it is good."""
         missing = [place for place, one in enumerate(gradients) if one is None]
-        return self._mark, mark(missing), int(good)
+        return self._mark, mark(missing) if missing else 0, int(good)
 
     def _judged(
         self, same: Sequence[bool], gradients: Gradients

@@ -16,6 +16,7 @@ import torch
 import torch_parts
 
 from resilient.errors import NotSupportedError
+from resilient.parallel.torch_agreement import are_equal, notes_for
 from resilient.parallel.torch_slices import (
     is_own_part,
     part,
@@ -244,3 +245,12 @@ def test_a_distributed_sampler_gives_the_ranks_part_already():
     assert not is_own_part(torch.utils.data.DataLoader(data), 1, 2)
     with pytest.raises(NotSupportedError, match="rank=1, num_replicas=2"):
         is_own_part(loader, 0, 2)
+
+
+@pytest.mark.parametrize("world", [2, 3, 4096])
+def test_notes_tell_equal_numbers_from_others_in_float32(world):
+    same, other = 2**48 - 1, 2**48 - 1 - 2**18
+    sums = torch.zeros(len(notes_for([0, 0])))
+    for rank in range(world):
+        sums += torch.tensor(notes_for([same, other if rank == 1 else same]))
+    assert are_equal(sums.tolist(), world) == [True, False]
