@@ -93,11 +93,15 @@ class Checkpoints:
         from resilient import fingerprint
 
         backend, live = self._ready()
-        run = {"variables": [leaf.to_json() for leaf in live], "arrays": []}
-        snapshot = backend.snapshot({leaf.name: leaf.target for leaf in live})
+        tensors = {leaf.name: leaf.target for leaf in live}
+        run = {
+            "variables": [leaf.to_json() for leaf in live],
+            "tensors": sorted(tensors),
+        }
+        content = record.Content(run, {}, backend.snapshot(tensors))
         checkpoint = self._store.commit(
             Progress(step, 0, step),
-            record.Content(run, {}, snapshot).write,
+            lambda path: content.write(path, lambda: None),
             metrics={},
             finished=False,
             environment=fingerprint.environment(backend),
