@@ -127,6 +127,22 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     ),
 }
 
+# Only where several workers train under TensorFlow's MultiWorkerMirroredStrategy, see
+# parallel/keras_multi_worker.
+OF_SEVERAL_WORKERS: dict[str, tuple[str, ...]] = {
+    "Model._make_function": ("distribute_strategy", "reduce_per_replica"),
+    "Model._maybe_symbolic_build": (
+        *("_distribute_strategy", "_symbolic_build", "data_batch", "iterator"),
+    ),
+    "Model.fit": ("_maybe_symbolic_build",),
+    "Model.evaluate": ("_maybe_symbolic_build",),
+    "reduce_per_replica": ("reduction", "strategy", "values"),
+}
+if BACKEND == "tensorflow":
+    OWNERS["reduce_per_replica"] = getattr(
+        keras_internals.trainer_module, "reduce_per_replica", object
+    )
+
 
 def changes() -> list[str]:
     """What is not as this module expects it in the installed Keras; empty if all is."""
@@ -135,7 +151,18 @@ def changes() -> list[str]:
         for name in (EPOCH_ITERATOR, "callbacks_module")
         if not hasattr(keras_internals.trainer_module, name)
     ]
-    for label, expected in EXPECTED.items():
+    found.extend(_changes_in(EXPECTED))
+    if not _keeps_the_seed_generator():
+        found.append("the global seed generator is kept under another name")
+    iterate = keras_internals.EpochIterator._enumerate_iterator
+    if not inspect.isgeneratorfunction(iterate):
+        found.append("EpochIterator._enumerate_iterator is no generator")
+    return found
+
+
+def _changes_in(contract: dict[str, tuple[str, ...]]) -> list[str]:
+    found = []
+    for label, expected in contract.items():
         owner, _, name = label.partition(".")
         thing = getattr(OWNERS[owner], name, None) if name else OWNERS[owner]
         if thing is None:
@@ -147,11 +174,6 @@ def changes() -> list[str]:
             continue
         missing = sorted(set(expected) - _names(thing))
         found.extend(f"{label} no longer mentions {gone}" for gone in missing)
-    if not _keeps_the_seed_generator():
-        found.append("the global seed generator is kept under another name")
-    iterate = keras_internals.EpochIterator._enumerate_iterator
-    if not inspect.isgeneratorfunction(iterate):
-        found.append("EpochIterator._enumerate_iterator is no generator")
     return found
 
 
@@ -173,6 +195,18 @@ def require_known_keras() -> None:
     Raises:
         NotSupportedError: Names the Keras version and what changed.
     """
-    found = changes()
+    _require_none(changes())
+
+
+def require_known_multi_worker_keras() -> None:
+    """Raise where Keras's training on several workers is not built as expected.
+
+    Raises:
+        NotSupportedError: Names the Keras version and what changed.
+    """
+    _require_none(_changes_in(OF_SEVERAL_WORKERS))
+
+
+def _require_none(found: list[str]) -> None:
     if found:
         raise keras_internals.unknown_keras("; ".join(found))
