@@ -15,11 +15,20 @@ from resilient import NotSupportedError, keras_contract, keras_internals
 CONTRACT = [
     (label, name) for label, names in keras_contract.EXPECTED.items() for name in names
 ]
+# Looked at where several workers train, which they do on TensorFlow alone.
+OF_SEVERAL_WORKERS = [
+    (label, name)
+    for label, names in keras_contract.OF_SEVERAL_WORKERS.items()
+    for name in names
+    if keras_internals.BACKEND == "tensorflow"
+]
 
 
 def test_the_installed_keras_is_known():
     assert keras_contract.changes() == []
     keras_contract.require_known_keras()
+    if keras_internals.BACKEND == "tensorflow":
+        keras_contract.require_known_multi_worker_keras()
 
 
 def refusal():
@@ -83,6 +92,21 @@ def test_a_renamed_name_is_noticed_and_named(monkeypatch, label, name):
         monkeypatch.setitem(owners, owner, renamed(name, owners[owner]))
     assert f"{label} no longer mentions {name}" in keras_contract.changes()
     assert f"{label} no longer mentions {name}" in refusal()
+
+
+@pytest.mark.parametrize(("label", "name"), OF_SEVERAL_WORKERS)
+def test_so_is_one_that_several_workers_need(monkeypatch, label, name):
+    owner, _, attribute = label.partition(".")
+    whole = keras_contract.OWNERS[owner]
+    thing = getattr(whole, attribute) if attribute else whole
+    other = renamed(name, thing)
+    if attribute:
+        other = type(owner, (), {attribute: other})
+    monkeypatch.setitem(keras_contract.OWNERS, owner, other)
+    monkeypatch.setattr(keras_contract, "OF_SEVERAL_WORKERS", {label: (name,)})
+    changed = "no longer mentions|not the backend trainer's"
+    with pytest.raises(NotSupportedError, match=changed):
+        keras_contract.require_known_multi_worker_keras()
 
 
 @pytest.mark.parametrize(
@@ -150,6 +174,7 @@ OTHERS = {
     *("_list_all_concrete_functions", "_rng", "_seed", "_seed2"),
     *("_VariantDataset", "_as_serialized_graph", "_inputs", "_iterator_resource"),
     *("_func", "_generator", "_py_funcs"),
+    *("_cloned_datasets", "_in_multi_worker_mode"),
     *("_handle_data", "_reshuffle_each_iteration", "_tensors"),
     # torch's and torchdata's:
     *("_dataset_fetcher", "_finished", "_sampler_iter"),
@@ -188,7 +213,7 @@ def test_every_private_name_that_is_used_is_in_the_contract():
         names, defined = names_in(ast.parse(path.read_text(encoding="utf-8")))
         used |= names
         own |= defined
-    known = {name for _, name in CONTRACT} | {
+    known = {name for _, name in CONTRACT + OF_SEVERAL_WORKERS} | {
         part for label in keras_contract.EXPECTED for part in label.split(".")
     }
     assert used - own - known - OTHERS - OF_ONE_BACKEND == set()

@@ -9,7 +9,7 @@ from resilient import keras_internals
 from resilient.data import JSON
 from resilient.data.batches import checksum
 from resilient.data.source import Settings, verify
-from resilient.data.tf_data.checksums import Checksums
+from resilient.data.tf_data.checksums import Checksums, ReplicaChecksums
 from resilient.data.tf_data.pipeline import Pipeline
 from resilient.errors import DataNotResumableError, describe
 
@@ -35,10 +35,15 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
         self._dataset = self._pipeline.dataset
         self._checksums: Checksums | None = None
         source = (saved or {}).get("source", {})
-        if _distributes(settings.strategy) or "begun" in source:
+        self._distributed = _distributes(settings.strategy)
+        if self._distributed or "begun" in source:
             self._pipeline.replayed = True
+        if self._distributed:
+            # What is made of a graph has them, but does not tell Python, which asks
+            # how the data is to be spread over workers.
+            self._dataset = self._dataset.with_options(dataset.options())
         # To a saved state only an iterator of the same operations can be set.
-        if self._pipeline.replayed and "state" not in source:
+        elif self._pipeline.replayed and "state" not in source:
             self._checksums = Checksums(self._dataset)
             self._dataset = self._checksums.dataset
         self._live: Any = None
@@ -63,6 +68,9 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
 
     def made(self, iterable: Any) -> Any:
         """The iterator that Keras is about to ask for."""
+        if self._distributed and self._checksums is None:
+            replicas = len(self._settings.strategy.extended.worker_devices)
+            self._checksums = ReplicaChecksums(iterable, replicas)
         position, self._position = self._position, None
         if position is None:
             self._note_first()

@@ -46,6 +46,28 @@ class Checksums:
         return batch
 
 
+class ReplicaChecksums(Checksums):
+    """Follows what this process draws of a distributed dataset.
+
+    Not what is distributed: TensorFlow looks through that for files to spread over
+    workers, and finds none, or others, where anything was added to it.
+
+    Args:
+        distributed: A tf.distribute.DistributedDataset, which is changed.
+        replicas: Of this process; each draws a part of a batch.
+    """
+
+    def __init__(self, distributed: Any, replicas: int) -> None:
+        (drawn_here,) = distributed._cloned_datasets
+        super().__init__(drawn_here)
+        distributed._cloned_datasets = [self.dataset]
+        self._replicas = replicas
+
+    def of(self, drawn: int) -> int:
+        """That of the first replica's part: the last batch may have no others."""
+        return super().of((drawn - 1) * self._replicas + 1)
+
+
 def _checksum(tensor: Any) -> Any:
     row = tf.reshape(tensor, [1, -1])
     found = tf.raw_ops.Fingerprint(data=row, method="farmhash64")

@@ -1,0 +1,59 @@
+"""Two workers of TensorFlow's ``MultiWorkerMirroredStrategy``, on this machine."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import keras
+import pytest
+
+from . import tf_cluster
+
+pytestmark = [
+    pytest.mark.skipif(
+        keras.backend.backend() != "tensorflow", reason="tf.distribute is TensorFlow's"
+    ),
+    pytest.mark.timeout(900),  # a start of several processes, for many cases
+]
+
+HERE = Path(__file__).parent
+WORKERS = ("worker", "worker")
+CHIEF = ("chief", "worker")
+SOME = ("arrays", "FILE")
+
+
+def results(printed: str) -> Iterator[list]:
+    """What a process printed, but for what TensorFlow did."""
+    for line in printed.splitlines():
+        if line.startswith('["'):
+            yield json.loads(line)
+
+
+@pytest.mark.parametrize(("jobs", "names"), [(WORKERS, ()), (CHIEF, SOME)])
+def test_two_workers_train_as_two_devices_of_one_process(jobs, names, tmp_path):
+    """Keras's own fit, corrected: the same bytes on every replica."""
+    script = HERE / "multi_worker.py"
+    (printed,) = tf_cluster.run(script, tmp_path, *names)
+    expected = {name: result for name, *result in results(printed)}
+    assert len(expected) == (len(names) or 10)
+    workers = tf_cluster.run(script, tmp_path, *names, jobs=jobs)
+    for replica, worker in enumerate(map(results, workers)):
+        actual = {name: result for name, *result in worker}
+        assert actual == {
+            name: [*all_returned, digests[replica : replica + 1]]
+            for name, (*all_returned, digests) in expected.items()
+        }
+
+
+def test_data_gets_back_on_every_worker(tmp_path):
+    """In Keras's order, spread over workers as the dataset's options say."""
+    workers = tf_cluster.run(HERE / "positions.py", tmp_path, jobs=WORKERS)
+    for (unseeded, *found), *seeded in map(results, workers):
+        keras_own, ours, resumed = found
+        assert (unseeded, len(seeded)) == ("OFF, without a seed", 7)
+        # Not half as many: that would be another way to spread it.
+        assert [len(epoch) for epoch in ours] == [len(epoch) for epoch in keras_own]
+        assert resumed == ours[1]
+        for name, keras_own, ours, resumed in seeded:
+            assert (name, ours) == (name, keras_own)
+            assert (name, resumed) == (name, ours[1])
