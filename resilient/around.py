@@ -17,7 +17,7 @@ from resilient.distributed.group import Group
 from resilient.distributed.meeting import met
 from resilient.ending import told
 from resilient.events import Events, attempts_so_far
-from resilient.parallel import Engine
+from resilient.parallel.engine import Engine
 from resilient.preemption.options import Preemption
 from resilient.preemption.watch import Watch
 from resilient.say import Say
@@ -28,13 +28,15 @@ class Around:
     """Who takes part in one fit.
 
     Attributes:
-        group: The processes that train.
+        engine: Which trains the model.
+        group: These processes.
         events: Told of what happens.
         watch: Told that training goes on; knows whether it was asked to stop.
         say: Tells the user.
         attempts: Host, pid and start of the processes that did this one's part before.
     """
 
+    engine: Engine
     group: Group
     events: Events
     watch: Watch
@@ -45,7 +47,7 @@ class Around:
 @contextlib.contextmanager
 def around(
     store: Store,
-    engine: Engine | None,
+    engine: Engine,
     *,
     resume: Resume,
     on_event: OnEvent | None,
@@ -55,7 +57,7 @@ def around(
 
     Args:
         store: The checkpoints, in a directory that exists.
-        engine: Which trains in several processes; None in one.
+        engine: Which trains the model.
         resume: As in ``fit``.
         on_event: The same.
         preemption: The same.
@@ -73,7 +75,7 @@ def around(
         events.emit("started", previous=heartbeat.last_words(directory))
         watch = Watch(events.attempt, directory, preemption, leads=number == 0)
         with watch, told(events, watch, store, resume, say):
-            yield Around(group, events, watch, say, attempts)
+            yield Around(engine, group, events, watch, say, attempts)
 
 
 @contextlib.contextmanager

@@ -20,12 +20,14 @@ from resilient.callbacks.states import CallbackStates, monitored
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.comparison import Comparison
 from resilient.contents import Contents
+from resilient.data.share import Share
 from resilient.distributed.group import Group
 from resilient.divergence import LossWatch
 from resilient.encoding.json_values import decode
 from resilient.events import Events
 from resilient.fingerprint import Facts
 from resilient.inputs import Inputs
+from resilient.parallel.engine import Engine
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
 from resilient.rollbacks import Skip, left_out
@@ -46,7 +48,8 @@ class Attempt:
         found: A verified checkpoint to resume from, and what is in it; None starts a
             new run.
         saving: Says when a checkpoint is due, and commits it.
-        group: The processes that train.
+        engine: Which trains the model.
+        group: These processes.
         stateful: The user's own objects, by name.
         data: How the data is to be treated, see ``data.source.Settings``.
         attempts: Host, pid and start of every process that worked on this run.
@@ -68,6 +71,7 @@ class Attempt:
         backend: Backend,
         found: tuple[Checkpoint, record.Record] | None,
         saving: Saving,
+        engine: Engine,
         group: Group,
         stateful: StatefulObjects,
         data: DataMode,
@@ -90,7 +94,8 @@ class Attempt:
         self.saving = saving
         self._watch, self._events, self._say = watch, events, say
         self.losses, self._skips, self._since = losses, skips, since
-        self._stateful, self._group = stateful, group
+        self._stateful = stateful
+        self.engine, self._group = engine, group
         self._data = data
         self._attempts = attempts
         self._on_begin = on_begin
@@ -111,6 +116,7 @@ class Attempt:
             arguments=arguments,
             positions={} if saved is None else decode(saved.position, saved.tensors),
             replaying=self.replaying,
+            share=Share(self.engine, self._group),
         )
 
     def begin(self, iterator: "TrainingIterator") -> None:
@@ -170,6 +176,7 @@ class Attempt:
             events=self._events,
             settle=self._settle_callbacks,
         )
+        self.engine.begin(self.model, self._group)
         began = time.monotonic()
         saved, self._saved = self._saved, None
         if saved is None or self._checkpoint is None:

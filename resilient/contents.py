@@ -89,6 +89,7 @@ class Contents:
             "epoch_logs": encode(logs, {}, "logs"),
             "variables": [leaf.to_json() for leaf in live],
             "tensors": sorted(tensors),
+            "arrays": sorted(arrays),
             "random": random,
             "callbacks": callbacks,
             "stateful": stateful,

@@ -11,6 +11,10 @@ from resilient.errors import NotSupportedError, describe
 def require_supported(model: keras.Model) -> None:
     """Raise where a model trains in a way that cannot be resumed exactly.
 
+    All strategies of TensorFlow with a copy of every variable on every replica go one
+    way through this library: ``MirroredStrategy``, ``MultiWorkerMirroredStrategy``, and
+    ``TPUStrategy``, which was never run.
+
     Raises:
         NotSupportedError: Names the strategy that was found.
     """
@@ -19,17 +23,27 @@ def require_supported(model: keras.Model) -> None:
     import tensorflow as tf
 
     strategy: Any = model.distribute_strategy
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        raise NotSupportedError(
+            describe(
+                "Keras 3 does not train with parameter servers: its fit has no way to "
+                "send steps to workers that do not wait for each other.",
+                type(strategy).__name__,
+                "Write the loop yourself, with tf.distribute.coordinator."
+                "ClusterCoordinator and resilient.Checkpoints (see the docs, Parameter "
+                "servers), or use MultiWorkerMirroredStrategy.",
+            )
+        )
     known = (
         tf.distribute.MirroredStrategy,
         tf.distribute.MultiWorkerMirroredStrategy,
         tf.distribute.TPUStrategy,
     )
-    if strategy.num_replicas_in_sync == 1 or isinstance(strategy, known):
-        return
-    raise NotSupportedError(
-        describe(
-            "Training distributed in this way cannot be resumed exactly yet.",
-            f"{type(strategy).__name__} with {strategy.num_replicas_in_sync} replicas",
-            "Use MirroredStrategy or MultiWorkerMirroredStrategy, or model.fit.",
+    if strategy.num_replicas_in_sync > 1 and not isinstance(strategy, known):
+        raise NotSupportedError(
+            describe(
+                "Training distributed in this way cannot be resumed exactly.",
+                f"{type(strategy).__name__}, {strategy.num_replicas_in_sync} replicas",
+                "Use MirroredStrategy or MultiWorkerMirroredStrategy, or model.fit.",
+            )
         )
-    )

@@ -136,7 +136,7 @@ def _make_iterator(*args: Any, **kwargs: Any) -> Any:
 
 def _validation(attempt: Attempt, arguments: dict[str, Any]) -> Any:
     if are_arrays(arguments):
-        return ValidationIterator(attempt, **arguments)
+        return ValidationIterator(attempt, arguments["x"], **arguments)
     attempt.inputs.only_arrays = False
     return PositionedValidationIterator(attempt, **arguments)
 

@@ -10,6 +10,7 @@ from resilient.arguments import DataMode
 from resilient.backends.base import Backend
 from resilient.data import Positioned
 from resilient.data.select import ahead_of_training, is_same
+from resilient.data.share import Share
 from resilient.data.source import Settings
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Inputs:
         arguments: Local variables of Keras's ``fit``.
         positions: Where the checkpoint has the data; empty without one.
         replaying: See ``data.source.Settings``.
+        share: What this process trains of it.
 
     Attributes:
         drawn_ahead: Random generators that data draws from ahead of training.
@@ -43,6 +45,7 @@ class Inputs:
         arguments: Mapping[str, Any],
         positions: dict[str, Any],
         replaying: Callable[[], None],
+        share: Share,
     ) -> None:
         self.backend = backend
         self.drawn_ahead: set[str | int] = set()
@@ -51,7 +54,7 @@ class Inputs:
         self.only_arrays = False
         self._model, self._mode = model, mode
         self._arguments, self._positions = arguments, positions
-        self._replaying = replaying
+        self._replaying, self.share = replaying, share
         self._claimed: dict[int, Any] = {}
 
     def settings(self, argument: str) -> Settings:
@@ -66,6 +69,7 @@ class Inputs:
             claimed=self._claimed,
             drawn_ahead=self.drawn_ahead,
             replaying=self._replaying,
+            share=self.share,
         )
 
     def saved(self, argument: str) -> Any:

@@ -40,6 +40,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             arguments, attempt.inputs.settings("x"), attempt.inputs.saved("x")
         )
         super().__init__(x=adapter, **kept)
+        attempt.inputs.share.divide(adapter, arguments["x"], "x")
 
     def reset(self) -> None:
         super().reset()
@@ -126,6 +127,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         position, first = resume or ({}, 0)
         if position.get("held"):
             self._position, self._current_iterator = position, None
+        engine = self._attempt.engine
         for begin, end, iterator in batches:
             if begin < first:
                 continue
@@ -145,8 +147,10 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             self._begun = begin
             if left_out:
                 self._draw(iterator)
-            else:
-                yield begin, end, iterator
+                continue
+            engine.before_step()
+            yield begin, end, iterator
+            engine.after_step()
 
     def _draw(self, batches: Iterator[Any]) -> None:
         """Draw what would be trained now, and leave it out."""
@@ -164,9 +168,10 @@ class ValidationIterator(Base):  # type: ignore[misc, valid-type]
     Arrays are validated in one and the same order: they need no position.
     """
 
-    def __init__(self, attempt: Attempt, **arguments: Any) -> None:
+    def __init__(self, attempt: Attempt, data: Any, **arguments: Any) -> None:
         self._attempt = attempt
         super().__init__(**arguments)
+        attempt.inputs.share.divide(self.data_adapter, data, "validation_data")
 
     def _enumerate_iterator(self) -> Iterator[Any]:
         for item in super()._enumerate_iterator():
@@ -191,7 +196,7 @@ class PositionedValidationIterator(ValidationIterator):
         if not made:
             # As in Keras, whatever that draws.
             inputs.validation = early or adapter_for(arguments, settings, saved)
-            super().__init__(attempt, x=inputs.validation, **rest)
+            super().__init__(attempt, arguments["x"], x=inputs.validation, **rest)
             return
         with contextlib.ExitStack() as around:
             # The uninterrupted run made it in an earlier epoch: leave no trace of it
@@ -205,7 +210,7 @@ class PositionedValidationIterator(ValidationIterator):
                 saved = early.position(0, held=False)
             adapter = early or adapter_for(arguments, settings, saved)
             inputs.validation = adapter
-            super().__init__(attempt, x=adapter, **rest)
+            super().__init__(attempt, arguments["x"], x=adapter, **rest)
             adapter.resume(saved)
 
     def _get_iterator(self) -> Any:

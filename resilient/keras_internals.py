@@ -275,4 +275,7 @@ def set_global_seed_generator_state(state: np.ndarray | None) -> None:
     if state is None:
         global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
         return
-    seed_generator.global_seed_generator().state.assign(state)
+    from resilient.backends import get_backend
+
+    # Not `assign`: spread over processes by a keras.distribution, that waits for all.
+    get_backend().assign(seed_generator.global_seed_generator().state, state)

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.checkpoints.checkpoint import Checkpoint, Reader
 from resilient.errors import CorruptCheckpointError, NotSupportedError, describe
@@ -113,7 +115,9 @@ def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> Record:
                 "resume=<step> with one that `resilient ls` shows.",
             )
         )
-    return Record(run, position, tensors)
+    # What is no variable is needed whole.
+    own = {name: np.asarray(tensors[name]) for name in run["arrays"]}
+    return Record(run, position, {**tensors, **own})
 
 
 def _require_parts(checkpoint: Checkpoint, part: Part) -> None:

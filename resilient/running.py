@@ -142,6 +142,7 @@ def _attempt(
         backend=backend,
         found=found,
         saving=saving,
+        engine=plan.now.engine,
         group=plan.now.group,
         stateful=plan.stateful,
         data=plan.data,
@@ -164,7 +165,8 @@ def _fit(
     model = attempt.model
     initial_epoch = model._initial_epoch
     try:
-        with attempt.saving, hooked(attempt):
+        training = plan.now.engine.training(model)
+        with attempt.saving, hooked(attempt), training:
             try:
                 history: keras.callbacks.History = model.fit(*args, **kwargs)
             except Exception:

@@ -78,7 +78,7 @@ def leaves_of(variables: Iterable[Any]) -> list[Leaf]:
     for index, variable in enumerate(variables):
         if _new(variable, seen):
             path = getattr(variable, "path", None) or variable.name
-            found.extend(_leaves_of(LOOP, index, path, variable))
+            found.append(_leaf(LOOP, index, path, variable))
     return found
 
 
@@ -91,16 +91,22 @@ def live_tensors(model: keras.Model, state: list[Leaf]) -> dict[str, Any]:
     held: Mapping[str, Any] = getattr(model, "_jax_state", None) or {}
     if getattr(model, "_jax_state_synced", True):
         held = {}
-    tensors = {}
+    found = tensors(state)
     for leaf in state:
         group, index = leaf.slot
         values = held.get(f"{group}_variables")
         if values is not None:
-            tensors[leaf.name] = values[index]
-            continue
-        for suffix, copies in leaf.copies.items():
-            tensors[leaf.name + suffix] = copies[0]
-    return tensors
+            found[leaf.name] = values[index]
+    return found
+
+
+def tensors(state: Sequence[Leaf]) -> dict[str, Any]:
+    """What holds each tensor of ``state`` in this process, by name."""
+    return {
+        leaf.name + suffix: copies[0]
+        for leaf in state
+        for suffix, copies in leaf.copies.items()
+    }
 
 
 def assign(

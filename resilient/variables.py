@@ -90,13 +90,14 @@ class Checkpoints:
         Raises:
             CheckpointWriteError: The file system failed; older checkpoints are intact.
         """
-        from resilient import fingerprint
+        from resilient import fingerprint, state
 
         backend, live = self._ready()
-        tensors = {leaf.name: leaf.target for leaf in live}
+        tensors = state.tensors(live)
         run = {
             "variables": [leaf.to_json() for leaf in live],
             "tensors": sorted(tensors),
+            "arrays": [],
         }
         content = record.Content(run, {}, backend.snapshot(tensors))
         checkpoint = self._store.commit(
@@ -119,14 +120,15 @@ class Checkpoints:
             CheckpointMismatchError: It is of other variables; nothing was changed.
             CorruptCheckpointError: There are some, and none is intact.
         """
+        from resilient import state
+
         backend, live = self._ready()
         found = self._store.load_newest(record.reader(backend), resuming.log_fall_back)
         if found is None:
             return 0
         checkpoint, saved = found
         _require_same(checkpoint, saved.run["variables"], live)
-        for old, leaf in zip(saved.run["variables"], live, strict=True):
-            backend.assign(leaf.target, saved.tensors[old["name"]])
+        state.assign(backend, saved.run["variables"], live, saved.tensors)
         return checkpoint.step
 
     def _ready(self) -> "tuple[Backend, list[Leaf]]":

@@ -19,6 +19,7 @@ import numpy as np
 from resilient import keras_internals
 from resilient.data import JSON
 from resilient.data.checksum import array_fingerprint
+from resilient.data.share import Share
 from resilient.random_state import numpy_generator, numpy_state
 
 _NAMES = ("x", "y", "sample_weight")
@@ -28,6 +29,10 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
     """Keras's array adapter, with a position."""
 
     _start: JSON | None = None
+
+    def __init__(self, *args: Any, share: Share | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._draw_seed = (share or Share()).seed
 
     def resume(self, position: JSON) -> None:
         """Nothing outlasts an iterator."""

@@ -10,7 +10,6 @@ random state cannot be saved. So the order is made outside and fed through a var
   once for a run and kept in the position with the number of orders made from it.
 """
 
-import secrets
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ class TensorFlowArrays(SeekableArrays):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._seeded_orders: dict[int, np.ndarray] = {}
-        self._own_seed = secrets.randbits(63)
+        self._own_seed = self._draw_seed(63)
         self._orders_made = 0
         with tf.init_scope():
             self._start_at = tf.Variable(0, dtype=tf.int64, trainable=False)

@@ -63,7 +63,8 @@ def adapter_for(
     require_known(x, settings.argument)
     known = {**_OURS, "TFDatasetAdapter": _TF_DATA[keras_internals.BACKEND]}
     ours = {k: _made(*place, settings, saved) for k, place in known.items()}
-    ours["ArrayDataAdapter"] = _class(*_ARRAYS[keras_internals.BACKEND])
+    arrays = _class(*_ARRAYS[keras_internals.BACKEND])
+    ours["ArrayDataAdapter"] = settings.share.arrays(arrays)
     steps = _steps_per_epoch(arguments.get("steps_per_epoch"))
     adapter: Positioned = keras_internals.choose_data_adapter(
         ours, {**arguments, "steps_per_epoch": steps}

@@ -16,6 +16,7 @@ from resilient.arguments import DataMode
 from resilient.backends.base import Backend
 from resilient.data import JSON
 from resilient.data.batches import checksum, pack, unpack
+from resilient.data.share import Share
 from resilient.errors import DataNotResumableError, describe, warn_not_exact
 
 
@@ -36,6 +37,7 @@ class Settings:
             nobody else may put back: names of global ones, ids of others.
         replaying: Called for each batch that is drawn again on the way to a position;
             may raise to give that up.
+        share: What this process trains of the data, where there are several.
     """
 
     backend: Backend
@@ -47,6 +49,7 @@ class Settings:
     claimed: dict[int, Any] = field(default_factory=dict)
     drawn_ahead: set[str | int] = field(default_factory=set)
     replaying: Callable[[], None] = lambda: None
+    share: Share = field(default_factory=Share)
 
 
 class Source(Protocol):

@@ -18,24 +18,24 @@ from resilient.checkpoints.layout import shared_name
 from resilient.distributed.channel import Connection, Door, knock
 from resilient.distributed.group import ALONE, Group, Together
 from resilient.errors import NotSupportedError, PeerLostError, describe
-from resilient.parallel import Engine
+from resilient.parallel.engine import Engine
 
 _SEEN_WITHIN = 10.0  # seconds: network file systems remember what was not there
 
 
 @contextlib.contextmanager
-def met(engine: Engine | None, directory: Path) -> Iterator[Group]:
+def met(engine: Engine, directory: Path) -> Iterator[Group]:
     """The processes that train together; while it is entered they are connected.
 
     Args:
-        engine: Of this training; None in one process.
+        engine: Of this training.
         directory: The checkpoint directory, which exists in each process.
 
     Raises:
         PeerLostError: Some did not come.
         NotSupportedError: They do not share the directory.
     """
-    if engine is None:
+    if engine.count == 1:
         yield ALONE
         return
     with Together(engine.index, engine.count, _connecting(engine)) as group:

@@ -1,20 +1,24 @@
 """JAX: ``jax.distributed``, with the layouts of ``keras.distribution``."""
 
 import os
+from collections.abc import Iterable
+from typing import Any
 
 import jax
 import keras
 import numpy as np
 from jax.experimental import multihost_utils
 
+from resilient.distributed.group import Group
 from resilient.errors import NotSupportedError, describe
-from resilient.parallel import LENGTH, host_of
+from resilient.parallel.engine import Engine, as_bytes, as_text, host_of
+from resilient.parallel.same_batches import compared
 
 _COORDINATOR = ("JAX_COORDINATOR_ADDRESS", "KERAS_DISTRIBUTION_JOB_ADDRESSES")
 _COUNT = "KERAS_DISTRIBUTION_NUM_PROCESSES"
 
 
-class JaxProcesses:
+class JaxProcesses(Engine):
     """The processes that ``jax.distributed.initialize`` connected."""
 
     def __init__(self) -> None:
@@ -23,10 +27,14 @@ class JaxProcesses:
         self.host = host_of(_coordinator())
 
     def broadcast(self, text: str) -> str:
-        said = np.zeros(LENGTH, np.uint8)
-        said[: len(text)] = list(text.encode("ascii"))
-        heard = multihost_utils.broadcast_one_to_all(said)
-        return bytes(np.asarray(heard, np.uint8)).rstrip(b"\0").decode("ascii")
+        said = np.asarray(as_bytes(text), np.uint8)
+        return as_text(np.asarray(multihost_utils.broadcast_one_to_all(said)))
+
+    def rows(
+        self, batches: Iterable[Any], data: Any, name: str, group: Group
+    ) -> Iterable[Any]:
+        distribution = keras.distribution.distribution()
+        return compared(batches, name, group, int(distribution.data_shard_id))
 
 
 def engine_of(model: keras.Model) -> JaxProcesses | None:

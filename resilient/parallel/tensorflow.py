@@ -1,18 +1,19 @@
 """TensorFlow's ``MultiWorkerMirroredStrategy``, whose cluster ``TF_CONFIG`` tells."""
 
+import contextlib
 import json
 import os
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from resilient.errors import NotSupportedError, describe
-from resilient.parallel import LENGTH, host_of
+from resilient.parallel.engine import LENGTH, Engine, as_bytes, as_text, host_of
+from resilient.parallel.keras_multi_worker import corrected
 
 
-class MultiWorker:
+class MultiWorker(Engine):
     """The workers of a strategy's cluster."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
@@ -27,16 +28,16 @@ class MultiWorker:
         self._strategy = strategy
 
     def broadcast(self, text: str) -> str:
-        said = np.zeros(LENGTH, np.int32)
-        said[: len(text)] = list(text.encode("ascii"))
-
         def value(context: Any) -> tf.Tensor:
             first = context.replica_id_in_sync_group == 0
-            return tf.constant(said if first else np.zeros_like(said))
+            return tf.constant(as_bytes(text) if first else [0] * LENGTH)
 
         each = self._strategy.experimental_distribute_values_from_function(value)
         total = self._strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None)
-        return bytes(np.asarray(total.numpy(), np.uint8)).rstrip(b"\0").decode("ascii")
+        return as_text(total.numpy())
+
+    def training(self, model: keras.Model) -> contextlib.AbstractContextManager[None]:
+        return corrected(model)
 
 
 _JOBS = ("chief", "worker")

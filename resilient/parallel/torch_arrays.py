@@ -15,6 +15,8 @@ from resilient.parallel.torch_slices import require_divisible, rows
 class RankArrays(TorchArrays):
     """A rank's part of array input; positions count batches of the whole job."""
 
+    gives_own_rows = True
+
     def __init__(
         self,
         *args: Any,

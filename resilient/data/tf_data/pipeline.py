@@ -11,7 +11,6 @@ may remember from one epoch to the next than can be known: whether an epoch begi
 did is seen from its first batch.
 """
 
-import secrets
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -141,7 +140,7 @@ class Pipeline:
             if each.inside:
                 self._inexact.append(f"{each.op} without a seed inside a function")
             else:
-                each.seeds = [secrets.randbits(31) + 1, secrets.randbits(31) + 1]
+                each.seeds = [1 + self._settings.share.seed(31) for _ in range(2)]
         self.seeds = [[each.op, each.seeds] for each in graph.seeded]
         return self.seeds != before
 

@@ -1,0 +1,54 @@
+"""What a process trains of its data, where several train one model."""
+
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from resilient.distributed.group import ALONE, Group
+from resilient.parallel.engine import Engine
+
+# How Keras asks an adapter for batches, where it draws them from Python.
+_WAYS = ("get_jax_iterator", "get_torch_dataloader")
+
+
+@dataclass(frozen=True)
+class Share:
+    """A process's share.
+
+    Attributes:
+        engine: Which trains the model.
+        group: These processes.
+    """
+
+    engine: Engine = field(default_factory=Engine)
+    group: Group = ALONE
+
+    def seed(self, bits: int) -> int:
+        """A random number of so many bits, the same in all processes."""
+        mine = 0 if self.group.index else secrets.randbits(bits)
+        return int(self.group.tell("seed", mine))
+
+    def arrays(self, usual: Callable[..., Any]) -> Callable[..., Any]:
+        """Makes the adapter for arrays to train on, which gives what is ours of it."""
+        return self.engine.arrays(self.group) or partial(usual, share=self)
+
+    def divide(self, adapter: Any, data: Any, name: str) -> None:
+        """Let one of Keras's adapters give what this process trains of its batches.
+
+        Args:
+            adapter: Gives all that this process draws.
+            data: What the user passed.
+            name: What that is called in messages.
+        """
+        if self.engine.count == 1 or getattr(adapter, "gives_own_rows", False):
+            return
+        for way in _WAYS:
+            plain = getattr(adapter, way)
+            setattr(adapter, way, partial(self._rows, plain, data, name))
+
+    def _rows(
+        self, draw: Callable[[], Iterable[Any]], data: Any, name: str
+    ) -> Iterable[Any]:
+        return self.engine.rows(draw(), data, name, self.group)

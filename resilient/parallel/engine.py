@@ -1,0 +1,85 @@
+"""What an engine does around Keras's ``fit`` in several processes."""
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from resilient.distributed.group import Group
+
+if TYPE_CHECKING:
+    import keras
+
+LENGTH = 512  # bytes that a text may have
+
+
+class Engine:
+    """How a library trains one model, in several processes or in one.
+
+    What is here does nothing: one process, and a library that does all by itself, need
+    nothing more.
+
+    Attributes:
+        index: Number of this process, from 0.
+        count: How many there are.
+        host: Address of process 0, as the others know it.
+    """
+
+    index: int = 0
+    count: int = 1
+    host: str = ""
+
+    def broadcast(self, text: str) -> str:
+        """The text of process 0, by a collective; called by all at the same place.
+
+        Args:
+            text: ASCII, at most ``LENGTH`` characters; the others' is not looked at.
+        """
+        raise NotImplementedError
+
+    def training(
+        self,
+        model: "keras.Model",
+    ) -> contextlib.AbstractContextManager[None]:
+        """Entered around Keras's ``fit``."""
+        return contextlib.nullcontext()
+
+    def begin(self, model: "keras.Model", group: Group) -> None:
+        """Everything is built, and no batch is trained; nothing is restored yet."""
+
+    def arrays(self, group: Group) -> Callable[..., Any] | None:
+        """Makes the adapter for arrays of training data; None: the usual one."""
+        return None
+
+    def rows(
+        self, batches: Iterable[Any], data: Any, name: str, group: Group
+    ) -> Iterable[Any]:
+        """What this process trains of the batches that its data gives.
+
+        Args:
+            batches: As they are drawn.
+            data: What the user passed.
+            name: What that is called in messages.
+            group: The processes.
+        """
+        return batches
+
+    def before_step(self) -> None:
+        """A training step begins."""
+
+    def after_step(self) -> None:
+        """A training step is over."""
+
+
+def host_of(address: str) -> str:
+    """The host of ``host:port``; of IPv6 without its brackets."""
+    return address.rpartition(":")[0].strip("[]")
+
+
+def as_bytes(text: str) -> list[int]:
+    """A text for a collective: as many numbers, whatever its length."""
+    return list(text.encode("ascii").ljust(LENGTH, b"\0"))
+
+
+def as_text(numbers: Iterable[int]) -> str:
+    """The text again."""
+    return bytes(map(int, numbers)).rstrip(b"\0").decode("ascii")
