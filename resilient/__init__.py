@@ -4,6 +4,7 @@ Importing this package loads no backend and not Keras: that waits for the first 
 """
 
 from resilient._version import __version__
+from resilient.determinism import deterministic
 from resilient.divergence import Rollback
 from resilient.errors import (
     BackendNotAvailableError,
@@ -52,6 +53,7 @@ __all__ = [
     "auto",
     "best",
     "clouds",
+    "deterministic",
     "every",
     "fit",
     "latest",

@@ -1,11 +1,13 @@
 """What a run is, so that a checkpoint of another run is not resumed by mistake.
 
-Two kinds of facts:
+Three kinds of facts:
 
 * ``identity``: another value means that the run cannot be resumed exactly; a resume
   is refused and the differences are listed (layers, optimizer, data, initial epoch...);
 * ``settings``: may legitimately change between attempts; the script's value wins and
-  one ``NotExactWarning`` names them (dropout rate, loss, jit_compile, versions...).
+  one ``NotExactWarning`` names them (dropout rate, loss, jit_compile, versions...);
+* ``determinism``: settings as well, of what makes a computation repeat. Checkpoints of
+  before they were recorded have none to compare.
 
 Epochs, verbose, patience and the like are in neither: they may change freely.
 """
@@ -21,6 +23,7 @@ import keras
 from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.build import is_built
+from resilient.determinism import in_effect
 from resilient.wiring import wiring
 
 JSON = dict[str, Any]
@@ -66,6 +69,7 @@ def fingerprint(
             },
             **environment(backend),
         },
+        "determinism": in_effect(),
     }
 
 
@@ -139,7 +143,10 @@ def identity_differences(
 
 def settings_differences(saved: JSON, live: JSON) -> list[str]:
     """What changed but does not block, one line each."""
-    return _differences(saved["settings"], live["settings"])
+    found = _differences(saved["settings"], live["settings"])
+    if "determinism" in saved:
+        found += _differences(saved["determinism"], live["determinism"])
+    return found
 
 
 def _differences(saved: JSON, live: JSON) -> list[str]:

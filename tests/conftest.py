@@ -91,11 +91,16 @@ def child_environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def seeded(backend: str) -> None:
+def seeded(repeating: None) -> None:
     """Every global generator seeded, the backend deterministic."""
     import keras
 
     keras.utils.set_random_seed(7)
+
+
+@pytest.fixture(scope="session")
+def repeating(backend: str) -> None:
+    """The backend is deterministic: on the CPU the others are with what is above."""
     if backend == "torch":
         import torch
 

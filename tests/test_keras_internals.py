@@ -173,7 +173,7 @@ def test_a_module_that_is_gone_is_named(monkeypatch, module):
 OTHERS = {
     *("_SimpleCData", "_exit", "_pool", "_type_"),
     *("_getframe", "_fields", "_make", "_value_"),
-    *("_list_all_concrete_functions", "_rng", "_seed", "_seed2"),
+    *("_initialized", "_list_all_concrete_functions", "_rng", "_seed", "_seed2"),
     *("_VariantDataset", "_as_serialized_graph", "_inputs", "_iterator_resource"),
     *("_func", "_generator", "_py_funcs"),
     *("_cloned_datasets", "_in_multi_worker_mode"),

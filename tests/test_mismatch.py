@@ -26,7 +26,7 @@ def stopping(patience=5):
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory):
+def left(tmp_path_factory, repeating):
     """What a run left that was interrupted in its second epoch."""
     directory = tmp_path_factory.mktemp("mismatch") / "run"
     fitting.interrupted(directory, callbacks=[stopping()])
@@ -393,6 +393,20 @@ def test_other_versions_with_the_same_layout_warn(directory, name, value):
     edited(directory, set_fact("settings", name, value))
     (line,) = not_exact(fitting.model(), directory)
     assert line.startswith(f"{name}: the checkpoint has {value!r}, this run has ")
+
+
+def test_another_number_of_threads_is_said_once(directory):
+    edited(directory, set_fact("determinism", "threads", 64))
+    (line,) = not_exact(fitting.model(), directory)
+    assert line.startswith("threads: the checkpoint has 64, this run has ")
+    fitting.interrupted(directory, epoch=3, batch=1, epochs=4, callbacks=[stopping()])
+
+
+def test_a_checkpoint_that_knows_nothing_of_determinism_is_resumed(directory):
+    """It was made before that was recorded: there is nothing to compare."""
+    edited(directory, lambda run: run["fingerprint"].pop("determinism"))
+    history = resume(fitting.model(), directory)
+    assert len(history.epoch) == 3
 
 
 def test_the_optimizers_settings_of_the_script_win_with_a_warning(directory):

@@ -1,6 +1,7 @@
 """JAX: ``jax.distributed``, with the layouts of ``keras.distribution``."""
 
 import os
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,6 +23,7 @@ class JaxProcesses(Engine):
     """The processes that ``jax.distributed.initialize`` connected."""
 
     def __init__(self) -> None:
+        self._warned = False
         self.index = jax.process_index()
         self.count = jax.process_count()
         self.host = host_of(_coordinator())
@@ -34,7 +36,13 @@ class JaxProcesses(Engine):
         self, batches: Iterable[Any], data: Any, name: str, group: Group
     ) -> Iterable[Any]:
         distribution = keras.distribution.distribution()
-        return compared(batches, name, group, int(distribution.data_shard_id))
+        warn = self._warn_once if name == "x" else None  # validation may be in common
+        return compared(batches, name, group, int(distribution.data_shard_id), warn)
+
+    def _warn_once(self, text: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(text, stacklevel=2)
 
 
 def engine_of(model: keras.Model) -> JaxProcesses | None:

@@ -5,8 +5,7 @@ samples twice and others not at all; two that are given parts of the data, and w
 given the same part, would do all work twice. Nothing else would tell.
 """
 
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from resilient.data.batches import checksum
@@ -15,7 +14,11 @@ from resilient.errors import DataNotResumableError, describe
 
 
 def compared(
-    batches: Iterable[Any], name: str, group: Group, shard: int = 0
+    batches: Iterable[Any],
+    name: str,
+    group: Group,
+    shard: int = 0,
+    warn: Callable[[str], None] | None = None,
 ) -> Iterator[Any]:
     """The batches, the first one compared with that of the other processes.
 
@@ -25,6 +28,7 @@ def compared(
         group: The processes.
         shard: Which part of the data this process draws; those of equal number draw
             the same.
+        warn: Called where parts that should be others are the same.
 
     Raises:
         DataNotResumableError: Processes drew different ones.
@@ -35,8 +39,13 @@ def compared(
             others, twins = group.tell(f"others of {name}", _judged(said))
             if others:
                 raise _different(others, name)
-            if twins and name == "x":
-                _warn(twins, name)
+            if twins and warn is not None:
+                warn(
+                    f"Processes {twins} begin with the same batch of `{name}` as "
+                    "another process: on JAX each process trains all that it is "
+                    "given. Give each its own part, or a tf.data.Dataset, which "
+                    "keras.distribution divides (auto_shard_dataset)."
+                )
         yield batch
 
 
@@ -65,13 +74,4 @@ def _different(others: list[int], name: str) -> DataNotResumableError:
             "Give what shuffles the same seed in all processes (a DataLoader a "
             "generator), or a DataLoader a torch.utils.data.DistributedSampler.",
         )
-    )
-
-
-def _warn(twins: list[int], name: str) -> None:
-    warnings.warn(
-        f"Processes {twins} begin with the same batch of `{name}` as another process: "
-        "on JAX each process trains all that it is given. Give each its own part, or "
-        "a tf.data.Dataset, which keras.distribution divides (auto_shard_dataset).",
-        stacklevel=2,
     )

@@ -65,6 +65,10 @@ resilient.fit(model, checkpoint_dir="a", on_nan="retry")  # pyright: ignore[repo
 resilient.fit(model, x, y)  # pyright: ignore[reportCallIssue]  no checkpoint_dir
 resilient.fit(model, checkpoint_dir="a", resume="often")  # pyright: ignore[reportArgumentType]
 resilient.fit(model, checkpoint_dir="a", save_freq="batch")  # pyright: ignore[reportArgumentType]
+resilient.deterministic()
+resilient.deterministic(7, threads=4)
+resilient.deterministic("7")  # pyright: ignore[reportArgumentType]
+resilient.deterministic(7, 4)  # pyright: ignore[reportCallIssue]
 latest("3")  # pyright: ignore[reportArgumentType]
 
 run = resilient.ResilientFit(model, checkpoint_dir="runs/a", save_freq="epoch")

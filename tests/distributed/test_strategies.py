@@ -1,32 +1,36 @@
 """Strategies that are refused, and those that are not."""
 
+from types import SimpleNamespace
+
 import keras
 import pytest
 
 from resilient import NotSupportedError
+from resilient.distribution import require_supported
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="tf.distribute is TensorFlow's"
 )
 
 
+def under(strategy):
+    """As much of a model as is looked at."""
+    return SimpleNamespace(distribute_strategy=strategy)
+
+
 def test_parameter_servers_are_refused_with_what_to_do_instead():
     import tensorflow as tf
-
-    from resilient.parallel.tf_strategies import refuse_parameter_servers
 
     # Made without the cluster that it would wait for.
     kind = tf.distribute.ParameterServerStrategy
     strategy = kind.__new__(kind)
     with pytest.raises(NotSupportedError, match="ClusterCoordinator") as found:
-        refuse_parameter_servers(strategy)
+        require_supported(under(strategy))
     assert "Received: ParameterServerStrategy" in str(found.value)
 
 
 def test_others_are_not():
     import tensorflow as tf
 
-    from resilient.parallel.tf_strategies import refuse_parameter_servers
-
-    refuse_parameter_servers(tf.distribute.get_strategy())
-    refuse_parameter_servers(tf.distribute.MirroredStrategy())
+    require_supported(under(tf.distribute.get_strategy()))
+    require_supported(under(tf.distribute.MirroredStrategy()))
