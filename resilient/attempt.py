@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from resilient import record
+from resilient import record, replicas
 from resilient.arguments import DataMode
 from resilient.backends.base import Backend, Part
 from resilient.boundaries import Boundaries
@@ -164,7 +164,7 @@ class Attempt:
             self._stateful,
             facts=self._facts,
             losses=self.losses,
-            part=Part(self._group.index, self._group.count),
+            part=Part(self._group.index, self._group.count, replicas.count(self.model)),
         )
         self._boundaries = Boundaries(
             self.contents,

@@ -88,6 +88,7 @@ class Contents:
             "stop_training": bool(self._model.stop_training),
             "epoch_logs": encode(logs, {}, "logs"),
             "variables": [leaf.to_json() for leaf in live],
+            "replicas": self._part.replicas,
             "tensors": sorted(tensors),
             "arrays": sorted(arrays),
             "random": random,

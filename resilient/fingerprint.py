@@ -20,7 +20,7 @@ from typing import Any
 
 import keras
 
-from resilient import keras_internals
+from resilient import keras_internals, replicas
 from resilient.backends.base import Backend
 from resilient.build import is_built
 from resilient.determinism import in_effect
@@ -55,6 +55,7 @@ def fingerprint(
             **{f"data {name}": value for name, value in data.items()},
         },
         "settings": {
+            **_spread(model),
             "run_eagerly": bool(model.run_eagerly),
             "jit_compile": bool(model.jit_compile),
             "loss": _simple(getattr(model, "loss", None)),
@@ -71,6 +72,15 @@ def fingerprint(
         },
         "determinism": in_effect(),
     }
+
+
+def _spread(model: keras.Model) -> JSON:
+    """Over what replicas or devices: sums are taken in another order over others."""
+    distribution = keras.distribution.distribution()
+    if distribution is not None:
+        return {"device mesh": [int(n) for n in distribution.device_mesh.shape]}
+    number = replicas.count(model)
+    return {"replicas": number} if number > 1 else {}
 
 
 class Facts:

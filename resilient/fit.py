@@ -256,9 +256,9 @@ class ResilientFit:
             self._saving.wait()
         with nullcontext() if self._saving is not None else DirectoryLock(directory):
             if step is not None:
-                found = self._store.load(step, record_reader())
+                found = self._store.load(step, record_reader(self._model))
             else:
-                found = resuming.newest(self._store, record_reader())
+                found = resuming.newest(self._store, record_reader(self._model))
             restore_model(self._model, found)
         return found[0]
 

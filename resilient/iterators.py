@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from resilient import keras_internals
+from resilient import elastic, keras_internals
 from resilient.attempt import Attempt
 from resilient.data import JSON
 from resilient.data.attributes.generator_states import kept_states
@@ -40,6 +40,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             arguments, attempt.inputs.settings("x"), attempt.inputs.saved("x")
         )
         super().__init__(x=adapter, **kept)
+        self._drawn_by_all = attempt.engine.draws_all(arguments["x"])
         attempt.inputs.share.divide(adapter, arguments["x"], "x")
 
     def reset(self) -> None:
@@ -49,6 +50,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
 
     def resume_at(self, position: JSON, batch: int) -> None:
         """Make the next epoch start at ``batch``, with the input at ``position``."""
+        elastic.require_same_batches(position, drawn_by_all=self._drawn_by_all)
         self._resume = (position, batch)
         self._num_batches = position["num_batches"]  # unknown at first, then learned
         self.data_adapter.resume(position)
@@ -74,7 +76,12 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             held = steps is not None and live is not None
             drawn = self._steps_seen if held else 0
         position: JSON = self.data_adapter.position(drawn, held=held)
-        return {"held": held, "num_batches": self._num_batches, **position}
+        return {
+            "held": held,
+            "num_batches": self._num_batches,
+            "drawn_by_all": self._drawn_by_all,
+            **position,
+        }
 
     def batches_trained(self) -> int:
         """Batches trained in the epoch that just ended."""

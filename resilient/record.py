@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from resilient import elastic
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.checkpoints.checkpoint import Checkpoint, Reader
-from resilient.errors import CorruptCheckpointError, NotSupportedError, describe
+from resilient.errors import CorruptCheckpointError, describe
 
 JSON = dict[str, Any]
 
@@ -91,17 +92,34 @@ def _paths(part: Part) -> tuple[str, str]:
 
 
 def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> Record:
-    """Read a part whole.
+    """Read what a process needs, whoever saved it.
 
     Raises:
         CorruptCheckpointError: Tensors and their list in ``run.json`` disagree.
-        NotSupportedError: It was saved by another number of processes.
+        DataNotResumableError: Another number of processes has no position in the data.
     """
-    run_path, position_path = _paths(part)
-    _require_parts(checkpoint, part)
+    count = sum(path.startswith("data/process-") for path in checkpoint.files)
+    mine = part if count == part.count else Part(0, count)
+    found = _read_part(backend, mine, checkpoint)
+    saved = found.run.get("replicas", 1)
+    if count == part.count and saved == part.replicas:
+        return found
+    numbers = [k for k in range(count) if k != mine.index]
+    others = [_read_part(backend, Part(k, count), checkpoint) for k in numbers]
+    if count != part.count:
+        found = elastic.for_other_processes([found, *others])
+    tensors = elastic.ForReplicas(
+        {n: t for each in (*others, found) for n, t in each.tensors.items()},
+        saved=saved,
+        live=part.replicas,
+    )
+    return Record(found.run, found.position, tensors)
+
+
+def _read_part(backend: Backend, part: Part, checkpoint: Checkpoint) -> Record:
     run, position = (
         json.loads((checkpoint.path / path).read_text(encoding="utf-8"))
-        for path in (run_path, position_path)
+        for path in _paths(part)
     )
     tensors = backend.read(str(checkpoint.path / _VARIABLES), part)
     expected = set(run["tensors"])
@@ -118,15 +136,3 @@ def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> Record:
     # What is no variable is needed whole.
     own = {name: np.asarray(tensors[name]) for name in run["arrays"]}
     return Record(run, position, {**tensors, **own})
-
-
-def _require_parts(checkpoint: Checkpoint, part: Part) -> None:
-    parts = sum(path.startswith("data/process-") for path in checkpoint.files)
-    if parts != part.count:
-        raise NotSupportedError(
-            describe(
-                f"{checkpoint.path} was saved by another number of processes.",
-                f"{parts} then, {part.count} now",
-                f"Start {parts} processes.",
-            )
-        )

@@ -8,6 +8,8 @@ so the same replicas may live in other processes after a resume.
 
 from typing import Any
 
+import keras
+
 from resilient import keras_internals
 
 SHARED = ("trainable", "optimizer")  # groups that are equal in all replicas
@@ -31,6 +33,13 @@ def copies(group: str, target: Any) -> Copies:
     return {suffix(replica): [each] for replica, each in found.items()}
 
 
+def count(model: keras.Model) -> int:
+    """How many replicas of a model there are, in all processes together."""
+    if keras_internals.BACKEND == "tensorflow":
+        return int(model.distribute_strategy.num_replicas_in_sync)
+    return _ranks()
+
+
 def suffix(replica: int) -> str:
     """What is added to the name of a tensor that is a replica's own."""
     return f".replica_{replica}"
@@ -40,9 +49,18 @@ def _components(target: Any) -> dict[int, Any]:
     """Replica number -> its copy; empty where there is but one replica."""
     if keras_internals.BACKEND == "tensorflow":
         return keras_internals.replica_components(target)
-    if keras_internals.BACKEND == "torch":
+    if _ranks() > 1:
         import torch.distributed as dist
 
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            return {dist.get_rank(): target}
+        return {dist.get_rank(): target}
     return {}
+
+
+def _ranks() -> int:
+    """How many ranks of torch train; JAX's arrays have one value on all devices."""
+    if keras_internals.BACKEND != "torch":
+        return 1
+    import torch.distributed as dist
+
+    there = dist.is_available() and dist.is_initialized()
+    return int(dist.get_world_size()) if there else 1

@@ -15,6 +15,7 @@ from resilient import (
     fingerprint,
     keras_internals,
     record,
+    replicas,
     resuming,
     rollbacks,
     state,
@@ -78,7 +79,7 @@ def run(
         plan.now.group,
         plan.store,
         plan.resume,
-        record_reader(plan.now.group),
+        record_reader(model, plan.now.group),
         plan.now.events,
     )
     reading = time.monotonic() - began
@@ -214,7 +215,7 @@ def _go_back(plan: Plan, attempt: Attempt, bad: Bad) -> Attempt:
         raise rollbacks.diverged(bad, obstacle)
     plan.now.say(f"At batch {bad.step:,} {bad.why}: rolling back.", within_epoch=True)
     skip = rollbacks.turn_back(plan.store, how, bad)
-    found = resuming.newest(plan.store, record_reader())
+    found = resuming.newest(plan.store, record_reader(attempt.model))
     seconds = time.monotonic() - began
     plan.now.events.emit(
         "rolled back to",
@@ -229,9 +230,10 @@ def _go_back(plan: Plan, attempt: Attempt, bad: Bad) -> Attempt:
     return _attempt(plan, attempt.model, found, seconds, since)
 
 
-def record_reader(group: Group = ALONE) -> Reader[record.Record]:
-    """Reads this process's part of a checkpoint with the backend that Keras runs on."""
-    return record.reader(get_backend(), Part(group.index, group.count))
+def record_reader(model: keras.Model, group: Group = ALONE) -> Reader[record.Record]:
+    """Reads what this process needs, with the backend that Keras runs on."""
+    part = Part(group.index, group.count, replicas.count(model))
+    return record.reader(get_backend(), part)
 
 
 def restore_model(model: keras.Model, found: Loaded) -> None:

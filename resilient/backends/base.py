@@ -30,6 +30,7 @@ class Part:
     Attributes:
         index: Number of the process, from 0.
         count: How many there are.
+        replicas: How many replicas of the model they have, all together.
         own: Names of the tensors that are this process's alone. The others it has in
             common with all: each gives them to ``Backend.snapshot`` where the backend
             ``divides`` them, otherwise process 0 does.
@@ -37,6 +38,7 @@ class Part:
 
     index: int = 0
     count: int = 1
+    replicas: int = 1
     own: frozenset[str] = frozenset()
 
     @property

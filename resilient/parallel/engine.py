@@ -63,6 +63,17 @@ class Engine:
         """
         return batches
 
+    def draws_all(self, data: Any) -> bool:
+        """Whether every process draws the same batches, and trains its part of them.
+
+        Then another number of processes can go on with them. If not, each process is
+        given its own part of the data.
+
+        Args:
+            data: What the user passed.
+        """
+        return True
+
     def before_step(self) -> None:
         """A training step begins."""
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from jax.experimental import multihost_utils
 
+from resilient import keras_internals
 from resilient.distributed.group import Group
 from resilient.errors import NotSupportedError, describe
 from resilient.parallel.engine import Engine, as_bytes, as_text, host_of
@@ -38,6 +39,13 @@ class JaxProcesses(Engine):
         distribution = keras.distribution.distribution()
         warn = self._warn_once if name == "x" else None  # validation may be in common
         return compared(batches, name, group, int(distribution.data_shard_id), warn)
+
+    def draws_all(self, data: Any) -> bool:
+        distribution = keras.distribution.distribution()
+        divided = (
+            keras_internals.is_tf_dataset(data) and distribution.auto_shard_dataset
+        )
+        return bool(divided or distribution.num_model_replicas == 1)
 
     def _warn_once(self, text: str) -> None:
         if not self._warned:

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from resilient import keras_internals
 from resilient.errors import NotSupportedError, describe
 from resilient.parallel.engine import LENGTH, Engine, as_bytes, as_text, host_of
 from resilient.parallel.keras_multi_worker import corrected
@@ -38,6 +39,12 @@ class MultiWorker(Engine):
 
     def training(self, model: keras.Model) -> contextlib.AbstractContextManager[None]:
         return corrected(model)
+
+    def draws_all(self, data: Any) -> bool:
+        if not keras_internals.is_tf_dataset(data):
+            return bool(keras_internals.can_convert_arrays([data]))
+        policy = data.options().experimental_distribute.auto_shard_policy
+        return bool(policy == tf.data.experimental.AutoShardPolicy.DATA)
 
 
 _JOBS = ("chief", "worker")

@@ -78,6 +78,9 @@ class Ranks(Engine):
             return batches
         return sliced(compared(batches, name, group), self.index, self.count)
 
+    def draws_all(self, data: Any) -> bool:
+        return not is_own_part(data, self.index, self.count)
+
     def before_step(self) -> None:
         self._steps.begin()
 

@@ -36,7 +36,7 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
         self._checksums: Checksums | None = None
         source = (saved or {}).get("source", {})
         self._distributed = _distributes(settings.strategy)
-        if self._distributed or "begun" in source:
+        if self._distributed or ("begun" in source and "state" not in source):
             self._pipeline.replayed = True
         if self._distributed:
             # What is made of a graph has them, but does not tell Python, which asks

@@ -9,7 +9,7 @@ from resilient.data import JSON
 from resilient.data.adapter import TrackedAdapter
 from resilient.data.batches import checksum
 from resilient.data.source import Settings, Tracked
-from resilient.data.tf_data.pipeline import Pipeline
+from resilient.data.tf_data.pipeline import Pipeline, fingerprint_of
 
 
 class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type: ignore[misc]
@@ -21,7 +21,14 @@ class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type:
         self, *args: Any, settings: Settings, saved: JSON | None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        source = _Source(Pipeline(self._dataset, settings, saved))
+        pipeline = Pipeline(self._dataset, settings, saved)
+        if kwargs.get("distribution") is not None:
+            # Whatever part of it this process is given, it is this dataset.
+            whole = keras_internals.TFDatasetAdapter(
+                *args, **{**kwargs, "distribution": None}
+            )
+            pipeline.fingerprint = fingerprint_of(whole._dataset)
+        source = _Source(pipeline)
         self.tracked = Tracked(source, settings)
         self._dataset = _Followed(self.tracked, self._dataset)
 

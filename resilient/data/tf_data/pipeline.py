@@ -198,7 +198,10 @@ class Pipeline:
             # One that was restored goes on that way, whatever is wanted now.
             replayed = self.replayed and self._begun
             state = None if replayed else self._state_of(iterator)
-            found |= {"begun": self._begun} if state is None else {"state": state}
+            if state is not None:
+                found["state"] = state
+            if self._begun:  # another number of processes replays from there
+                found["begun"] = self._begun
         if iterator is None or self._last.get("begun") is self._begun:
             found |= self._last
         if self._caches:  # an iterator's state forgets those that it does not read now
@@ -251,7 +254,7 @@ class Pipeline:
         self.resume(position)
         self._unchecked = False
         if "state" in position:
-            self._begun = {}
+            self._begun = position.get("begun", {})
             iterator = self._iterator(iterable)
             self._restore(iterator, position["state"])
             self._lasting.set(position["lasting"])
@@ -277,3 +280,13 @@ class Pipeline:
                     'Make the data what it was, or start anew with resume="never".',
                 )
             ) from error
+
+
+def fingerprint_of(dataset: Any) -> JSON:
+    """The same fingerprint, of a dataset that is not iterated itself."""
+    found: JSON = facts.facts(dataset)
+    if specs := Variables(dataset).specs():
+        found |= {"variables": specs}
+    if facts.in_memory(dataset) <= LARGE_GRAPH:
+        found |= {"operations": PipelineGraph(dataset).operations()}
+    return found
