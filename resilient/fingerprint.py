@@ -77,10 +77,15 @@ def fingerprint(
 def _spread(model: keras.Model) -> JSON:
     """Over what replicas or devices: sums are taken in another order over others."""
     distribution = keras.distribution.distribution()
+    number, found = replicas.count(model), JSON()
     if distribution is not None:
-        return {"device mesh": [int(n) for n in distribution.device_mesh.shape]}
-    number = replicas.count(model)
-    return {"replicas": number} if number > 1 else {}
+        shape = [int(n) for n in distribution.device_mesh.shape]
+        number, found = math.prod(shape), {"device mesh": shape}
+    elif number > 1:
+        found = {"replicas": number}
+    if number > 2:  # two can be summed in one order only
+        found["sums between processes"] = replicas.are_in_several_processes(model)
+    return found
 
 
 class Facts:

@@ -40,6 +40,18 @@ def count(model: keras.Model) -> int:
     return _ranks()
 
 
+def are_in_several_processes(model: keras.Model) -> bool:
+    """Whether sums over replicas, or over devices, are taken between processes."""
+    if keras_internals.BACKEND == "tensorflow":
+        strategy = model.distribute_strategy
+        return count(model) > len(strategy.extended.worker_devices)
+    if keras_internals.BACKEND == "jax":
+        import jax
+
+        return bool(jax.process_count() > 1)
+    return _ranks() > 1
+
+
 def suffix(replica: int) -> str:
     """What is added to the name of a tensor that is a replica's own."""
     return f".replica_{replica}"

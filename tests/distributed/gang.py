@@ -8,21 +8,9 @@ import time
 from pathlib import Path
 
 import resilient
-from resilient.supervise.environment import HOST, free_ports
+from resilient.supervise.environment import free_ports, of_process, ports_needed
 
 _OURS = [str(Path(resilient.__file__).parents[1]), str(Path(__file__).parent)]
-
-
-def environment(rank, world, port):
-    """What `torchrun` tells each process, on one machine."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(world),
-        "MASTER_ADDR": HOST,
-        "MASTER_PORT": str(port),
-    }
 
 
 class Ended:
@@ -47,16 +35,16 @@ def run(script, *arguments, world=2, timeout=120, **variables):
     path = os.pathsep.join([*_OURS, *sys.path])
     common = os.environ | {"PYTHONPATH": path} | variables
     command = [sys.executable, str(script), *map(str, arguments)]
-    (port,) = free_ports(1)
+    ports = free_ports(ports_needed(world))
     processes, files = [], []
     try:
         for rank in range(world):
-            told = environment(rank, world, port) if world > 1 else {}
+            told = of_process(common, Path(os.devnull), rank, world, ports)
             files.append(tempfile.TemporaryFile())  # noqa: SIM115 -- closed by _text
             processes.append(
                 subprocess.Popen(
                     command,
-                    env=common | told,
+                    env=told,
                     stdout=files[-1],
                     stderr=subprocess.STDOUT,
                     stdin=subprocess.DEVNULL,

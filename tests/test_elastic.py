@@ -1,0 +1,137 @@
+"""What another number of replicas, or of processes, begins with."""
+
+import numpy as np
+import pytest
+
+from resilient import DataNotResumableError, NotExactWarning, NotSupportedError
+from resilient.elastic import ForReplicas, for_other_processes, require_same_batches
+from resilient.encoding.json_values import encode
+from resilient.record import Record
+
+pytestmark = pytest.mark.once
+
+TENSORS = {
+    "trainable.0000.kernel": np.float32([1, 2]),
+    "non_trainable.0000.mean.replica_0": np.float32([1, 5]),
+    "non_trainable.0000.mean.replica_1": np.float32([3, 6]),
+    "non_trainable.0001.seed.replica_0": np.uint32([7, 1]),
+    "non_trainable.0001.seed.replica_1": np.uint32([7, 9]),
+    "metrics.0000.total.replica_0": np.float32(10),
+    "metrics.0000.total.replica_1": np.float32(20),
+    "extra.0000.ours.replica_0": np.float32(1),
+    "extra.0000.ours.replica_1": np.float32(2),
+    "extra.0001.same.replica_0": np.float32(4),
+    "extra.0001.same.replica_1": np.float32(4),
+}
+
+
+def given(name, live, tensors=TENSORS, saved=2):
+    value = ForReplicas(tensors, saved=saved, live=live)[name]
+    assert isinstance(value, np.ndarray | np.generic)
+    return value.tolist(), str(value.dtype)
+
+
+def test_as_many_replicas_have_what_they_had():
+    for name, value in TENSORS.items():
+        assert given(name, 2) == (value.tolist(), str(value.dtype))
+
+
+def test_what_all_have_in_common_is_as_it_was():
+    for live in (1, 3):
+        assert given("trainable.0000.kernel", live) == ([1, 2], "float32")
+
+
+def test_what_metrics_counted_is_not_lost_or_doubled():
+    assert given("metrics.0000.total", 1) == (30, "float32")
+    found = [given(f"metrics.0000.total.replica_{k}", 3)[0] for k in range(3)]
+    assert found == [30, 0, 0]
+
+
+def test_statistics_are_the_mean_of_those_before():
+    assert given("non_trainable.0000.mean", 1) == ([2, 5.5], "float32")
+    for replica in range(4):
+        name = f"non_trainable.0000.mean.replica_{replica}"
+        assert given(name, 4) == ([2, 5.5], "float32")
+
+
+def test_seeds_go_round():
+    assert given("non_trainable.0001.seed", 1) == ([7, 1], "uint32")
+    found = [given(f"non_trainable.0001.seed.replica_{k}", 3)[0] for k in range(3)]
+    assert found == [[7, 1], [7, 9], [7, 1]]
+
+
+def test_one_replica_becomes_several():
+    one = {"metrics.0000.total": np.float32(5), "non_trainable.0000.mean": np.ones(2)}
+    found = [
+        given(f"metrics.0000.total.replica_{k}", 2, one, saved=1)[0] for k in range(2)
+    ]
+    assert found == [5, 0]
+    assert given("non_trainable.0000.mean.replica_1", 2, one, saved=1)[0] == [1, 1]
+
+
+def test_what_no_rule_is_for_is_refused_unless_all_had_the_same():
+    assert given("extra.0001.same.replica_2", 3) == (4, "float32")
+    with pytest.raises(NotSupportedError, match="no rule says") as found:
+        given("extra.0000.ours", 1)
+    assert "Received: extra.0000.ours, 2 replicas" in str(found.value)
+
+
+def test_what_is_not_there_is_missing():
+    with pytest.raises(KeyError):
+        ForReplicas(TENSORS, saved=2, live=3)["trainable.0009.gone"]
+
+
+def part(position, **run):
+    arrays = {}
+    encoded = encode({"x": position}, arrays, "data")
+    same = {"random": 1, "callbacks": [], "stateful": {}}
+    return Record(same | run, encoded, arrays)
+
+
+def test_processes_at_one_place_are_followed_by_any_number():
+    position = {"drawn": 3, "order": np.arange(4)}
+    found = for_other_processes([part(position), part(position)])
+    assert found.run == {"random": 1, "callbacks": [], "stateful": {}}
+    assert "elsewhere" in str(found.position)
+
+
+def test_processes_at_different_places_are_not():
+    parts = [part({"drawn": 3, "order": np.arange(4) + k}) for k in range(2)]
+    with pytest.raises(DataNotResumableError, match="a part of the data"):
+        for_other_processes(parts)
+
+
+def test_of_a_pipeline_its_own_batches_do_not_count():
+    """Every process has another iterator's state, and another last batch."""
+    parts = [
+        part(
+            {
+                "drawn": 2,
+                "given": 3,
+                "pending": [np.ones(k + 1)],
+                "last": f"{k}",
+                "source": {"seeds": [1], "begun": {"x": 1}, "state": np.arange(k + 9)},
+            }
+        )
+        for k in range(2)
+    ]
+    found = for_other_processes(parts)
+    text = str(found.position)
+    assert "state" not in text
+    assert "begun" in text
+
+
+def test_what_differs_besides_is_said():
+    with pytest.warns(NotExactWarning, match=r"what process 0 had:\n  random"):
+        for_other_processes([part({"drawn": 1}), part({"drawn": 1}, random=2)])
+
+
+def test_data_in_parts_cannot_be_divided_anew():
+    elsewhere = {"elsewhere": True, "drawn_by_all": True}
+    require_same_batches({"drawn_by_all": False}, drawn_by_all=False)
+    require_same_batches(elsewhere, drawn_by_all=True)
+    with pytest.raises(DataNotResumableError, match="data in parts now"):
+        require_same_batches(elsewhere, drawn_by_all=False)
+    before = {"elsewhere": True, "drawn_by_all": False}
+    with pytest.raises(DataNotResumableError, match="when the checkpoint was saved"):
+        require_same_batches(before, drawn_by_all=True)
