@@ -2,62 +2,80 @@
 
     resilient run --nproc 2 -- python examples/multi_worker.py
     resilient run --nproc 2 -- python examples/multi_worker.py \
-        --checkpoint-dir runs/b --kill-worker 1 --at-step 30
+        --checkpoint-dir runs/b --kill-worker 1 --at-step 20
 
 The second command kills a worker (SIGKILL) in the middle of an epoch. `resilient run`
 starts all of them again, they go on from the last checkpoint, and each prints the
 digest that the first command printed: one hash over all weights and the optimizer.
+
+On TensorFlow, and with KERAS_BACKEND=jax or torch on these: `meet` and `training_data`
+are all that differs.
 """
 
 import argparse
+import contextlib
 import hashlib
-import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
-# Before Keras is imported, which this backend is for.
-os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import keras
 import numpy as np
-import tensorflow as tf
 from sklearn.datasets import load_digits
 
 import resilient
 
+BACKEND = keras.backend.backend()
 BATCH_SIZE = 64  # of each worker
 
 
-class KillAt(keras.callbacks.Callback):
-    """Kills a worker after a step, once in the life of a run.
+def meet() -> tuple[contextlib.AbstractContextManager[Any], int, int]:
+    """Let the workers find each other, first of all.
 
-    Args:
-        doomed: Whether this worker is the one.
-        step: After which step of the run, counted from 1.
-        directory: The run's directory, which remembers that the kill happened.
+    Returns:
+        The scope to make the model in, which worker this is, and of how many.
     """
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
 
-    def __init__(self, doomed: bool, step: int, directory: Path) -> None:
-        super().__init__()
-        self.doomed, self.step, self.steps = doomed, step, 0
-        self.happened = directory / f"killed-at-{step}"
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        resolver = strategy.cluster_resolver
+        workers = len(resolver.cluster_spec().as_dict().get("worker", ["alone"]))
+        return strategy.scope(), resolver.task_id or 0, workers
+    if BACKEND == "jax":
+        import jax
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Kill, as a machine that is taken away would: nothing can be cleaned up."""
-        self.steps += 1
-        if self.doomed and self.steps == self.step and not self.happened.exists():
-            self.happened.parent.mkdir(parents=True, exist_ok=True)
-            self.happened.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+        keras.distribution.initialize()
+        # Not divided by Keras, which divides tf.data only: see training_data.
+        parallel = keras.distribution.DataParallel(auto_shard_dataset=False)
+        keras.distribution.set_distribution(parallel)
+        return contextlib.nullcontext(), jax.process_index(), jax.process_count()
+    # On PyTorch resilient.fit does it.
+    rank, count = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    return contextlib.nullcontext(), int(rank), int(count)
 
 
-def make_dataset(batch_size: int) -> tf.data.Dataset:
-    """The digits, shuffled, without end; TensorFlow gives each worker its share."""
+def training_data(index: int, workers: int) -> dict[str, Any]:
+    """Arguments of ``fit``: the digits, in batches of 64 for each worker."""
     digits = load_digits()
-    images = digits.images.astype("float32") / 16
-    dataset = tf.data.Dataset.from_tensor_slices((images, digits.target))
-    return dataset.shuffle(len(images), seed=7).repeat().batch(batch_size)
+    images = digits.images[:1792].astype("float32") / 16
+    labels = digits.target[:1792]
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        # Batches of all workers together; the strategy gives each its share.
+        dataset = tf.data.Dataset.from_tensor_slices((images, labels))
+        dataset = dataset.shuffle(len(images), seed=7).batch(BATCH_SIZE * workers)
+        return {"x": dataset}
+    if BACKEND == "jax":
+        # Keras takes all that it is given for this process's own rows.
+        images, labels = images[index::workers], labels[index::workers]
+        return {"x": images, "y": labels, "batch_size": BATCH_SIZE}
+    # Of batches of all workers together, resilient.fit gives each its rows.
+    return {"x": images, "y": labels, "batch_size": BATCH_SIZE * workers}
 
 
 def make_model() -> keras.Model:
@@ -81,6 +99,29 @@ def make_model() -> keras.Model:
     return model
 
 
+class KillAt(keras.callbacks.Callback):
+    """Kills a worker after a step, once in the life of a run.
+
+    Args:
+        doomed: Whether this worker is the one.
+        step: After which step of this process, counted from 1.
+        directory: The run's directory, which remembers that the kill happened.
+    """
+
+    def __init__(self, doomed: bool, step: int, directory: Path) -> None:
+        super().__init__()
+        self.doomed, self.step, self.steps = doomed, step, 0
+        self.happened = directory / f"killed-at-{step}"
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Kill, as a machine that is taken away would: nothing can be cleaned up."""
+        self.steps += 1
+        if self.doomed and self.steps == self.step and not self.happened.exists():
+            self.happened.parent.mkdir(parents=True, exist_ok=True)
+            self.happened.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def digest(model: keras.Model) -> str:
     """One hash over all weights and the optimizer, as this worker has them."""
     found = hashlib.sha256()
@@ -89,36 +130,25 @@ def digest(model: keras.Model) -> str:
     return found.hexdigest()
 
 
-def task() -> tuple[int, int]:
-    """Which worker this is, and of how many."""
-    config = json.loads(os.environ.get("TF_CONFIG", "{}"))
-    workers = config.get("cluster", {}).get("worker", ["alone"])
-    return config.get("task", {}).get("index", 0), len(workers)
-
-
 def main() -> None:
     """Train, and print the digest."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     directory = Path("runs/multi-worker")
     parser.add_argument("--checkpoint-dir", type=Path, default=directory)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--steps-per-epoch", type=int, default=20)
     parser.add_argument("--kill-worker", type=int, metavar="INDEX")
-    parser.add_argument("--at-step", type=int, default=30)
+    parser.add_argument("--at-step", type=int, default=20)
     arguments = parser.parse_args()
 
-    # Before anything else of TensorFlow: the workers meet here.
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    index, workers = task()
-    keras.utils.set_random_seed(7)
-    with strategy.scope():
+    resilient.deterministic(seed=7)
+    scope, index, workers = meet()
+    with scope:
         model = make_model()
     doomed = index == arguments.kill_worker
     resilient.fit(
         model,
-        make_dataset(BATCH_SIZE * workers),
+        **training_data(index, workers),
         epochs=arguments.epochs,
-        steps_per_epoch=arguments.steps_per_epoch,
         callbacks=[KillAt(doomed, arguments.at_step, arguments.checkpoint_dir)],
         verbose=2 if index == 0 else 0,
         checkpoint_dir=arguments.checkpoint_dir,
