@@ -9,6 +9,7 @@ trained, and what the shared weights were before each batch.
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -73,12 +74,14 @@ def digest(model):
     return found.hexdigest()
 
 
+LIFE = itertools.count(1)  # what callbacks count is restored with them
+
+
 class Told(keras.callbacks.Callback):
     """Tells what is about to be trained on, and dies when it is to."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._batches = 0
         self._epoch = 0
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -89,9 +92,9 @@ class Told(keras.callbacks.Callback):
             self._tell(batch=[self._epoch, batch], weights=digest(self.model))
 
     def on_train_batch_end(self, batch, logs=None):
-        self._batches += 1
+        batches = next(LIFE)
         time.sleep(0.05)  # a save every second batch is over before the next is due
-        if [f"{RANK}:{self._batches}"] == KILL:
+        if [f"{RANK}:{batches}"] == KILL:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _tell(self, **fields):

@@ -36,6 +36,9 @@ def ended(done: list[tuple[int, list[dict], str]]) -> list[dict]:
     return [{k: v for k, v in end.items() if k != "rank"} for end in ends]
 
 
+# On JAX all processes can have one dataset where it is TensorFlow's.
+NEEDS = pytest.mark.sources if BACKEND == "jax" else pytest.mark.timeout(600)
+
 # Processes and devices in each, with as many replicas each time. Of more than two, JAX
 # sums in another order between processes than in one: uninterrupted runs differ, too.
 LAYOUTS = {
@@ -45,7 +48,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.sources
+@NEEDS
 @pytest.mark.parametrize("layouts", LAYOUTS[BACKEND], ids=str)
 def test_as_many_replicas_end_as_if_nothing_had_happened(
     layouts: list[tuple[int, int]], tmp_path: Path
