@@ -74,7 +74,8 @@ def around(
         attempts = [] if resume == "never" else attempts_so_far(directory, number)
         events.emit("started", previous=heartbeat.last_words(directory))
         watch = Watch(events.attempt, directory, preemption, leads=number == 0)
-        with watch, told(events, watch, store, resume, say):
+        telling = told(events, watch, store, resume, say)
+        with watch, telling, group.explained():
             yield Around(engine, group, events, watch, say, attempts)
 
 

@@ -5,7 +5,8 @@ and the others are told; where each has a part, process 0 collects them. One pro
 alone is told what it says itself.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -49,6 +50,9 @@ class Group(Protocol):
     def wishes(self) -> list[JSON]:
         """What the others asked of process 0 since it looked last."""
 
+    def explained(self) -> contextlib.AbstractContextManager[None]:
+        """Makes a library's error a PeerLostError where that is why it came."""
+
 
 class Alone:
     """One process, with nobody to agree with."""
@@ -66,6 +70,9 @@ class Alone:
 
     def wishes(self) -> list[JSON]:
         return []
+
+    def explained(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
 
 ALONE = Alone()
@@ -119,6 +126,19 @@ class Together:
         found, self._wishes = self._wishes, []
         return found
 
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        try:
+            yield
+        except PeerLostError:
+            raise
+        except Exception as error:
+            # What a library says of a connection that broke is hard to understand.
+            lost = self._last_word.heard_within(_HEARING)
+            if lost is None:
+                raise
+            raise lost from error
+
     def __enter__(self) -> "Together":
         return self
 
@@ -128,22 +148,17 @@ class Together:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        why, lost = None, None
+        why = None
         try:
             if error is None:
                 self.collect("end")
                 self.tell("end")
             else:
                 why = f"{type(error).__name__}: {error}".partition("\n")[0]
-            if isinstance(error, Exception) and not isinstance(error, PeerLostError):
-                # What a library says of a connection that broke is hard to understand.
-                lost = self._last_word.heard_within(_HEARING)
         finally:
             self._last_word.not_needed()
             for each in self._connections:
                 each.leave(why)
-        if lost is not None:
-            raise lost from error
 
     def _received(self, sender: int, message: dict[str, JSON]) -> None:
         if message["to"] == "wish":

@@ -34,7 +34,7 @@ class Files:
 
 index, count, place, directory = sys.argv[1:]
 directory = Path(directory)
-with met(Files(int(index), int(count), place), directory) as group:
+with met(Files(int(index), int(count), place), directory) as group, group.explained():
 """
 
 

@@ -75,6 +75,8 @@ group.tell("never") if group.index else group.collect("never")
 def test_a_process_that_is_stopped_is_lost_after_a_while(directory: Path) -> None:
     body = """
 print("met")
+if group.index:
+    time.sleep(1000)
 group.collect("never")
 """
     told = {"RESILIENT_PEER_TIMEOUT": "3"}
