@@ -139,8 +139,16 @@ def kill_long(session: nox.Session, backend: str) -> None:
     install(session, *BACKENDS[backend], *group("test"))
     pytest(
         *(session, backend, "-m", "long and not sources", "--ignore=tests/sources"),
-        *("-n", "2"),
+        *("--ignore=tests/distributed", "-n", "2"),
     )
+
+
+@nox.session
+@each_backend
+def workers_long(session: nox.Session, backend: str) -> None:
+    """Many more kills, of four processes that train one model."""
+    install(session, *BACKENDS[backend], *group("test"))
+    pytest(session, backend, "-m", "long", "tests/distributed")
 
 
 @nox.session

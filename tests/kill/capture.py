@@ -72,9 +72,13 @@ def variables(model: keras.Model) -> Iterator[tuple[str, list[np.ndarray]]]:
 
 
 def components(value: Any) -> Iterable[Any]:
-    """What each replica has of a variable of TensorFlow's ``tf.distribute``."""
+    """What this process has of a variable: its replicas' components, where TensorFlow
+    distributes it; its devices' shards, where several JAX processes share it.
+    """
     if keras.backend.backend() == "tensorflow":
         return getattr(value, "values", (value,))
+    if not getattr(value, "is_fully_addressable", True):
+        return [shard.data for shard in value.addressable_shards]
     return (value,)
 
 

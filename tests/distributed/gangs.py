@@ -1,0 +1,184 @@
+"""Start attempts of several processes, kill some, and look at what they left.
+
+A ``Run`` is a directory and the attempts on it, as in ``kill.harness``: attempts after
+the first committed checkpoint get another seed than the run began with.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kill import record
+from kill.harness import SEED, compile_once, environment
+from kill.record import Record
+
+from resilient.supervise.environment import free_ports, of_process, ports_needed
+
+from .worker import Order
+
+LIMIT = 120.0  # seconds
+
+
+class Server:
+    """The client's side of ``gang_server``; started on first use.
+
+    Args:
+        cache: Directory for compiled programs.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        self._environment = environment() | compile_once(cache)
+        self._process: subprocess.Popen[str] | None = None
+
+    def perform(
+        self, order: Order, logs: list[Path], told: dict[str, str]
+    ) -> list[int | str]:
+        """Run one attempt; how each process ended.
+
+        Args:
+            order: What they do.
+            logs: What each prints goes there.
+            told: Environment of all of them.
+        """
+        process = self._process or self._start()
+        count = len(logs)
+        ports = free_ports(ports_needed(count))
+        processes = [
+            {
+                "log": str(log),
+                "environment": of_process(told, log.with_suffix(".beat"), *which),
+            }
+            for log, which in zip(
+                logs, ((n, count, ports) for n in range(count)), strict=True
+            )
+        ]
+        request = {
+            "order": order.to_json(),
+            "processes": processes,
+            "limit": LIMIT,
+        }
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        return json.loads(self._line())
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.gang_server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._environment,
+        )
+        assert self._line() == "ready\n"
+        return self._process
+
+    def _line(self) -> str:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the fork server died; its stderr says why"
+        return line
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.communicate("\n")
+
+
+@dataclass(frozen=True)
+class End:
+    """How one process of an attempt ended.
+
+    Attributes:
+        status: Its exit status, negative if a signal killed it; or ``"stopped"``.
+        text: What it printed.
+        record: What it left, if it returned from ``fit``.
+        trained: (epoch, batch) of each batch that it trained itself, if it returned.
+        calls: Its calls that change the file system, if it returned.
+    """
+
+    status: int | str
+    text: str
+    record: Record = field(default_factory=dict)
+    trained: tuple[tuple[int, int], ...] = ()
+    calls: tuple[str, ...] = ()
+
+
+@dataclass
+class Run:
+    """Attempts of several processes on one directory."""
+
+    server: Server
+    home: Path
+    layout: str = "data"
+    count: int = 2
+    options: dict[str, Any] = field(default_factory=dict)
+    background: bool = False
+    attempts: int = 0
+
+    def __call__(
+        self,
+        kills: dict[int, str] | None = None,
+        *,
+        mode: str = "resilient",
+        told: dict[str, str] | None = None,
+    ) -> list[End]:
+        """Make an attempt; the processes that are named are killed on their way."""
+        order = self.order(kills, mode)
+        logs = [
+            self.home / f"log-{self.attempts}-{index}" for index in range(self.count)
+        ]
+        statuses = self.server.perform(order, logs, told or {})
+        texts = [log.read_text(errors="replace") for log in logs]
+        ends = [
+            End(status, text) if status != 0 else self.left(order, index, text)
+            for index, (status, text) in enumerate(zip(statuses, texts, strict=True))
+        ]
+        unexpected = [
+            index
+            for index, end in enumerate(ends)
+            if end.status == "too long" or (end.status != 0 and not kills)
+        ]
+        if unexpected:
+            raise AssertionError(self.tell(ends, order))
+        return ends
+
+    def order(
+        self, kills: dict[int, str] | None, mode: str, *, once: bool = False
+    ) -> Order:
+        """What the processes of the next attempt do; killed ``once`` in many tries."""
+        self.attempts += 1
+        self.home.mkdir(parents=True, exist_ok=True)
+        return Order(
+            home=str(self.home),
+            out=f"record-{self.attempts}",
+            seed=SEED + (1000 * self.attempts if self.committed() else 0),
+            mode=mode,
+            layout=self.layout,
+            kills={str(index): point for index, point in (kills or {}).items()},
+            options=self.options,
+            background=self.background,
+            once=str(self.home / "killed") if once else None,
+        )
+
+    def committed(self) -> list[str]:
+        """Names of the committed checkpoints, in their order."""
+        found = self.home.glob("checkpoints/step-*/manifest.json")
+        return sorted(p.parent.name for p in found if ".tmp-" not in p.parent.name)
+
+    def tell(self, ends: list[End], order: Order | None = None) -> str:
+        """All that is known of an attempt, for a failed test."""
+        lines = [f"attempt {self.attempts}: {[end.status for end in ends]}"]
+        lines += [] if order is None else [order.to_json()]
+        lines += [f"process {n}:\n{end.text[-3000:]}" for n, end in enumerate(ends)]
+        return "\n".join(lines)
+
+    def left(self, order: Order, index: int, text: str = "") -> End:
+        """What a process left that returned from ``fit``."""
+        out = self.home / f"{order.out}-{index}"
+        about = json.loads(out.with_suffix(".json").read_text())
+        trained = tuple((epoch, batch) for epoch, batch in about["trained"])
+        return End(0, text, record.load(out), trained, tuple(about["calls"]))

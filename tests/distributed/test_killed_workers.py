@@ -1,0 +1,291 @@
+"""Several processes, one or more killed: all of them end as if nothing had happened.
+
+``RESILIENT_KILLS`` is the number of kills of the long session, with four processes.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+from kill.harness import KILLED, assert_same, environment
+
+from .gangs import End, Run, Server
+
+KILLS = int(os.environ.get("RESILIENT_KILLS", "60"))
+EVERY = {"save_freq": 1, "keep": 2}
+BACKEND = keras.backend.backend()
+LAYOUTS = ["data", "model"] if BACKEND == "jax" else ["data"]
+
+pytestmark = pytest.mark.timeout(900)  # tens of starts of several processes
+
+MakeRun = Callable[..., Run]
+Expected = Callable[..., list[End]]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("compiled"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def run_of(server: Server, tmp_path: Path) -> MakeRun:
+    """Make a ``Run`` in a directory of its own."""
+
+    def make(layout: str = "data", **settings: Any) -> Run:
+        return Run(server, tmp_path / "run", layout, **({"options": EVERY} | settings))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Expected:
+    """What as many processes leave when nothing goes wrong."""
+    known: dict[tuple[str, int], list[End]] = {}
+
+    def expected(layout: str = "data", count: int = 2) -> list[End]:
+        if (layout, count) not in known:
+            home = tmp_path_factory.mktemp("uninterrupted") / "run"
+            known[layout, count] = Run(server, home, layout, count, EVERY)()
+        return known[layout, count]
+
+    return expected
+
+
+def check(run: Run, expected: Expected) -> list[End]:
+    """All resume from one checkpoint, and end as if nothing had happened."""
+    ends = run()
+    assert len({end.trained for end in ends}) == 1
+    for process, (one, other) in enumerate(
+        zip(expected(run.layout, run.count), ends, strict=True)
+    ):
+        assert_same(one.record, other.record, f"in process {process}")
+    return ends
+
+
+def kill(run: Run, kills: dict[int, str], **settings: Any) -> list[End]:
+    """An attempt in which some are killed: the others say why they end."""
+    before = run.committed()
+    ends = run(kills, **settings)
+    after = run.committed()
+    assert not before or after, "the last checkpoint is lost"
+    assert not before or max(after) >= max(before), "a commit was undone"
+    if any(end.status != 0 for end in ends):
+        for process, end in enumerate(ends):
+            if process not in kills:
+                assert end.status == 1, run.tell(ends)
+                assert "PeerLostError: Another process" in end.text, run.tell(ends)
+    return ends
+
+
+def is_killed(ends: list[End]) -> bool:
+    return any(end.status == KILLED for end in ends)
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="Keras's own trains in one process")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_trains_as_keras_does(layout: str, run_of: MakeRun, uninterrupted: Expected):
+    plain = run_of(layout)(mode="keras")
+    for one, other in zip(plain, uninterrupted(layout), strict=True):
+        assert_same(one.record, other.record)
+
+
+SCHEDULES = {
+    "0 first": [
+        {1: "train_begin"},
+        {0: "train_batch_end@0:2"},
+        {1: "train_batch_end@1:1"},  # twice in one epoch
+        {0: "train_batch_end@1:3"},
+    ],
+    "1 first": [
+        {1: "epoch_end@0"},
+        {0: "epoch_begin@1"},
+        {1: "test_batch_end@1:0"},
+        {0: "train_end"},
+    ],
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_killed_at_batches(
+    layout: str, schedule: str, run_of: MakeRun, uninterrupted: Expected
+):
+    """Either process, in turn; none of the others' checkpoints are lost."""
+    run = run_of(layout, options={"save_freq": 2, "keep": 2})
+    for kills in SCHEDULES[schedule]:
+        assert is_killed(kill(run, kills))
+    check(run, uninterrupted)
+
+
+WORDS = ("collect ready@2", "tell ready@2", "collect part@2", "tell committed@2")
+DURING_A_SAVE = {0: (*WORDS, "publish@2", "published@2"), 1: WORDS}
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_killed_between_what_they_say_in_a_save(
+    layout: str, victim: int, run_of: MakeRun, uninterrupted: Expected
+):
+    """Before each word of either process, and around the rename that commits."""
+    run = run_of(layout)
+    for point in DURING_A_SAVE[victim]:
+        assert is_killed(kill(run, {victim: point})), point
+    check(run, uninterrupted)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_killed_at_calls_of_a_save(
+    victim: int, run_of: MakeRun, uninterrupted: Expected
+):
+    """Before two of the calls that change the file system; ``long`` has many more."""
+    calls = uninterrupted()[victim].calls
+    last = len(calls) // 4
+    numbers = sorted(random.Random(victim).sample(range(5, last), 2), reverse=True)
+    run = run_of()
+    for number in numbers:
+        assert is_killed(kill(run, {victim: f"call@{number}"})), calls[number]
+    check(run, uninterrupted)
+
+
+def test_killed_while_training_goes_on(run_of: MakeRun, uninterrupted: Expected):
+    """Each with a write in flight."""
+    run = run_of(background=True)
+    for kills in ({0: "train_batch_end@0:3"}, {1: "train_batch_end@1:3"}):
+        assert is_killed(kill(run, kills))
+    check(run, uninterrupted)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_that_sleeps_is_lost(
+    victim: int, run_of: MakeRun, uninterrupted: Expected
+):
+    run = run_of()
+    stop = {victim: "train_batch_end@1:2 SIGSTOP"}
+    ends = kill(run, stop, told={"RESILIENT_PEER_TIMEOUT": "5"})
+    assert ends[victim].status == "stopped"
+    assert "it gave no sign for 5 seconds" in ends[1 - victim].text
+    if victim:
+        check(run, uninterrupted)
+
+
+def test_all_stop_at_one_step_when_one_is_asked_to(
+    run_of: MakeRun, uninterrupted: Expected
+):
+    run = run_of(options={"save_freq": "epoch"})
+    ends = run({1: "train_batch_end@1:2 SIGTERM"})
+    assert [end.status for end in ends] == [143, 143], run.tell(ends)
+    assert len(run.committed()) == 2  # of epoch 0, and of where it stopped
+    ended = [
+        event["step"]
+        for name in ("events.jsonl", "events-1.jsonl")
+        for event in events(run, name)
+        if event["event"] == "preempted"
+    ]
+    step = int(run.committed()[-1].removeprefix("step-"))
+    assert ended == [step, step]
+    assert 8 < step < 12
+    trained = check(run, uninterrupted)[0].trained
+    assert trained[0] == (1, step - 6)
+
+
+def events(run: Run, name: str) -> list[dict[str, Any]]:
+    text = (run.home / "checkpoints" / name).read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_full_disk_under_one_part_is_an_error_in_all(
+    run_of: MakeRun, uninterrupted: Expected
+):
+    flushes = [c for c in uninterrupted()[1].calls if c.startswith("fsync")]
+    run = run_of()
+    ends = run({1: f"no space@{len(flushes) // 2}"})
+    for end in ends:
+        assert end.status == 1, run.tell(ends)
+        assert (
+            "CheckpointWriteError: In process 1 of 2: The checkpoint" in end.text
+            or ("CheckpointWriteError: The checkpoint at " in end.text)
+        )
+        assert "No space left on device (ENOSPC)" in end.text
+        assert "The checkpoints before it are intact" in end.text
+    assert len(run.committed()) == 2
+    check(run, uninterrupted)
+
+
+def test_all_fall_back_where_the_part_of_one_is_damaged(
+    run_of: MakeRun, uninterrupted: Expected
+):
+    run = run_of()
+    kill(run, {0: "train_batch_end@1:3"})
+    newest = run.home / "checkpoints" / run.committed()[-1]
+    part = newest / "run" / "process-1-of-2.json"
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+    step = int(run.committed()[-2].removeprefix("step-"))
+    trained = check(run, uninterrupted)[1].trained
+    assert trained[0] == (step // 6, step % 6)
+    fallen = [e for e in events(run, "events.jsonl") if e["event"] == "fell back"]
+    assert "process-1-of-2.json" in fallen[0]["reason"]
+
+
+def test_the_supervisor_starts_both_again(run_of: MakeRun, uninterrupted: Expected):
+    run = run_of()
+    order = run.order({1: "train_batch_end@1:2"}, "resilient", once=True)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "resilient", "run", "--nproc", "2", "--"),
+            *(sys.executable, "-m", "distributed.worker", order.to_json()),
+        ],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for process, end in enumerate(uninterrupted()):
+        assert_same(end.record, run.left(order, process).record)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_four_processes_are_killed_at_random(
+    layout: str, run_of: MakeRun, uninterrupted: Expected, tmp_path: Path
+):
+    """One or two of them, at any call or word or batch."""
+    dice, killed = random.Random(1), 0
+    most = [len(end.calls) // 3 for end in uninterrupted(layout, 4)]
+    for chain in range(-(-KILLS // 6)):
+        run = run_of(layout, count=4, background=dice.random() < 0.5)
+        run.home = tmp_path / f"run-{chain}"
+        for _ in range(6):
+            victims = dice.sample(range(4), dice.choice([1, 1, 2]))
+            kills = {victim: random_point(dice, victim, most) for victim in victims}
+            ends = run(kills)
+            killed += is_killed(ends)
+            assert all(end.status in (0, 1, KILLED) for end in ends), run.tell(ends)
+        check(run, uninterrupted)
+    assert killed > KILLS // 3
+
+
+def random_point(dice: random.Random, victim: int, most: list[int]) -> str:
+    number = dice.randint(1, 4)
+    words = ("tell boundary", "collect ready", "tell ready", "collect part")
+    if victim == 0:
+        words += ("publish", "published")
+    return dice.choice(
+        [
+            f"call@{dice.randint(1, most[victim])}",
+            f"{dice.choice(words)}@{number}",
+            f"train_batch_end@{dice.randint(0, 2)}:{dice.randint(0, 5)}",
+        ]
+    )

@@ -1,0 +1,282 @@
+"""What one process of several does between its start and its death.
+
+``python -m distributed.worker ORDER`` does it in a fresh interpreter, as one process of
+a launcher's; ``gang_server`` forks processes that do it.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from kill import attempt, capture, record
+from kill.callbacks import Recorder
+from kill.points import Killer, Point, count_calls, die
+from kill.scenarios.registry import Case
+from waited import waiting
+
+from resilient.distributed.group import Together
+from resilient.parallel.keras_multi_worker import corrected
+from resilient.saving import Saving
+
+EPOCHS, BATCHES, LOCAL = 3, 6, 4  # batches of an epoch; rows of a process's batch
+
+
+@dataclass(frozen=True)
+class Order:
+    """What all processes of a gang do, as JSON.
+
+    Attributes:
+        home: The run's directory: attempts of one run share it.
+        out: Name of the record's file, in ``home``, without the process's number.
+        seed: Of every global random number generator.
+        mode: ``"keras"`` for ``model.fit``, ``"resilient"`` for ours.
+        layout: How JAX distributes: ``"data"`` or ``"model"``.
+        kills: By a process's number, the point where it is killed, see ``install``.
+        options: Arguments of ours: save_freq, keep.
+        background: Whether training goes on while a checkpoint is written.
+        once: A file: nobody is killed where it is there, and it is made.
+    """
+
+    home: str
+    out: str
+    seed: int
+    mode: str = "resilient"
+    layout: str = "data"
+    kills: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    background: bool = False
+    once: str | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Order":
+        return cls(**json.loads(text))
+
+
+def perform(order: Order) -> None:
+    """Train as ordered, then write the record."""
+    index = int(os.environ["RANK"])
+    files = Path(order.home, f"files-{index}")
+    files.mkdir(parents=True, exist_ok=True)
+    os.chdir(files)
+    attempt.use_one_thread()
+    scope = join(order.layout)
+    attempt.seed_all(order.seed)
+    case = make_case(order.layout, scope)
+    text = order.kills.get(str(index))
+    if order.once is not None and not first_here(Path(order.once), index):
+        text = None
+    killer, calls = install(text)
+    case.kwargs["callbacks"] = [*case.callbacks, killer]
+    history = fit(order, case)
+    about = {"trained": killer.where.trained, "calls": list(calls)}
+    found = capture.take(case, history, files)
+    out = Path(order.home, f"{order.out}-{index}")
+    out.with_suffix(".json").write_text(json.dumps(about))
+    record.save(found, out)
+
+
+def first_here(mark: Path, index: int) -> bool:
+    """Whether this process is the first of its number to ask."""
+    try:
+        mark.with_name(f"{mark.name}-{index}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def join(layout: str) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    """Find the other processes; the scope in which a model is to be made."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.experimental.enable_op_determinism()
+        return tf.distribute.MultiWorkerMirroredStrategy().scope
+    if backend == "jax":
+        import jax
+
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        compile_once(jax)
+        keras.distribution.initialize()
+        keras.distribution.set_distribution(distribution(layout))
+    return contextlib.nullcontext
+
+
+def compile_once(jax: Any) -> None:
+    """Let each process have a cache of its own for what it compiles.
+
+    Only the first one writes to a cache, and it compiles other programs.
+    """
+    from jax._src import compiler, distributed
+
+    cache = jax.config.jax_compilation_cache_dir
+    if cache is None:
+        return
+    jax.config.update("jax_compilation_cache_dir", f"{cache}-{os.environ['RANK']}")
+    real, state = compiler._cache_write, distributed.global_state
+
+    def write(*args: Any) -> None:
+        number, state.process_id = state.process_id, 0
+        try:
+            real(*args)
+        finally:
+            state.process_id = number
+
+    compiler._cache_write = write
+
+
+def distribution(layout: str) -> Any:
+    if layout == "data":
+        return keras.distribution.DataParallel(auto_shard_dataset=False)
+    devices = keras.distribution.list_devices()
+    mesh = keras.distribution.DeviceMesh((1, len(devices)), ["batch", "model"], devices)
+    layouts = keras.distribution.LayoutMap(mesh)
+    layouts[".*wide/kernel"] = (None, "model")
+    layouts[".*wide/bias"] = ("model",)
+    return keras.distribution.ModelParallel(
+        layout_map=layouts, batch_dim_name="batch", auto_shard_dataset=False
+    )
+
+
+def make_case(
+    layout: str, scope: Callable[[], contextlib.AbstractContextManager[Any]]
+) -> Case:
+    with scope():
+        model = keras.Sequential(
+            [
+                keras.Input((6,)),
+                keras.layers.Dense(8, name="wide"),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dropout(0.3),
+                keras.layers.Dense(3),
+            ]
+        )
+        model.compile(
+            keras.optimizers.Adam(0.01, use_ema=True),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        )
+    count, index = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    # On JAX a process trains all rows that it is given; elsewhere its part of them.
+    own = keras.backend.backend() == "jax" and layout == "data"
+    whole = keras.backend.backend() == "jax" and layout == "model"
+    batch = LOCAL if own or whole else LOCAL * count
+    random = np.random.RandomState(0)
+    rows = BATCHES * LOCAL * (1 if whole else count)
+    x, y = random.rand(rows, 6).astype("float32"), random.randint(0, 3, rows)
+    some = slice(0, 4 * count)
+    validation = x[some], y[some]
+    if own:
+        x, y = x[index::count], y[index::count]
+        validation = tuple(part[index::count] for part in validation)
+    stopping = keras.callbacks.EarlyStopping(
+        monitor="val_loss",
+        patience=20,
+        # Keras cannot read weights that no process has the whole of.
+        restore_best_weights=layout != "model",
+    )
+    settings = {
+        "epochs": EPOCHS,
+        "batch_size": batch,
+        "validation_data": validation,
+        "verbose": 0,
+    }
+    return Case(model, (x, y), settings, [stopping, Recorder()])
+
+
+def fit(order: Order, case: Case) -> keras.callbacks.History:
+    if order.mode == "keras":
+        with corrected(case.model):
+            return case.model.fit(*case.args, **case.kwargs)
+    import resilient
+
+    if not order.background:
+        Saving.save = waiting(Saving.save)  # type: ignore[method-assign]
+    warnings.simplefilter("error", resilient.NotExactWarning)
+    directory = Path(order.home, "checkpoints")
+    return resilient.fit(
+        case.model, *case.args, checkpoint_dir=directory, **order.options, **case.kwargs
+    )
+
+
+def install(text: str | None) -> tuple[Killer, list[str]]:
+    """Let this process be killed at a point, and log its file system calls.
+
+    Points are those of ``kill.points``, and besides:
+
+    * ``tell committed@2``   before it tells, or is told, of that topic for the 2nd time
+    * ``collect part@2``     before it contributes to that topic for the 2nd time
+    * ``publish@2``          before it makes a checkpoint of what is staged, and
+      ``published@2`` right after it, for the 2nd time
+    * ``no space@17``        not killed: the 17th flush, and all after it, find no space
+    """
+    event, _, at = (text or "").partition("@")
+    calls = count_calls(int(at) if event == "call" else None)
+    method, _, topic = event.partition(" ")
+    if method in ("tell", "collect"):
+        die_before(method, topic, int(at))
+    elif event in ("publish", "published"):
+        die_at_rename(int(at), after=event == "published")
+    elif event == "no space":
+        fill_disk(int(at))
+    elif text is not None and event != "call":
+        return Killer(Point.parse(text)), calls
+    return Killer(None), calls
+
+
+def die_before(method: str, topic: str, number: int) -> None:
+    """Die before this process says or hears something for the n-th time."""
+    real, left = getattr(Together, method), [number]
+
+    def call(self: Together, about: str, value: Any = None) -> Any:
+        left[0] -= about == topic
+        if not left[0]:
+            die()
+        return real(self, about, value)
+
+    setattr(Together, method, call)
+
+
+def die_at_rename(number: int, *, after: bool) -> None:
+    """Die where a staging directory gets the name of a checkpoint."""
+    real, left = os.rename, [number]
+
+    def rename(source: Any, target: Any) -> None:
+        left[0] -= bool(re.fullmatch(r"step-\d+", Path(target).name))
+        if not left[0] and not after:
+            die()
+        real(source, target)
+        if not left[0]:
+            die()
+
+    os.rename = rename
+
+
+def fill_disk(number: int) -> None:
+    """From the n-th flush on nothing gets onto the disk."""
+    real, left = os.fsync, [number]
+
+    def fsync(descriptor: int) -> None:
+        left[0] -= 1
+        if left[0] <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    os.fsync = fsync
+
+
+if __name__ == "__main__":
+    perform(Order.from_json(sys.argv[1]))
