@@ -4,7 +4,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from processes import started
+
+from .processes import started
 
 pytestmark = pytest.mark.once
 

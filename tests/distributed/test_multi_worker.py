@@ -6,7 +6,8 @@ from pathlib import Path
 
 import keras
 import pytest
-import tf_cluster
+
+from . import tf_cluster
 
 pytestmark = [
     pytest.mark.skipif(
