@@ -12,8 +12,10 @@ import pytest
 from resilient import CheckpointMismatchError, ResilientFit, keras_internals
 from resilient.backends import get_backend
 from resilient.build import ensure_built, is_built
+from resilient.data.share import Share
 from resilient.data.source import Settings
 from resilient.iterators import TrainingIterator
+from resilient.parallel.engine import Engine
 from resilient.state import (
     differences,
     leaves,
@@ -282,8 +284,10 @@ def training_iterator(net):
     inputs = SimpleNamespace(  # all that is asked of an attempt before training
         settings=lambda argument: Settings(get_backend(), argument=argument),
         saved=lambda argument: None,
+        share=Share(),
     )
-    return TrainingIterator(SimpleNamespace(inputs=inputs), **given)
+    attempt = SimpleNamespace(inputs=inputs, engine=Engine())
+    return TrainingIterator(attempt, **given)
 
 
 def build(net, saved):

@@ -1,6 +1,6 @@
 """A process that has imported a backend and forks all processes of a gang on request.
 
-``python -m distributed.gang_server`` takes gangs as JSON lines on stdin and answers, as
+``python gang_server.py`` takes gangs as JSON lines on stdin and answers, as
 ``kill.server`` does, and for its reasons: imports take most of a short attempt's time.
 What a gang's processes start (TensorFlow's server, JAX's devices, torch's group), they
 start after the fork.
@@ -48,7 +48,7 @@ class Process:
 def serve() -> None:
     """Answer requests until an empty line."""
     warnings.simplefilter("ignore")  # JAX warns of forks; no thread runs here yet
-    from . import worker
+    import worker
 
     for name in ("running", f"backends.{keras.backend.backend()}", "parallel.engine"):
         import_module(f"resilient.{name}")

@@ -14,10 +14,11 @@ from typing import Any
 from kill import record
 from kill.harness import SEED, compile_once, environment
 from kill.record import Record
+from worker import Order
 
 from resilient.supervise.environment import free_ports, of_process, ports_needed
 
-from .worker import Order
+HERE = Path(__file__).parent
 
 LIMIT = 120.0  # seconds
 
@@ -67,7 +68,7 @@ class Server:
 
     def _start(self) -> subprocess.Popen[str]:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.gang_server"],
+            [sys.executable, str(HERE / "gang_server.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

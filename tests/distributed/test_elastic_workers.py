@@ -6,8 +6,7 @@ from pathlib import Path
 
 import keras
 import pytest
-
-from .gang import Ended, run
+from gang import Ended, run
 
 BACKEND = keras.backend.backend()
 SCRIPT = Path(__file__).with_name("elastic_worker.py")

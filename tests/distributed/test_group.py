@@ -4,8 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
-
-from .processes import started
+from processes import started
 
 pytestmark = pytest.mark.once
 

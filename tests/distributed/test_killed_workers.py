@@ -14,11 +14,11 @@ from typing import Any
 
 import keras
 import pytest
+from gangs import HERE, End, Run, Server
 from kill.harness import KILLED, assert_same, environment
 
-from .gangs import End, Run, Server
-
 KILLS = int(os.environ.get("RESILIENT_KILLS", "60"))
+MET = 10  # calls, after which the processes have found each other
 EVERY = {"save_freq": 1, "keep": 2}
 BACKEND = keras.backend.backend()
 LAYOUTS = ["data", "model"] if BACKEND == "jax" else ["data"]
@@ -149,7 +149,7 @@ def test_killed_at_calls_of_a_save(
     """Before two of the calls that change the file system; ``long`` has many more."""
     calls = uninterrupted()[victim].calls
     last = len(calls) // 4
-    numbers = sorted(random.Random(victim).sample(range(5, last), 2), reverse=True)
+    numbers = sorted(random.Random(victim).sample(range(MET, last), 2), reverse=True)
     run = run_of()
     for number in numbers:
         assert is_killed(kill(run, {victim: f"call@{number}"})), calls[number]
@@ -243,7 +243,7 @@ def test_the_supervisor_starts_both_again(run_of: MakeRun, uninterrupted: Expect
     done = subprocess.run(
         [
             *(sys.executable, "-m", "resilient", "run", "--nproc", "2", "--"),
-            *(sys.executable, "-m", "distributed.worker", order.to_json()),
+            *(sys.executable, str(HERE / "worker.py"), order.to_json()),
         ],
         env=environment(),
         capture_output=True,
@@ -284,7 +284,7 @@ def random_point(dice: random.Random, victim: int, most: list[int]) -> str:
         words += ("publish", "published")
     return dice.choice(
         [
-            f"call@{dice.randint(1, most[victim])}",
+            f"call@{dice.randint(MET, most[victim])}",
             f"{dice.choice(words)}@{number}",
             f"train_batch_end@{dice.randint(0, 2)}:{dice.randint(0, 5)}",
         ]

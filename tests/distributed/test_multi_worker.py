@@ -6,8 +6,7 @@ from pathlib import Path
 
 import keras
 import pytest
-
-from . import tf_cluster
+import tf_cluster
 
 pytestmark = [
     pytest.mark.skipif(

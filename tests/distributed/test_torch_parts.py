@@ -10,8 +10,10 @@ import pytest
 if os.environ["KERAS_BACKEND"] != "torch":
     pytest.skip("only with the torch backend", allow_module_level=True)
 
+import gang
 import scipy.sparse
 import torch
+import torch_parts
 
 from resilient.errors import NotSupportedError
 from resilient.parallel.torch_agreement import are_equal, notes_for
@@ -22,8 +24,6 @@ from resilient.parallel.torch_slices import (
     rows,
     sliced,
 )
-
-from . import gang, torch_parts
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
 

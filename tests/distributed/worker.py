@@ -1,6 +1,6 @@
 """What one process of several does between its start and its death.
 
-``python -m distributed.worker ORDER`` does it in a fresh interpreter, as one process of
+``python worker.py ORDER`` does it in a fresh interpreter, as one process of
 a launcher's; ``gang_server`` forks processes that do it.
 """
 
