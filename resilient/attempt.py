@@ -94,9 +94,8 @@ class Attempt:
         self.saving = saving
         self._watch, self._events, self._say = watch, events, say
         self.losses, self._skips, self._since = losses, skips, since
-        self._stateful = stateful
+        self._stateful, self._data = stateful, data
         self.engine, self._group = engine, group
-        self._data = data
         self._attempts = attempts
         self._on_begin = on_begin
         self._pending: record.Record | None = None
@@ -130,13 +129,10 @@ class Attempt:
         Later would be too late: ``CSVLogger`` empties its file when training begins.
         """
         assert self.iterator is not None
+        data = self.iterator.data_adapter.fingerprint()
+        self.inputs.share.require_same(data)
         # Not before: a model's jit_compile is settled when Keras makes its function.
-        self._facts = Facts(
-            self.model,
-            self.iterator.data_adapter.fingerprint(),
-            self._arguments,
-            self.backend,
-        )
+        self._facts = Facts(self.model, data, self._arguments, self.backend)
         self._facts.now()  # on JAX the optimizer cannot tell while it trains
         saved = self._saved
         if saved is None or self._checkpoint is None:
@@ -153,9 +149,7 @@ class Attempt:
         assert self.iterator is not None
         since, self._since = self._since, None
         callbacks = CallbackStates(
-            self.callback_list.callbacks,
-            attempts=self._attempts,
-            since=since,
+            self.callback_list.callbacks, attempts=self._attempts, since=since
         )
         self.contents = Contents(
             self.model,
@@ -262,8 +256,12 @@ class Attempt:
         self._stop_if_asked()
 
     def replayed(self, seconds: float) -> None:
-        """The data is where it was; that took ``seconds``."""
+        """The data is where it was."""
         self._events.emit("replayed", **self.progress.to_json(), seconds=seconds)
+
+    def all_trained(self) -> None:
+        """All batches of the epoch are trained: metrics and validation come next."""
+        self._boundaries.all_trained(self._end_of_epoch())
 
     def before_epoch_end(self) -> None:
         """All batches of the epoch are trained; no callback was told of its end."""
@@ -271,14 +269,10 @@ class Attempt:
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None) -> None:
         """Every callback was told that the epoch ended."""
-        assert self.iterator is not None
-        first = self.progress.step - self.progress.batch
-        step = first + self.iterator.batches_trained()
-        self.progress = Progress(step, epoch + 1, 0)
+        self.progress = Progress(self._end_of_epoch().step, epoch + 1, 0)
         self._last_logs = monitored(logs)
         self._boundaries.trained(self.progress)
-        finished = self.finished(epoch + 1)
-        logs = self._last_logs
+        logs, finished = self._last_logs, self.finished(epoch + 1)
         self._boundaries.at_epoch_end(self.progress, logs, finished=finished)
 
     def final_logs(self, logs: Any) -> Any:
@@ -289,6 +283,12 @@ class Attempt:
         return bool(
             self.model.stop_training or epochs_done >= self._arguments["epochs"]
         )
+
+    def _end_of_epoch(self) -> Progress:
+        assert self.iterator is not None
+        batches = self.iterator.batches_trained()
+        first = self.progress.step - self.progress.batch
+        return Progress(first + batches, self.progress.epoch, batches)
 
     def _stop_if_asked(self) -> None:
         """Stop where all is on the disk; several processes, at the next batch."""

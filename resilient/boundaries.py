@@ -81,6 +81,14 @@ class Boundaries:
             if certain and self._commit() and self._stopping:
                 self._stop()
 
+    def all_trained(self, progress: Progress) -> None:
+        """This process has no other batch in this epoch; neither have the others.
+
+        Raises:
+            ResilientError: Another process goes on with this epoch.
+        """
+        self._agreement.out_of_batches(progress)
+
     def at_epoch_end(
         self, progress: Progress, logs: Mapping[str, float], *, finished: bool
     ) -> None:

@@ -71,12 +71,40 @@ def hooked(attempt: Attempt) -> Iterator[None]:
     _local.attempt = attempt
     _install()
     try:
-        yield
+        with _told_when_trained(attempt):
+            yield
     finally:
         _uninstall()
         _local.attempt = outer
         if attempt.callback_list is not None:
             _unwatch(attempt.callback_list)
+
+
+@contextlib.contextmanager
+def _told_when_trained(attempt: Attempt) -> Iterator[None]:
+    """Tell ``attempt`` when an epoch's loop is over, where others wait for that.
+
+    Then Keras asks for the logs of the epoch, before it validates.
+    """
+    if attempt.engine.count == 1:
+        yield
+        return
+    own, name = vars(attempt.model), keras_internals.EPOCH_LOGS
+    before = own.get(name)
+    plain = getattr(attempt.model, name)
+
+    def logs_of_epoch(logs: Any) -> Any:
+        if _attempt_of(sys._getframe(1)) is attempt:  # evaluate asks, too
+            attempt.all_trained()
+        return plain(logs)
+
+    own[name] = logs_of_epoch
+    try:
+        yield
+    finally:
+        own.pop(name)
+        if before is not None:
+            own[name] = before
 
 
 def _install() -> None:

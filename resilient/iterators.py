@@ -41,7 +41,8 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         )
         super().__init__(x=adapter, **kept)
         self._drawn_by_all = attempt.engine.draws_all(arguments["x"])
-        attempt.inputs.share.divide(adapter, arguments["x"], "x")
+        steps = self.steps_per_epoch
+        attempt.inputs.share.divide(adapter, arguments["x"], "x", steps)
 
     def reset(self) -> None:
         super().reset()
@@ -178,7 +179,9 @@ class ValidationIterator(Base):  # type: ignore[misc, valid-type]
     def __init__(self, attempt: Attempt, data: Any, **arguments: Any) -> None:
         self._attempt = attempt
         super().__init__(**arguments)
-        attempt.inputs.share.divide(self.data_adapter, data, "validation_data")
+        steps = self.steps_per_epoch
+        share = attempt.inputs.share
+        share.divide(self.data_adapter, data, "validation_data", steps)
 
     def _enumerate_iterator(self) -> Iterator[Any]:
         for item in super()._enumerate_iterator():

@@ -81,6 +81,7 @@ __all__ = [
     "BACKEND",
     "DATA_KINDS",
     "EPOCH_ITERATOR",
+    "EPOCH_LOGS",
     "SHARED_DATASETS",
     "ArrayDataAdapter",
     "CallbackList",
@@ -131,6 +132,8 @@ if BACKEND not in _EPOCH_ITERATORS:
     )
 
 EPOCH_ITERATOR = _EPOCH_ITERATORS[BACKEND]
+# What `fit` calls once the loop over an epoch's batches is over, and `evaluate`, too.
+EPOCH_LOGS = "_get_metrics_result_or_logs"
 trainer_module: ModuleType = importlib.import_module(
     f"keras.src.backend.{BACKEND}.trainer"
 )

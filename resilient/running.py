@@ -167,7 +167,7 @@ def _fit(
     initial_epoch = model._initial_epoch
     try:
         training = plan.now.engine.training(model)
-        with attempt.saving, hooked(attempt), training:
+        with attempt.saving, training, hooked(attempt):
             try:
                 history: keras.callbacks.History = model.fit(*args, **kwargs)
             except Exception:

@@ -61,13 +61,8 @@ def _require_equal(tensors: Mapping[str, torch.Tensor], group: Any) -> None:
     """Raise where ranks have different weights: they did not train one model."""
     digest = xxhash.xxh3_128()
     for name in sorted(tensors):
-        digest.update(name.encode())
         digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy())
-    mine = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
-    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(everyone, mine, group=group)
-    others = [rank for rank, each in enumerate(everyone) if not each.equal(everyone[0])]
-    if others:
+    if others := _others(digest.digest(), group):
         raise ResilientError(
             describe(
                 "The ranks have different weights or optimizer states: something "
@@ -77,6 +72,14 @@ def _require_equal(tensors: Mapping[str, torch.Tensor], group: Any) -> None:
                 "alike (in callbacks, too).",
             )
         )
+
+
+def _others(digest: bytes, group: Any) -> list[int]:
+    """Ranks whose digest is not that of rank 0; known to all."""
+    mine = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
+    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(everyone, mine, group=group)
+    return [rank for rank, each in enumerate(everyone) if not each.equal(everyone[0])]
 
 
 def read(directory: str, part: Part) -> dict[str, torch.Tensor]:

@@ -72,6 +72,9 @@ class GeneratorData(PythonData):
         self.tracked = Tracked(self._source, settings)
         self.generator = lambda: self.tracked
 
+    def prepare(self) -> None:
+        self._source.building = False
+
     def resume(self, position: JSON) -> None:
         super().resume(position)
         # Of a run that is over, too: the script may go on to draw from the generator.
@@ -93,6 +96,7 @@ class GeneratorSource:
         self, generator: Iterator[Any], settings: Settings, saved: JSON | None
     ) -> None:
         self.draws = _Draws(generator)
+        self.building = settings.argument == "x"
         self.first: list[Any] = []
         self._settings = settings
         found = (saved or {}).get("source", {})
@@ -116,8 +120,10 @@ class GeneratorSource:
             self._after_first = capture(backend)
 
     def begin(self) -> Iterator[Any]:
-        if self._waiting:
-            # Keras builds the model with this one, and its effects are undone.
+        if self._waiting or self.building:
+            # Keras builds the model with this one, and its effects are undone. Under a
+            # strategy TensorFlow draws ahead of it: more or less, as threads happen to
+            # run, which would be lost.
             return itertools.cycle(self.first)
         return itertools.chain(self.first, self.draws)
 

@@ -5,6 +5,7 @@ adapters in place of its own. Each module is imported when its kind of data is t
 """
 
 import importlib
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -160,7 +161,24 @@ def ahead_of_training(
         or keras_internals.is_torch_dataloader(x)
         or _is_new_to_keras(arguments)
     )
-    return adapter_for(arguments, settings, saved) if is_early else None
+    if is_early:
+        return adapter_for(arguments, settings, saved)
+    generator = isinstance(x, types.GeneratorType) and settings.strategy is not None
+    if generator and _class("tf_data.adapter", "distributes")(settings.strategy):
+        raise _lost_by_evaluations()
+    return None
+
+
+def _lost_by_evaluations() -> DataNotResumableError:
+    return DataNotResumableError(
+        describe(
+            "A Python generator that is validated on under a strategy does not give "
+            "the same batches again: for each evaluation TensorFlow draws ahead of it, "
+            "more or less as threads happen to run, and loses that.",
+            "`validation_data` is a Python generator",
+            "Pass arrays, a tf.data.Dataset or a keras.utils.PyDataset.",
+        )
+    )
 
 
 def is_same(adapter: Positioned, before: JSON) -> bool:

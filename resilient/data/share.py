@@ -6,8 +6,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from resilient.data import JSON
 from resilient.distributed.group import ALONE, Group
 from resilient.parallel.engine import Engine
+from resilient.parallel.same_batches import (
+    in_step,
+    require_same_arrays,
+    require_same_length,
+)
 
 # How Keras asks an adapter for batches, where it draws them from Python.
 _WAYS = ("get_jax_iterator", "get_torch_dataloader")
@@ -34,21 +40,48 @@ class Share:
         """Makes the adapter for arrays to train on, which gives what is ours of it."""
         return self.engine.arrays(self.group) or partial(usual, share=self)
 
-    def divide(self, adapter: Any, data: Any, name: str) -> None:
+    def divide(self, adapter: Any, data: Any, name: str, steps: int | None) -> None:
         """Let one of Keras's adapters give what this process trains of its batches.
 
         Args:
             adapter: Gives all that this process draws.
             data: What the user passed.
             name: What that is called in messages.
+            steps: Batches of an epoch, if that is limited.
+
+        Raises:
+            ResilientError: Another process has more batches, or less.
         """
-        if self.engine.count == 1 or getattr(adapter, "gives_own_rows", False):
+        if self.engine.count == 1:
+            return
+        length = adapter.num_batches
+        require_same_length([length, steps], name, self.group)
+        if getattr(adapter, "gives_own_rows", False):
             return
         for way in _WAYS:
             plain = getattr(adapter, way)
-            setattr(adapter, way, partial(self._rows, plain, data, name))
+            rows = partial(self._rows, plain, data, name, unknown=length is None)
+            setattr(adapter, way, rows)
 
     def _rows(
-        self, draw: Callable[[], Iterable[Any]], data: Any, name: str
+        self,
+        draw: Callable[[], Iterable[Any]],
+        data: Any,
+        name: str,
+        *,
+        unknown: bool,
     ) -> Iterable[Any]:
-        return self.engine.rows(draw(), data, name, self.group)
+        mine = self.engine.rows(draw(), data, name, self.group)
+        return in_step(mine, name, self.group) if unknown else mine
+
+    def require_same(self, fingerprint: JSON) -> None:
+        """Raise where processes have other arrays of which each trains its part.
+
+        Args:
+            fingerprint: Of the training data.
+
+        Raises:
+            DataNotResumableError: Names the processes.
+        """
+        if self.engine.divides_arrays and fingerprint["kind"] == "arrays":
+            require_same_arrays(fingerprint, "x", self.group)

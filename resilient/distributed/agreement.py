@@ -58,18 +58,33 @@ class Agreement:
             for wish in self._group.wishes():
                 self._watch.requests.ask_to_stop(**wish)
             verdict = self._decide(progress, finished)
-            said = {"at": _place(progress, finished), **vars(verdict)}
+            said = {"at": _place(progress, _END if finished else ""), **vars(verdict)}
             self._group.tell("boundary", said)
             return verdict
         self._pass_on()
         said = self._group.tell("boundary")
-        _require_same(said.pop("at"), progress, finished)
+        _require_same(said.pop("at"), _place(progress, _END if finished else ""))
         verdict = Verdict(**said)
         if verdict.save is not None:
             self._saving.get_ready()
         if verdict.stop is not None:
             self._watch.requests.ask_to_stop(verdict.stop)
         return verdict
+
+    def out_of_batches(self, progress: Progress) -> None:
+        """Make sure that no process goes on with the epoch that ends here.
+
+        In what comes next, metrics and validation, processes wait for each other.
+
+        Args:
+            progress: Where training is.
+
+        Raises:
+            ResilientError: One does, or ended before.
+        """
+        here = _place(progress, "with no other batch in it")
+        said = self._group.tell("boundary", {"at": here})
+        _require_same(said["at"], here)
 
     def _decide(self, progress: Progress, finished: bool) -> Verdict:
         stop = self._watch.requests.stop
@@ -85,23 +100,28 @@ class Agreement:
             self._group.ask({"reason": stop.reason, "grace": left})
 
 
-def _place(progress: Progress, finished: bool) -> list[Any]:
-    return [progress.step, progress.epoch, progress.batch, finished]
+_END = "at the end of the run"
 
 
-def _require_same(said: list[Any], progress: Progress, finished: bool) -> None:
+def _place(progress: Progress, where: str) -> list[Any]:
+    return [progress.step, progress.epoch, progress.batch, where]
+
+
+def _require_same(said: list[Any], here: list[Any]) -> None:
     """Raise where processes went different ways: another loop, other data."""
-    here = _place(progress, finished)
     if said == here:
         return
     raise ResilientError(
         describe(
             "The processes of this training are at different places: they cannot go on "
             "together.",
-            f"process 0 after batch {said[0]:,} of the run, epoch {said[1]}"
-            f"{', at its end' if said[3] else ''}; this process after batch {here[0]:,}"
-            f", epoch {here[1]}{', at its end' if here[3] else ''}",
+            f"process 0 {_told(*said)}; this process {_told(*here)}",
             "Give all processes data of the same number of batches, and let callbacks "
             "set stop_training in all of them.",
         )
     )
+
+
+def _told(step: int, epoch: int, batch: int, where: str) -> str:
+    text = f"after batch {step:,} of the run (epoch {epoch + 1}, batch {batch:,})"
+    return f"{text}, {where}" if where else text

@@ -135,8 +135,8 @@ class Together:
         except Exception as error:
             # What a library says of a connection that broke is hard to understand.
             lost = self._last_word.heard_within(_HEARING)
-            if lost is None:
-                raise
+            if lost is None or _first_line(error) in str(lost):
+                raise  # that, or all found the same, each by itself
             raise lost from error
 
     def __enter__(self) -> "Together":
@@ -154,7 +154,7 @@ class Together:
                 self.collect("end")
                 self.tell("end")
             else:
-                why = f"{type(error).__name__}: {error}".partition("\n")[0]
+                why = _first_line(error)
         finally:
             self._last_word.not_needed()
             for each in self._connections:
@@ -179,3 +179,7 @@ class Together:
         self._inbox.end(sender, error)
         if why is not None:
             self._last_word.say_soon(error)
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

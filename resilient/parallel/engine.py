@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from resilient.distributed.group import Group
+from resilient.parallel.same_model import require_same_variables
 
 if TYPE_CHECKING:
     import keras
@@ -22,11 +23,13 @@ class Engine:
         index: Number of this process, from 0.
         count: How many there are.
         host: Address of process 0, as the others know it.
+        divides_arrays: Whether all processes are given the same arrays.
     """
 
     index: int = 0
     count: int = 1
     host: str = ""
+    divides_arrays: bool = False
 
     def broadcast(self, text: str) -> str:
         """The text of process 0, by a collective; called by all at the same place.
@@ -44,7 +47,13 @@ class Engine:
         return contextlib.nullcontext()
 
     def begin(self, model: "keras.Model", group: Group) -> None:
-        """Everything is built, and no batch is trained; nothing is restored yet."""
+        """Everything is built, and no batch is trained; nothing is restored yet.
+
+        Raises:
+            ResilientError: The processes do not have the same model.
+        """
+        if self.count > 1:
+            require_same_variables(model, group)
 
     def arrays(self, group: Group) -> Callable[..., Any] | None:
         """Makes the adapter for arrays of training data; None: the usual one."""

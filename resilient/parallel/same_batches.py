@@ -5,12 +5,19 @@ samples twice and others not at all; two that are given parts of the data, and w
 given the same part, would do all work twice. Nothing else would tell.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from resilient.data.batches import checksum
 from resilient.distributed.group import Group
-from resilient.errors import DataNotResumableError, describe
+from resilient.errors import DataNotResumableError, ResilientError, describe
+
+SAME_LENGTH = (
+    "Give all processes data of the same number of batches: leave out what is left "
+    "over, or pass steps_per_epoch (validation_steps) and data that goes on forever."
+)
+_END: Any = object()
 
 
 def compared(
@@ -21,6 +28,9 @@ def compared(
     warn: Callable[[str], None] | None = None,
 ) -> Iterator[Any]:
     """The batches, the first one compared with that of the other processes.
+
+    They begin to be drawn now, as Keras begins: to make an iterator may draw random
+    numbers, and Keras makes some that it draws no batch from.
 
     Args:
         batches: What this process draws.
@@ -33,12 +43,23 @@ def compared(
     Raises:
         DataNotResumableError: Processes drew different ones.
     """
+    return _compared(iter(batches), name, group, shard, warn)
+
+
+def _compared(
+    batches: Iterator[Any],
+    name: str,
+    group: Group,
+    shard: int,
+    warn: Callable[[str], None] | None,
+) -> Iterator[Any]:
     for number, batch in enumerate(batches):
         if number == 0:
             said = group.collect(f"first of {name}", [shard, checksum(batch)])
             others, twins = group.tell(f"others of {name}", _judged(said))
             if others:
-                raise _different(others, name)
+                what = "begin with another batch than those before"
+                raise _different(f"`{name}`: processes {others} {what}")
             if twins and warn is not None:
                 warn(
                     f"Processes {twins} begin with the same batch of `{name}` as "
@@ -47,6 +68,91 @@ def compared(
                     "keras.distribution divides (auto_shard_dataset)."
                 )
         yield batch
+
+
+def in_step(batches: Iterable[Any], name: str, group: Group) -> Iterator[Any]:
+    """The batches of data that does not tell how many it has.
+
+    Of each it is agreed on that all processes have it: one that trains a batch more
+    than another would wait for that one forever.
+
+    Args:
+        batches: What this process trains.
+        name: What the data is called in messages.
+        group: The processes.
+
+    Raises:
+        ResilientError: The data of this process ended, or that of process 0.
+    """
+    return _in_step(iter(batches), name, group)
+
+
+def _in_step(batches: Iterator[Any], name: str, group: Group) -> Iterator[Any]:
+    for number in itertools.count():
+        batch = next(batches, _END)
+        there = bool(group.tell(f"more of {name}", batch is not _END))
+        if there != (batch is not _END):
+            mine, theirs = ("does", "does not") if there else ("does not", "does")
+            raise ResilientError(
+                describe(
+                    "The processes have data of different lengths: those with more "
+                    "would wait for the others forever.",
+                    f"after {number:,} batches `{name}` {mine} end in process "
+                    f"{group.index}, and {theirs} in process 0",
+                    SAME_LENGTH,
+                )
+            )
+        if batch is _END:
+            return
+        yield batch
+
+
+def require_same_length(length: list[int | None], name: str, group: Group) -> None:
+    """Raise where processes have data of different lengths, before it is trained.
+
+    Args:
+        length: Batches of the data, and of an epoch if that is limited; None: unknown.
+        name: What the data is called in messages.
+        group: The processes.
+
+    Raises:
+        ResilientError: They are not the same.
+    """
+    everyones = group.tell("lengths", group.collect("length", length))
+    if any(theirs != everyones[0] for theirs in everyones):
+        told = [_length(*theirs) for theirs in everyones]
+        raise ResilientError(
+            describe(
+                "The processes have data of different lengths: those with more would "
+                "wait for the others forever.",
+                f"`{name}` has, by process: {', '.join(told)}",
+                SAME_LENGTH,
+            )
+        )
+
+
+def _length(batches: int | None, steps: int | None) -> str:
+    found = (
+        "an unknown number of batches" if batches is None else f"{batches:,} batches"
+    )
+    return found if steps is None else f"{found} ({steps:,} steps an epoch)"
+
+
+def require_same_arrays(fingerprint: Any, name: str, group: Group) -> None:
+    """Raise where processes that divide arrays have different ones.
+
+    Args:
+        fingerprint: What tells this process's arrays from others.
+        name: What they are called in messages.
+        group: The processes.
+
+    Raises:
+        DataNotResumableError: They are not the same.
+    """
+    everyones = group.tell("all arrays", group.collect("arrays", fingerprint))
+    others = [n for n, theirs in enumerate(everyones) if theirs != everyones[0]]
+    if others:
+        raise _different(f"`{name}`: processes {others} have other arrays")
 
 
 def _judged(said: list[tuple[int, str]]) -> tuple[list[int], list[int]]:
@@ -64,14 +170,15 @@ def _judged(said: list[tuple[int, str]]) -> tuple[list[int], list[int]]:
     return others, twins
 
 
-def _different(others: list[int], name: str) -> DataNotResumableError:
+def _different(received: str) -> DataNotResumableError:
     return DataNotResumableError(
         describe(
-            "The processes draw different batches, and should draw the same: each "
-            "trains its rows of them. Some samples would be trained twice, and others "
+            "The processes have different data, and should have the same: each trains "
+            "its rows of it. Some samples would be trained twice, and others "
             "not at all.",
-            f"`{name}`: processes {others} begin with another batch than those before",
-            "Give what shuffles the same seed in all processes (a DataLoader a "
-            "generator), or a DataLoader a torch.utils.data.DistributedSampler.",
+            received,
+            "Give all processes the same arrays, and the same seed to what shuffles "
+            "(keras.utils.set_random_seed, a DataLoader's generator), or a DataLoader "
+            "a torch.utils.data.DistributedSampler.",
         )
     )

@@ -17,6 +17,8 @@ from resilient.parallel.keras_multi_worker import corrected
 class MultiWorker(Engine):
     """The workers of a strategy's cluster."""
 
+    divides_arrays = True
+
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         resolver = strategy.cluster_resolver
         cluster = resolver.cluster_spec().as_dict()

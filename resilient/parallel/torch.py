@@ -37,6 +37,8 @@ _TIMEOUT = timedelta(minutes=30)
 class Ranks(Engine):
     """The ranks of the default process group."""
 
+    divides_arrays = True
+
     def __init__(self) -> None:
         self.index = dist.get_rank()
         self.count = dist.get_world_size()
@@ -59,6 +61,7 @@ class Ranks(Engine):
             yield
 
     def begin(self, model: keras.Model, group: Group) -> None:
+        super().begin(model, group)
         shared = [
             leaf.target
             for leaf in state.leaves(model)

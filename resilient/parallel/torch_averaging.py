@@ -9,16 +9,23 @@ from resilient.errors import NotSupportedError, describe
 from resilient.parallel.torch_agreement import Agreement, are_equal, mark, notes_for
 from resilient.parallel.torch_buckets import Buckets
 from resilient.parallel.torch_early import Early
+from resilient.parallel.torch_outside import Outside
 
 Gradients = Sequence[torch.Tensor | None]
-_NOTES = len(notes_for([0, 0, 0]))
+_NOTES = len(notes_for([0, 0, 0, 0]))
 
 
 class Averaging:
     """Averages what one optimizer is given, step by step."""
 
     def __init__(
-        self, name: str, group: Any, agreement: Agreement, *, may_be_early: bool
+        self,
+        name: str,
+        group: Any,
+        agreement: Agreement,
+        outside: Outside,
+        *,
+        may_be_early: bool,
     ) -> None:
         """Prepare.
 
@@ -26,11 +33,12 @@ class Averaging:
             name: Of the optimizer, the same on all ranks.
             group: Of processes, for the gradients.
             agreement: For what ranks have to tell each other at each step.
+            outside: What changed since the step before.
             may_be_early: Whether buckets may be sent before the step, which needs that
                 no other optimizer uses the same gradients.
         """
         self._name, self._group, self._agreement = name, group, agreement
-        self._may_be_early = may_be_early
+        self._outside, self._may_be_early = outside, may_be_early
         self._tensors: list[torch.Tensor] = []
         self._mark = 0
         self._buckets: Buckets | None = None
@@ -68,7 +76,8 @@ class Averaging:
         if self._early is not None and self._early.sending:
             self._finish(gradients, good=False)  # sent for the variables before
         self.close()
-        self._judged(self._agreement.compare(self._mark), gradients)  # all are here
+        here = self._mark, self._outside.mark
+        self._judged(self._agreement.compare(*here), gradients)
         self._buckets = Buckets(tensors, self._group, _NOTES)
         self._tensors = tensors
         if self._may_be_early and all(t.requires_grad and t.is_leaf for t in tensors):
@@ -117,10 +126,14 @@ class Averaging:
         buckets.finish()
         return are_equal(buckets.notes.tolist(), buckets.world)
 
-    def _told(self, gradients: Gradients, *, good: bool) -> tuple[int, int, int]:
-        """What this rank tells: where it is, what is missing, whether it is good."""
+    def _told(self, gradients: Gradients, *, good: bool) -> tuple[int, ...]:
+        """What this rank tells.
+
+        Where it is, what it changed before, what is missing, and whether it is good.
+        """
         missing = [place for place, one in enumerate(gradients) if one is None]
-        return self._mark, mark(missing) if missing else 0, int(good)
+        absent = mark(missing) if missing else 0
+        return self._mark, self._outside.mark, absent, int(good)
 
     def _judged(
         self, same: Sequence[bool], gradients: Gradients
@@ -128,10 +141,11 @@ class Averaging:
         """Which variables have a gradient somewhere; and if all say the same of good.
 
         Raises:
-            NotSupportedError: The ranks are not at the same step.
+            NotSupportedError: The ranks are not at the same step, or do not have the
+                same weights.
         """
         here = [gradient is not None for gradient in gradients]
-        alike, same_present, same_good = (*same, True, True)[:3]
+        alike, same_outside, same_present, same_good = (*same, True, True, True)[:4]
         if not alike:
             raise NotSupportedError(
                 describe(
@@ -141,6 +155,7 @@ class Averaging:
                     "Let every rank take the same steps on the same model.",
                 )
             )
+        self._outside.compared(same=same_outside)
         present = here if same_present else self._agreement.any_rank(here)
         return present, same_good
 

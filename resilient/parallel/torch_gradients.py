@@ -23,6 +23,7 @@ from torch import distributed
 
 from resilient.parallel.torch_agreement import Agreement
 from resilient.parallel.torch_averaging import Averaging, tensor_of
+from resilient.parallel.torch_outside import Outside
 
 
 class AveragedGradients:
@@ -33,6 +34,7 @@ class AveragedGradients:
 
     Attributes:
         applied: How many steps of optimizers were averaged.
+        outside: Told of weights that changed otherwise.
         versions: Of each variable's tensor, by id: torch's count of the changes to it,
             as it was after the last averaged step.
     """
@@ -51,6 +53,7 @@ class AveragedGradients:
         self._model, self._given, self._timeout = model, group, timeout
         self._inside = False  # an optimizer's step calls that of the one it wraps
         self._steps: list[Averaging] = []
+        self.outside = Outside()
         self.applied = 0
         self.versions: dict[int, int] = {}
 
@@ -62,7 +65,7 @@ class AveragedGradients:
         for number, optimizer in enumerate(found):
             averaging = Averaging(
                 f"optimizer {number} ({type(optimizer).__name__})",
-                *(self._group, self._agreement),
+                *(self._group, self._agreement, self.outside),
                 may_be_early=len(outer) == 1,
             )
             self._steps.append(averaging)

@@ -19,11 +19,12 @@ import keras
 import torch
 from torch import distributed
 
+from resilient import keras_internals
 from resilient.errors import NotSupportedError, WarnOnce, describe
 from resilient.parallel.torch_agreement import Agreement
 from resilient.parallel.torch_averaging import tensor_of
 
-_MERGED = "_get_metrics_result_or_logs"
+_MERGED = keras_internals.EPOCH_LOGS
 
 
 class MergedLogs:

@@ -72,7 +72,7 @@ def require_divisible(samples: int, batch_size: int, world: int) -> None:
 
 
 def sliced(batches: Iterable[Any], rank: int, world: int) -> Iterator[Any]:
-    """This rank's part of each batch.
+    """This rank's part of each batch; they begin to be drawn now, as by Keras.
 
     Args:
         batches: Structures of arrays, the same on all ranks.
@@ -83,8 +83,7 @@ def sliced(batches: Iterable[Any], rank: int, world: int) -> Iterator[Any]:
         NotSupportedError: A leaf has no rows that can be taken.
         ValueError: A batch cannot be divided evenly.
     """
-    for batch in batches:
-        yield part(batch, rank, world)
+    return (part(batch, rank, world) for batch in iter(batches))
 
 
 def part(batch: Any, rank: int, world: int) -> Any:

@@ -4,16 +4,19 @@ A custom ``train_step`` may hold an optimizer of torch, or one that was set afte
 training began: each rank would then go its own way. Weights that changed outside an
 averaged step are compared over the ranks; what was computed alike everywhere, such as
 the moving average of another network, is right.
+
+Where the step had averages, they are compared at the next ones (``Outside``); where it
+had none, no rank had, and all are here to compare them now.
 """
 
 import keras
 import torch
 import xxhash
 
-from resilient.errors import NotSupportedError, describe
 from resilient.parallel.torch_agreement import Agreement
 from resilient.parallel.torch_averaging import tensor_of
 from resilient.parallel.torch_gradients import AveragedGradients
+from resilient.parallel.torch_outside import not_alike
 
 
 class SynchronisedSteps:
@@ -25,6 +28,7 @@ class SynchronisedSteps:
         self._model, self._averaged, self._agreement = model, averaged, agreement
         self._weights: list[tuple[str, torch.Tensor]] = []
         self._before: list[int] = []
+        self._applied = 0
 
     def renew(self) -> None:
         """Look at the model's weights again: at the beginning of each epoch.
@@ -39,6 +43,7 @@ class SynchronisedSteps:
         if not self._weights:  # a model that was built in its first step
             self.renew()
         self._before = [tensor._version for _, tensor in self._weights]
+        self._applied = self._averaged.applied
 
     def end(self) -> None:
         """After a training step.
@@ -47,33 +52,17 @@ class SynchronisedSteps:
             NotSupportedError: Weights changed, and not on all ranks alike.
         """
         averaged = self._averaged.versions
-        changed = [
-            (path, tensor)
+        changed = {
+            path: _checksum(tensor)
             for (path, tensor), before in zip(self._weights, self._before, strict=True)
             if tensor._version not in (before, averaged.get(id(tensor)))
-        ]
-        if not changed:
+        }
+        if self._averaged.applied != self._applied:
+            self._averaged.outside.note(changed)
             return
-        texts = [f"{path} {_checksum(tensor)}" for path, tensor in changed]
-        everyones = self._agreement.gathered("\n".join(texts))
-        if len(set(everyones)) == 1:
-            return
-        theirs = zip(*(text.split("\n") for text in everyones), strict=False)
-        unequal = [
-            path
-            for (path, _), each in zip(changed, theirs, strict=False)
-            if len({text.rpartition(" ")[2] for text in each}) > 1
-        ]
-        raise NotSupportedError(
-            describe(
-                "A training step changed weights, and not on all processes alike: "
-                "their gradients were not averaged.",
-                ", ".join(unequal[:3] or ["other weights on each process"])
-                + (f" and {len(unequal) - 3} more" if unequal[3:] else ""),
-                "Use Keras optimizers that are attributes of the model when fit "
-                "begins, and change weights through their apply.",
-            )
-        )
+        everyones = self._agreement.gathered(repr(sorted(changed.items())))
+        if len(set(everyones)) > 1:
+            raise not_alike(sorted(changed))
 
 
 def _checksum(tensor: torch.Tensor) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 import resilient
 from resilient.supervise.environment import free_ports, of_process, ports_needed
 
-_OURS = [str(Path(resilient.__file__).parents[1]), str(Path(__file__).parent)]
+_HERE = Path(__file__).parent
+_OURS = [str(Path(resilient.__file__).parents[1]), str(_HERE), str(_HERE.parent)]
 
 
 class Ended:

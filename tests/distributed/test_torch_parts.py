@@ -116,6 +116,10 @@ def test_weights_that_change_without_averages_are_an_error(told):
     for rank in told["case_unsynchronised"]:
         assert rank["keras"] == rank["following"] == "no error"
         assert "their gradients were not averaged" in rank["native"]
+        assert "their gradients were not averaged" in rank["alone"]  # and no deadlock
+    first, second = told["case_unsynchronised"]
+    assert "none on this process" in first["alone"]
+    assert "/kernel" in second["alone"]
 
 
 def test_gradients_that_cannot_be_averaged_are_refused(told):

@@ -345,6 +345,16 @@ class Following(keras.Sequential):
         return logs
 
 
+class Alone(keras.Sequential):
+    """A weight is changed on one rank alone."""
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        if RANK == 1:
+            self.layers[-1].kernel.assign(2 * self.layers[-1].kernel)
+        return logs
+
+
 def watched(model, count):
     torch_start.broadcast_variables(model.variables)
     agreement = Agreement(TIMEOUT)
@@ -364,6 +374,7 @@ def case_unsynchronised():
         "keras": refused(watched, network(), 3),
         "following": refused(watched, following, 3),
         "native": refused(watched, network(cls=Native), 3),
+        "alone": refused(watched, network(cls=Alone), 5),
     }
 
 

@@ -35,7 +35,7 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
         self._dataset = self._pipeline.dataset
         self._checksums: Checksums | None = None
         source = (saved or {}).get("source", {})
-        self._distributed = _distributes(settings.strategy)
+        self._distributed = distributes(settings.strategy)
         if self._distributed or ("begun" in source and "state" not in source):
             self._pipeline.replayed = True
         if self._distributed:
@@ -105,7 +105,7 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
         return self._pipeline.fingerprint
 
 
-def _distributes(strategy: tf.distribute.Strategy | None) -> bool:
+def distributes(strategy: tf.distribute.Strategy | None) -> bool:
     """Whether Keras iterates something else than the dataset; not by default."""
     if strategy is None:
         return False

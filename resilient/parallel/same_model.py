@@ -1,0 +1,54 @@
+"""That all processes train the same model: found out before the first batch.
+
+Names tell variables apart in a checkpoint that all processes write together. One whose
+variables are called otherwise would save what it cannot resume from.
+"""
+
+from typing import TYPE_CHECKING
+
+from resilient import state
+from resilient.distributed.group import Group
+from resilient.errors import ResilientError, describe
+
+if TYPE_CHECKING:
+    import keras
+
+
+def require_same_variables(model: "keras.Model", group: Group) -> None:
+    """Raise where processes have other variables.
+
+    Args:
+        model: Built.
+        group: The processes.
+
+    Raises:
+        ResilientError: Names the processes, and some variables of each.
+    """
+    mine = {leaf.name: str(leaf.shape) for leaf in state.leaves(model)}
+    everyones = group.collect("variables", mine)
+    differing = group.tell("other variables", _differing(everyones))
+    if differing:
+        raise ResilientError(
+            describe(
+                "The processes have other variables, or other names for them.",
+                "; ".join(differing),
+                "Make the same layers and optimizers in the same order in all "
+                "processes, or name them: Keras numbers those without a name as they "
+                "are made.",
+            )
+        )
+
+
+def _differing(everyones: list[dict[str, str]]) -> list[str]:
+    return [
+        f"process {index} has {_some(theirs.items() - everyones[0].items())}, "
+        f"process 0 {_some(everyones[0].items() - theirs.items())}"
+        for index, theirs in enumerate(everyones)
+        if theirs != everyones[0]
+    ]
+
+
+def _some(variables: set[tuple[str, str]]) -> str:
+    names = sorted(f"{name} {told}" for name, told in variables)
+    more = f" and {len(names) - 3} more" if names[3:] else ""
+    return (", ".join(names[:3]) or "none of these") + more

@@ -1,0 +1,40 @@
+"""Whether processes train one model."""
+
+import keras
+import pytest
+
+from resilient.errors import ResilientError
+from resilient.parallel.same_model import require_same_variables
+from resilient.state import leaves
+
+
+class Chief:
+    """Process 0 of two; it hears what the other has."""
+
+    index, count = 0, 2
+
+    def __init__(self, theirs):
+        self._theirs = theirs
+
+    def collect(self, topic, value):
+        return [value, self._theirs]
+
+    def tell(self, topic, value):
+        return value
+
+
+def model(name):
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name=name)])
+
+
+def shapes(one):
+    return {leaf.name: str(leaf.shape) for leaf in leaves(one)}
+
+
+def test_other_variables_or_names_are_an_error():
+    """What one process saves, another could not resume from."""
+    mine = model("same")
+    require_same_variables(mine, Chief(shapes(mine)))
+    expected = r"process 1 has .*other\.kernel \(2, 1\)"
+    with pytest.raises(ResilientError, match=expected):
+        require_same_variables(mine, Chief(shapes(model("other"))))

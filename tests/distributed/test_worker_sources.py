@@ -1,0 +1,131 @@
+"""Two processes, every source of data: as Keras trains, and as if never killed.
+
+Three starts for many fits. The first trains them all, beside Keras alone, and copies
+each checkpoint directory in the middle of its fit: what a SIGKILL would leave. The
+second resumes all from these copies, but for the last, in which it is killed again;
+the third goes on with that one, and has one more that is finished.
+"""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import gang
+import keras
+import pytest
+
+HERE = Path(__file__).parent
+BACKEND = keras.backend.backend()
+pytestmark = pytest.mark.timeout(900)  # for many fits each
+GROUPS = ["own", pytest.param("others", marks=pytest.mark.sources)]
+
+ROWS = "DataNotResumableError: The processes have different data"
+REFUSED = {
+    "tensorflow": {
+        "arrays different": ROWS,
+        "generator validated on": "DataNotResumableError: A Python generator",
+    },
+    "jax": {
+        "divided arrays": "ValueError: When using a multi-worker distribution",
+        "one model, unequal": ROWS,
+    },
+    "torch": {
+        "arrays different": ROWS,
+        "arrays uneven": "ValueError: The last batch of an epoch has to have",
+        "loader unequal": ROWS,
+        "generator unequal": ROWS,
+    },
+}[BACKEND]
+# No seed; what Keras draws ahead to build a model is lost; each rank draws its part
+# (Keras alone trains that only); threads that see what on_epoch_end changes.
+UNLIKE_KERAS = {
+    "tensorflow": {"arrays unseeded", "data unseeded", "generator"},
+    "jax": set(),
+    "torch": {"sampler", "validated on sampler", "pydataset workers"},
+}[BACKEND]
+
+
+def started(directory, group, *arguments):
+    """What each process told, by case; and whether they ended well."""
+    ended = gang.run(
+        HERE / "worker_sources.py", directory, group, *arguments, timeout=400
+    )
+    found = []
+    for text in ended.outputs:
+        lines = [line for line in text.splitlines() if line.startswith('["')]
+        found.append(dict(json.loads(line) for line in lines))
+    return found, ended
+
+
+@pytest.fixture(scope="module", params=GROUPS)
+def told(request, tmp_path_factory):
+    """Of the three starts, what each process told, by case."""
+    group, directory = request.param, tmp_path_factory.mktemp("sources")
+    first, ended = started(directory, group)
+    ended.check()
+    copies = directory / "killed"
+    names = [name for name in first[0] if (copies / name).is_dir()]
+    for name in names:
+        shutil.rmtree(directory / name)
+        (copies / name).rename(directory / name)
+    second, ended = started(directory, group, names[-1], *names)
+    assert ended.statuses == [-9, -9], ended.outputs
+    third, ended = started(directory, group, "", names[0], names[-1])
+    ended.check()
+    return first, second, third
+
+
+def trained(one):
+    return one["history"], one["model"]
+
+
+def test_all_processes_train_as_keras_does(told):
+    """On torch as one process does, where sums are exact."""
+    (mine, others), *_ = told
+    for name in mine.keys() - REFUSED:
+        assert trained(mine[name]["ours"]) == trained(others[name]["ours"]), name
+        if name not in UNLIKE_KERAS:  # rank 0's random numbers count, on torch
+            assert trained(mine[name]["ours"]) == trained(mine[name]["plain"]), name
+
+
+def test_every_source_goes_on_where_it_was(told):
+    first, second, third = told
+    for whole, resumed, again in zip(first, second, third, strict=True):
+        names = list(resumed)
+        assert len(names) == len(whole.keys() - REFUSED) - 1
+        for name in names:
+            assert min(resumed[name]["restored"]) >= 2, name
+            assert trained(resumed[name]["ours"]) == trained(whole[name]["ours"]), name
+        finished, killed = again.values()
+        for one in (finished, killed):
+            assert one["restored"]
+        assert trained(finished["ours"]) == trained(whole[names[0]]["ours"])
+        assert trained(killed["ours"]) == trained(whole[[*again][-1]]["ours"])
+
+
+def test_what_cannot_be_trained_together_is_refused_by_all(told):
+    (mine, others), *_ = told
+    for name in mine.keys() & REFUSED:
+        for process in (mine, others):
+            assert re.match(REFUSED[name], process[name]["ours"]["error"]), name
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="elsewhere each has rows of what is alike")
+def test_processes_that_train_the_same_are_warned_of_once(told):
+    for process in told[0]:
+        for name, case in process.items():
+            said = case["ours"].get("warnings", [])
+            assert len(said) == (name == "arrays alike"), name
+
+
+# TensorFlow's own pipelines wait for each other: who has no batch trains none.
+LONGER = "validation" if BACKEND == "tensorflow" else "unknown length, 1 is longer"
+
+
+@pytest.mark.parametrize("name", [LONGER, "1 stops in the epoch"])
+def test_processes_that_go_different_ways_end_and_do_not_hang(name, tmp_path):
+    script = HERE / "worker_trouble.py"
+    ended = gang.run(script, tmp_path, name, timeout=200)
+    assert "ResilientError: The processes" in "".join(ended.outputs)
+    assert all(ended.statuses), ended.outputs

@@ -1,0 +1,45 @@
+"""Data for the workers' fits: whole numbers, by every kind of source."""
+
+import keras
+import numpy as np
+
+SAMPLES, BATCH = 48, 8
+random = np.random.RandomState(0)
+X = random.randint(-2, 3, (SAMPLES, 3)).astype("float32")
+Y = random.choice([-1, 1], (SAMPLES, 1)).astype("float32")
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, size=BATCH, rows=slice(None), shuffled=False, **kwargs):
+        super().__init__(**kwargs)
+        self.x, self.y, self.size = X[rows], Y[rows], size
+        self.order = np.arange(len(self.x))
+        self.random = np.random.default_rng(3) if shuffled else None
+
+    def __len__(self):
+        return len(self.x) // self.size
+
+    def __getitem__(self, number):
+        mine = self.order[number * self.size : (number + 1) * self.size]
+        return self.x[mine], self.y[mine]
+
+    def on_epoch_end(self):
+        if self.random is not None:
+            self.order = self.random.permutation(len(self.x))
+
+
+def generated(size=BATCH, rows=slice(None), epochs=None, seed=5):
+    """Batches in random order, epoch after epoch."""
+    x, y = X[rows], Y[rows]
+    random = np.random.default_rng(seed)
+    while epochs is None or epochs > 0:
+        order = random.permutation(len(x))
+        for start in range(0, len(x), size):
+            mine = order[start : start + size]
+            yield x[mine], y[mine]
+        epochs = None if epochs is None else epochs - 1
+
+
+def some(size=16):
+    """To validate on."""
+    return X[:size], Y[:size]

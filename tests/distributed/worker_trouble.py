@@ -1,0 +1,83 @@
+"""Processes that do not go the same way: each run ends with an error, none hangs.
+
+    python worker_trouble.py DIRECTORY CASE
+
+Prints the error of this process.
+"""
+
+import sys
+
+import keras
+import worker_sources
+from worker_data import BATCH, Batches, generated
+
+import resilient
+
+BACKEND = keras.backend.backend()
+# Alike where each process has rows of all batches; on JAX each has its own.
+PART = {"size": BATCH // 2} if BACKEND == "jax" else {"size": BATCH}
+
+
+class StopIn(keras.callbacks.Callback):
+    """Sets stop_training in one process, once."""
+
+    def __init__(self, rank, *, batch=None):
+        super().__init__()
+        self._mine, self._batch = rank == worker_sources.RANK, batch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self._mine and batch == self._batch:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._mine and self._batch is None:
+            self.model.stop_training = True
+
+
+class Shorter(Batches):
+    """One batch less in process 1."""
+
+    def __len__(self):
+        return super().__len__() - worker_sources.RANK
+
+
+def limited(count):
+    source = generated(**PART)
+    for _ in range(count):
+        yield next(source)
+
+
+def cases():
+    rank = worker_sources.RANK
+    whole = {"x": Batches(**PART), "validation_data": Batches(**PART)}
+    return {
+        "length": {"x": Shorter(**PART)},
+        "unknown length, 0 is longer": {"x": limited(5 - rank)},
+        "unknown length, 1 is longer": {"x": limited(4 + rank)},
+        "steps": {"x": generated(**PART), "steps_per_epoch": 4 + rank},
+        "validation": {**whole, "validation_data": Shorter(**PART)},
+        "validation, unknown": {**whole, "validation_data": limited(4 + rank)},
+        "0 stops in the epoch": {**whole, "callbacks": [StopIn(0, batch=2)]},
+        "1 stops in the epoch": {**whole, "callbacks": [StopIn(1, batch=2)]},
+        "0 stops at its end": {**whole, "callbacks": [StopIn(0)]},
+        "1 stops at its end": {**whole, "callbacks": [StopIn(1)]},
+    }
+
+
+def main(directory, name):
+    keras.utils.set_random_seed(1)
+    module = worker_sources.module()
+    with module.SCOPE():
+        model = worker_sources.made_model()
+        try:
+            resilient.fit(
+                model, checkpoint_dir=directory, epochs=3, verbose=0, **cases()[name]
+            )
+        except resilient.errors.ResilientError as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+            sys.exit(3)
+    print("no error", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
