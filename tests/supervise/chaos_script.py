@@ -4,6 +4,7 @@
 
 FAULTS is JSON: a list of [kind, step, seconds]. Each strikes once in the life of a run,
 so many seconds after the first batch at or beyond that step, wherever training is then.
+A hang is found only while it trains: one that comes too late strikes the next attempt.
 One sample has no number as its target: in each epoch the run is rolled back.
 """
 
@@ -21,6 +22,7 @@ import numpy as np
 
 import resilient
 from resilient import Rollback, every
+from resilient.heartbeat import VARIABLE, read
 
 SIZE, BATCHES, EPOCHS = 4, 40, 3
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
@@ -58,11 +60,23 @@ class Faults(keras.callbacks.Callback):
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
             return
 
+        if kind == "stop":  # in this thread: it cannot end the training meanwhile
+            signal.signal(signal.SIGALRM, lambda *_: self._stop(number))
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            return
+
         def later():
             time.sleep(seconds)
             os.kill(os.getpid(), SIGNALS[kind])
 
         threading.Thread(target=later, daemon=True).start()
+
+    def _stop(self, number):
+        beat = read(os.environ[VARIABLE])
+        if beat is not None and beat.phase == "ended":
+            (self._home / f"fault-{number}").unlink()
+        else:
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def model():
