@@ -41,6 +41,8 @@ class Averaging:
         self._outside, self._may_be_early = outside, may_be_early
         self._tensors: list[torch.Tensor] = []
         self._mark = 0
+        self._told_before: tuple[int, ...] = ()
+        self._notes = torch.empty(0)
         self._buckets: Buckets | None = None
         self._early: Early | None = None
 
@@ -122,8 +124,13 @@ class Averaging:
             same = self._agreement.compare(*told)
             buckets.finish()
             return same
-        buckets.notes.copy_(torch.tensor(notes_for(told)))
+        if told != self._told_before:  # mostly it is what was told at the last step
+            self._notes = buckets.notes.new_tensor(notes_for(told))
+            self._told_before = told
+        buckets.notes.copy_(self._notes)
         buckets.finish()
+        if torch.equal(buckets.notes, buckets.world * self._notes):
+            return [True] * len(told)
         return are_equal(buckets.notes.tolist(), buckets.world)
 
     def _told(self, gradients: Gradients, *, good: bool) -> tuple[int, ...]:

@@ -102,7 +102,8 @@ class AveragedGradients:
             finally:
                 self._inside = False
             self.applied += 1
-            for variable in (*variables, *optimizer._trainable_variables):
+            changed = {id(v): v for v in (*variables, *optimizer._trainable_variables)}
+            for variable in changed.values():
                 tensor = tensor_of(variable)
                 self.versions[id(tensor)] = tensor._version
             return result
