@@ -170,7 +170,7 @@ class Attempt:
             events=self._events,
             settle=self._settle_callbacks,
         )
-        self.engine.begin(self.model, self._group)
+        self.engine.begin(self.model, self._group, self._facts.of_all_processes())
         began = time.monotonic()
         saved, self._saved = self._saved, None
         if saved is None or self._checkpoint is None:

@@ -28,6 +28,9 @@ from resilient.wiring import wiring
 
 JSON = dict[str, Any]
 
+# Arguments of fit that another attempt may change, and several processes share.
+_SHARED = ("epochs", "validation_freq", "validation_steps", "class_weight")
+
 
 def fingerprint(
     model: keras.Model, data: JSON, fit_arguments: Mapping[str, Any], backend: Backend
@@ -127,6 +130,22 @@ class Facts:
         if is_built(self._model):
             self._complete = found
         return found
+
+    def of_all_processes(self) -> JSON:
+        """What has to be the same in all processes of one training.
+
+        Not the data, of which each may have its own part, and not versions.
+        """
+        found, (_, arguments, backend) = self.now(), self._rest
+        either = found["identity"] | found["settings"]
+        mine = {"data", *environment(backend)}
+        validated = arguments["validation_data"] is not None
+        return {
+            **{name: arguments[name] for name in _SHARED},
+            "validation_data": "given" if validated else "none",
+            "learning rate": self.learning_rate,
+            **{k: v for k, v in either.items() if k.partition(" ")[0] not in mine},
+        }
 
 
 def environment(backend: Backend) -> dict[str, str]:

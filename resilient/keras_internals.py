@@ -145,10 +145,13 @@ GLOBAL_SEED_GENERATOR = "global_seed_generator"
 LOCALS = (
     "self",
     "callbacks",
+    "class_weight",
     "epochs",
     "initial_epoch",
     "steps_per_epoch",
     "validation_data",
+    "validation_freq",
+    "validation_steps",
     "verbose",
 )
 

@@ -82,7 +82,7 @@ def _require_shared(group: Group, directory: Path) -> None:
         group.tell("look")
         seen = group.collect("seen", None if _is_there(here) else _place(directory))
         blind = [where for where in seen if where is not None]
-        blind = group.tell("blind", blind)
+        where, blind = group.tell("blind", [_place(directory), blind])
     finally:
         if group.index == 0:
             here.unlink(missing_ok=True)
@@ -91,7 +91,7 @@ def _require_shared(group: Group, directory: Path) -> None:
             describe(
                 "The processes do not share the checkpoint directory: a checkpoint "
                 "would have parts in several places.",
-                f"what process 0 wrote is not there in {'; '.join(blind)}",
+                f"what process 0 wrote in {where} is not there in {'; '.join(blind)}",
                 "Use a checkpoint_dir on a file system that all hosts have mounted, "
                 "by the same path.",
             )

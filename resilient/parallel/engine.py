@@ -1,11 +1,11 @@
 """What an engine does around Keras's ``fit`` in several processes."""
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from resilient.distributed.group import Group
-from resilient.parallel.same_model import require_same_variables
+from resilient.parallel.same_model import require_same_settings, require_same_variables
 
 if TYPE_CHECKING:
     import keras
@@ -46,14 +46,22 @@ class Engine:
         """Entered around Keras's ``fit``."""
         return contextlib.nullcontext()
 
-    def begin(self, model: "keras.Model", group: Group) -> None:
+    def begin(
+        self, model: "keras.Model", group: Group, settings: Mapping[str, Any]
+    ) -> None:
         """Everything is built, and no batch is trained; nothing is restored yet.
 
+        Args:
+            model: Which is trained.
+            group: The processes.
+            settings: What they should have in common, by name.
+
         Raises:
-            ResilientError: The processes do not have the same model.
+            ResilientError: They do not have the same model, or train it otherwise.
         """
         if self.count > 1:
             require_same_variables(model, group)
+            require_same_settings(settings, group)
 
     def arrays(self, group: Group) -> Callable[..., Any] | None:
         """Makes the adapter for arrays of training data; None: the usual one."""

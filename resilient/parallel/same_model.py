@@ -1,10 +1,12 @@
-"""That all processes train the same model: found out before the first batch.
+"""That all processes train the same model alike: found out before the first batch.
 
 Names tell variables apart in a checkpoint that all processes write together. One whose
-variables are called otherwise would save what it cannot resume from.
+variables are called otherwise would save what it cannot resume from; one that validates
+when others do not, or trains longer, would wait for them forever.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from resilient import state
 from resilient.distributed.group import Group
@@ -39,6 +41,31 @@ def require_same_variables(model: "keras.Model", group: Group) -> None:
         )
 
 
+def require_same_settings(settings: Mapping[str, Any], group: Group) -> None:
+    """Raise where processes train in other ways.
+
+    Args:
+        settings: Of this process: JSON, by name; but for `class_weight`.
+        group: The processes.
+
+    Raises:
+        ResilientError: Names the processes, and some settings of each.
+    """
+    mine = {f"{name}:": repr(value) for name, value in settings.items()}
+    everyones = group.collect("settings", mine)
+    differing = group.tell("other settings", _differing(everyones))
+    if differing:
+        raise ResilientError(
+            describe(
+                "The processes train in other ways: they would wait for each other "
+                "forever, or not train one model.",
+                "; ".join(differing),
+                "Give compile and fit the same arguments in all processes, and "
+                "validation data to all or none.",
+            )
+        )
+
+
 def _differing(everyones: list[dict[str, str]]) -> list[str]:
     return [
         f"process {index} has {_some(theirs.items() - everyones[0].items())}, "
@@ -48,7 +75,7 @@ def _differing(everyones: list[dict[str, str]]) -> list[str]:
     ]
 
 
-def _some(variables: set[tuple[str, str]]) -> str:
-    names = sorted(f"{name} {told}" for name, told in variables)
+def _some(found: set[tuple[str, str]]) -> str:
+    names = sorted(f"{name} {told[:200]}" for name, told in found)
     more = f" and {len(names) - 3} more" if names[3:] else ""
     return (", ".join(names[:3]) or "none of these") + more

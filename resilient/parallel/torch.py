@@ -7,7 +7,7 @@ each trains its rows of the same batches, and the optimizers average the gradien
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -60,8 +60,10 @@ class Ranks(Engine):
             self._steps = SynchronisedSteps(model, averaged, self._agreement)
             yield
 
-    def begin(self, model: keras.Model, group: Group) -> None:
-        super().begin(model, group)
+    def begin(
+        self, model: keras.Model, group: Group, settings: Mapping[str, Any]
+    ) -> None:
+        super().begin(model, group, settings)
         shared = [
             leaf.target
             for leaf in state.leaves(model)

@@ -4,7 +4,7 @@ import keras
 import pytest
 
 from resilient.errors import ResilientError
-from resilient.parallel.same_model import require_same_variables
+from resilient.parallel.same_model import require_same_settings, require_same_variables
 from resilient.state import leaves
 
 
@@ -25,6 +25,15 @@ class Chief:
 
 def model(name):
     return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name=name)])
+
+
+def test_other_settings_are_an_error():
+    mine = {"epochs": 3, "class_weight": {0: 0.5}, "loss": "mse"}
+    told = {f"{name}:": repr(value) for name, value in mine.items()}
+    require_same_settings(mine, Chief(told))
+    expected = r"process 1 has epochs: 2, process 0 epochs: 3"
+    with pytest.raises(ResilientError, match=expected):
+        require_same_settings(mine, Chief(told | {"epochs:": "2"}))
 
 
 def shapes(one):

@@ -123,7 +123,7 @@ def test_processes_that_train_the_same_are_warned_of_once(told):
 LONGER = "validation" if BACKEND == "tensorflow" else "unknown length, 1 is longer"
 
 
-@pytest.mark.parametrize("name", [LONGER, "1 stops in the epoch"])
+@pytest.mark.parametrize("name", [LONGER, "1 stops in the epoch", "1 validates alone"])
 def test_processes_that_go_different_ways_end_and_do_not_hang(name, tmp_path):
     script = HERE / "worker_trouble.py"
     ended = gang.run(script, tmp_path, name, timeout=200)

@@ -57,6 +57,10 @@ def cases():
         "steps": {"x": generated(**PART), "steps_per_epoch": 4 + rank},
         "validation": {**whole, "validation_data": Shorter(**PART)},
         "validation, unknown": {**whole, "validation_data": limited(4 + rank)},
+        "1 validates alone": {
+            "x": Batches(**PART),
+            "validation_data": Batches(**PART) if rank else None,
+        },
         "0 stops in the epoch": {**whole, "callbacks": [StopIn(0, batch=2)]},
         "1 stops in the epoch": {**whole, "callbacks": [StopIn(1, batch=2)]},
         "0 stops at its end": {**whole, "callbacks": [StopIn(0)]},
