@@ -40,7 +40,11 @@ def met(engine: Engine, directory: Path) -> Iterator[Group]:
         return
     with Together(engine.index, engine.count, _connecting(engine)) as group:
         _require_shared(group, directory)
-        yield group
+        try:
+            yield group
+        except PeerLostError:
+            engine.peer_lost()
+            raise
 
 
 def _connecting(engine: Engine) -> Callable[..., list[Connection]]:

@@ -91,6 +91,9 @@ class Engine:
         """
         return True
 
+    def peer_lost(self) -> None:
+        """Another process is gone, and training is over."""
+
     def before_step(self) -> None:
         """A training step begins."""
 

@@ -1,5 +1,7 @@
 """JAX: ``jax.distributed``, with the layouts of ``keras.distribution``."""
 
+import atexit
+import ctypes
 import os
 import warnings
 from collections.abc import Iterable
@@ -8,6 +10,7 @@ from typing import Any
 import jax
 import keras
 import numpy as np
+from jax._src import distributed
 from jax.experimental import multihost_utils
 
 from resilient import keras_internals
@@ -47,6 +50,9 @@ class JaxProcesses(Engine):
         )
         return bool(divided or distribution.num_model_replicas == 1)
 
+    def peer_lost(self) -> None:
+        atexit.register(_leave)  # before what JAX registered
+
     def _warn_once(self, text: str) -> None:
         if not self._warned:
             self._warned = True
@@ -80,9 +86,19 @@ def engine_of(model: keras.Model) -> JaxProcesses | None:
     return JaxProcesses()
 
 
-def _coordinator() -> str:
-    from jax._src import distributed
+def _leave() -> None:
+    """Let JAX wait for nobody while this process ends.
 
+    It waits for all processes, a lost one too: for a minute and a half, and aborts.
+    """
+    state = distributed.global_state
+    for held in (state.client, state.service, state.preemption_sync_manager):
+        # Destroyed, it would wait, too, or abort.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+    state.client = state.service = state.preemption_sync_manager = None
+
+
+def _coordinator() -> str:
     address = distributed.global_state.coordinator_address
     if address:
         return str(address)

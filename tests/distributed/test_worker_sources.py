@@ -129,3 +129,10 @@ def test_processes_that_go_different_ways_end_and_do_not_hang(name, tmp_path):
     ended = gang.run(script, tmp_path, name, timeout=200)
     assert "ResilientError: The processes" in "".join(ended.outputs)
     assert all(ended.statuses), ended.outputs
+
+
+def test_a_process_that_is_lost_ends_the_other_which_says_so(tmp_path):
+    """And does not wait for it at the exit."""
+    ended = gang.run(HERE / "worker_trouble.py", tmp_path, "1 is lost", timeout=200)
+    assert ended.statuses == [3, 0], ended.outputs
+    assert "PeerLostError: Another process of this training" in ended.outputs[0]

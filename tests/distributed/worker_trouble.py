@@ -5,6 +5,7 @@
 Prints the error of this process.
 """
 
+import os
 import sys
 
 import keras
@@ -34,6 +35,12 @@ class StopIn(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+class Die(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if worker_sources.RANK == 1 and batch == 2:
+            os._exit(0)
+
+
 class Shorter(Batches):
     """One batch less in process 1."""
 
@@ -61,6 +68,7 @@ def cases():
             "x": Batches(**PART),
             "validation_data": Batches(**PART) if rank else None,
         },
+        "1 is lost": {**whole, "callbacks": [Die()]},
         "0 stops in the epoch": {**whole, "callbacks": [StopIn(0, batch=2)]},
         "1 stops in the epoch": {**whole, "callbacks": [StopIn(1, batch=2)]},
         "0 stops at its end": {**whole, "callbacks": [StopIn(0)]},
