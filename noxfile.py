@@ -146,9 +146,9 @@ def kill_long(session: nox.Session, backend: str) -> None:
 @nox.session
 @each_backend
 def workers_long(session: nox.Session, backend: str) -> None:
-    """Many more kills, of four processes that train one model."""
+    """Many more kills, of two and of four processes that train one model."""
     install(session, *BACKENDS[backend], *group("test"))
-    pytest(session, backend, "-m", "long", "tests/distributed")
+    pytest(session, backend, "-m", "long and not sources", "tests/distributed")
 
 
 @nox.session

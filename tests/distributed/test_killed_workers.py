@@ -114,7 +114,9 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    "schedule", ["0 first", pytest.param("1 first", marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_killed_at_batches(
     layout: str, schedule: str, run_of: MakeRun, uninterrupted: Expected
@@ -127,17 +129,25 @@ def test_killed_at_batches(
 
 
 WORDS = ("collect ready@2", "tell ready@2", "collect part@2", "tell committed@2")
-DURING_A_SAVE = {0: (*WORDS, "publish@2", "published@2"), 1: WORDS}
+SOME_WORDS = {0: ("tell ready@2", "publish@2", "published@2"), 1: WORDS[1:3]}
+ALL_WORDS = {0: (*WORDS, "publish@2", "published@2"), 1: WORDS}
 
 
 @pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize(
+    "words", [SOME_WORDS, pytest.param(ALL_WORDS, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_killed_between_what_they_say_in_a_save(
-    layout: str, victim: int, run_of: MakeRun, uninterrupted: Expected
+    layout: str,
+    words: dict[int, tuple[str, ...]],
+    victim: int,
+    run_of: MakeRun,
+    uninterrupted: Expected,
 ):
-    """Before each word of either process, and around the rename that commits."""
+    """Before a word of either process, and around the rename that commits."""
     run = run_of(layout)
-    for point in DURING_A_SAVE[victim]:
+    for point in words[victim]:
         assert is_killed(kill(run, {victim: point})), point
     check(run, uninterrupted)
 

@@ -28,7 +28,10 @@ def results(printed: str) -> Iterator[list]:
             yield json.loads(line)
 
 
-@pytest.mark.parametrize(("jobs", "names"), [(WORKERS, ()), (CHIEF, SOME)])
+@pytest.mark.parametrize(
+    ("jobs", "names"),
+    [pytest.param(WORKERS, (), marks=pytest.mark.long), (CHIEF, SOME)],
+)
 def test_two_workers_train_as_two_devices_of_one_process(jobs, names, tmp_path):
     """Keras's own fit, corrected: the same bytes on every replica."""
     script = HERE / "multi_worker.py"

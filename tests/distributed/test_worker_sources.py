@@ -18,7 +18,11 @@ import pytest
 HERE = Path(__file__).parent
 BACKEND = keras.backend.backend()
 pytestmark = pytest.mark.timeout(900)  # for many fits each
-GROUPS = ["own", pytest.param("others", marks=pytest.mark.sources)]
+GROUPS = [
+    "own",
+    pytest.param("more", marks=pytest.mark.long),
+    pytest.param("others", marks=[pytest.mark.sources, pytest.mark.long]),
+]
 
 ROWS = "DataNotResumableError: The processes have different data"
 REFUSED = {
@@ -106,7 +110,7 @@ def test_every_source_goes_on_where_it_was(told):
 
 def test_what_cannot_be_trained_together_is_refused_by_all(told):
     (mine, others), *_ = told
-    for name in mine.keys() & REFUSED:
+    for name in mine.keys() & REFUSED.keys():
         for process in (mine, others):
             assert re.match(REFUSED[name], process[name]["ours"]["error"]), name
 
@@ -123,7 +127,14 @@ def test_processes_that_train_the_same_are_warned_of_once(told):
 LONGER = "validation" if BACKEND == "tensorflow" else "unknown length, 1 is longer"
 
 
-@pytest.mark.parametrize("name", [LONGER, "1 stops in the epoch", "1 validates alone"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        LONGER,
+        "1 validates alone",
+        pytest.param("1 stops in the epoch", marks=pytest.mark.long),
+    ],
+)
 def test_processes_that_go_different_ways_end_and_do_not_hang(name, tmp_path):
     script = HERE / "worker_trouble.py"
     ended = gang.run(script, tmp_path, name, timeout=200)

@@ -40,6 +40,15 @@ def generated(size=BATCH, rows=slice(None), epochs=None, seed=5):
         epochs = None if epochs is None else epochs - 1
 
 
+def in_groups(found, others, group, *, more):
+    """The cases of a group; ``more`` tells those that the short suite leaves out."""
+    return {
+        "own": {name: case for name, case in found.items() if not more(name)},
+        "more": {name: case for name, case in found.items() if more(name)},
+        "others": others,
+    }[group]
+
+
 def some(size=16):
     """To validate on."""
     return X[:size], Y[:size]

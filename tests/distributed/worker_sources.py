@@ -2,9 +2,9 @@
 
     python worker_sources.py DIRECTORY GROUP [KILL [CASE ...]]
 
-Of the cases of a GROUP, "own" of the backend or "others", each trains in
-``DIRECTORY/<case>``. If no CASE is named, all are, and Keras trains each alone first
-(``plain``). In the middle of it process 0 copies that directory to
+Of the cases of a GROUP ("own" of the backend, "more" of them, or "others"), each
+trains in ``DIRECTORY/<case>``. If no CASE is named, all are, and Keras trains each
+alone first (``plain``). In the middle of it process 0 copies that directory to
 ``DIRECTORY/killed/<case>``: what a SIGKILL at that moment would leave. Every process
 ends itself by SIGKILL in the middle of the case ``KILL``. Prints a line of JSON for
 each case.

@@ -5,7 +5,7 @@ from functools import partial
 
 import jax
 import keras
-from worker_data import BATCH, SAMPLES, Batches, X, Y, generated
+from worker_data import BATCH, SAMPLES, Batches, X, Y, generated, in_groups
 
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 keras.distribution.initialize()
@@ -95,4 +95,4 @@ def cases(directory, group):
         "divided tf.data": (lambda: apart(tf_data()), partial(divided, shard=True)),
         "one model, loader": (lambda: apart(loader()), one_model),
     }
-    return others if group == "others" else found
+    return in_groups(found, others, group, more=lambda name: "validated on" in name)

@@ -3,7 +3,7 @@
 import os
 
 import tensorflow as tf
-from worker_data import BATCH, SAMPLES, Batches, X, Y, generated
+from worker_data import BATCH, SAMPLES, Batches, X, Y, generated, in_groups
 
 RANK = int(os.environ.get("RANK", "0"))
 Policy = tf.data.experimental.AutoShardPolicy
@@ -92,5 +92,6 @@ def cases(directory, group):
         "loader": lambda: (1, {"x": loader()}),
         "grain": lambda: (1, {"x": grain_data()}),
     }
-    found = others if group == "others" else found
+    few = ("arrays different", "OFF", "validated")
+    found = in_groups(found, others, group, more=lambda name: name not in few)
     return {name: (case, STRATEGY.scope) for name, case in found.items()}

@@ -11,7 +11,7 @@ from torch.utils.data import (
     IterableDataset,
     TensorDataset,
 )
-from worker_data import BATCH, SAMPLES, Batches, X, Y, generated, some
+from worker_data import BATCH, SAMPLES, Batches, X, Y, generated, in_groups, some
 
 SCOPE = nullcontext
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -108,5 +108,5 @@ def cases(directory, group):
             return 1, {**arrays, "validation_data": make(), **steps}
 
         found[f"validated on {name}"] = case
-    found = others if group == "others" else found
+    found = in_groups(found, others, group, more=lambda name: "validated on" in name)
     return {name: (case, nullcontext) for name, case in found.items()}

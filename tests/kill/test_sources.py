@@ -51,7 +51,7 @@ schedules = {
 
 
 @pytest.mark.timeout(1500)
-@settings(steady, max_examples=5)
+@settings(steady, max_examples=3)
 @given(**schedules)
 def test_any_schedule(run_of: MakeRun, uninterrupted: Expected, **schedule):
     """1 to 4 kills at random batches, any policy: the uninterrupted run's bytes."""
