@@ -14,6 +14,7 @@ from .test_schedules import EXAMPLES, batches, interrupt, others, save_freqs, st
 pytestmark = pytest.mark.sources
 
 
+@pytest.mark.long  # the next one compares with plain model.fit, too
 def test_uninterrupted_run_is_model_fit(
     source: str, run_of: MakeRun, uninterrupted: Expected
 ):
