@@ -11,6 +11,7 @@ import pytest
 from .harness import Run, Server
 from .record import Record
 from .scenarios import SCENARIOS
+from .scenarios.registry import BACKENDS
 
 MakeRun = Callable[..., Run]
 Expected = Callable[..., Record]
@@ -73,14 +74,22 @@ def uninterrupted(
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test with a ``scenario`` argument runs on all that this backend can train.
 
-    With a ``source`` argument, on all of them that are about a source of data.
+    With a ``source`` argument, on all of them that are about a source of data. Of those
+    that all backends can train each backend leaves a third to its long session, another
+    third than the others.
     """
     backend = keras.backend.backend()
     for argument in ("scenario", "source"):
         if argument in metafunc.fixturenames:
             wanted = argument == "source"
             known = [s for s in SCENARIOS.values() if s.source == wanted]
-            names = [s.name for s in known if backend in s.backends]
+            left = [s for s in known if s.backends == BACKENDS]
+            left = left[sorted(BACKENDS).index(backend) :: len(BACKENDS)]
+            params = [
+                pytest.param(s.name, marks=pytest.mark.long if s in left else ())
+                for s in known
+                if backend in s.backends
+            ]
             # This scope keeps the tests of one scenario together: one worker trains
             # and compiles it, instead of both.
-            metafunc.parametrize(argument, names, scope="session")
+            metafunc.parametrize(argument, params, scope="session")

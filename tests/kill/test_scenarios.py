@@ -1,10 +1,13 @@
 """Every scenario: left alone it is ``model.fit``; killed, it is that all the same."""
 
+import pytest
+
 from .conftest import Expected, MakeRun
 from .harness import assert_same
 from .scenarios import SCENARIOS
 
 
+@pytest.mark.long  # the next one compares with plain model.fit, too
 def test_uninterrupted_run_is_model_fit(
     scenario: str, run_of: MakeRun, uninterrupted: Expected
 ):
