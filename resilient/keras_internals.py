@@ -45,6 +45,7 @@ def unknown_keras(changed: str) -> NotSupportedError:
 try:
     from keras.src import tree
     from keras.src.backend.common import global_state
+    from keras.src.backend.common.masking import get_keras_mask
     from keras.src.callbacks.callback_list import CallbackList
     from keras.src.random import seed_generator
     from keras.src.trainers import data_adapters
@@ -103,6 +104,7 @@ __all__ = [
     "data_adapters",
     "first_replica",
     "get_index",
+    "get_keras_mask",
     "global_seed_generator_state",
     "is_read_by_replica",
     "is_tf_dataset",

@@ -24,7 +24,7 @@ from resilient.parallel.same_batches import compared
 from resilient.parallel.torch_agreement import Agreement
 from resilient.parallel.torch_arrays import RankArrays
 from resilient.parallel.torch_gradients import AveragedGradients
-from resilient.parallel.torch_losses import refuse_sums
+from resilient.parallel.torch_losses import refuse_sums, warn_of_masks
 from resilient.parallel.torch_metrics import MergedLogs
 from resilient.parallel.torch_slices import is_own_part, sliced
 from resilient.parallel.torch_steps import SynchronisedSteps
@@ -64,6 +64,7 @@ class Ranks(Engine):
         self, model: keras.Model, group: Group, settings: Mapping[str, Any]
     ) -> None:
         super().begin(model, group, settings)
+        warn_of_masks(model)
         shared = [
             leaf.target
             for leaf in state.leaves(model)

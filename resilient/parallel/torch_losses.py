@@ -2,7 +2,8 @@
 
 Each rank computes the loss of its rows, and all have as many: the average is right for
 a mean over rows, Keras's default. Of a sum it is too small, and of a mean that each
-rank weighs by its own rows it is another one.
+rank weighs by its own rows it is another one. Keras weighs so wherever a mask reaches
+the loss: that is said, not refused, for TensorFlow's strategies do the same.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 import keras
 
 from resilient import keras_internals
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError, describe, warn_not_exact
 
 _MEANS = ("sum_over_batch_size", "mean")
 
@@ -32,6 +33,34 @@ def refuse_sums(model: keras.Model) -> None:
                 "activity_regularizer out, which sums over rows.",
             )
         )
+
+
+def warn_of_masks(model: keras.Model) -> None:
+    """Say where a loss is a mean over the entries that a mask leaves of a rank's rows.
+
+    Args:
+        model: Built.
+    """
+    masked = _masked(model)
+    if masked:
+        warn_not_exact(
+            "a loss with a mask is the mean over what the mask leaves of each "
+            "process's rows, and the mean of these is not quite that of the whole "
+            "batch, as one process computes it (a resume is as exact as without)",
+            masked,
+        )
+
+
+def _masked(model: keras.Model) -> list[str]:
+    outputs = getattr(model, "outputs", None)
+    if outputs:  # a graph of layers, which tells
+        found = [keras_internals.get_keras_mask(output) for output in outputs]
+        return [f"output {i}" for i, mask in enumerate(found) if mask is not None]
+    return [
+        layer.name
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.Masking) or getattr(layer, "mask_zero", False)
+    ]
 
 
 def _found(model: keras.Model) -> Iterator[str]:
