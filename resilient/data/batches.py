@@ -32,6 +32,16 @@ def unpack(packed: Any) -> Any:
     return packed
 
 
+def copied(leaf: Any) -> Any:
+    """A copy of an array whose memory another library might share; else the same."""
+    module = type(leaf).__module__.partition(".")[0]
+    if isinstance(leaf, np.ndarray) or module == "scipy":
+        return leaf.copy()
+    if module == "torch":
+        return leaf.detach().clone()
+    return np.array(leaf) if module == "jaxlib" else leaf
+
+
 def checksum(batch: Any) -> str:
     """xxh3_128 of kinds, dtypes, shapes and bytes of all leaves, in order."""
     digest = xxhash.xxh3_128()

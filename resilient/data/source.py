@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from resilient import keras_internals
 from resilient.arguments import DataMode
 from resilient.backends.base import Backend
 from resilient.data import JSON
-from resilient.data.batches import checksum, pack, unpack
+from resilient.data.batches import checksum, copied, pack, unpack
 from resilient.data.share import Share
 from resilient.errors import DataNotResumableError, describe, warn_not_exact
 
@@ -50,6 +51,16 @@ class Settings:
     drawn_ahead: set[str | int] = field(default_factory=set)
     replaying: Callable[[], None] = lambda: None
     share: Share = field(default_factory=Share)
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether batches may be written to once Keras has them.
+
+        Where tf.distribute divides batches that came from Python, TensorFlow takes the
+        memory of NumPy's arrays for its own, and computes in it: gradients appear in
+        the user's data. Seen under MultiWorkerMirroredStrategy, in process 0.
+        """
+        return getattr(self.strategy, "num_replicas_in_sync", 1) > 1
 
 
 class Source(Protocol):
@@ -112,8 +123,7 @@ class Tracked:
             self._note_end()
             live, self._ready = self._ready, None
             if live is None:
-                ahead = self._settings.ahead
-                live = _Live(self.source.begin(), self.lock, ahead=ahead)
+                live = _Live(self.source.begin(), self.lock, self._settings)
             self._live = live
             return live
 
@@ -159,9 +169,7 @@ class Tracked:
         if last is not None:
             verify(last, position["last"], given, self.source.name, self._settings)
         pending = [unpack(batch) for batch in position["pending"]]
-        self._ready = _Live(
-            batches, self.lock, ahead=self._settings.ahead, given=given, pending=pending
-        )
+        self._ready = _Live(batches, self.lock, self._settings, given, pending)
 
     def trained(self, drawn: int) -> None:
         if self._live is not None and self._settings.ahead:
@@ -211,7 +219,7 @@ class _Live:
     Args:
         batches: The iterator.
         lock: Held while a batch is made.
-        ahead: Whether batches may be drawn before they are trained.
+        settings: Of this fit.
         given: Batches that ``batches`` gave before.
         pending: The last of these, which were not trained.
     """
@@ -220,28 +228,32 @@ class _Live:
         self,
         batches: Iterator[Any],
         lock: Any,
-        *,
-        ahead: bool,
+        settings: Settings,
         given: int = 0,
         pending: Iterable[Any] = (),
     ) -> None:
         self._batches = batches
         self._lock = lock
+        self._overwritten = settings.overwritten
         self.given = given
         self._again = deque(pending)
-        self.recent: deque[Any] = deque(self._again, maxlen=None if ahead else 1)
+        most = None if settings.ahead else 1
+        self.recent: deque[Any] = deque(self._again, maxlen=most)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
         if self._again:
-            return self._again.popleft()
-        with self._lock:
-            batch = next(self._batches)
-            self.given += 1
-            self.recent.append(batch)
-            return batch
+            batch = self._again.popleft()
+        else:
+            with self._lock:
+                batch = next(self._batches)
+                self.given += 1
+                self.recent.append(batch)
+        if self._overwritten:
+            batch = keras_internals.tree.map_structure(copied, batch)
+        return batch
 
     def since(self, drawn: int) -> list[Any]:
         """The batches given and not trained."""

@@ -42,9 +42,10 @@ REFUSED = {
     },
 }[BACKEND]
 # No seed; what Keras draws ahead to build a model is lost; each rank draws its part
-# (Keras alone trains that only); threads that see what on_epoch_end changes.
+# (Keras alone trains that only); threads that see what on_epoch_end changes; arrays
+# that TensorFlow overwrites under Keras alone.
 UNLIKE_KERAS = {
-    "tensorflow": {"arrays unseeded", "data unseeded", "generator"},
+    "tensorflow": {"arrays unseeded", "data unseeded", "generator", "views"},
     "jax": set(),
     "torch": {"sampler", "validated on sampler", "pydataset workers"},
 }[BACKEND]

@@ -28,6 +28,30 @@ class Batches(keras.utils.PyDataset):
             self.order = self.random.permutation(len(self.x))
 
 
+def aligned(array):
+    """A copy whose memory TensorFlow would use as it is, and not copy."""
+    memory = np.empty(array.size + 32, array.dtype)
+    start = -memory.ctypes.data % 128 // memory.itemsize
+    copy = memory[start : start + array.size].reshape(array.shape)
+    copy[:] = array
+    return copy
+
+
+class Views(keras.utils.PyDataset):
+    """Gives its own arrays, not copies: who writes into a batch changes the data."""
+
+    def __init__(self):
+        super().__init__()
+        self.x, self.y = aligned(X), aligned(Y)
+
+    def __len__(self):
+        return SAMPLES // BATCH
+
+    def __getitem__(self, number):
+        rows = slice(number * BATCH, (number + 1) * BATCH)
+        return self.x[rows], self.y[rows]
+
+
 def generated(size=BATCH, rows=slice(None), epochs=None, seed=5):
     """Batches in random order, epoch after epoch."""
     x, y = X[rows], Y[rows]

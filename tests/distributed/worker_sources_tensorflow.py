@@ -3,7 +3,7 @@
 import os
 
 import tensorflow as tf
-from worker_data import BATCH, SAMPLES, Batches, X, Y, generated, in_groups
+from worker_data import BATCH, SAMPLES, Batches, Views, X, Y, generated, in_groups
 
 RANK = int(os.environ.get("RANK", "0"))
 Policy = tf.data.experimental.AutoShardPolicy
@@ -83,6 +83,7 @@ def cases(directory, group):
         "FILE": lambda: (1, {"x": sharded(from_files(directory), Policy.FILE)}),
         "from_generator": lambda: (1, {"x": from_generator()}),
         "generator": lambda: (1, {"x": generated(), "steps_per_epoch": 6}),
+        "views": lambda: (1, {"x": Views()}),
         "validated": lambda: (
             1,
             {"x": Batches(shuffled=True), "validation_data": shuffled()},
@@ -92,6 +93,6 @@ def cases(directory, group):
         "loader": lambda: (1, {"x": loader()}),
         "grain": lambda: (1, {"x": grain_data()}),
     }
-    few = ("arrays different", "OFF", "validated")
+    few = ("arrays different", "OFF", "views", "validated")
     found = in_groups(found, others, group, more=lambda name: name not in few)
     return {name: (case, STRATEGY.scope) for name, case in found.items()}

@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import keras
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import tensorflow as tf
 import torch
 
 from resilient import NotSupportedError
-from resilient.data.batches import checksum, pack, unpack
+from resilient.data.batches import checksum, copied, pack, unpack
 from resilient.encoding.json_values import decode, encode
 
 pytestmark = pytest.mark.sources
@@ -51,6 +52,15 @@ def test_every_kind_of_array_survives(leaf):
     assert type(again[0]).__name__ == type(leaf).__name__
     if hasattr(leaf, "dtype"):
         assert again[0].dtype == leaf.dtype
+
+
+@pytest.mark.parametrize(
+    "leaf", [X, torch.from_numpy(X), jax.numpy.asarray(X)], ids=lambda x: str(type(x))
+)
+def test_a_copy_has_memory_of_its_own(leaf):
+    copy = np.asarray(copied(leaf))
+    np.testing.assert_array_equal(copy, np.asarray(leaf))
+    assert not np.shares_memory(copy, np.asarray(leaf))
 
 
 def test_structures_none_and_numbers_survive():
