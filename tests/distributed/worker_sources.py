@@ -17,6 +17,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
@@ -29,7 +30,7 @@ from resilient.errors import ResilientError
 from resilient.saving import Saving
 
 BACKEND = keras.backend.backend()
-RANK = int(os.environ.get("RANK", "0"))
+RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 SAMPLES, BATCH, EPOCHS = 48, 8, 3
 COPIED_AT, KILLED_AT = 9, 15  # of 18 batches; there is a checkpoint every 2
 
@@ -68,6 +69,12 @@ class Watched(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         step = int(held(self.model.optimizer.iterations))
         if step == KILLED_AT and self._kill:
+            # All at once: who is left over might still be in its step, and fail.
+            here = self._directory.parent / "killing"
+            here.mkdir(exist_ok=True)
+            (here / str(RANK)).touch()
+            while len(list(here.iterdir())) < WORLD:
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         copy = self._directory.parent / "killed" / self._directory.name
         if step == COPIED_AT and RANK == 0 and not copy.exists():
