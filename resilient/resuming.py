@@ -62,14 +62,17 @@ def find_together(
 
     def read(checkpoint: Checkpoint) -> T:
         group.tell("try", checkpoint.step)
-        mine, problem = None, None
+        failure = None
         try:
             mine = reader.read(checkpoint)
-        except DamageError as error:
-            problem = str(error)
-        told = group.collect("tried", problem)
+        except Exception as error:
+            failure = error
+        # Whatever it was: the others read the same one, and their answers are for this.
+        told = group.collect("tried", None if failure is None else str(failure))
+        if failure is not None:
+            raise failure  # `Checkpoint.load` finds out whether that is damage
         damage = [f"process {n}: {what}" for n, what in enumerate(told) if what]
-        if mine is None or damage:
+        if damage:
             raise DamageError(damage)
         return mine
 
