@@ -6,12 +6,18 @@ Signals are passed on meanwhile, whatever is being waited for.
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from resilient.heartbeat import Beat
 from resilient.supervise import evidence, status
-from resilient.supervise.failures import Ending, Evidence, classify
+from resilient.supervise.failures import (
+    Ending,
+    Evidence,
+    classify,
+    failed_by_itself,
+    lost_another,
+)
 from resilient.supervise.gang import Gang
 from resilient.supervise.hangs import Hang, HangLimit
 from resilient.supervise.headway import Headway, Made
@@ -176,21 +182,16 @@ class Attempt:
         """Say why it ended, and compare with the attempts before."""
         self._look()  # the last signs
         tools, directory = self._tools, self._directory(member)
-        own = self._beats[member.rank]
         events = evidence.events_of(
             directory, self._beats, set(self._gang.pids), self._since
         )
-        returncode = member.returncode
-        assert returncode is not None
-        ending = classify(
-            Evidence(
-                returncode,
-                evidence.events_of(directory, [own], {member.pid}, self._since),
-                self._streams[2 * member.rank + 1].finish(),
-                oom_kills() - self._kills,
-                None if hang is None else str(hang),
-            )
-        )
+        found = self._evidence(member)
+        if hang is not None:
+            found = replace(found, hang=str(hang))
+        elif lost_another(found):
+            member, found = self._cause() or (member, found)
+        ending = classify(found)
+        own = self._beats[member.rank]
         step = None if own is None else own.step
         made = tools.headway.after(
             directory, evidence.committed(directory), events, step
@@ -202,7 +203,7 @@ class Attempt:
             "exited",
             launch=self._number,
             rank=member.rank,
-            returncode=returncode,
+            returncode=found.returncode,
             status=ending.status,
             kind=ending.kind,
             why=ending.why,
@@ -211,6 +212,27 @@ class Attempt:
             seconds=time.time() - self._since,
         )
         return ending, made
+
+    def _cause(self) -> tuple[Process, Evidence] | None:
+        """The process that failed by itself: the others may have ended before it."""
+        for member in self._gang.members:
+            found = self._evidence(member)
+            if failed_by_itself(found):
+                # Whatever we did to it while it was ending.
+                code = found.returncode if 0 < found.returncode < 128 else 1
+                return member, replace(found, returncode=code)
+        return None
+
+    def _evidence(self, member: Process) -> Evidence:
+        own, directory = self._beats[member.rank], self._directory(member)
+        nproc = self._tools.options.nproc
+        assert member.returncode is not None
+        return Evidence(
+            member.returncode,
+            evidence.events_of(directory, [own], {member.pid}, self._since, nproc),
+            self._streams[2 * member.rank + 1].finish(),
+            oom_kills() - self._kills,
+        )
 
     def _directory(self, member: Process) -> Path | None:
         beat = self._beats[member.rank] or self._beat()

@@ -13,9 +13,13 @@ _SLACK = 1.0  # seconds by which a process may seem to act before it was started
 
 
 def events_of(
-    directory: Path | None, beats: Iterable[Beat | None], pids: set[int], since: float
+    directory: Path | None,
+    beats: Iterable[Beat | None],
+    pids: set[int],
+    since: float,
+    files: int = 1,
 ) -> list[dict[str, Any]]:
-    """What processes wrote to ``events.jsonl``.
+    """What processes wrote to ``events.jsonl``, and to those of the other processes.
 
     Args:
         directory: The checkpoint directory; None if it is not known.
@@ -23,6 +27,7 @@ def events_of(
         pids: The processes: some fail before their first sign.
         since: When they were started, Unix seconds: in a container each attempt may
             have the process id of the one before.
+        files: How many processes may have a file of events.
     """
     if directory is None:
         return []
@@ -31,7 +36,8 @@ def events_of(
     pids = pids | {beat.pid for beat in known}
     return [
         event
-        for event in read_events(directory)
+        for process in range(files)
+        for event in read_events(directory, process)
         if event.get("attempt") in attempts
         or (event.get("pid") in pids and event.get("time", 0) >= since - _SLACK)
     ]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from resilient.errors import Interrupted, Preempted, RolledBack
+from resilient.errors import Interrupted, PeerLostError, Preempted, RolledBack
 from resilient.supervise.tracebacks import last_traceback
 
 JSON = dict[str, Any]
@@ -51,7 +51,7 @@ class Evidence:
 
     Attributes:
         returncode: As ``subprocess`` gives it: negative for a signal.
-        events: What the attempt wrote to ``events.jsonl``.
+        events: What the attempt wrote to its file of events.
         errors: The end of its stderr.
         oom_kills: Kills for want of memory meanwhile, of any process.
         hang: The hang that we ended it for, in words.
@@ -117,6 +117,26 @@ def classify(evidence: Evidence) -> Ending:
     if signum is not None:
         return _from_signal(signum, evidence, status)
     return _from_errors(evidence.errors, status)
+
+
+def failed_by_itself(evidence: Evidence) -> bool:
+    """Whether an error in fit ended it that no other process brought about."""
+    last = _last_event(evidence.events)
+    kind = last.get("event")
+    return kind == "diverged" or (kind == "failed" and not _is_loss(last.get("error")))
+
+
+def lost_another(evidence: Evidence) -> bool:
+    """Whether it ended for want of another process."""
+    last = _last_event(evidence.events)
+    if last.get("event") == "failed":
+        return _is_loss(last.get("error"))
+    found = last_traceback(evidence.errors)
+    return found is not None and _is_loss(found.error)
+
+
+def _is_loss(error: Any) -> bool:
+    return str(error).rpartition(".")[2] == PeerLostError.__name__
 
 
 def _swallowed_status(events: Sequence[JSON]) -> int:

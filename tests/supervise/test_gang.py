@@ -186,3 +186,27 @@ def test_a_buffer_that_the_user_wants_stays(tmp_path):
 def test_ports_are_free_and_different(nproc, count):
     found = environment.free_ports(environment.ports_needed(nproc))
     assert len(set(found)) == count
+
+
+@pytest.mark.parametrize("cause", ["0", "1"])
+def test_the_failure_of_the_one_that_was_lost_is_told(supervise, cause):
+    """Though another, that missed it, was the first to end; three times it is a bug."""
+    run = supervise(
+        f"""
+        own, lost = Events(directory, process=int(rank)), "x.PeerLostError"
+        train(5)
+        if rank == "{cause}":
+            own.emit("failed", step=5, error="E", message="boom", signature="s")
+            ready()
+            forever()
+        while not (directory / f"ready-{cause}-{{attempt}}").exists():
+            time.sleep(0.01)
+        own.emit("failed", step=5, error=lost, message="", signature=str(attempt))
+        sys.exit(1)
+        """,
+        *("--nproc", 2),
+    )
+    code, _, err = run.end()
+    assert code == 1
+    assert [event["rank"] for event in run.events("exited")] == [int(cause)] * 3
+    assert err.count("Error: E at step 5: boom. Restart") == 2
