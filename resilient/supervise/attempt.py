@@ -203,7 +203,7 @@ class Attempt:
             "exited",
             launch=self._number,
             rank=member.rank,
-            returncode=found.returncode,
+            returncode=member.returncode,
             status=ending.status,
             kind=ending.kind,
             why=ending.why,

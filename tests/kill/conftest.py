@@ -84,7 +84,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             wanted = argument == "source"
             known = [s for s in SCENARIOS.values() if s.source == wanted]
             left = [s for s in known if s.backends == BACKENDS]
-            left = left[sorted(BACKENDS).index(backend) :: len(BACKENDS)]
+            left = left[BACKENDS.index(backend) :: len(BACKENDS)]
             params = [
                 pytest.param(s.name, marks=pytest.mark.long if s in left else ())
                 for s in known
