@@ -24,6 +24,7 @@ from resilient.errors import (
     RolledBack,
 )
 from resilient.fit import ResilientFit, fit
+from resilient.loop.run import Run
 from resilient.policies import auto, best, every, latest
 from resilient.preemption import clouds
 from resilient.preemption.options import Preemption
@@ -49,6 +50,7 @@ __all__ = [
     "ResilientFit",
     "Rollback",
     "RolledBack",
+    "Run",
     "__version__",
     "auto",
     "best",

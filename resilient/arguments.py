@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from resilient.errors import describe
 from resilient.heartbeat import VARIABLE
+from resilient.policies import KeepPolicy, SavePolicy
 from resilient.saving import OnSaveError
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,21 @@ def checked_on_save_error(value: OnSaveError) -> OnSaveError:
             )
         )
     return value
+
+
+def require_epochs_for_best(
+    save_freq: object, policy: SavePolicy, keep: KeepPolicy
+) -> None:
+    """Raise ValueError where there is nothing that ``keep=best(...)`` compares."""
+    if keep.monitors and not policy.epochs:
+        raise ValueError(
+            describe(
+                "keep=best(...) compares checkpoints of epochs' ends, and this "
+                "save_freq makes none.",
+                f"save_freq={save_freq!r}",
+                "Add every(epochs=1) to save_freq.",
+            )
+        )
 
 
 def checked_data(value: DataMode) -> DataMode:

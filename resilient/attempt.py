@@ -109,7 +109,7 @@ class Attempt:
         self._say.set_verbose(arguments["verbose"])
         saved = self._saved
         self.inputs = Inputs(
-            self.model,
+            replicas.strategy_of(self.model),
             self.backend,
             mode=self._data,
             arguments=arguments,

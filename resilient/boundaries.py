@@ -6,10 +6,9 @@ due; and if somebody asked for it, training stops there.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn, Protocol
 
 from resilient import record
-from resilient.contents import Contents
 from resilient.distributed.agreement import Agreement
 from resilient.distributed.group import Group
 from resilient.divergence import LossWatch
@@ -20,8 +19,25 @@ from resilient.progress import Progress
 from resilient.saving import Saving
 
 
+class Contents(Protocol):
+    """All that makes a checkpoint."""
+
+    def after_step(self) -> None:
+        """A training step was done."""
+
+    def take(
+        self,
+        progress: Progress,
+        positions: Mapping[str, Any],
+        random: Any,
+        *,
+        logs: Mapping[str, float] | None,
+    ) -> record.Content:
+        """Take a snapshot of everything."""
+
+
 class Boundaries:
-    """The boundaries of one fit, from its first batch on.
+    """The boundaries of one fit, or loop, from its first batch on.
 
     Args:
         contents: All that makes a checkpoint.

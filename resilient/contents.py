@@ -5,19 +5,19 @@ the attempt's business, and how it is written that of others.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import keras
 
 from resilient import random_state, record, state
-from resilient.backends.base import Backend, Part, Snapshot
+from resilient.backends.base import Backend, Part
 from resilient.callbacks.states import CallbackStates
 from resilient.divergence import LossWatch
 from resilient.encoding.json_values import encode
 from resilient.fingerprint import Facts
 from resilient.notices import Notices
 from resilient.progress import Progress
+from resilient.snapshots import Snapshots
 from resilient.stateful import StatefulObjects
 
 
@@ -45,12 +45,11 @@ class Contents:
         losses: LossWatch,
         part: Part,
     ) -> None:
-        self._part = part
         self.callbacks = callbacks
         self._model, self._backend = model, backend
         self._stateful, self._facts, self._losses = stateful, facts, losses
         self._notices = Notices(model)
-        self._snapshot: Snapshot | None = None  # the last one: its memory is reused
+        self._snapshots = Snapshots(backend, part)
 
     def after_step(self) -> None:
         """A training step was done."""
@@ -78,19 +77,10 @@ class Contents:
         stateful = self._stateful.capture(arrays)
         live = state.leaves(self._model)
         self._notices.at_save(live, self.callbacks.uncaptured())
-        tensors, own = state.live_tensors(self._model, live), set(arrays)
-        own |= {leaf.name + added for leaf in live for added in leaf.copies if added}
-        if self._part.index and not self._backend.divides:
-            tensors = {name: t for name, t in tensors.items() if name in own}
-        tensors |= arrays
         run = {
             "progress": progress.to_json(),
             "stop_training": bool(self._model.stop_training),
             "epoch_logs": encode(logs, {}, "logs"),
-            "variables": [leaf.to_json() for leaf in live],
-            "replicas": self._part.replicas,
-            "tensors": sorted(tensors),
-            "arrays": sorted(arrays),
             "random": random,
             "callbacks": callbacks,
             "stateful": stateful,
@@ -98,9 +88,8 @@ class Contents:
             "learning_rate": encode(self._facts.learning_rate, {}, "rate"),
             "losses": self._losses.state(),
         }
-        self._snapshot = self._backend.snapshot(tensors, reuse=self._snapshot)
-        part = replace(self._part, own=frozenset(own))
-        return record.Content(run, encoded, self._snapshot, part)
+        tensors = state.live_tensors(self._model, live)
+        return self._snapshots.take(run, encoded, live, tensors, arrays)
 
     def put_back(self, saved: record.Record, drawn_ahead: set[str | int]) -> None:
         """Set everything, the random state last.

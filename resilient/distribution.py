@@ -2,18 +2,19 @@
 
 from typing import Any
 
-import keras
-
 from resilient import keras_internals
 from resilient.errors import NotSupportedError, describe
 
 
-def require_supported(model: keras.Model) -> None:
-    """Raise where a model trains in a way that cannot be resumed exactly.
+def require_supported(strategy: Any) -> None:
+    """Raise where training under a strategy cannot be resumed exactly.
 
     All strategies of TensorFlow with a copy of every variable on every replica go one
     way through this library: ``MirroredStrategy``, ``MultiWorkerMirroredStrategy``, and
     ``TPUStrategy``, which was never run.
+
+    Args:
+        strategy: Of tf.distribute; None on other backends.
 
     Raises:
         NotSupportedError: Names the strategy that was found.
@@ -22,7 +23,6 @@ def require_supported(model: keras.Model) -> None:
         return
     import tensorflow as tf
 
-    strategy: Any = model.distribute_strategy
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         raise NotSupportedError(
             describe(

@@ -2,8 +2,10 @@
 
 import contextlib
 import hashlib
+import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import Any
 
 from resilient.arguments import Resume
@@ -22,6 +24,17 @@ def told(
     events: Events, watch: Watch, store: Store, resume: Resume, say: Say
 ) -> Iterator[None]:
     """Tell of what ends the fit that runs inside, once its last write is over."""
+
+    def failed(error: BaseException) -> None:
+        newest, progress = _newest(store), watch.progress
+        if not isinstance(error, ResilientError):  # which say themselves what to do
+            error.add_note(
+                f"keras-resilient: training failed after {progress}; "
+                f"run again, {_again(store, resume)}."
+            )
+        step = None if newest is None else newest.step
+        events.emit("failed", **progress.to_json(), **_facts(error), resume_step=step)
+
     try:
         yield
     except Preempted as end:
@@ -36,17 +49,26 @@ def told(
     except RolledBack as end:
         say(f"Goes on at {end.progress} when this is run again.")
         raise
-    except BaseException as error:  # a KeyboardInterrupt has a right to a note, too
-        newest = _newest(store)
-        if not isinstance(error, ResilientError):  # which say themselves what to do
-            error.add_note(
-                f"keras-resilient: fit failed after {watch.progress}; "
-                f"run again, {_again(store, resume)}."
-            )
-        step = None if newest is None else newest.step
-        progress = watch.progress
-        events.emit("failed", **progress.to_json(), **_facts(error), resume_step=step)
+    except GeneratorExit:  # a loop was left, and nobody says what for
+        events.emit("ended", **watch.progress.to_json())
+        _when_uncaught(failed)
         raise
+    except BaseException as error:  # a KeyboardInterrupt has a right to a note, too
+        failed(error)
+        raise
+
+
+def _when_uncaught(tell: Callable[[BaseException], None]) -> None:
+    """Tell of the error that ends this process, where it is one of a loop's body."""
+    plain = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        tell(error)
+        plain(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 def _again(store: Store, resume: Resume) -> str:

@@ -11,7 +11,7 @@ Importing this module loads neither Keras nor a backend.
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from resilient import resuming
 from resilient.arguments import (
@@ -22,16 +22,17 @@ from resilient.arguments import (
     checked_on_event,
     checked_on_save_error,
     checked_resume,
+    require_epochs_for_best,
     warn_if_restarted,
 )
 from resilient.checkpoints import layout
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.checkpoints.lock import DirectoryLock
 from resilient.checkpoints.store import Store
+from resilient.directory import OnDirectory
 from resilient.divergence import OnNaN, Rollback, checked_loss_spike, checked_on_nan
 from resilient.errors import ResilientError, describe
-from resilient.goodput import Goodput, goodput
-from resilient.policies import KeepPolicy, SavePolicy, keep_policy, save_policy
+from resilient.policies import KeepPolicy, SaveFreq, keep_policy, save_policy
 from resilient.preemption.options import Preemption, checked_preemption
 from resilient.saving import OnSaveError, Saving
 from resilient.stateful import Stateful, StatefulObjects
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from resilient.around import Around
 
-SaveFreq = Literal["auto", "epoch"] | int | SavePolicy
 # Frozen: one for all fits.
 _PREEMPTION = Preemption()
 
@@ -131,7 +131,7 @@ def fit(
     return run.fit(*args, **kwargs)
 
 
-class ResilientFit:
+class ResilientFit(OnDirectory):
     """The same as ``fit``, as an object to ask about the run.
 
     Args:
@@ -160,7 +160,7 @@ class ResilientFit:
         loss_spike: float | None = None,
     ) -> None:
         self._model = model
-        self._store = Store(checkpoint_dir)
+        super().__init__(Store(checkpoint_dir))
         self._policy = save_policy(save_freq)
         self._keep = keep_policy(keep)
         self._resume = checked_resume(resume)
@@ -175,27 +175,20 @@ class ResilientFit:
         if isinstance(self._on_nan, Rollback):
             self._keep |= KeepPolicy(back=self._on_nan.steps)
         self._saving: Saving | None = None
-        if self._keep.monitors and not self._policy.epochs:
-            raise ValueError(
-                describe(
-                    "keep=best(...) compares checkpoints of epochs' ends, and this "
-                    "save_freq makes none.",
-                    f"save_freq={save_freq!r}",
-                    "Add every(epochs=1) to save_freq.",
-                )
-            )
+        require_epochs_for_best(save_freq, self._policy, self._keep)
 
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
         """Train, resuming where the last attempt was; arguments as ``model.fit``."""
         from resilient.around import around
-        from resilient.parallel import engine_of
+        from resilient.parallel import engine_under
+        from resilient.replicas import strategy_of
         from resilient.running import Plan, require_model, run
 
         require_model(self._model)
         layout.make_directory(self._store.directory)
         with around(
             self._store,
-            engine_of(self._model),
+            engine_under(strategy_of(self._model)),
             resume=self._resume,
             on_event=self._on_event,
             preemption=self._preemption,
@@ -261,21 +254,6 @@ class ResilientFit:
                 found = resuming.newest(self._store, record_reader(self._model))
             restore_model(self._model, found)
         return found[0]
-
-    @property
-    def checkpoints(self) -> list[Checkpoint]:
-        """The committed checkpoints, oldest first."""
-        return self._store.checkpoints()
-
-    @property
-    def goodput(self) -> Goodput:
-        """Where the time of all attempts went, by ``events.jsonl``."""
-        return goodput(self._store.directory)
-
-    @property
-    def latest(self) -> Checkpoint | None:
-        """The newest committed checkpoint, if there is one."""
-        return next(reversed(self.checkpoints), None)
 
     def _make_saving(self, environment: Mapping[str, str], now: "Around") -> Saving:
         self._saving = Saving(

@@ -27,6 +27,9 @@ _STATEFUL = frozenset(
     }
 )
 
+# What tf.data calls, see data/tf_data; and single operations, whose state is known.
+_OTHERS = ("__inference_Dataset_", "__wrapped__")
+
 
 def stateful_random_operations(model: keras.Model) -> list[str]:
     """Names of such operations in the model's traced train function, sorted."""
@@ -35,9 +38,30 @@ def stateful_random_operations(model: keras.Model) -> list[str]:
     found: set[str] = set()
     for function in keras_internals.traced_functions(model.train_function):
         graph: Any = function.graph.as_graph_def()
-        found.update(f"{n.name} ({n.op})" for n in graph.node if n.op in _STATEFUL)
+        found.update(_stateful(graph.node))
         for nested in graph.library.function:
-            found.update(
-                f"{n.name} ({n.op})" for n in nested.node_def if n.op in _STATEFUL
-            )
+            found.update(_stateful(nested.node_def))
     return sorted(found)
+
+
+def operations_of_new_functions(known: set[str]) -> list[str]:
+    """Names of such operations in all functions that were traced in this process.
+
+    Args:
+        known: Names of functions that were looked at before; new ones are added.
+    """
+    if keras_internals.BACKEND != "tensorflow":
+        return []
+    from tensorflow.python.eager import context
+
+    functions, found = context.context(), set[str]()
+    for name in set(functions.list_function_names()) - known:
+        known.add(name)
+        text = name.decode() if isinstance(name, bytes) else name
+        if not text.startswith(_OTHERS):
+            found |= _stateful(functions.get_function_def(name).node_def)
+    return sorted(found)
+
+
+def _stateful(nodes: Any) -> set[str]:
+    return {f"{n.name} ({n.op})" for n in nodes if n.op in _STATEFUL}

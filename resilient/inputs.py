@@ -1,9 +1,7 @@
 """The data of one fit, of training and of validation: where it was, and where it is."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
-
-import keras
+from typing import Any, Protocol
 
 from resilient import keras_internals, random_state
 from resilient.arguments import DataMode
@@ -13,18 +11,27 @@ from resilient.data.select import ahead_of_training, is_same
 from resilient.data.share import Share
 from resilient.data.source import Settings
 
-if TYPE_CHECKING:
-    from resilient.iterators import TrainingIterator
+
+class TrainingInput(Protocol):
+    """What gives the batches to train on, and knows where it is."""
+
+    data_adapter: Positioned
+
+    def resume_at(self, position: Any, batch: int) -> None:
+        """Make the next epoch start at ``batch``, with the data at ``position``."""
+
+    def position(self, *, in_epoch: bool) -> Any:
+        """Where the data is, after the batches that were trained."""
 
 
 class Inputs:
-    """The training input and the validation input, once Keras made them.
+    """The training input and the validation input, once they are made.
 
     Args:
-        model: The model that is trained.
-        backend: Its backend's adapter.
+        strategy: That of tf.distribute which batches are spread with.
+        backend: The backend's adapter.
         mode: How data is to be treated, see ``data.source.Settings``.
-        arguments: Local variables of Keras's ``fit``.
+        arguments: Local variables of Keras's ``fit``; of a loop, what they would be.
         positions: Where the checkpoint has the data; empty without one.
         replaying: See ``data.source.Settings``.
         share: What this process trains of it.
@@ -38,7 +45,7 @@ class Inputs:
 
     def __init__(
         self,
-        model: keras.Model,
+        strategy: Any,
         backend: Backend,
         *,
         mode: DataMode,
@@ -48,11 +55,12 @@ class Inputs:
         share: Share,
     ) -> None:
         self.backend = backend
+        self.training: TrainingInput | None = None
         self.drawn_ahead: set[str | int] = set()
         self.validation: Positioned | None = None
         self.validated = False
         self.only_arrays = False
-        self._model, self._mode = model, mode
+        self._strategy, self._mode = strategy, mode
         self._arguments, self._positions = arguments, positions
         self._replaying, self.share = replaying, share
         self._claimed: dict[int, Any] = {}
@@ -65,7 +73,7 @@ class Inputs:
             verbose=self._arguments["verbose"] not in (0, "0"),
             ahead=keras_internals.looks_ahead(),
             argument=argument,
-            strategy=getattr(self._model, "distribute_strategy", None),
+            strategy=self._strategy,
             claimed=self._claimed,
             drawn_ahead=self.drawn_ahead,
             replaying=self._replaying,
@@ -76,7 +84,7 @@ class Inputs:
         """The position that the checkpoint has of that data; None without one."""
         return self._positions.get(argument)
 
-    def begin(self, iterator: "TrainingIterator") -> None:
+    def begin(self, iterator: TrainingInput) -> None:
         """Keras made the training input; that for validation it makes later."""
         self.training = iterator
         data, saved = self._arguments["validation_data"], self.saved("validation_data")
@@ -88,12 +96,15 @@ class Inputs:
 
     def resume(self, batch: int) -> None:
         """Let the next epoch start at ``batch``, at the saved positions."""
+        assert self.training is not None
         self.training.resume_at(self._positions["x"], batch)
         if self.validation is not None and "validation_data" in self._positions:
             self.validation.resume(self._positions["validation_data"])
 
     def positions(self, *, in_epoch: bool) -> tuple[dict[str, Any], Any]:
         """Where the data is, and the random state of that moment."""
+        if self.training is None:  # as it was, if it was anywhere
+            return self._positions, random_state.capture(self.backend)
         with self.training.data_adapter.paused():
             random = random_state.capture(self.backend)
             self._positions["x"] = self.training.position(in_epoch=in_epoch)

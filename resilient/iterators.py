@@ -208,6 +208,7 @@ class PositionedValidationIterator(ValidationIterator):
             inputs.validation = early or adapter_for(arguments, settings, saved)
             super().__init__(attempt, arguments["x"], x=inputs.validation, **rest)
             return
+        assert inputs.training is not None
         with contextlib.ExitStack() as around:
             # The uninterrupted run made it in an earlier epoch: leave no trace of it
             # now, nor draw for training meanwhile, which would be undone.

@@ -7,6 +7,12 @@ from resilient.graph_random import stateful_random_operations
 from resilient.python_state import PythonState
 from resilient.state import Leaf, leaves
 
+DRAWN_AHEAD = (
+    "the data draws from these global random generators ahead of training; if anything "
+    "else does, too, it will draw other numbers (give the data a generator of its own, "
+    "such as numpy.random.default_rng(seed))"
+)
+
 
 class Notices:
     """The warnings of one attempt.
@@ -27,12 +33,7 @@ class Notices:
         Args:
             left: Global random generators that go on where the data left them.
         """
-        self._say(
-            "the data draws from these global random generators ahead of training; if "
-            "anything else does, too, it will draw other numbers (give the data a "
-            "generator of its own, such as numpy.random.default_rng(seed))",
-            left,
-        )
+        self._say(DRAWN_AHEAD, left)
 
     def after_step(self) -> None:
         """After the first step, when TensorFlow has traced it."""

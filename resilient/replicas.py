@@ -35,9 +35,19 @@ def copies(group: str, target: Any) -> Copies:
 
 def count(model: keras.Model) -> int:
     """How many replicas of a model there are, in all processes together."""
+    return count_under(strategy_of(model))
+
+
+def count_under(strategy: Any) -> int:
+    """The same under a strategy of tf.distribute; None on other backends."""
     if keras_internals.BACKEND == "tensorflow":
-        return int(model.distribute_strategy.num_replicas_in_sync)
+        return int(strategy.num_replicas_in_sync)
     return _ranks()
+
+
+def strategy_of(model: keras.Model) -> Any:
+    """That of tf.distribute which a model was made under; None on other backends."""
+    return getattr(model, "distribute_strategy", None)
 
 
 def are_in_several_processes(model: keras.Model) -> bool:

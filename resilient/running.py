@@ -73,7 +73,7 @@ def run(
     plan: Plan, model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> keras.callbacks.History:
     """Let Keras's ``fit`` run, followed by an ``Attempt``; again after a rollback."""
-    distribution.require_supported(model)
+    distribution.require_supported(replicas.strategy_of(model))
     began = time.monotonic()
     found = resuming.find_together(
         plan.now.group,
@@ -100,11 +100,11 @@ def run(
 
 
 def _require_of_fit(checkpoint: Checkpoint, saved: record.Record) -> None:
-    if "fingerprint" not in saved.run:
+    if "callbacks" not in saved.run:
         raise CheckpointMismatchError(
             describe(
                 "fit cannot go on from a checkpoint of a training loop.",
-                f"{checkpoint.path}, saved by resilient.Checkpoints",
+                f"{checkpoint.path}, saved by resilient.Run or Checkpoints",
                 "Use another checkpoint_dir: each run needs its own.",
             )
         )

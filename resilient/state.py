@@ -57,29 +57,36 @@ class Leaf:
         }
 
 
+# Group, index in it, path, and the variable.
+Variable = tuple[str, int, str, Any]
+
+
 def leaves(model: keras.Model) -> list[Leaf]:
     """Every tensor of the model's state, in a stable order, each once."""
-    seen: set[int] = set()
-    found = []
+    return once(leaf(*variable) for variable in variables_of(model))
+
+
+def variables_of(model: Any) -> Iterator[Variable]:
+    """Every variable of a model or a layer: group, index, path, and itself."""
     for group in GROUPS:
         for index, variable in enumerate(_group(model, group)):
-            if _new(variable, seen):
-                found.append(_leaf(group, index, variable.path, variable))
+            yield group, index, variable.path, variable
     for index, (path, target) in enumerate(_extras(model)):
-        if _new(target, seen):
-            found.append(_leaf("extra", index, path, target))
-    return found
+        yield "extra", index, path, target
 
 
 def leaves_of(variables: Iterable[Any]) -> list[Leaf]:
     """The tensors of these variables, in their order, each once."""
+    return once(
+        leaf(LOOP, index, getattr(variable, "path", None) or variable.name, variable)
+        for index, variable in enumerate(variables)
+    )
+
+
+def once(found: Iterable[Leaf]) -> list[Leaf]:
+    """Those leaves whose variable is not that of one before."""
     seen: set[int] = set()
-    found = []
-    for index, variable in enumerate(variables):
-        if _new(variable, seen):
-            path = getattr(variable, "path", None) or variable.name
-            found.append(_leaf(LOOP, index, path, variable))
-    return found
+    return [leaf for leaf in found if is_new(leaf.target, seen)]
 
 
 def live_tensors(model: keras.Model, state: list[Leaf]) -> dict[str, Any]:
@@ -175,11 +182,21 @@ def _group(model: keras.Model, group: str) -> list[Any]:
     return list(getattr(model, f"{group}_variables"))
 
 
-def _leaf(group: str, index: int, path: str, target: Any) -> Leaf:
+def leaf(group: str, index: int, path: str, target: Any, *, of: str = "") -> Leaf:
+    """The leaf of a variable.
+
+    Args:
+        group: One of ``GROUPS``, ``"extra"`` or ``LOOP``.
+        index: Its place in the group.
+        path: What it is called.
+        target: The variable, or a tensor of the backend.
+        of: Name of the object that it belongs to, where there are several.
+    """
     safe = _UNSAFE.sub("_", path.replace("/", "."))
+    first = f"{group}.{of}" if of else group
     dtype = getattr(target.dtype, "name", None) or str(target.dtype)
     return Leaf(
-        name=f"{group}.{index:04d}.{safe}",
+        name=f"{first}.{index:04d}.{safe}",
         path=path,
         shape=tuple(int(d) for d in target.shape),
         dtype=dtype.removeprefix("torch."),
@@ -189,8 +206,8 @@ def _leaf(group: str, index: int, path: str, target: Any) -> Leaf:
     )
 
 
-def _new(variable: Any, seen: set[int]) -> bool:
-    """Whether a variable was not met yet, as itself or as its backend's tensor."""
+def is_new(variable: Any, seen: set[int]) -> bool:
+    """Whether a variable is not in ``seen``, as itself or as its backend's tensor."""
     # JAX's arrays are immutable: two variables may hold the same one for a while.
     mutable = keras_internals.BACKEND != "jax"
     tensor = getattr(variable, "_value", None) if mutable else None

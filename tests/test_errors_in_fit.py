@@ -30,8 +30,8 @@ def test_the_error_is_the_users_with_a_note(tmp_path):
     with pytest.raises(Broken, match=r"^corrupt image\n") as error:
         fitting.fit(fitting.model(), tmp_path, callbacks=[Do(fail)], save_freq=4)
     assert notes(error.value) == (
-        "keras-resilient: fit failed after step 8 (epoch 2, batch 2); run again, it "
-        f"goes on at step 8 (epoch 2, batch 2) from {tmp_path}/step-00000008."
+        "keras-resilient: training failed after step 8 (epoch 2, batch 2); run again, "
+        f"it goes on at step 8 (epoch 2, batch 2) from {tmp_path}/step-00000008."
     )
 
 

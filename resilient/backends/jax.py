@@ -77,7 +77,7 @@ class JaxBackend:
             )
         current = target.value
         check_like(target, current.shape, current.dtype, value)
-        new = _like(current, value)
+        new = like(current, value)
         with warnings.catch_warnings():
             # A Keras variable declared int64 holds int32 while x64 is off, and JAX
             # warns at each assignment about what was the case all along.
@@ -173,8 +173,8 @@ def _as_array(held: Any) -> Any:
     return held if isinstance(held, Shards) else np.asarray(held)
 
 
-def _like(current: jax.Array, value: np.ndarray | StoredArray) -> jax.Array:
-    """``value`` as an array on the devices of ``current``, spread in the same way."""
+def like(current: jax.Array, value: np.ndarray | StoredArray) -> jax.Array:
+    """``value``, as ``read`` returns it, on the devices of ``current`` like that."""
     if len(current.sharding.device_set) > 1:
         return _spread(current, value)
     # Committed to a device only if the old array was: otherwise training would

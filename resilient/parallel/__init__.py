@@ -1,20 +1,20 @@
 """The engines that train one model in several processes: TensorFlow's, JAX's, ours.
 
-``engine_of`` finds the one that a model trains with. What is common to them, and what
-they may do around Keras's ``fit``, is ``Engine``.
+``engine_under`` finds the one that a model trains with. What is common to them, and
+what they may do around Keras's ``fit``, is ``Engine``.
 """
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import Any
 
 from resilient.parallel.engine import Engine
 
-if TYPE_CHECKING:
-    import keras
 
+def engine_under(strategy: Any) -> Engine:
+    """The engine that trains together with others.
 
-def engine_of(model: "keras.Model") -> Engine:
-    """The engine that trains a model.
+    Args:
+        strategy: That of tf.distribute, on TensorFlow; else None.
 
     Raises:
         NotSupportedError: Several processes would train, each a model of its own.
@@ -22,5 +22,5 @@ def engine_of(model: "keras.Model") -> Engine:
     import keras
 
     module = importlib.import_module(f"{__name__}.{keras.backend.backend()}")
-    engine: Engine | None = module.engine_of(model)
+    engine: Engine | None = module.engine_under(strategy)
     return engine or Engine()

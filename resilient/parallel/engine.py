@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from resilient.distributed.group import Group
 from resilient.parallel.same_model import require_same_settings, require_same_variables
+from resilient.state import leaves
 
 if TYPE_CHECKING:
     import keras
@@ -60,7 +61,7 @@ class Engine:
             ResilientError: They do not have the same model, or train it otherwise.
         """
         if self.count > 1:
-            require_same_variables(model, group)
+            require_same_variables(leaves(model), group)
             require_same_settings(settings, group)
 
     def arrays(self, group: Group) -> Callable[..., Any] | None:

@@ -59,7 +59,7 @@ class JaxProcesses(Engine):
             warnings.warn(text, stacklevel=2)
 
 
-def engine_of(model: keras.Model) -> JaxProcesses | None:
+def engine_under(strategy: None) -> JaxProcesses | None:
     """The processes of this program, if there are several."""
     if jax.process_count() == 1:
         told = os.environ.get(_COUNT, "1")

@@ -5,28 +5,25 @@ variables are called otherwise would save what it cannot resume from; one that v
 when others do not, or trains longer, would wait for them forever.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from resilient import state
 from resilient.distributed.group import Group
 from resilient.errors import ResilientError, describe
-
-if TYPE_CHECKING:
-    import keras
+from resilient.state import Leaf
 
 
-def require_same_variables(model: "keras.Model", group: Group) -> None:
+def require_same_variables(live: Sequence[Leaf], group: Group) -> None:
     """Raise where processes have other variables.
 
     Args:
-        model: Built.
+        live: Those of this process.
         group: The processes.
 
     Raises:
         ResilientError: Names the processes, and some variables of each.
     """
-    mine = {leaf.name: str(leaf.shape) for leaf in state.leaves(model)}
+    mine = {leaf.name: str(leaf.shape) for leaf in live}
     everyones = group.collect("variables", mine)
     differing = group.tell("other variables", _differing(everyones))
     if differing:

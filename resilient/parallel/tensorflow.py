@@ -52,9 +52,8 @@ class MultiWorker(Engine):
 _JOBS = ("chief", "worker")
 
 
-def engine_of(model: keras.Model) -> MultiWorker | None:
-    """The cluster that a model trains in, if there are several workers."""
-    strategy = model.distribute_strategy
+def engine_under(strategy: tf.distribute.Strategy) -> MultiWorker | None:
+    """The cluster of a strategy, if there are several workers."""
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         engine = MultiWorker(strategy) if _several(strategy) else None
         return engine if engine is not None and engine.count > 1 else None

@@ -94,6 +94,6 @@ class Ranks(Engine):
         self._steps.end()
 
 
-def engine_of(model: keras.Model) -> Ranks | None:
+def engine_under(strategy: None) -> Ranks | None:
     """The ranks that train together, if there are several; starts what is needed."""
     return Ranks() if torch_start.initialize(_TIMEOUT) else None

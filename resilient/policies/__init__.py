@@ -7,12 +7,13 @@ when it is made, not at the first save.
 
 from resilient.policies.auto import Auto, Cost
 from resilient.policies.keep import KeepPolicy, best, keep_policy, latest
-from resilient.policies.save import SavePolicy, auto, every, save_policy
+from resilient.policies.save import SaveFreq, SavePolicy, auto, every, save_policy
 
 __all__ = [
     "Auto",
     "Cost",
     "KeepPolicy",
+    "SaveFreq",
     "SavePolicy",
     "auto",
     "best",

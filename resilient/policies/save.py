@@ -5,6 +5,7 @@ auto(overhead=0.01)
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from resilient.errors import describe
 from resilient.policies.auto import Auto, Cost
@@ -148,6 +149,10 @@ def auto(*, overhead: float = 0.02, mtbf: float = 3600.0) -> SavePolicy:
         raise ValueError(describe(what, share, "Use a number such as 0.02."))
     each = Auto(overhead=share, mtbf=duration(mtbf, "auto(mtbf=...)"))
     return SavePolicy(epochs=(1,), autos=(each,))
+
+
+# What `save_freq` may be.
+SaveFreq = Literal["auto", "epoch"] | int | SavePolicy
 
 
 def save_policy(value: str | int | SavePolicy) -> SavePolicy:

@@ -1,7 +1,5 @@
 """Strategies that are refused, and those that are not."""
 
-from types import SimpleNamespace
-
 import keras
 import pytest
 
@@ -13,11 +11,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def under(strategy):
-    """As much of a model as is looked at."""
-    return SimpleNamespace(distribute_strategy=strategy)
-
-
 def test_parameter_servers_are_refused_with_what_to_do_instead():
     import tensorflow as tf
 
@@ -25,12 +18,12 @@ def test_parameter_servers_are_refused_with_what_to_do_instead():
     kind = tf.distribute.ParameterServerStrategy
     strategy = kind.__new__(kind)
     with pytest.raises(NotSupportedError, match="ClusterCoordinator") as found:
-        require_supported(under(strategy))
+        require_supported(strategy)
     assert "Received: ParameterServerStrategy" in str(found.value)
 
 
 def test_others_are_not():
     import tensorflow as tf
 
-    require_supported(under(tf.distribute.get_strategy()))
-    require_supported(under(tf.distribute.MirroredStrategy()))
+    require_supported(tf.distribute.get_strategy())
+    require_supported(tf.distribute.MirroredStrategy())

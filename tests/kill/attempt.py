@@ -22,6 +22,8 @@ from resilient.saving import Saving
 
 from . import capture, record
 from .callbacks import Recorder
+from .loops import LOOPS
+from .loops.performing import perform as perform_loop
 from .points import Killer, Point, count_calls, slow_down
 from .scenarios import SCENARIOS
 from .scenarios.registry import Case
@@ -75,6 +77,9 @@ def perform(order: Order, begun: Callable[[], None] = lambda: None) -> None:
     os.chdir(Path(order.home, FILES))
     use_one_thread()
     seed_all(order.seed)
+    if order.scenario in LOOPS:
+        perform_loop(order, options_of(order), begun)
+        return
     case = SCENARIOS[order.scenario].build()
     while case.then is not None:
         fit(order, case)
@@ -105,6 +110,19 @@ def fit(order: Order, case: Case) -> keras.callbacks.History:
         return case.model.fit(*case.args, **case.kwargs)
     import resilient
 
+    options = options_of(order)
+    if case.stateful:
+        options["stateful"] = case.stateful
+    directory = Path(order.home, case.directory)
+    return resilient.fit(
+        case.model, *case.args, checkpoint_dir=directory, **options, **case.kwargs
+    )
+
+
+def options_of(order: Order) -> dict[str, Any]:
+    """Our arguments; and nothing may be inexact from now on."""
+    import resilient
+
     if not order.background:
         Saving.save = waiting(Saving.save)  # type: ignore[method-assign]
     warnings.simplefilter("error", resilient.NotExactWarning)
@@ -113,12 +131,7 @@ def fit(order: Order, case: Case) -> keras.callbacks.History:
         options["save_freq"] = policy(options["save_freq"])
     if "on_nan" in options:
         options["on_nan"] = resilient.Rollback(*options["on_nan"])
-    if case.stateful:
-        options["stateful"] = case.stateful
-    directory = Path(order.home, case.directory)
-    return resilient.fit(
-        case.model, *case.args, checkpoint_dir=directory, **options, **case.kwargs
-    )
+    return options
 
 
 def policy(value: Any) -> Any:

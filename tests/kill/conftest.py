@@ -36,7 +36,8 @@ def server_for(
 ) -> Iterator[ServerFor]:
     """The server that has imported what a scenario needs."""
     with_libraries = Server(tmp_path_factory.mktemp("compiled"), LIBRARIES)
-    yield lambda name: with_libraries if SCENARIOS[name].source else server
+    sources = {name for name, known in SCENARIOS.items() if known.source}
+    yield lambda name: with_libraries if name in sources else server
     with_libraries.stop()
 
 

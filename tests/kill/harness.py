@@ -157,8 +157,8 @@ class Run:
         self.attempts += 1
         self.home.mkdir(parents=True, exist_ok=True)
         if seed is None:
-            known = SCENARIOS[self.scenario]
-            anew = not self.committed() or known.keeps_seed
+            known = SCENARIOS.get(self.scenario)
+            anew = not self.committed() or (known is not None and known.keeps_seed)
             seed = SEED if anew else SEED + 1000 * self.attempts
         order = attempt.Order(
             scenario=self.scenario,

@@ -36,7 +36,7 @@ LARGE_GRAPH = 2**29
 
 # TensorFlow hangs when it saves an iterator of one that was restored with an input that
 # had come to its end.
-_HANGS = "DirectedInterleaveDataset"
+HANGS = "DirectedInterleaveDataset"
 
 
 class LargeStateWarning(UserWarning):
@@ -90,7 +90,7 @@ class Pipeline:
 
     def _study(self, graph: PipelineGraph, saved: list[Any]) -> None:
         self.remembers = bool(graph.state_outside())
-        if self.remembers or any(_HANGS in op for op in graph.all_operations()):
+        if self.remembers or any(HANGS in op for op in graph.all_operations()):
             self.replayed = True
         self._lasting.find_generators(graph.nodes_inside(), self._settings)
         self.fingerprint |= {"operations": graph.operations()}

@@ -8,8 +8,11 @@ How each gets back to a position:
 * ``StatefulDataLoader`` with workers: by its ``state_dict``.
 """
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from resilient import keras_internals
@@ -20,6 +23,8 @@ from resilient.data.source import Settings, Tracked
 from resilient.data.torch_loader.positioned import Positioned
 from resilient.data.torch_loader.replayed import Replayed, has_torch_iterators
 from resilient.data.torch_loader.stateful import IterableState, Torchdata, can_tell
+
+_tree = keras_internals.tree
 
 
 class TorchLoaderData(
@@ -36,11 +41,31 @@ class TorchLoaderData(
         self.tracked = Tracked(self._source, settings)
         self._dataloader = self.tracked
 
+    def get_numpy_iterator(self) -> Iterator[Any]:
+        # Keras's makes a tuple of each batch: of a dict, one of its keys.
+        for batch in self._dataloader:
+            arrays = _tree.map_structure(_as_array, batch, none_is_leaf=False)
+            yield arrays if isinstance(batch, dict) else tuple(arrays)
+
+    def get_tf_dataset(self) -> Any:
+        signature: Any = self._output_signature  # type: ignore[has-type]
+        if signature is None:
+            utils = keras_internals.data_adapter_utils
+            count = utils.NUM_BATCHES_FOR_TENSOR_SPEC
+            batches = list(itertools.islice(self._dataloader, count))
+            spec = utils.get_tensor_spec(batches)
+            self._output_signature = spec if isinstance(spec, dict) else tuple(spec)
+        return super().get_tf_dataset()
+
     def on_epoch_begin(self) -> None:
         self._source.in_epoch = True
 
     def on_epoch_end(self) -> None:
         self._source.in_epoch = False
+
+
+def _as_array(tensor: Any) -> np.ndarray:
+    return np.asarray(tensor.cpu())  # as Keras does
 
 
 def _source(loader: Any, settings: Settings) -> Replayed:

@@ -1,0 +1,135 @@
+"""What a loop logged: a series of numbers for each name, kept across restarts.
+
+Numbers that a device still computes are fetched when they are looked at or saved, so
+that logging a loss does not make the loop wait for it.
+"""
+
+import sys
+from array import array
+from collections import deque
+from collections.abc import Iterator, Mapping
+from numbers import Number
+from typing import Any
+
+import numpy as np
+
+from resilient.errors import describe
+
+JSON = Any
+
+_PENDING = 128  # numbers that are not fetched yet, at most
+
+
+class LogHistory(Mapping[str, list[float]]):
+    """Name to the numbers logged under it, oldest first.
+
+    ``history.steps(name)`` tells the step that each of them was logged at.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[str, array[int]] = {}
+        self._values: dict[str, array[float]] = {}
+        self._pending: deque[tuple[str, int, Any]] = deque()
+
+    def __getitem__(self, name: str) -> list[float]:
+        self._fetch()
+        return self._values[name].tolist()
+
+    def __iter__(self) -> Iterator[str]:
+        self._fetch()
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        self._fetch()
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}: {len(self[name]):,} numbers" for name in self)
+        return f"<history of {sizes or 'nothing'}>"
+
+    def steps(self, name: str) -> list[int]:
+        """The steps that the numbers under a name were logged at."""
+        self._fetch()
+        return self._steps[name].tolist()
+
+    def add(self, step: int, values: Mapping[str, Any]) -> None:
+        """Log numbers.
+
+        Args:
+            step: Where the loop is.
+            values: Scalars by name: Python's, NumPy's or the backend's.
+
+        Raises:
+            TypeError: One is no number.
+        """
+        held = {name: _held(name, value) for name, value in values.items()}
+        self._pending.extend((name, step, value) for name, value in held.items())
+        while len(self._pending) > _PENDING:
+            self._fetch_one()
+
+    def last(self, since: int) -> dict[str, float]:
+        """The newest number of each name that was logged at step ``since`` or later."""
+        self._fetch()
+        return {
+            name: values[-1]
+            for name, values in self._values.items()
+            if self._steps[name][-1] >= since
+        }
+
+    def capture(self) -> dict[str, Any]:
+        """All of it, as arrays."""
+        self._fetch()
+        return {
+            name: [np.array(self._steps[name]), np.array(values)]
+            for name, values in self._values.items()
+        }
+
+    def restore(self, captured: Mapping[str, Any]) -> None:
+        """Set what ``capture`` returned."""
+        self._pending.clear()
+        self._steps = {n: array("q", steps) for n, (steps, _) in captured.items()}
+        self._values = {n: array("d", values) for n, (_, values) in captured.items()}
+
+    def _fetch(self) -> None:
+        while self._pending:
+            self._fetch_one()
+
+    def _fetch_one(self) -> None:
+        name, step, value = self._pending.popleft()
+        self._steps.setdefault(name, array("q")).append(step)
+        self._values.setdefault(name, array("d")).append(_number(value))
+
+
+def _held(name: str, value: Any) -> Any:
+    """The present value, safe from what the loop does next; fetched where it is here.
+
+    Raises:
+        TypeError: It is no number.
+    """
+    try:
+        if hasattr(value, "assign"):  # a variable: what it holds now
+            value = value.value() if callable(value.value) else value.value
+        if not isinstance(value, Number) and int(np.prod(value.shape)) != 1:
+            raise TypeError
+        library = type(value).__module__.partition(".")[0]
+        if library == "torch" and value.device.type != "cpu":
+            return value.detach().clone()
+        if library in ("jax", "jaxlib"):
+            if isinstance(value, sys.modules["jax"].core.Tracer):
+                raise TypeError
+            return value
+        return _number(value)
+    except (AttributeError, TypeError, ValueError, NotImplementedError) as error:
+        raise TypeError(
+            describe(
+                "run.log keeps numbers.",
+                f"{name}={value!r}"[:300],
+                "Pass scalars, outside of traced functions; of an array its mean.",
+            )
+        ) from error
+
+
+def _number(value: Any) -> float:
+    if hasattr(value, "detach"):
+        value = value.detach()
+    return float(value if isinstance(value, int | float) else np.asarray(value).item())

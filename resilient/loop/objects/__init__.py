@@ -1,0 +1,125 @@
+"""What a loop was given by name, saved and restored in place.
+
+One module per library; each kind of object tells its variables, which a checkpoint
+holds in the backend's format, and all else that it is made of as plain values.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from resilient import state
+from resilient.backends.base import Backend
+from resilient.loop.objects.base import JSON, Kind, Saved, require_backend
+from resilient.loop.objects.kinds import kind_of
+from resilient.state import Leaf
+
+__all__ = ["Objects", "named_objects"]
+
+
+def named_objects(
+    named: Mapping[str, Any], state: Any
+) -> "tuple[Objects, Kind | None]":
+    """What a loop was given.
+
+    Args:
+        named: Name to object.
+        state: A pytree of JAX, or None.
+
+    Returns:
+        All of it, and what holds the pytree.
+
+    Raises:
+        TypeError: An object is of no kind that is known.
+        NotSupportedError: It belongs to another backend than Keras runs on.
+    """
+    if state is None:
+        return Objects(named), None
+    require_backend("jax", "state", state)
+    from resilient.loop.objects.jax_objects import PytreeKind
+
+    tree = PytreeKind(state)
+    return Objects({**named, "state": tree}), tree
+
+
+class Objects:
+    """All objects of one loop.
+
+    Args:
+        named: Name to object.
+
+    Raises:
+        TypeError: One is of no kind that is known.
+        NotSupportedError: One belongs to another backend.
+    """
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        # In an order that does not depend on the script's.
+        self._objects = {name: kind_of(name, named[name]) for name in sorted(named)}
+
+    @property
+    def kinds(self) -> JSON:
+        """Name to what it is."""
+        return {name: thing.kind for name, thing in self._objects.items()}
+
+    def strategy(self) -> Any:
+        """That of tf.distribute which the first of them was made under, if any was."""
+        found = (thing.strategy() for thing in self._objects.values())
+        return next((strategy for strategy in found if strategy is not None), None)
+
+    def leaves(self) -> list[Leaf]:
+        """Every variable of all of them, each once: the first that has it counts."""
+        seen: set[int] = set()
+        return [
+            state.leaf(group, index, path, target, of=name)
+            for name, thing in self._objects.items()
+            for group, index, path, target in thing.variables()
+            if thing.immutable or state.is_new(target, seen)
+        ]
+
+    def capture(self, live: list[Leaf], arrays: dict[str, Any]) -> JSON:
+        """What is in no variable.
+
+        Args:
+            live: What ``leaves`` returned.
+            arrays: Receives the larger arrays.
+        """
+        known = {id(leaf.target): _place(leaf) for leaf in live}
+        return {
+            name: thing.capture(arrays, f"objects.{index}", known)
+            for index, (name, thing) in enumerate(self._objects.items())
+        }
+
+    def build(self, saved: Saved) -> None:
+        """Make the variables that a checkpoint has and that are not made yet."""
+        for name, thing in self._objects.items():
+            if name in saved.objects:
+                known = {_place(leaf): leaf.target for leaf in self.leaves()}
+                thing.build(saved.objects[name], known)
+
+    def differences(self, saved: Saved) -> list[str]:
+        """How a checkpoint's variables differ from the live ones; empty if equal."""
+        live = self.leaves()
+        groups = dict.fromkeys(
+            ".".join(name.split(".")[:2])
+            for name in (*(v["name"] for v in saved.layout), *(x.name for x in live))
+        )
+        found = state.differences(saved.layout, live, groups=list(groups))
+        for name, thing in self._objects.items():
+            if name in saved.objects:
+                found += thing.differences(name, saved.objects[name])
+        return found
+
+    def restore(self, backend: Backend, saved: Saved) -> None:
+        """Set everything; ``differences`` found none."""
+        pairs = list(zip(saved.layout, self.leaves(), strict=True))
+        for name, thing in self._objects.items():
+            mine = [pair for pair in pairs if pair[1].name.split(".")[1] == name]
+            layout, live = [old for old, _ in mine], [leaf for _, leaf in mine]
+            thing.assign(backend, layout, live, saved.tensors)
+        for name, thing in self._objects.items():
+            thing.restore(saved.objects[name], saved.tensors)
+
+
+def _place(leaf: Leaf) -> str:
+    """Group, object and index; what comes after them may be another automatic name."""
+    return ".".join(leaf.name.split(".")[:3])

@@ -1,0 +1,34 @@
+"""Where a run of a loop is, as this process knows: it outlasts one loop."""
+
+from dataclasses import dataclass, field
+
+from resilient.checkpoints.checkpoint import Checkpoint
+from resilient.progress import Progress
+from resilient.record import Record
+
+
+@dataclass
+class Standing:
+    """Where the run is.
+
+    Attributes:
+        progress: Where the loop is.
+        found: The checkpoint to put back when a loop begins that it belongs to.
+        looked: Whether this process looked for one.
+        done: Epochs of the loops that ended in this process.
+        stopped: Whether the loop itself ended the run.
+    """
+
+    progress: Progress = field(default=Progress(0, 0, 0))
+    found: tuple[Checkpoint, Record] | None = None
+    looked: bool = False
+    done: int = -1
+    stopped: bool = False
+
+    def is_over(self, epochs: int) -> bool:
+        """Whether nothing is left of a loop of so many epochs."""
+        return self.stopped or self.progress.epoch >= epochs
+
+    def ends(self, epochs: int) -> bool:
+        """Whether the run is where a loop of so many epochs ends."""
+        return (self.progress.epoch, self.progress.batch) == (epochs, 0)

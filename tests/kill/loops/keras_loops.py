@@ -1,0 +1,40 @@
+"""Loops with objects of Keras; the same on each backend but for the training step."""
+
+from typing import Any
+
+import keras
+
+from .parts import BATCH, arrays, jax_state, model, reached, trainer
+from .registry import Make, loop
+
+
+@loop("step@7", "step@9", "step@14")
+def model_and_optimizer(make: Make) -> dict[str, Any]:
+    """Twice in one epoch; the optimizer is built by its first step."""
+    net, optimizer = model(), keras.optimizers.Adam(0.01)
+    state = jax_state(net, optimizer)
+    run = make(model=net, optimizer=optimizer, state=state)
+    train = trainer(net, optimizer, run)
+    for _, step, batch in run.loop(arrays(), epochs=3, batch_size=BATCH):
+        run.log(loss=train(batch))
+        reached(step)
+    return {"net": net, "optimizer": optimizer, "state": run.state, "run": run}
+
+
+@loop("step@6", "step@6", "step@13", save_freq="epoch")
+def epochs_and_batches(make: Make) -> dict[str, Any]:
+    """With a metric, and draws of random numbers between the epochs."""
+    net, optimizer = model(), keras.optimizers.SGD(0.05, momentum=0.9)
+    metric = keras.metrics.Mean()
+    state = jax_state(net, optimizer)
+    run = make(model=net, optimizer=optimizer, metric=metric, state=state)
+    train = trainer(net, optimizer, run)
+    data = arrays()
+    for _ in run.epochs(3):
+        metric.reset_state()
+        run.log(drawn=keras.random.uniform(()))
+        for step, batch in run.batches(data, batch_size=BATCH):
+            metric.update_state(train(batch))
+            reached(step)
+        run.log(mean=metric.result(), after=keras.random.uniform(()))
+    return {"net": net, "optimizer": optimizer, "metric": metric, "run": run}

@@ -1,0 +1,150 @@
+"""``run.loop`` on every source of data: the same batches, from any batch on."""
+
+import grain
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+from torch.utils.data import DataLoader, Dataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import resilient
+from resilient.encoding.json_arrays import as_bytes
+
+pytestmark = pytest.mark.sources
+
+SAMPLES, BATCH = 22, 4
+X = np.arange(SAMPLES, dtype="float32").reshape(-1, 1)
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        return {"x": X[index], "noise": torch.rand(1)}
+
+
+class Pairs(Rows):
+    def __getitem__(self, index):
+        return X[index], -X[index]
+
+
+class Own(keras.utils.PyDataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return X[index * 4 : index * 4 + 4], np.full((1,), index)
+
+
+class Counting:
+    """An iterable with the two methods."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < 6:
+            self.at += 1
+            yield X[self.at - 1 : self.at + 2], np.full((3,), self.at)
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+def tf_data():
+    dataset = tf.data.Dataset.from_tensor_slices({"x": X, "i": np.arange(SAMPLES)})
+    return dataset.shuffle(SAMPLES, seed=3).batch(BATCH)
+
+
+def endless():
+    numbers = np.random.default_rng(3)
+    while True:
+        yield X[numbers.integers(0, SAMPLES, BATCH)], numbers.random(1)
+
+
+SOURCES = {
+    "arrays": lambda: (X, -X),
+    "one array": lambda: X,
+    "tf.data": tf_data,
+    "DataLoader": lambda: DataLoader(Pairs(), BATCH, shuffle=True),
+    "DataLoader of dicts": lambda: DataLoader(Rows(), BATCH, shuffle=True),
+    "StatefulDataLoader": lambda: StatefulDataLoader(
+        Pairs(), BATCH, shuffle=True, num_workers=0
+    ),
+    "PyDataset": Own,
+    "Grain": lambda: (
+        grain.MapDataset.source(X).seed(3).shuffle().to_iter_dataset().batch(BATCH)
+    ),
+    "generator": endless,
+    "iterable": Counting,
+}
+
+
+def seen(batch):
+    """A batch as bytes, in its structure."""
+    return keras.tree.map_structure(
+        lambda leaf: as_bytes(np.asarray(leaf)).tobytes(), batch
+    )
+
+
+def loop(name, directory, until=None):
+    """The batches of a run, as far as a step: that one is lost."""
+    run = resilient.Run(directory, save_freq=1, keep=100, verbose=0)
+    options = {"batch_size": BATCH} if "array" in name else {}
+    if name == "generator":
+        options["steps_per_epoch"] = 6
+    found = {}
+    for epoch, step, batch in run.loop(SOURCES[name](), epochs=3, **options):
+        if step == until:
+            break
+        found[epoch, step] = seen(batch)
+        if keras.backend.backend() == "torch":
+            torch.rand(1)  # the loop draws as well
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize("name", SOURCES)
+def test_resumed_loop_is_given_the_batches_that_are_left(name, tmp_path, backend):
+    """Twice within one epoch, at the start of an epoch, and of the last one."""
+    keras.utils.set_random_seed(5)
+    torch.manual_seed(5)
+    expected = loop(name, tmp_path / "alone")
+    assert len(expected) == 18
+    keras.utils.set_random_seed(5)
+    torch.manual_seed(5)
+    found = {}
+    for until in (3, 5, 6, 13, None):
+        found |= loop(name, tmp_path / "stopped", until)
+        keras.utils.set_random_seed(7)
+        torch.manual_seed(7)
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", ["DataLoader", "DataLoader of dicts", "tf.data"])
+def test_loop_is_the_plain_loop(name, tmp_path, backend):
+    """Where the library's own loop gives what its backend takes."""
+    if (backend == "torch") != ("Loader" in name) or backend == "jax":
+        pytest.skip("its batches are converted for this backend")
+    torch.manual_seed(5)
+    tf.random.set_seed(5)
+    plain, data = [], SOURCES[name]()
+    for _ in range(3):
+        for batch in data:
+            plain.append(seen(batch))
+            torch.rand(1)
+    torch.manual_seed(5)
+    tf.random.set_seed(5)
+    data = SOURCES[name]()
+    found = []
+    for _, _, batch in resilient.Run(tmp_path, verbose=0).loop(data, epochs=3):
+        found.append(seen(batch))
+        torch.rand(1)
+    assert found == plain

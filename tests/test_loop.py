@@ -1,0 +1,422 @@
+"""``resilient.Run``: what it takes, what it refuses, what it says."""
+
+import json
+import random
+
+import keras
+import numpy as np
+import pytest
+
+import resilient
+from resilient import (
+    CheckpointMismatchError,
+    CheckpointNotFoundError,
+    DataNotResumableError,
+    DirectoryInUseError,
+    Preempted,
+    ResilientError,
+    every,
+)
+from resilient.backends import get_backend
+from resilient.events import read_events
+
+BATCH, STEPS = 4, 5
+
+
+def arrays():
+    x = np.arange(BATCH * STEPS, dtype="float32")
+    return x, -x
+
+
+def value(start=0.0):
+    return keras.Variable(start, trainable=False)
+
+
+def run_on(directory, **arguments):
+    return resilient.Run(directory, verbose=0, **arguments)
+
+
+def test_epochs_and_steps_count_from_0_over_the_whole_run(tmp_path):
+    total = value()
+    run = run_on(tmp_path, total=total)
+    seen = []
+    for epoch, step, (x, y) in run.loop(arrays(), epochs=2, batch_size=BATCH):
+        seen.append((epoch, step, len(x), run.step))
+        assert float(x[0]) == -float(y[0])
+        total.assign_add(1.0)
+    assert seen == [(i // STEPS, i, BATCH, i) for i in range(2 * STEPS)]
+    assert run.step == 2 * STEPS
+    assert run.latest.step == 2 * STEPS
+    assert run.latest.finished
+
+
+def test_another_process_goes_on_where_the_checkpoint_is(tmp_path):
+    """In place, with history and random numbers; and more epochs continue a run."""
+    first, generator = value(), np.random.default_rng(1)
+    run = run_on(tmp_path, v=first, generator=generator)
+    for _, step, _ in run.loop(arrays(), epochs=1, batch_size=BATCH):
+        run.log(drawn=generator.random(), step=step)
+        first.assign_add(1.0)
+    np.random.seed(99)
+    second, other = value(-3.0), np.random.default_rng(5)
+    again = run_on(tmp_path, v=second, generator=other)
+    steps = []
+    for _, step, _ in again.loop(arrays(), epochs=2, batch_size=BATCH):
+        if not steps:
+            assert float(second) == STEPS
+            assert other.bit_generator.state == generator.bit_generator.state
+        steps.append(step)
+        again.log(drawn=other.random(), step=step)
+    assert steps == list(range(STEPS, 2 * STEPS))
+    assert again.history["step"] == [float(i) for i in range(2 * STEPS)]
+    expected = np.random.default_rng(1)
+    assert again.history["drawn"] == [expected.random() for _ in range(2 * STEPS)]
+    assert again.history.steps("drawn") == list(range(2 * STEPS))
+
+
+def test_what_is_logged_after_the_batches_belongs_to_the_epoch(tmp_path):
+    """``keep=best`` compares what was last logged in an epoch."""
+    run = run_on(
+        tmp_path, v=value(), save_freq="epoch", keep=resilient.best(1, "val_loss")
+    )
+    losses, data = [3.0, 1.0, 2.0], arrays()
+    for epoch in run.epochs(3):
+        for _ in run.batches(data, batch_size=BATCH):
+            pass
+        if epoch != 2:  # the last one has none
+            run.log(val_loss=losses[epoch])
+    assert run.history.steps("val_loss") == [STEPS - 1, 2 * STEPS - 1]
+    assert {c.step: dict(c.metrics) for c in run.checkpoints} == {
+        2 * STEPS: {"val_loss": 1.0},
+        3 * STEPS: {},
+    }
+
+
+def test_history_takes_scalars_of_every_kind(tmp_path):
+    run = run_on(tmp_path, v=value())
+    tensor = keras.ops.convert_to_tensor(0.1)
+    with run:
+        run.log(a=tensor, b=np.float32(0.1), c=1, d=True, e=value(0.1))
+        run.advance()
+    again = run_on(tmp_path, v=value())
+    again.restore()
+    tenth = float(np.float32(0.1))
+    expected = {"a": [tenth], "b": [tenth], "c": [1.0], "d": [1.0], "e": [tenth]}
+    assert dict(again.history) == expected
+    assert "a: 1 numbers" in repr(again.history)
+
+
+@pytest.mark.parametrize("what", ["text", None, np.zeros(2), [1.0]])
+def test_what_is_no_number_is_not_logged(what, tmp_path):
+    with pytest.raises(TypeError, match=r"run\.log keeps numbers(.|\n)*loss="):
+        run_on(tmp_path, v=value()).log(loss=what)
+
+
+def test_many_numbers_are_fetched_meanwhile(tmp_path):
+    run = run_on(tmp_path, v=value())
+    for number in range(300):
+        run.log(x=keras.ops.convert_to_tensor(float(number)))
+    assert run.history["x"] == [float(i) for i in range(300)]
+
+
+def test_leaving_a_loop_is_no_end_of_the_run(tmp_path):
+    """Those who mean the end call ``stop``; the steps after the last save are lost."""
+    run = run_on(tmp_path, v=value(), save_freq=2)
+    for _, step, _ in run.loop(arrays(), epochs=1, batch_size=BATCH):
+        if step == 3:
+            break
+    assert run.latest.step == 2
+    again = run_on(tmp_path, v=value())
+    steps = [s for _, s, _ in again.loop(arrays(), epochs=1, batch_size=BATCH)]
+    assert steps == [2, 3, 4]
+
+
+def test_stop_ends_the_run(tmp_path):
+    run = run_on(tmp_path, v=value())
+    for _, step, _ in run.loop(arrays(), epochs=3, batch_size=BATCH):
+        if step == 1:
+            run.stop()
+    assert run.latest.step == 2
+    assert run.latest.finished
+    again = run_on(tmp_path, v=value())
+    assert list(again.loop(arrays(), epochs=9, batch_size=BATCH)) == []
+
+
+def test_an_epoch_may_be_left(tmp_path):
+    """The next one begins at the start of the data; so it does after a resume."""
+    run = run_on(tmp_path, v=value(), save_freq=1)
+    seen, data = [], arrays()
+    for _ in run.epochs(2):
+        for step, (x, _) in run.batches(data, batch_size=BATCH, shuffle=False):
+            seen.append((step, float(x[0])))
+            if float(x[0]) == BATCH:
+                break
+    assert seen == [(0, 0.0), (1, 4.0), (2, 0.0), (3, 4.0)]
+
+
+def test_error_of_the_loop_is_recorded(tmp_path):
+    """With ``with`` it is seen; the next run goes on at the last checkpoint."""
+    run = run_on(tmp_path, v=value(), save_freq=1)
+
+    def fail():
+        for _, step, _ in run.loop(arrays(), epochs=1, batch_size=BATCH):
+            if step == 2:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as error, run:
+        fail()
+    assert "it goes on at step 2" in error.value.__notes__[0]
+    failed = read_events(tmp_path)[-1]
+    assert (failed["event"], failed["error"]) == ("failed", "ZeroDivisionError")
+
+
+def test_saves_when_asked(tmp_path):
+    run = run_on(tmp_path, v=value(), save_freq=every(steps=1000), keep=9)
+    for _, step, _ in run.loop(arrays(), epochs=1, batch_size=BATCH):
+        if step == 1:
+            run.save()
+    assert [c.step for c in run.checkpoints] == [2, STEPS]
+    with run_on(tmp_path / "block", v=value(), save_freq=1000) as block:
+        block.advance(3)
+        block.save()
+        assert block.latest.step == 3
+        block.advance()
+    assert block.latest.step == 4
+
+
+def test_restore_goes_back(tmp_path):
+    """Within ``with`` the run goes on from there; outside it is to look at it."""
+    v = value()
+    with run_on(tmp_path, v=v, save_freq=1, keep=9) as run:
+        for _ in range(4):
+            v.assign_add(1.0)
+            run.log(v=v)
+            run.advance()
+        assert run.restore(2).step == 2
+        assert float(v) == 2.0
+        assert run.step == 2
+        assert run.history["v"] == [1.0, 2.0]
+        assert [c.step for c in run.checkpoints] == [1, 2]
+        v.assign(9.0)
+        run.advance()
+    other = value()
+    look = run_on(tmp_path, v=other)
+    assert look.restore().step == 3
+    assert float(other) == 9.0
+    assert look.restore(1).step == 1
+    assert float(other) == 1.0
+    assert look.step == 0
+    with pytest.raises(CheckpointNotFoundError):
+        look.restore(7)
+
+
+def test_restore_without_a_checkpoint(tmp_path):
+    with pytest.raises(CheckpointNotFoundError):
+        run_on(tmp_path / "none", v=value()).restore()
+    with pytest.raises(CheckpointNotFoundError), run_on(tmp_path, v=value()) as run:
+        run.restore()
+
+
+def test_asked_to_stop_it_saves_that_step(tmp_path):
+    run = run_on(tmp_path, v=value(), save_freq=1000)
+    loop = run.loop(arrays(), epochs=1, batch_size=BATCH)
+    for _ in range(3):
+        next(loop)
+    (tmp_path / "stop").touch()
+    run._life._now.watch.look()
+    with pytest.raises(Preempted):
+        next(loop)
+    assert run.latest.step == 3
+    assert read_events(tmp_path)[-1]["event"] == "preempted"
+    steps = [
+        s
+        for _, s, _ in run_on(tmp_path, v=value()).loop(
+            arrays(), epochs=1, batch_size=BATCH
+        )
+    ]
+    assert steps == [3, 4]
+
+
+def test_other_objects_are_refused(tmp_path):
+    """By name, with what is different; nothing is changed."""
+    with run_on(tmp_path, v=value(1.0), w=keras.Variable(np.zeros(3))) as run:
+        run.advance()
+    wide = value(5.0), keras.Variable(np.zeros(4))
+    with (
+        pytest.raises(CheckpointMismatchError, match=r"\(3,\).*this model has \(4,\)"),
+        run_on(tmp_path, v=wide[0], w=wide[1]),
+    ):
+        pass
+    assert float(wide[0]) == 5.0
+    with (
+        pytest.raises(CheckpointMismatchError, match="objects: the checkpoint has"),
+        run_on(tmp_path, v=value()),
+    ):
+        pass
+
+
+def test_unknown_objects_are_refused_at_once(tmp_path):
+    with pytest.raises(TypeError, match="No way is known to save and restore `table`"):
+        run_on(tmp_path, table={})
+
+
+def test_other_data_is_refused(tmp_path):
+    run = run_on(tmp_path, v=value(), save_freq=2)
+    for _, step, _ in run.loop(arrays(), epochs=1, batch_size=BATCH):
+        if step == 3:
+            break
+    x, y = arrays()
+    again = run_on(tmp_path, v=value())
+    with pytest.raises(CheckpointMismatchError, match="data x"):
+        next(again.loop((x + 1, y), epochs=1, batch_size=BATCH))
+
+
+def test_data_is_given_once(tmp_path):
+    data = arrays()
+    run = run_on(tmp_path, data=data)
+    assert len(list(run.loop(epochs=1, batch_size=BATCH))) == STEPS
+    with pytest.raises(ValueError, match="one set of data"):
+        run.loop(arrays(), epochs=1)
+    with pytest.raises(ValueError, match="one set of data"):
+        run_on(tmp_path / "none").loop(epochs=1)
+
+
+def test_data_made_anew_for_each_epoch_is_refused(tmp_path):
+    run = run_on(tmp_path)
+
+    def train():
+        for _ in run.epochs(2):
+            list(run.batches(arrays(), batch_size=BATCH))
+
+    with pytest.raises(DataNotResumableError, match="another object"):
+        train()
+
+
+def test_a_generator_is_over_after_an_epoch(tmp_path):
+    def two():
+        yield from [(np.zeros((1, 1)),)] * 2
+
+    with pytest.raises(DataNotResumableError, match="ended too early"):
+        list(run_on(tmp_path).loop(two(), epochs=2))
+    run = run_on(tmp_path / "steps")
+    with pytest.raises(DataNotResumableError, match="2 batches in this epoch, of 3"):
+        list(run.loop(two(), epochs=1, steps_per_epoch=3))
+
+
+def test_finite_data_begins_again_with_steps_per_epoch(tmp_path):
+    loop = run_on(tmp_path).loop(
+        arrays(), epochs=3, batch_size=BATCH, steps_per_epoch=STEPS, shuffle=False
+    )
+    assert [float(x[0]) for _, _, (x, _) in loop] == [0, 4, 8, 12, 16] * 3
+
+
+@pytest.mark.parametrize("epochs", [0, -1, 1.5, "two", True])
+def test_epochs_are_a_number(epochs, tmp_path):
+    with pytest.raises(ValueError, match=r"`epochs` is a whole number"):
+        run_on(tmp_path).loop(arrays(), epochs=epochs)
+
+
+def test_calls_that_do_not_go_there(tmp_path):
+    run = run_on(tmp_path, v=value())
+    with pytest.raises(ResilientError, match=r"run\.save does not go here"):
+        run.save()
+    with pytest.raises(ResilientError, match=r"run\.advance does not go here"):
+        run.advance()
+    with pytest.raises(ResilientError, match=r"run\.batches does not go here"):
+        run.batches(arrays())
+    for _ in run.loop(arrays(), epochs=1):
+        with pytest.raises(ResilientError, match=r"run\.restore"):
+            run.restore()
+        with pytest.raises(ResilientError, match=r"run\.loop"):
+            next(run.loop(arrays(), epochs=1))
+        with pytest.raises(ResilientError, match=r"run\.with"):
+            run.__enter__()
+    with run, pytest.raises(ResilientError, match=r"run\.with"):
+        run.__enter__()
+
+
+def test_one_run_in_a_directory(tmp_path):
+    with (
+        run_on(tmp_path, v=value()),
+        pytest.raises(DirectoryInUseError),
+        run_on(tmp_path, v=value()),
+    ):
+        pass
+
+
+def test_checkpoints_of_fit_and_of_loops_are_told_apart(tmp_path):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.zeros((4, 1))
+    resilient.fit(model, x, x, verbose=0, checkpoint_dir=tmp_path / "fit")
+    with (
+        pytest.raises(CheckpointMismatchError, match=r"resilient\.fit"),
+        run_on(tmp_path / "fit", model=model),
+    ):
+        pass
+    with run_on(tmp_path / "loop", model=model) as run:
+        run.advance()
+    with pytest.raises(CheckpointMismatchError, match="training loop"):
+        resilient.fit(model, x, x, verbose=0, checkpoint_dir=tmp_path / "loop")
+
+
+def test_resume_never_starts_anew(tmp_path):
+    for count in (3, 2):
+        with run_on(tmp_path, v=value(), resume="never", save_freq=1) as run:
+            run.advance(count)
+    assert [c.step for c in run.checkpoints] == [2]
+
+
+def test_a_model_that_is_not_built_is_built_as_it_was(tmp_path):
+    """Its optimizer as well, which was built for some of its weights only."""
+
+    def made():
+        net = keras.Sequential([keras.layers.Dense(2), keras.layers.Dense(1)])
+        return net, keras.optimizers.Adam()
+
+    net, optimizer = made()
+    with run_on(tmp_path, net=net, optimizer=optimizer) as run:
+        net(np.zeros((2, 3), "float32"))
+        some = net.layers[1].trainable_variables
+        optimizer.build(some)
+        optimizer.apply([keras.ops.ones(v.shape) for v in some], some)
+        run.advance()
+    other, new = made()
+    with run_on(tmp_path, net=other, optimizer=new):
+        for one, two in ((net, other), (optimizer, new)):
+            for a, b in zip(one.variables, two.variables, strict=True):
+                both = get_backend().snapshot({"a": a, "b": b}).arrays
+                assert np.array_equal(both["a"], both["b"])
+
+
+def test_a_variable_of_two_objects_is_saved_once(tmp_path):
+    net = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    net.compile("adam", "mse")
+    net.optimizer.build(net.trainable_variables)
+    with run_on(tmp_path, net=net, optimizer=net.optimizer) as run:
+        run.advance()
+    found = json.loads((run.latest.path / "run.json").read_text())["variables"]
+    groups = (net, net.optimizer, keras.metrics.Mean())
+    expected = sum(len(group.variables) for group in groups)
+    assert len(found) == expected
+
+
+def test_python_generators_are_objects(tmp_path):
+    own = random.Random(1)
+    with run_on(tmp_path, own=own) as run:
+        own.random()
+        run.advance()
+    other = random.Random(2)
+    with run_on(tmp_path, own=other):
+        assert other.getstate() == own.getstate()
+
+
+def test_state_is_for_jax(tmp_path, backend):
+    if backend != "jax":
+        with pytest.raises(resilient.NotSupportedError, match="KERAS_BACKEND=jax"):
+            run_on(tmp_path, state={"a": 1})
+        return
+    run = run_on(tmp_path, v=value())
+    assert run.state is None
+    with pytest.raises(ResilientError, match="Pass state="):
+        run.state = 1
