@@ -1,22 +1,29 @@
-"""The multi-worker example does what it promises, run as a reader would run it."""
+"""The multi-worker examples do what they promise, run as a reader would run them."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "multi_worker.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# The loop by hand is TensorFlow's.
+NAMES = ["multi_worker.py"]
+if keras.backend.backend() == "tensorflow":
+    NAMES.append("multi_worker_loop.py")
 
 
-def run(directory: Path, environment: dict[str, str], *options: str) -> str:
+def run(
+    example: Path, directory: Path, environment: dict[str, str], *options: str
+) -> str:
     """What `resilient run` and two workers say; all of them are ended after it."""
     supervised = [sys.executable, "-m", "resilient", "run", "--nproc=2", "--backoff=0"]
     process = subprocess.Popen(
         [
             *(*supervised, "--dir", directory, "--max-restarts=1", "--"),
-            *(sys.executable, EXAMPLE, "--checkpoint-dir", directory, *options),
+            *(sys.executable, example, "--checkpoint-dir", directory, *options),
         ],
         env=environment,
         stdout=subprocess.PIPE,
@@ -34,21 +41,23 @@ def run(directory: Path, environment: dict[str, str], *options: str) -> str:
 
 def digests(text: str) -> dict[int, str]:
     """Worker to digest."""
-    found = re.findall(r"worker (\d) of 2: digest (\w{64})$", text, re.MULTILINE)
+    found = re.findall(r"worker (\d).*: digest (\w{64})$", text, re.MULTILINE)
     return {int(worker): digest for worker, digest in found}
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", NAMES)
 def test_killed_in_mid_epoch_it_ends_with_the_digest_of_a_run_left_alone(
-    tmp_path: Path, child_environment: dict[str, str]
+    name: str, tmp_path: Path, child_environment: dict[str, str]
 ) -> None:
     """On each worker: one is killed, all are started again and resume."""
-    alone = run(tmp_path / "alone", child_environment)
+    example = EXAMPLES / name
+    alone = run(example, tmp_path / "alone", child_environment)
     ends = digests(alone)
     assert set(ends) == {0, 1}, alone
     assert ends[0] == ends[1]
     options = ("--kill-worker=1", "--at-step=20")
-    killed = run(tmp_path / "killed", child_environment, *options)
+    killed = run(example, tmp_path / "killed", child_environment, *options)
     assert "Restart 1" in killed, killed
     assert "Resumed at step" in killed
     assert digests(killed) == ends

@@ -5,6 +5,7 @@ holds in the backend's format, and all else that it is made of as plain values.
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from resilient import state
@@ -91,10 +92,12 @@ class Objects:
 
     def build(self, saved: Saved) -> None:
         """Make the variables that a checkpoint has and that are not made yet."""
-        for name, thing in self._objects.items():
-            if name in saved.objects:
-                known = {_place(leaf): leaf.target for leaf in self.leaves()}
-                thing.build(saved.objects[name], known)
+        strategy = self.strategy()
+        with nullcontext() if strategy is None else strategy.scope():
+            for name, thing in self._objects.items():
+                if name in saved.objects:
+                    known = {_place(leaf): leaf.target for leaf in self.leaves()}
+                    thing.build(saved.objects[name], known)
 
     def differences(self, saved: Saved) -> list[str]:
         """How a checkpoint's variables differ from the live ones; empty if equal."""
