@@ -4,7 +4,8 @@ import contextlib
 import hashlib
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -24,51 +25,68 @@ def told(
     events: Events, watch: Watch, store: Store, resume: Resume, say: Say
 ) -> Iterator[None]:
     """Tell of what ends the fit that runs inside, once its last write is over."""
-
-    def failed(error: BaseException) -> None:
-        newest, progress = _newest(store), watch.progress
-        if not isinstance(error, ResilientError):  # which say themselves what to do
-            error.add_note(
-                f"keras-resilient: training failed after {progress}; "
-                f"run again, {_again(store, resume)}."
-            )
-        step = None if newest is None else newest.step
-        events.emit("failed", **progress.to_json(), **_facts(error), resume_step=step)
-
+    ends = _Ends(events, watch, store, resume, say)
     try:
         yield
     except Preempted as end:
-        # That of another fit inside of this one tells of the other one's state.
-        ours = watch.raised(end)
-        progress = end.progress if ours else watch.progress
-        saved = ours and end.saved
-        events.emit("preempted", **progress.to_json(), reason=end.reason, saved=saved)
-        what = "saved" if saved else f"not saved, {_again(store, resume)}"
-        say(f"Stopped at {progress} by {end.reason}: {what}.", within_epoch=True)
+        ends.preempted(end)
         raise
     except RolledBack as end:
         say(f"Goes on at {end.progress} when this is run again.")
         raise
-    except GeneratorExit:  # a loop was left, and nobody says what for
-        events.emit("ended", **watch.progress.to_json())
-        _when_uncaught(failed)
+    except GeneratorExit:
+        ends.left()
         raise
     except BaseException as error:  # a KeyboardInterrupt has a right to a note, too
-        failed(error)
+        ends.failed(error)
         raise
 
 
-def _when_uncaught(tell: Callable[[BaseException], None]) -> None:
-    """Tell of the error that ends this process, where it is one of a loop's body."""
-    plain = sys.excepthook
+@dataclass(frozen=True)
+class _Ends:
+    events: Events
+    watch: Watch
+    store: Store
+    resume: Resume
+    say: Say
 
-    def hook(
-        kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
-        tell(error)
-        plain(kind, error, trace)
+    def preempted(self, end: Preempted) -> None:
+        # That of another fit inside of this one tells of the other one's state.
+        ours = self.watch.raised(end)
+        progress = end.progress if ours else self.watch.progress
+        saved = ours and end.saved
+        told = {"reason": end.reason, "saved": saved}
+        self.events.emit("preempted", **progress.to_json(), **told)
+        what = "saved" if saved else f"not saved, {_again(self.store, self.resume)}"
+        self.say(f"Stopped at {progress} by {end.reason}: {what}.", within_epoch=True)
 
-    sys.excepthook = hook
+    def failed(self, error: BaseException) -> None:
+        newest, progress = _newest(self.store), self.watch.progress
+        if not isinstance(error, ResilientError):  # which say themselves what to do
+            error.add_note(
+                f"keras-resilient: training failed after {progress}; "
+                f"run again, {_again(self.store, self.resume)}."
+            )
+        step = None if newest is None else newest.step
+        told = {**_facts(error), "resume_step": step}
+        self.events.emit("failed", **progress.to_json(), **told)
+
+    def left(self) -> None:
+        """A loop was left in the middle; a generator does not see what for."""
+        end = self.watch.ended_with
+        if end is not None:  # what interrupted its body
+            self.preempted(end)
+            return
+        self.events.emit("ended", **self.watch.progress.to_json())
+        plain = sys.excepthook
+
+        def hook(
+            kind: type[BaseException], error: BaseException, trace: TracebackType | None
+        ) -> None:
+            self.failed(error)  # if that is what ends this process, it was an error
+            plain(kind, error, trace)
+
+        sys.excepthook = hook
 
 
 def _again(store: Store, resume: Resume) -> str:

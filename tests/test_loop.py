@@ -1,7 +1,11 @@
 """``resilient.Run``: what it takes, what it refuses, what it says."""
 
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -14,6 +18,7 @@ from resilient import (
     DataNotResumableError,
     DirectoryInUseError,
     Preempted,
+    Preemption,
     ResilientError,
     every,
 )
@@ -420,3 +425,52 @@ def test_state_is_for_jax(tmp_path, backend):
     assert run.state is None
     with pytest.raises(ResilientError, match="Pass state="):
         run.state = 1
+
+
+FAILING = """
+import sys
+import keras
+import resilient
+
+run = resilient.Run(sys.argv[1], v=keras.Variable(0.0), save_freq=1)
+for _, step, _ in run.loop(keras.ops.ones((8, 1)), epochs=2, batch_size=2):
+    if step == 5:
+        raise LookupError("a bug")
+"""
+
+
+def test_error_in_the_body_of_a_loop_is_recorded(tmp_path, child_environment):
+    """Python does not tell a generator why it is left; the end of the process does."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING, tmp_path],
+        env=child_environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "keras-resilient: training failed after step 5" in done.stderr
+    last = read_events(tmp_path)[-1]
+    assert (last["event"], last["error"]) == ("failed", "LookupError")
+    assert 0 < last["resume_step"] <= 5  # saved in the background
+
+
+def test_interrupted_in_the_body_of_a_loop(tmp_path):
+    """Where the grace period is over before the step is: the last checkpoint stands."""
+    run = run_on(
+        tmp_path, v=value(), save_freq=1, preemption=Preemption(grace_period=0.1)
+    )
+
+    def train():
+        for _, step, _ in run.loop(arrays(), epochs=1, batch_size=BATCH):
+            if step == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+                while True:
+                    signal.pause()
+
+    with pytest.raises(Preempted) as end:
+        train()
+    assert not end.value.saved
+    last = read_events(tmp_path)[-1]
+    assert (last["event"], last["saved"]) == ("preempted", False)
+    assert run.latest.step == 2

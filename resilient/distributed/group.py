@@ -182,4 +182,6 @@ class Together:
 
 
 def _first_line(error: BaseException) -> str:
+    if isinstance(error, GeneratorExit):  # nobody knows what for
+        return "it left its loop"
     return f"{type(error).__name__}: {error}".partition("\n")[0]

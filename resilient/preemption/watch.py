@@ -132,9 +132,14 @@ class Watch:
         self._ended_with = weakref.ref(end)
         return end
 
+    @property
+    def ended_with(self) -> Preempted | None:
+        """What this watch ended fit with, while that is on its way."""
+        return None if self._ended_with is None else self._ended_with()
+
     def raised(self, error: Preempted) -> bool:
         """Whether this watch ended fit with it."""
-        return self._ended_with is not None and self._ended_with() is error
+        return self.ended_with is error
 
     @property
     def progress(self) -> Progress:
