@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
-import numpy as np
 
 from resilient.backends.base import Backend
 from resilient.backends.jax import like
@@ -93,8 +92,3 @@ class PytreeKind(Kind):
             for index, (_, leaf) in enumerate(self._leaves())
             if jax_keys.is_key(leaf)
         }
-
-
-def copied(state: Any) -> Any:
-    """The tree, with arrays of NumPy copied: the loop may write to them."""
-    return jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, state)
