@@ -329,7 +329,12 @@ def test_calls_that_do_not_go_there(tmp_path):
         run.advance()
     with pytest.raises(ResilientError, match=r"run\.batches does not go here"):
         run.batches(arrays())
-    for _ in run.loop(arrays(), epochs=1):
+    data = arrays()
+    for _ in run.epochs(1):
+        list(run.batches(data))
+        with pytest.raises(ResilientError, match=r"once in an epoch"):
+            list(run.batches(data))
+    for _ in run.loop(data, epochs=2):
         with pytest.raises(ResilientError, match=r"run\.restore"):
             run.restore()
         with pytest.raises(ResilientError, match=r"run\.loop"):

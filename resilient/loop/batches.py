@@ -72,6 +72,20 @@ class Batches:
         self._begun = False
         self._length = adapter.num_batches
 
+    def require_same(self, data: Any) -> None:
+        """Raise DataNotResumableError for other data than that of the epoch before."""
+        before, now = _unpacked(self.data), _unpacked(data)
+        if all(before[name] is now[name] for name in before):
+            return
+        raise DataNotResumableError(
+            describe(
+                "The data is another object than in the epoch before, so an epoch's "
+                "end has no position.",
+                type(data).__name__,
+                "Make the data once, before the loop; or give each its own run.loop.",
+            )
+        )
+
     def resume_at(self, position: Any, batch: int) -> None:
         """Make the next epoch start at ``batch``, with the data at ``position``."""
         elastic.require_same_batches(position, drawn_by_all=self._drawn_by_all)
@@ -179,7 +193,7 @@ class Batches:
         )
 
 
-def unpacked(data: Any) -> dict[str, Any]:
+def _unpacked(data: Any) -> dict[str, Any]:
     """``data`` as the arguments that Keras has for it: tuples of arrays come apart."""
     names = ("x", "y", "sample_weight")
     whole = dict(zip(names, (data, None, None), strict=True))
@@ -190,7 +204,7 @@ def unpacked(data: Any) -> dict[str, Any]:
 
 
 def _arguments(data: Any, options: Options) -> dict[str, Any]:
-    found = unpacked(data)
+    found = _unpacked(data)
     shuffle = options.shuffle
     if shuffle is None:
         shuffle = are_arrays(found) or isinstance(data, PyDataset)

@@ -5,7 +5,6 @@ Importing this module loads neither Keras nor a backend.
 
 import contextlib
 from collections.abc import Iterator
-from numbers import Integral
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -14,7 +13,7 @@ from resilient.checkpoints import layout
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.checkpoints.lock import DirectoryLock
 from resilient.directory import OnDirectory
-from resilient.errors import ResilientError, describe
+from resilient.loop.misuse import misplaced, require_count
 
 if TYPE_CHECKING:
     from resilient.loop.life import Life
@@ -148,22 +147,3 @@ class Block(OnDirectory):
         if self._life is None:
             raise misplaced(what, "Write `with run:` around it, or use run.loop.")
         return self._life
-
-
-def misplaced(what: str, todo: str) -> ResilientError:
-    """The error for a call where it means nothing."""
-    return ResilientError(
-        describe(f"run.{what} does not go here.", f"a call of run.{what}", todo)
-    )
-
-
-def require_count(name: str, value: object) -> None:
-    """Raise ValueError for what is no whole number from 1 on."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ValueError(
-            describe(
-                f"`{name}` is a whole number from 1 on.",
-                f"{name}={value!r}",
-                "Pass how many there are in the whole run.",
-            )
-        )

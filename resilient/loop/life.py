@@ -20,11 +20,11 @@ from resilient.checkpoints.store import Store
 from resilient.data.share import Share
 from resilient.divergence import LossWatch
 from resilient.encoding.json_values import decode
-from resilient.errors import DataNotResumableError, describe
 from resilient.inputs import Inputs
-from resilient.loop.batches import Batches, Options, unpacked
+from resilient.loop.batches import Batches, Options
 from resilient.loop.contents import LoopContents
 from resilient.loop.history import LogHistory
+from resilient.loop.misuse import misplaced
 from resilient.loop.standing import Standing
 from resilient.parallel.same_model import require_same_variables
 from resilient.progress import Progress
@@ -67,7 +67,7 @@ class Life:
         self._history, self._store, self._reader = history, store, reader
         self._strategy, self._now, self._resume = strategy, now, resume
         self._mode, self._verbose = mode, verbose
-        self._begun = self.in_loop = self._in_batch = False
+        self._begun = self.in_loop = self._in_batch = self._iterated = False
         self._restored: Progress | None = None
         self._pending: record.Record | None = None
         self._last_save: Progress | None = None
@@ -124,6 +124,7 @@ class Life:
                 self._now.watch.stop_if_asked()
             while not standing.is_over(count):
                 standing.found = None  # it is behind from now on
+                self._iterated = False
                 yield self.progress.epoch
                 self._end_epoch(count)
             if standing.ends(count):
@@ -138,6 +139,9 @@ class Life:
 
     def batches(self, data: Any, options: Options) -> Iterator[tuple[int, Any]]:
         """The batches that are left of an epoch, with their steps."""
+        if self._iterated:
+            raise misplaced("batches", "Iterate once in an epoch: join what you have.")
+        self._iterated = True
         source = self._open(data, options)
         source.begin_epoch(self._replayed)
         pending, self._pending = self._pending, None
@@ -164,6 +168,8 @@ class Life:
                     break
         finally:
             source.end_epoch()
+            # What comes now may take any time, and gives no signs.
+            self._now.watch.sign("validating")
 
     def advance(self, steps: int) -> None:
         """So many steps were done without ``batches``."""
@@ -243,7 +249,7 @@ class Life:
     def _open(self, data: Any, options: Options) -> Batches:
         """The batches of the data, the same in all epochs."""
         if self._batches is not None:
-            self._require_same(data)
+            self._batches.require_same(data)
             return self._batches
         args = (data, options, self._inputs, self._now.engine, self._strategy)
         self._batches = Batches(*args)
@@ -254,20 +260,6 @@ class Life:
         if self._inputs.saved("x") is not None:
             self._inputs.resume(self.progress.batch)
         return self._batches
-
-    def _require_same(self, data: Any) -> None:
-        assert self._batches is not None
-        before, now = unpacked(self._batches.data), unpacked(data)
-        if all(before[name] is now[name] for name in before):
-            return
-        raise DataNotResumableError(
-            describe(
-                "The data is another object than in the epoch before, so an epoch's "
-                "end has no position.",
-                type(data).__name__,
-                "Make the data once, before the loop; or give each its own run.loop.",
-            )
-        )
 
     def _count(self, steps: int) -> None:
         step, epoch, batch = self.progress

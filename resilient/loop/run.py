@@ -20,8 +20,9 @@ from resilient.arguments import (
 )
 from resilient.checkpoints.store import Store
 from resilient.errors import ResilientError, describe
-from resilient.loop.block import Block, misplaced, require_count
+from resilient.loop.block import Block
 from resilient.loop.history import LogHistory
+from resilient.loop.misuse import misplaced, require_count
 from resilient.loop.standing import Standing
 from resilient.policies import KeepPolicy, SaveFreq, keep_policy, save_policy
 from resilient.preemption.options import Preemption, checked_preemption

@@ -1,0 +1,24 @@
+"""Errors for calls of a run where they mean nothing, and for counts that are none."""
+
+from numbers import Integral
+
+from resilient.errors import ResilientError, describe
+
+
+def misplaced(what: str, todo: str) -> ResilientError:
+    """The error for a call where it means nothing."""
+    return ResilientError(
+        describe(f"run.{what} does not go here.", f"a call of run.{what}", todo)
+    )
+
+
+def require_count(name: str, value: object) -> None:
+    """Raise ValueError for what is no whole number from 1 on."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(
+            describe(
+                f"`{name}` is a whole number from 1 on.",
+                f"{name}={value!r}",
+                "Pass how many there are in the whole run.",
+            )
+        )
