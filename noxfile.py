@@ -16,9 +16,10 @@ nox.options.error_on_external_run = True
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 CONSTRAINED = ("-c", "constraints.txt")
 # tensorflow-cpu instead of the extra: a third of the download, the same library.
+# tensorboard for a callback of Keras, optax for an example.
 BACKENDS = {
     "tensorflow": (".", "tensorflow-cpu", "tensorboard"),
-    "jax": (".[jax]",),
+    "jax": (".[jax]", "optax"),
     "torch": (".[torch]",),
 }
 each_backend = nox.parametrize("backend", list(BACKENDS), ids=list(BACKENDS))

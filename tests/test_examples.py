@@ -12,10 +12,12 @@ from kill.harness import compile_once
 DIGITS = Path(__file__).parents[1] / "examples" / "digits.py"
 
 
-def run(directory: Path, environment: dict[str, str], *options: str) -> tuple[int, str]:
-    """The exit status and the output of digits.py, in a fresh process."""
+def run(
+    example: Path, directory: Path, environment: dict[str, str], *options: str
+) -> tuple[int, str]:
+    """The exit status and the output of an example, in a fresh process."""
     done = subprocess.run(
-        [sys.executable, DIGITS, "--checkpoint-dir", directory, "--epochs=2", *options],
+        [sys.executable, example, "--checkpoint-dir", directory, *options],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -37,9 +39,10 @@ def test_digits_killed_in_mid_epoch_ends_with_the_digest_of_a_run_left_alone(
 ) -> None:
     """The same command, killed by itself once, resumes and ends alike."""
     environment = child_environment | compile_once(tmp_path / "compiled")
-    status, alone = run(tmp_path / "alone", environment)
+    status, alone = run(DIGITS, tmp_path / "alone", environment, "--epochs=2")
     assert status == 0, alone
-    command = (tmp_path / "killed", environment, "--kill-at", "1:17")
+    options = ("--epochs=2", "--kill-at=1:17")
+    command = (DIGITS, tmp_path / "killed", environment, *options)
     status, killed = run(*command)
     assert status == -signal.SIGKILL, killed
     assert "digest" not in killed
