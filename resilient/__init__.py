@@ -25,9 +25,10 @@ from resilient.errors import (
 )
 from resilient.fit import ResilientFit, fit
 from resilient.loop.run import Run
-from resilient.policies import auto, best, every, latest
+from resilient.policies import auto, best, every, latest, spaced
 from resilient.preemption import clouds
 from resilient.preemption.options import Preemption
+from resilient.run_config import RunConfig
 from resilient.variables import Checkpoints
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "Rollback",
     "RolledBack",
     "Run",
+    "RunConfig",
     "__version__",
     "auto",
     "best",
@@ -59,4 +61,5 @@ __all__ = [
     "every",
     "fit",
     "latest",
+    "spaced",
 ]

@@ -15,6 +15,7 @@ from resilient.policies import (
     keep_policy,
     latest,
     save_policy,
+    spaced,
 )
 from resilient.progress import Progress
 
@@ -210,6 +211,11 @@ def test_combining_with_something_else_is_a_type_error():
 class Saved:
     step: int
     metrics: dict[str, float] = field(default_factory=dict)
+    minutes: int = 0
+
+    @property
+    def created(self):
+        return f"2026-01-01T{self.minutes // 60:02}:{self.minutes % 60:02}:00Z"
 
 
 def with_loss(**losses):
@@ -238,6 +244,22 @@ def test_best_with_mode_max_prefers_more():
 def test_the_union_keeps_what_either_keeps():
     saved = with_loss(s1=0.1, s2=0.5, s3=0.6, s4=0.7)
     assert (latest(2) | best(1, monitor="val_loss")).select(saved) == {1, 3, 4}
+
+
+def test_spaced_keeps_one_for_every_so_many_hours_and_the_newest():
+    """Pruned after each save, as a run does: what was kept once always is."""
+    policy, present = spaced(hours=2), []
+    for step in range(1, 13):  # one in 50 minutes
+        present.append(Saved(step, minutes=50 * step))
+        kept = policy.select(present)
+        present = [saved for saved in present if saved.step in kept]
+    assert kept == {1, 4, 7, 10, 12}
+
+
+def test_spaced_combines_to_the_shorter_time_and_with_the_newest():
+    saved = [Saved(step, minutes=60 * step) for step in range(10)]
+    policy = spaced(hours=5) | latest(2) | spaced(hours=4)
+    assert policy.select(saved) == {0, 4, 8, 9}
 
 
 def test_two_latest_combine_to_the_larger():

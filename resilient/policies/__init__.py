@@ -6,7 +6,7 @@ when it is made, not at the first save.
 """
 
 from resilient.policies.auto import Auto, Cost
-from resilient.policies.keep import KeepPolicy, best, keep_policy, latest
+from resilient.policies.keep import KeepPolicy, best, keep_policy, latest, spaced
 from resilient.policies.save import SaveFreq, SavePolicy, auto, every, save_policy
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "keep_policy",
     "latest",
     "save_policy",
+    "spaced",
 ]

@@ -1,16 +1,17 @@
 """What to keep.
 
-latest(3) | best(1, monitor="val_loss")
+latest(3) | best(1, monitor="val_loss") | spaced(hours=6)
 """
 
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal, Protocol
 
 from resilient.errors import describe
-from resilient.policies.numbers import count
+from resilient.policies.numbers import count, duration
 
 Mode = Literal["auto", "min", "max"]
 
@@ -36,6 +37,10 @@ class HasMetrics(Protocol):
     @property
     def metrics(self) -> Mapping[str, float]:
         """The logs it was saved with."""
+
+    @property
+    def created(self) -> str:
+        """When it was committed, ISO 8601."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +71,21 @@ class KeepPolicy:
         bests: Which of the best to keep besides.
         back: Where this is not 0, one that is at least so many steps older than the
             newest is kept, too, and one that is going to be.
+        hours: Where it is a number, one is kept for every so many hours.
     """
 
     newest: int = 1
     bests: tuple[Best, ...] = ()
     back: int = 0
+    hours: float | None = None
 
     def __or__(self, other: "KeepPolicy") -> "KeepPolicy":
         if not isinstance(other, KeepPolicy):
             return NotImplemented
         bests = tuple(dict.fromkeys(self.bests + other.bests))
         back = max(self.back, other.back)
-        return KeepPolicy(max(self.newest, other.newest), bests, back)
+        hours = min((h for h in (self.hours, other.hours) if h), default=None)
+        return KeepPolicy(max(self.newest, other.newest), bests, back, hours)
 
     @property
     def monitors(self) -> frozenset[str]:
@@ -92,12 +100,30 @@ class KeepPolicy:
         if self.back and steps:
             old = [step for step in steps if step <= steps[-1] - self.back]
             kept.update([*old[-1:], steps[len(old)]])
+        if self.hours is not None:
+            kept |= _spaced(present, 3600 * self.hours)
         return kept.union(*(best.select(present) for best in self.bests))
 
 
 def latest(n: int) -> KeepPolicy:
     """Keep the ``n`` newest checkpoints."""
     return KeepPolicy(count(n, "latest(...)"))
+
+
+def spaced(*, hours: float) -> KeepPolicy:
+    """Keep a checkpoint for every so many hours, for as long as the run lasts.
+
+    The first one, and each that was made at least so long after the one kept before.
+    The newest is kept as well.
+
+    Args:
+        hours: The least time between two of them.
+
+    Raises:
+        TypeError: If it is no number.
+        ValueError: If it is not positive.
+    """
+    return KeepPolicy(hours=duration(hours, "spaced(hours=...)"))
 
 
 def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
@@ -142,6 +168,17 @@ def keep_policy(value: int | KeepPolicy) -> KeepPolicy:
         return value
     or_else = ", or a policy such as latest(3) | best(1, monitor)"
     return latest(count(value, "keep", or_else))
+
+
+def _spaced(checkpoints: Iterable[HasMetrics], seconds: float) -> set[int]:
+    """Steps that are kept by their time; what was kept once always is."""
+    kept: dict[int, datetime] = {}
+    for checkpoint in sorted(checkpoints, key=lambda each: each.step):
+        time = datetime.fromisoformat(checkpoint.created)
+        last = next(reversed(kept.values()), None)
+        if last is None or (time - last).total_seconds() >= seconds:
+            kept[checkpoint.step] = time
+    return set(kept)
 
 
 def _direction(monitor: str) -> Literal["min", "max"]:

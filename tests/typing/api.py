@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 import resilient
-from resilient import best, every, latest
+from resilient import best, every, latest, spaced
 
 
 class Curriculum:
@@ -46,13 +46,15 @@ resilient.fit(
     loss_spike=5,
 )
 resilient.fit(model, x, y, checkpoint_dir="runs/a", preemption=None, on_nan="stop")
+config = resilient.RunConfig(model_dir=Path("runs/a"), save_checkpoints_secs=90)
+resilient.fit(model, x, y, **config.options())
 resilient.fit(
     model,
     x,
     y,
     checkpoint_dir="runs/a",
     save_freq=every(steps=500) | every(minutes=10),
-    keep=latest(3) | best(1, monitor="val_loss", mode="min"),
+    keep=latest(3) | best(1, monitor="val_loss", mode="min") | spaced(hours=6),
     resume="must",
     stateful={"curriculum": Curriculum()},
     on_event=on_event,

@@ -1,0 +1,76 @@
+"""Options that ``tf.estimator.RunConfig`` had, as arguments of ``fit``.
+
+Only those that say when to save and what to keep. What it said besides, sessions,
+devices and summaries, is Keras's or the backend's to say.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from resilient.errors import describe
+from resilient.policies import KeepPolicy, SavePolicy, every, latest, spaced
+
+_SECONDS = 600  # as there, where neither steps nor seconds are given
+_ALWAYS = 10_000  # hours: as there, so long that nothing is kept by its age
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """When to save and what to keep, in the words of ``tf.estimator.RunConfig``.
+
+    .. code-block:: python
+
+        config = resilient.RunConfig(model_dir="runs/a", save_checkpoints_steps=500)
+        resilient.fit(model, x, y, epochs=10, **config.options())
+
+    Args:
+        model_dir: The ``checkpoint_dir``.
+        save_checkpoints_steps: Save every so many batches.
+        save_checkpoints_secs: Save every so many seconds; 600 where neither is given.
+        keep_checkpoint_max: How many of the newest to keep; None or 0: all.
+        keep_checkpoint_every_n_hours: Besides, keep one for every so many hours.
+
+    Raises:
+        ValueError: Both steps and seconds are given, or one of them means nothing.
+    """
+
+    model_dir: str | os.PathLike[str]
+    save_checkpoints_steps: int | None = None
+    save_checkpoints_secs: float | None = None
+    keep_checkpoint_max: int | None = 5
+    keep_checkpoint_every_n_hours: float = _ALWAYS
+
+    def __post_init__(self) -> None:
+        steps, seconds = self.save_checkpoints_steps, self.save_checkpoints_secs
+        if steps is not None and seconds is not None:
+            raise ValueError(
+                describe(
+                    "A RunConfig saves by steps or by seconds.",
+                    f"save_checkpoints_steps={steps}, save_checkpoints_secs={seconds}",
+                    "Give one of them, or pass save_freq=every(steps=...) | "
+                    "every(seconds=...) to fit.",
+                )
+            )
+        self.options()
+
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments for ``fit`` and ``ResilientFit``."""
+        return {
+            "checkpoint_dir": self.model_dir,
+            "save_freq": self._save_freq(),
+            "keep": self._keep(),
+        }
+
+    def _save_freq(self) -> SavePolicy:
+        if self.save_checkpoints_steps is not None:
+            return every(steps=self.save_checkpoints_steps)
+        seconds = self.save_checkpoints_secs
+        return every(seconds=_SECONDS if seconds is None else seconds)
+
+    def _keep(self) -> KeepPolicy:
+        newest = latest(self.keep_checkpoint_max or sys.maxsize)
+        if self.keep_checkpoint_every_n_hours >= _ALWAYS:
+            return newest
+        return newest | spaced(hours=self.keep_checkpoint_every_n_hours)
