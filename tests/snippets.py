@@ -6,6 +6,7 @@ Nothing here imports Keras, but what runs a page.
 """
 
 import contextlib
+import importlib
 import io
 import os
 import re
@@ -83,6 +84,13 @@ class Snippet:
         """Names that it takes from elsewhere."""
         return self._after("given").split(", ") if self._after("given") else []
 
+    def runs_on(self, backend: str) -> bool:
+        """Whether it is to be run, with what is installed."""
+        if self.not_run is not None or backend not in self.backends:
+            return False
+        module, _, name = self._after("needs").rpartition(".")
+        return not module or hasattr(importlib.import_module(module), name)
+
     @property
     def raises(self) -> str:
         """Name of the exception that it ends with; "" if it ends well."""
@@ -94,9 +102,10 @@ class Snippet:
 
     def unknown_notes(self) -> list[str]:
         """Notes that mean nothing."""
-        known = rf"{'|'.join(ALONE)}|{PRINTED}|{NOT_RUN} .+|(given|raises) \w+(, \w+)*"
-        name = "|".join(BACKENDS)
-        meant = re.compile(rf"{known}|({name})(, ({name}))*", re.DOTALL)
+        known = [*ALONE, PRINTED, f"{NOT_RUN} .+", r"needs [\w.]+"]
+        known += [rf"{word} \w+(, \w+)*" for word in ("given", "raises")]
+        backend = f"({'|'.join(BACKENDS)})"
+        meant = re.compile("|".join([*known, f"{backend}(, {backend})*"]))
         return [note for note in self.notes if not meant.fullmatch(note)]
 
 
@@ -163,7 +172,7 @@ def run(page: Path, backend: str) -> None:
     namespace: dict[str, Any] = {"__name__": f"page_{page.stem}"}
     with contextlib.redirect_stdout(io.StringIO()) as output:
         for snippet in snippets(page):
-            if snippet.not_run is None and backend in snippet.backends:
+            if snippet.runs_on(backend):
                 _run(snippet, namespace, output)
 
 
