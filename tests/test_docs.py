@@ -107,6 +107,15 @@ def exists(words: list[str]) -> bool:
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("name", PAGES)
+def test_the_files_that_a_page_names_exist(name):
+    text = PAGES[name].read_text()
+    folders = "benchmarks|examples|resilient|tests"
+    for path in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.once
 def test_bash_finds_no_error_in_what_is_for_it():
     bash = shutil.which("bash") or "/bin/bash"
     for one in SNIPPETS:
