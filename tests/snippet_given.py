@@ -7,6 +7,8 @@ import keras
 import numpy as np
 from sklearn.datasets import load_digits
 
+import resilient
+
 KEPT, TRAINED = 384, 320
 
 
@@ -61,6 +63,20 @@ class Given:
         return tf.distribute.cluster_resolver.SimpleClusterResolver(
             cluster, rpc_layer="grpc"
         )
+
+    def of_docstrings(self) -> dict[str, Any]:
+        """What the examples of docstrings take for granted."""
+        model = self.model
+        model.optimizer.build(model.trainable_variables)
+        return {
+            "resilient": resilient,
+            "model": model,
+            "optimizer": model.optimizer,
+            "x": self.x,
+            "y": self.y,
+            "steps": 3,
+            "train_some_steps": lambda step: step + 1,
+        }
 
     @property
     def curriculum(self) -> Curriculum:

@@ -7,6 +7,7 @@ Nothing here imports Keras, but what runs a page.
 
 import contextlib
 import importlib
+import inspect
 import io
 import os
 import re
@@ -14,6 +15,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +67,7 @@ class Snippet:
 
     @property
     def where(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
+        return f"{os.path.relpath(self.page, ROOT)}:{self.line}"
 
     @property
     def not_run(self) -> str | None:
@@ -132,6 +134,15 @@ def snippets(page: Path) -> list[Snippet]:
     return found
 
 
+def of_docstring(thing: Any) -> list[Snippet]:
+    """The code blocks of a docstring, which the API page shows."""
+    text = inspect.getdoc(thing) or ""
+    page, line = Path(inspect.getfile(thing)), inspect.getsourcelines(thing)[1]
+    block = r"^\.\. code-block:: python\n\n((?:    .*\n|\n)+)"
+    blocks = re.findall(block, text, re.MULTILINE)
+    return [Snippet(page, line, "python", code) for code in blocks]
+
+
 def commands(snippet: Snippet) -> list[list[str]]:
     """The words of each command of a console fence; what it prints is left out."""
     joined = snippet.code.replace("\\\n", " ")
@@ -146,6 +157,32 @@ def commands(snippet: Snippet) -> list[list[str]]:
             elif found[-1] or not re.match(r"[A-Z_]+=", word):  # a variable for it
                 found[-1].append(word)
     return found
+
+
+def exists(words: list[str]) -> bool:
+    """Whether a command does that a page shows, as far as it is ours."""
+    from resilient import cli
+
+    scripts = [word for word in words if word.startswith("examples/")]
+    if not all((ROOT / script).is_file() for script in scripts):
+        return False
+    match words:
+        case ["resilient", *rest]:
+            arguments, unknown = cli._parser().parse_known_args(rest)
+            return not unknown and exists(getattr(arguments, "command", []))
+        case ["--", *rest]:
+            return exists(rest)
+        case ["python", script, *rest] if script in scripts:
+            text = (ROOT / script).read_text()
+            return all(f'"{word}"' in text for word in rest if word[:2] == "--")
+        case ["nox", "-s", session, *_]:
+            name = session.split("(")[0]
+            return f"def {name}(" in (ROOT / "noxfile.py").read_text()
+        case ["pip", "install", what] if "keras-resilient" in what:
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+            (extra,) = re.findall(r"\[(\w+)\]", what)
+            return extra in project["optional-dependencies"]
+    return True
 
 
 def programs(snippet: Snippet) -> list[tuple[str, str]]:

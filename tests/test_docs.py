@@ -4,13 +4,13 @@ import os
 import re
 import shutil
 import subprocess
-import tomllib
 
 import pytest
 import snippets
 from snippets import ROOT, Snippet
 
-from resilient import cli, clouds
+import resilient
+from resilient import clouds
 
 PAGES = {str(page.relative_to(ROOT)): page for page in snippets.pages()}
 SNIPPETS = [one for page in PAGES.values() for one in snippets.snippets(page)]
@@ -61,6 +61,27 @@ def test_the_snippets_of_a_page_run(
     snippets.run(PAGES[name], backend)
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")  # Keras's own
+def test_the_examples_of_docstrings_run(tmp_path, monkeypatch):
+    """Those of the public names; what they take for granted is the reader's."""
+    monkeypatch.chdir(tmp_path)
+    from snippet_given import Given
+
+    for name in ("Checkpoints", "RunConfig"):
+        (example,) = snippets.of_docstring(getattr(resilient, name))
+        snippets.execute(example, Given().of_docstrings())
+
+
+@pytest.mark.once
+def test_the_docstrings_with_examples_are_these():
+    with_examples = {
+        name
+        for name in resilient.__all__
+        if "code-block" in (getattr(resilient, name).__doc__ or "")
+    }
+    assert with_examples == {"Checkpoints", "RunConfig"}
+
+
 @pytest.mark.once
 def test_every_snippet_is_run_or_says_why_not():
     """A new reason has to be written here, too."""
@@ -79,31 +100,7 @@ def test_every_snippet_is_run_or_says_why_not():
 def test_the_commands_of_a_page_exist(snippet: Snippet):
     """With the options that they are given, and the files."""
     for words in snippets.commands(snippet):
-        assert exists(words), words
-
-
-def exists(words: list[str]) -> bool:
-    """Whether a command does, as far as it is ours."""
-    scripts = [word for word in words if word.startswith("examples/")]
-    if not all((ROOT / script).is_file() for script in scripts):
-        return False
-    match words:
-        case ["resilient", *rest]:
-            arguments, unknown = cli._parser().parse_known_args(rest)
-            return not unknown and exists(getattr(arguments, "command", []))
-        case ["--", *rest]:
-            return exists(rest)
-        case ["python", script, *rest] if script in scripts:
-            text = (ROOT / script).read_text()
-            return all(f'"{word}"' in text for word in rest if word[:2] == "--")
-        case ["nox", "-s", session, *_]:
-            name = session.split("(")[0]
-            return f"def {name}(" in (ROOT / "noxfile.py").read_text()
-        case ["pip", "install", what] if "keras-resilient" in what:
-            project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-            (extra,) = re.findall(r"\[(\w+)\]", what)
-            return extra in project["optional-dependencies"]
-    return True
+        assert snippets.exists(words), words
 
 
 @pytest.mark.once
@@ -113,6 +110,8 @@ def test_the_files_that_a_page_names_exist(name):
     folders = "benchmarks|examples|resilient|tests"
     for path in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
+    for path in re.findall(r"\]\(([\w./-]+)[#)]", text):
+        assert (PAGES[name].parent / path).exists(), path
 
 
 @pytest.mark.once
