@@ -3,6 +3,8 @@
 import pytest
 import snippets
 
+pytestmark = pytest.mark.once
+
 
 def page(folder, text):
     """A page with this text, where ~~~ is a fence."""
@@ -11,10 +13,10 @@ def page(folder, text):
     return path
 
 
-def test_what_a_snippet_raises_is_found_in_its_page(tmp_path, backend):
+def test_what_a_snippet_raises_is_found_in_its_page(tmp_path):
     wrong = page(tmp_path, "A page.\n\n~~~python\na = 1\n~~~\n~~~python\n1 / 0\n~~~\n")
     with pytest.raises(ZeroDivisionError) as raised:
-        snippets.run(wrong, backend)
+        snippets.run(wrong, "jax")
     assert (str(raised.traceback[-1].path), raised.traceback[-1].lineno) == (
         str(wrong),
         6,
@@ -37,13 +39,12 @@ def test_what_a_snippet_raises_is_found_in_its_page(tmp_path, backend):
         ("~~~diff\n+a = 1\n+assert a == 2, 'is'\n-a = 2\n~~~", "is"),
     ],
 )
-def test_a_page_that_is_wrong_is_told_apart(tmp_path, monkeypatch, backend, text, says):
+def test_a_page_that_is_wrong_is_told_apart(tmp_path, monkeypatch, text, says):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AssertionError, match=says):
-        snippets.run(page(tmp_path, f"{text}\n"), backend)
+        snippets.run(page(tmp_path, f"{text}\n"), "jax")
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("note", ["jax; tensor", "not run:", "raises", "2 process"])
 def test_a_note_that_means_nothing_is_told(tmp_path, note):
     (one,) = snippets.snippets(
@@ -52,7 +53,6 @@ def test_a_note_that_means_nothing_is_told(tmp_path, note):
     assert one.unknown_notes() == [note.split("; ")[-1]]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "command",
     [
