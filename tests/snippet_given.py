@@ -75,7 +75,11 @@ class Given:
             "x": self.x,
             "y": self.y,
             "steps": 3,
+            "dataset": (self.x, self.y),
             "train_some_steps": lambda step: step + 1,
+            "train_step": lambda batch: model.train_on_batch(*batch)[0],
+            "evaluate": lambda: 1.0,
+            "run": resilient.Run("runs/given", model=model),
         }
 
     @property

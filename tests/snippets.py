@@ -134,12 +134,20 @@ def snippets(page: Path) -> list[Snippet]:
     return found
 
 
-def of_docstring(thing: Any) -> list[Snippet]:
-    """The code blocks of a docstring, which the API page shows."""
+def of_docstrings(public: Any) -> list[Snippet]:
+    """The code blocks that the API page shows, of what is public and of its methods."""
+    methods = [m for m in vars(public).values() if inspect.isfunction(m)]
+    documented = [public, *methods] if inspect.isclass(public) else [public]
+    return [one for thing in documented for one in _of_docstring(thing)]
+
+
+def _of_docstring(thing: Any) -> list[Snippet]:
     text = inspect.getdoc(thing) or ""
-    page, line = Path(inspect.getfile(thing)), inspect.getsourcelines(thing)[1]
     block = r"^\.\. code-block:: python\n\n((?:    .*\n|\n)+)"
     blocks = re.findall(block, text, re.MULTILINE)
+    if not blocks:
+        return []
+    page, line = Path(inspect.getfile(thing)), inspect.getsourcelines(thing)[1]
     return [Snippet(page, line, "python", code) for code in blocks]
 
 
