@@ -421,6 +421,41 @@ def test_python_generators_are_objects(tmp_path):
         assert other.getstate() == own.getstate()
 
 
+def test_a_pytree_gets_back_the_types_that_its_first_step_made(tmp_path, backend):
+    """Numbers and arrays of NumPy become JAX's; a number's type gives way to others."""
+    if backend != "jax":
+        pytest.skip("a pytree of JAX")
+    import jax
+    import jax.numpy as jnp
+
+    @jax.jit
+    def train(state):
+        w = state["w"] * state["rate"] + state["mean"].sum().astype("bfloat16")
+        rates = state["rates"] * 0.9 + state["rate"]
+        state = state | {"w": w, "rate": state["rate"] * 0.9, "rates": rates}
+        return state | {"step": state["step"] + 1, "mean": state["mean"] + 1}
+
+    def run_once(directory, last):
+        weak = jax.lax.broadcast(jnp.asarray(0.1), (2,))
+        state = {"step": 0, "rate": 0.5, "mean": np.zeros(2, "float32"), "rates": weak}
+        state["w"] = jnp.ones(3, jnp.bfloat16)
+        run = run_on(directory, save_freq=2, state=state)
+        for _, step, _ in run.loop(arrays(), epochs=1, batch_size=BATCH):
+            run.state = train(run.state)
+            if step == last:
+                break
+        return {
+            name: (each.dtype, each.weak_type, np.asarray(each).tobytes())
+            for name, each in run.state.items()
+        }
+
+    expected = run_once(tmp_path / "alone", last=None)
+    assert expected["w"][0] == "bfloat16"
+    assert expected["rates"][1]
+    run_once(tmp_path / "resumed", last=2)
+    assert run_once(tmp_path / "resumed", last=None) == expected
+
+
 def test_state_is_for_jax(tmp_path, backend):
     if backend != "jax":
         with pytest.raises(resilient.NotSupportedError, match="KERAS_BACKEND=jax"):

@@ -78,7 +78,8 @@ def jax_loop(directory, reached):
             return jnp.mean(((x + noise) @ w) ** 2)
 
         loss, gradient = jax.value_and_grad(loss_of)(state["w"])
-        return loss, {**state, "w": state["w"] - 0.1 * gradient, "key": key}
+        state = {**state, "count": state["count"] + 1, "key": key}
+        return loss, {**state, "w": state["w"] - 0.1 * gradient}
 
     def shared(value):
         return jax.make_array_from_callback(
@@ -92,6 +93,7 @@ def jax_loop(directory, reached):
         "w": shared(np.ones((FEATURES, 2), "float32")),
         "key": jax.random.wrap_key_data(shared(words)),
         "cut": cut,
+        "count": 0,  # an array of all processes once it was trained
     }
     run = resilient.Run(directory, save_freq=2, state=state)
     np.random.seed(3)  # after `initialize`, which seeds, too
@@ -105,6 +107,7 @@ def jax_loop(directory, reached):
     yield run.history["loss"]
     yield np.asarray(run.state["w"].addressable_data(0))
     yield np.asarray(run.state["cut"].addressable_data(0))
+    yield np.asarray(run.state["count"].addressable_data(0))
 
 
 def main(directory, rank, step):

@@ -4,6 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from resilient.backends.base import Backend
 from resilient.backends.jax import like
@@ -43,7 +46,25 @@ class PytreeKind(Kind):
                 for index, (path, leaf) in enumerate(leaves)
                 if not isinstance(leaf, jax.Array)
             },
+            "weak": [
+                index
+                for index, (_, leaf) in enumerate(leaves)
+                if isinstance(leaf, jax.Array)
+                and not jax_keys.is_key(leaf)
+                and leaf.weak_type
+            ],
         }
+
+    def build(self, saved: JSON, known: Mapping[str, Any]) -> None:
+        """Make arrays of what a step makes them of: numbers, and arrays of NumPy."""
+        leaves, tree = jax.tree.flatten(self.value)
+        if [path for path, _ in self._leaves()] != saved["paths"]:
+            return  # which is told by ``differences``
+        for index, leaf in enumerate(leaves):
+            number = isinstance(leaf, int | float | complex | np.ndarray | np.generic)
+            if number and str(index) not in saved["plain"]:
+                leaves[index] = jnp.asarray(leaf)
+        self.value = jax.tree.unflatten(tree, leaves)
 
     def differences(self, name: str, saved: JSON) -> list[str]:
         live = [path for path, _ in self._leaves()]
@@ -79,6 +100,8 @@ class PytreeKind(Kind):
         leaves, tree = jax.tree.flatten(self.value)
         for index, value in saved["plain"].items():
             leaves[int(index)] = decode(value, arrays)
+        for index in saved["weak"]:
+            leaves[index] = _weakly_typed(leaves[index])
         self.value = jax.tree.unflatten(tree, leaves)
 
     def _leaves(self) -> list[tuple[str, Any]]:
@@ -92,3 +115,20 @@ class PytreeKind(Kind):
             for index, (_, leaf) in enumerate(self._leaves())
             if jax_keys.is_key(leaf)
         }
+
+
+def _weakly_typed(array: jax.Array) -> jax.Array:
+    """The array, with a type that gives way to that of others, as a number's does.
+
+    What it is computed with decides: a checkpoint that forgot it would go on in float32
+    where the run was in bfloat16. Only numbers begin so, hence a zero that is set.
+    """
+    number = array.dtype.type(0).item()
+
+    def weak(value: jax.Array) -> jax.Array:
+        return lax.broadcast(jnp.asarray(number), value.shape).at[...].set(value)
+
+    where = array.sharding if array.committed else None
+    found: jax.Array = jax.jit(weak, out_shardings=where)(array)
+    assert found.dtype == array.dtype, array.dtype
+    return found
