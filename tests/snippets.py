@@ -90,8 +90,11 @@ class Snippet:
         """Whether it is to be run, with what is installed."""
         if self.not_run is not None or backend not in self.backends:
             return False
-        module, _, name = self._after("needs").rpartition(".")
-        return not module or hasattr(importlib.import_module(module), name)
+        needed, _, names = self._after("needs").partition(".")
+        found = importlib.import_module(needed) if needed else None
+        for name in names.split(".") if names else ():
+            found = getattr(found, name, None)
+        return not needed or found is not None
 
     @property
     def raises(self) -> str:
