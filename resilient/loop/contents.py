@@ -14,6 +14,7 @@ from resilient import (
 )
 from resilient.backends.base import Backend, Part
 from resilient.checkpoints.checkpoint import Checkpoint
+from resilient.distributed.group import Group
 from resilient.encoding.json_values import decode, encode
 from resilient.errors import CheckpointMismatchError, WarnOnce, describe, warn_not_exact
 from resilient.loop.history import LogHistory
@@ -21,6 +22,7 @@ from resilient.loop.objects import Objects
 from resilient.loop.objects.base import Saved
 from resilient.loop.standing import Standing
 from resilient.notices import DRAWN_AHEAD
+from resilient.parallel.same_model import require_same_values
 from resilient.progress import Progress
 from resilient.snapshots import Snapshots
 
@@ -38,6 +40,7 @@ class LoopContents:
         standing: Where the run is.
         backend: The backend's adapter.
         part: Which part of a checkpoint this process makes.
+        group: The processes that train.
     """
 
     def __init__(
@@ -45,12 +48,17 @@ class LoopContents:
         objects: Objects,
         history: LogHistory,
         standing: Standing,
+        *,
         backend: Backend,
         part: Part,
+        group: Group,
     ) -> None:
         self._objects, self._history, self._standing = objects, history, standing
         self._backend = backend
         self._snapshots = Snapshots(backend, part)
+        # On PyTorch nothing but the loop itself sees to that.
+        self._alike = group.count == 1 or keras_internals.BACKEND != "torch"
+        self._group = group
         self._data: Any = None
         self._functions: set[str] = set()  # those of TensorFlow that were looked at
         self._say = WarnOnce()
@@ -102,7 +110,15 @@ class LoopContents:
             "fingerprint": self._facts,
             "data": self._data,
         }
-        return self._snapshots.take(run, position, live, state.tensors(live), arrays)
+        taken = self._snapshots.take(run, position, live, state.tensors(live), arrays)
+        if not self._alike:
+            shared = {x.name for x in live if "" in x.copies}
+            found = taken.snapshot.arrays
+            require_same_values(
+                {n: a for n, a in found.items() if n in shared}, self._group
+            )
+            self._alike = True
+        return taken
 
     def require_fits(self, checkpoint: Checkpoint, saved: record.Record) -> None:
         """Raise where a checkpoint cannot be restored; missing variables are made.

@@ -127,8 +127,9 @@ def contents_of(plan: Plan, group: Group = ALONE) -> LoopContents:
         plan.objects,
         plan.history,
         plan.standing,
-        get_backend(),
-        _part(plan, group),
+        backend=get_backend(),
+        part=_part(plan, group),
+        group=group,
     )
 
 

@@ -73,7 +73,8 @@ def engine_under(strategy: None) -> JaxProcesses | None:
                 "keras.distribution.set_distribution(...).",
             )
         )
-    if keras.distribution.distribution() is None:
+    distribution = keras.distribution.distribution()
+    if distribution is None:
         raise NotSupportedError(
             describe(
                 "Each process would train a model of its own.",
@@ -81,6 +82,15 @@ def engine_under(strategy: None) -> JaxProcesses | None:
                 "Call keras.distribution.set_distribution("
                 "keras.distribution.DataParallel()) before the model is made, or "
                 "ModelParallel with a layout map.",
+            )
+        )
+    if not hasattr(distribution, "num_model_replicas"):
+        raise NotSupportedError(
+            describe(
+                "Several JAX processes need a newer Keras: this one does not tell "
+                "which part of a batch is a process's.",
+                f"Keras {keras.__version__}",
+                "Update Keras, or train in one process.",
             )
         )
     return JaxProcesses()

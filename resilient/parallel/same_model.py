@@ -8,6 +8,7 @@ when others do not, or trains longer, would wait for them forever.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from resilient.data.batches import checksum
 from resilient.distributed.group import Group
 from resilient.errors import ResilientError, describe
 from resilient.state import Leaf
@@ -34,6 +35,30 @@ def require_same_variables(live: Sequence[Leaf], group: Group) -> None:
                 "Make the same layers and optimizers in the same order in all "
                 "processes, or name them: Keras numbers those without a name as they "
                 "are made.",
+            )
+        )
+
+
+def require_same_values(shared: Mapping[str, Any], group: Group) -> None:
+    """Raise where processes have other values of what is saved once for all.
+
+    Args:
+        shared: Host arrays, by name.
+        group: The processes.
+
+    Raises:
+        ResilientError: Names the processes.
+    """
+    mine = {name: checksum(array) for name, array in shared.items()}
+    everyones = group.collect("values", mine)
+    differing = group.tell("other values", _differing(everyones))
+    if differing:
+        raise ResilientError(
+            describe(
+                "The processes do not train one model: each has other values.",
+                "; ".join(differing),
+                "Wrap the model in DistributedDataParallel, or let each process have "
+                "a checkpoint_dir and a training of its own.",
             )
         )
 

@@ -1,10 +1,16 @@
 """Whether processes train one model."""
 
 import keras
+import numpy as np
 import pytest
 
+from resilient.data.batches import checksum
 from resilient.errors import ResilientError
-from resilient.parallel.same_model import require_same_settings, require_same_variables
+from resilient.parallel.same_model import (
+    require_same_settings,
+    require_same_values,
+    require_same_variables,
+)
 from resilient.state import leaves
 
 
@@ -47,3 +53,12 @@ def test_other_variables_or_names_are_an_error():
     expected = r"process 1 has .*other\.kernel \(2, 1\)"
     with pytest.raises(ResilientError, match=expected):
         require_same_variables(leaves(mine), Chief(shapes(model("other"))))
+
+
+def test_other_values_are_an_error():
+    """Each would go on with those of process 0."""
+    mine = {"w": np.ones(3), "b": np.zeros(3)}
+    told = {name: checksum(array) for name, array in mine.items()}
+    require_same_values(mine, Chief(told))
+    with pytest.raises(ResilientError, match=r"process 1 has w .*, process 0 w "):
+        require_same_values(mine, Chief(told | {"w": told["b"]}))
