@@ -23,6 +23,7 @@ from resilient.errors import (
     ResilientError,
     RolledBack,
 )
+from resilient.exporting import export
 from resilient.fit import ResilientFit, fit
 from resilient.loop.run import Run
 from resilient.policies import auto, best, every, latest, spaced
@@ -59,6 +60,7 @@ __all__ = [
     "clouds",
     "deterministic",
     "every",
+    "export",
     "fit",
     "latest",
     "spaced",

@@ -3,9 +3,10 @@
     resilient ls DIR            resilient verify DIR
     resilient show DIR [STEP]   resilient prune DIR --keep N
     resilient report DIR        resilient run -- python train.py
+    resilient export DIR --to model.keras
 
-Only ``prune`` changes anything, and not while a run uses the directory. Nothing here
-imports Keras or a backend: the commands answer at once, on any machine.
+Only ``prune`` changes anything, and not while a run uses the directory. Nothing but
+``export`` imports Keras or a backend: the others answer at once, on any machine.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from resilient import cli_text
+from resilient import cli_convert, cli_text
 from resilient.checkpoints import layout, quarantine
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.checkpoints.lock import DirectoryLock
@@ -45,7 +46,8 @@ exit codes:
   2  wrong usage
   3  nothing there: no such directory, no checkpoint, or none of that step
   4  the directory is in use by a living run
-  5  the file system does not let us read or write, or another version wrote it
+  5  the file system does not let us read or write, another version wrote it, or
+     what export was asked for cannot be done
 """
 
 
@@ -66,14 +68,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.supervise(arguments))
     try:
         store = Store(arguments.directory)
-        if hasattr(arguments, "keep"):
-            arguments.policy = _policy(arguments)
+        arguments.check(arguments)
     except (OSError, ResilientError, ValueError) as error:
         return _failed(USAGE, error, arguments.json)
     try:
         if not store.directory.is_dir():
             raise _nothing(f"There is no directory {store.directory}.", arguments)
         code, data = arguments.run(store, arguments)
+    except cli_convert.UsageError as error:
+        return _failed(USAGE, error, arguments.json)
     except CheckpointNotFoundError as error:
         return _failed(NOTHING, error, arguments.json)
     except CorruptCheckpointError as error:
@@ -185,6 +188,10 @@ def _report(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     return OK, {"directory": os.fspath(store.directory), **found.to_json()}
 
 
+def _check_prune(arguments: argparse.Namespace) -> None:
+    arguments.policy = _policy(arguments)
+
+
 def _policy(arguments: argparse.Namespace) -> KeepPolicy:
     newest = latest(arguments.keep)
     if arguments.best is None and arguments.monitor is None:
@@ -223,7 +230,7 @@ def _failed(code: int, error: Exception, as_json: bool) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="resilient",
-        description="Look at the checkpoints of a run, and tidy them.",
+        description="Look at the checkpoints of a run, tidy and export them.",
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -241,7 +248,9 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("directory", metavar="DIR", help="the checkpoint_dir")
         command.add_argument("--json", action="store_true", help="print JSON instead")
-        command.set_defaults(run=run, report=report, usage_error=command.error)
+        command.set_defaults(
+            run=run, report=report, check=lambda _: None, usage_error=command.error
+        )
         return command
 
     add("ls", _ls, cli_text.ls, "List the checkpoints of a run.")
@@ -259,6 +268,8 @@ def _parser() -> argparse.ArgumentParser:
     prune.add_argument("--monitor", metavar="METRIC", help="by this metric")
     prune.add_argument("--mode", choices=("auto", "min", "max"), default="auto")
     prune.add_argument("--dry-run", action="store_true", help="only say what would go")
+    prune.set_defaults(check=_check_prune)
+    cli_convert.add_export(add)
     run_command.add_to(commands)
     return parser
 

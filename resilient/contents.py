@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from resilient import random_state, record, state
+from resilient import architecture, random_state, record, state
 from resilient.backends.base import Backend, Part
 from resilient.callbacks.states import CallbackStates
 from resilient.divergence import LossWatch
@@ -50,6 +50,8 @@ class Contents:
         self._stateful, self._facts, self._losses = stateful, facts, losses
         self._notices = Notices(model)
         self._snapshots = Snapshots(backend, part)
+        self._architecture = architecture.Architecture(model)
+        self._architecture.now()  # on JAX the optimizer cannot tell while it trains
 
     def after_step(self) -> None:
         """A training step was done."""
@@ -87,6 +89,7 @@ class Contents:
             "fingerprint": self._facts.now(),
             "learning_rate": encode(self._facts.learning_rate, {}, "rate"),
             "losses": self._losses.state(),
+            architecture.KEY: self._architecture.now(),
         }
         tensors = state.live_tensors(self._model, live)
         return self._snapshots.take(run, encoded, live, tensors, arrays)

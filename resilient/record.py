@@ -85,6 +85,15 @@ def reader(backend: Backend, part: Part = ALONE) -> Reader[Record]:
     return Reader(partial(_read, backend, part), compares)
 
 
+def reader_of_all(backend: Backend) -> Reader[Record]:
+    """Reads what all processes had, as the one replica of one process would have it.
+
+    Not where they were in their data, nor their random state: those of process 0.
+    """
+    compares = backend.compares and f"{_VARIABLES}/{backend.compares}"
+    return Reader(partial(_read_all, backend), compares)
+
+
 def _paths(part: Part) -> tuple[str, str]:
     """Where a part's run and its position are."""
     run = f"run/{part.name}.json" if part.index else _RUN
@@ -98,7 +107,7 @@ def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> Record:
         CorruptCheckpointError: Tensors and their list in ``run.json`` disagree.
         DataNotResumableError: Another number of processes has no position in the data.
     """
-    count = sum(path.startswith("data/process-") for path in checkpoint.files)
+    count = _processes(checkpoint)
     mine = part if count == part.count else Part(0, count)
     found = _read_part(backend, mine, checkpoint)
     saved = found.run.get("replicas", 1)
@@ -114,6 +123,23 @@ def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> Record:
         live=part.replicas,
     )
     return Record(found.run, found.position, tensors)
+
+
+def _read_all(backend: Backend, checkpoint: Checkpoint) -> Record:
+    count = _processes(checkpoint)
+    first, *others = (
+        _read_part(backend, Part(k, count), checkpoint) for k in range(count)
+    )
+    tensors = elastic.ForReplicas(
+        {n: t for each in (*others, first) for n, t in each.tensors.items()},
+        saved=first.run.get("replicas", 1),
+        live=1,
+    )
+    return Record(first.run, first.position, tensors)
+
+
+def _processes(checkpoint: Checkpoint) -> int:
+    return sum(path.startswith("data/process-") for path in checkpoint.files)
 
 
 def _read_part(backend: Backend, part: Part, checkpoint: Checkpoint) -> Record:

@@ -11,7 +11,7 @@ import importlib
 from resilient.backends.base import Backend, Snapshot
 from resilient.errors import BackendNotAvailableError, NotSupportedError, describe
 
-__all__ = ["Backend", "Snapshot", "get_backend"]
+__all__ = ["BACKENDS", "Backend", "Snapshot", "get_backend"]
 
 # The libraries each adapter imports: a missing one names the extra that brings it.
 _LIBRARIES = {
@@ -19,6 +19,7 @@ _LIBRARIES = {
     "jax": ("jax", "jaxlib", "tensorstore"),
     "torch": ("torch",),
 }
+BACKENDS = tuple(_LIBRARIES)
 
 
 def get_backend(name: str | None = None) -> Backend:

@@ -30,7 +30,7 @@ from resilient.backends.shards import Shards, one_piece
 from resilient.backends.stored import MAPPED, StoredArray, aligned
 from resilient.errors import NotSupportedError, describe
 
-_STATE = "state"
+STATE = "state"
 _METADATA = "_METADATA"
 _SMALL = 1 << 18  # bytes; of these it is simpler to read all
 _LONGEST = 255  # bytes, of a directory's name
@@ -69,7 +69,7 @@ def write(tensors: Mapping[str, Any], directory: str, part: Part) -> None:
         if name not in shared
     }
     with plain(directory) as path:
-        state = os.path.join(path, _STATE)
+        state = os.path.join(path, STATE)
         if not part.index:
             _write_tree({**shared, **whole}, state, ocdbt=not shared)
             return
@@ -102,7 +102,7 @@ def read(
     arrays: dict[str, np.ndarray | StoredArray] = {}
     with plain(directory) as path:
         own = os.path.isdir(os.path.join(path, part.name))
-        for tree in [_STATE, *([part.name] if own else [])]:
+        for tree in [STATE, *([part.name] if own else [])]:
             arrays |= _read_tree(directory, path, tree, piecewise=piecewise)
     return arrays
 

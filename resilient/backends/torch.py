@@ -83,7 +83,7 @@ class TorchBackend:
         check_like(target, tensor.shape, _dtype_name(tensor), value)
         # `Variable.assign` of Keras goes through float32 for a bfloat16 array.
         with torch.no_grad():
-            tensor.copy_(_to_torch(value))
+            tensor.copy_(to_torch(value))
 
     def random_state(self) -> JSON:
         devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
@@ -119,7 +119,7 @@ class _Copies(HeldSnapshot):
 def _live(name: str, value: Any) -> torch.Tensor:
     """The tensor to copy, or a refusal before anything is copied."""
     if isinstance(value, np.ndarray | np.generic):
-        return _to_torch(as_stored(name, np.asarray(value)))
+        return to_torch(as_stored(name, np.asarray(value)))
     tensor = value.value if isinstance(value, keras.Variable) else value
     if (
         not isinstance(tensor, torch.Tensor)
@@ -147,7 +147,7 @@ def _room(free: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
     # NumPy's memory comes in larger pages, which makes the first copy twice as fast.
     name = _dtype_name(like)
     dtype = EXTENSION_DTYPES.get(name) or np.dtype(name)
-    return _to_torch(np.empty(tuple(like.shape), dtype))
+    return to_torch(np.empty(tuple(like.shape), dtype))
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -169,7 +169,7 @@ def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
     return array.view(EXTENSION_DTYPES.get(name, array.dtype))
 
 
-def _to_torch(array: np.ndarray) -> torch.Tensor:
+def to_torch(array: np.ndarray) -> torch.Tensor:
     """View an array as a CPU tensor, or copy it where torch wants to own it."""
     if not (array.flags.writeable and array.flags.c_contiguous):
         array = array.copy(order="C")

@@ -1,0 +1,128 @@
+"""The commands that write, or read, what other programs know: ``export``, ``import``.
+
+They alone import Keras and a backend, when they run.
+"""
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resilient.checkpoints.store import Store
+from resilient.errors import NotExactWarning, describe
+from resilient.exporting import backend_of, choose, export
+from resilient.formats import FORMATS, format_of
+
+if TYPE_CHECKING:
+    import keras
+
+JSON = dict[str, Any]
+Add = Callable[..., argparse.ArgumentParser]
+
+
+class UsageError(Exception):
+    """The command was called in a way that means nothing."""
+
+
+def add_export(add: Add) -> None:
+    """Add ``export`` to the commands."""
+    text = "Write a checkpoint as a file, or directory, of another format."
+    command = add("export", _export, _report_export, text)
+    command.add_argument(
+        "--to",
+        metavar="PATH",
+        required=True,
+        help="x.keras, x.weights.h5, x.safetensors, x.tf, x.orbax, x.pt",
+    )
+    command.add_argument("--format", choices=FORMATS, help="where PATH does not tell")
+    command.add_argument(
+        "--step", metavar="STEP", type=int, help="the newest if left out"
+    )
+    _add_model(command, "makes the model, for .keras and .weights.h5")
+    command.add_argument("--force", action="store_true", help="replace PATH")
+    command.set_defaults(check=_check_export)
+
+
+def _add_model(command: argparse.ArgumentParser, text: str, **options: Any) -> None:
+    command.add_argument(
+        "--model",
+        metavar="MODULE:FUNCTION",
+        help=f"{text}, built and compiled",
+        **options,
+    )
+
+
+def _check_export(arguments: argparse.Namespace) -> None:
+    format_of(Path(arguments.to), arguments.format)
+
+
+def _export(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
+    checkpoint = choose(store, arguments.step)
+    if "keras" not in sys.modules:
+        # Its library has to be here, to read the checkpoint; others need not.
+        os.environ["KERAS_BACKEND"] = backend_of(checkpoint)
+    with _told() as told:
+        target = export(
+            store.directory,
+            arguments.to,
+            step=checkpoint.step,
+            format=arguments.format,
+            model=_made(arguments.model) if arguments.model else None,
+            overwrite=arguments.force,
+        )
+    data = {
+        "checkpoint": os.fspath(checkpoint.path),
+        "step": checkpoint.step,
+        "target": os.fspath(target),
+        "not_exact": told,
+    }
+    return 0, data
+
+
+def _report_export(data: JSON) -> None:
+    _warn(data)
+    print(f"Wrote {data['target']} (step {data['step']:,} of {data['checkpoint']})")
+
+
+def _warn(data: JSON) -> None:
+    for text in data["not_exact"]:
+        print(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[list[str]]:
+    """What is not exact; whatever else is said does not mix with our output."""
+    told: list[str] = []
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        with contextlib.redirect_stdout(sys.stderr):
+            yield told
+    for each in found:
+        if issubclass(each.category, NotExactWarning):
+            told.append(str(each.message))
+        else:
+            print(f"{each.category.__name__}: {each.message}", file=sys.stderr)
+
+
+def _made(text: str) -> "keras.Model":
+    """Call the function that makes the model."""
+    module, _, name = text.partition(":")
+    sys.path.insert(0, os.getcwd())  # as `python -m` has it
+    try:
+        make = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            describe(
+                "There is no such function to make the model.",
+                f"--model {text}: {type(error).__name__}: {error}",
+                "Name a module that can be imported from here, and a function of it "
+                "without arguments: --model train:make_model.",
+            )
+        ) from error
+    model: keras.Model = make()
+    return model
