@@ -25,6 +25,7 @@ from resilient.errors import (
 )
 from resilient.exporting import export
 from resilient.fit import ResilientFit, fit
+from resilient.importing import import_checkpoint
 from resilient.loop.run import Run
 from resilient.policies import auto, best, every, latest, spaced
 from resilient.preemption import clouds
@@ -62,6 +63,7 @@ __all__ = [
     "every",
     "export",
     "fit",
+    "import_checkpoint",
     "latest",
     "spaced",
 ]

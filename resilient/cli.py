@@ -4,9 +4,10 @@
     resilient show DIR [STEP]   resilient prune DIR --keep N
     resilient report DIR        resilient run -- python train.py
     resilient export DIR --to model.keras
+    resilient import SOURCE --to DIR --model module:function
 
-Only ``prune`` changes anything, and not while a run uses the directory. Nothing but
-``export`` imports Keras or a backend: the others answer at once, on any machine.
+Only ``prune`` and ``import`` change anything, and not while a run uses the directory.
+Only ``export`` and ``import`` load Keras: the others answer at once, on any machine.
 """
 
 import argparse
@@ -47,7 +48,7 @@ exit codes:
   3  nothing there: no such directory, no checkpoint, or none of that step
   4  the directory is in use by a living run
   5  the file system does not let us read or write, another version wrote it, or
-     what export was asked for cannot be done
+     what export or import was asked for cannot be done
 """
 
 
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, ResilientError, ValueError) as error:
         return _failed(USAGE, error, arguments.json)
     try:
-        if not store.directory.is_dir():
+        if not (arguments.makes_directory or store.directory.is_dir()):
             raise _nothing(f"There is no directory {store.directory}.", arguments)
         code, data = arguments.run(store, arguments)
     except cli_convert.UsageError as error:
@@ -230,14 +231,18 @@ def _failed(code: int, error: Exception, as_json: bool) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="resilient",
-        description="Look at the checkpoints of a run, tidy and export them.",
+        description="Look at the checkpoints of a run, tidy them, and convert them.",
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(
-        name: str, run: Callable[..., Any], report: Callable[[JSON], None], text: str
+        name: str,
+        run: Callable[..., Any],
+        report: Callable[[JSON], None],
+        text: str,
+        directory: bool = True,
     ) -> argparse.ArgumentParser:
         command = commands.add_parser(
             name,
@@ -246,10 +251,15 @@ def _parser() -> argparse.ArgumentParser:
             epilog=_EXIT_CODES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.add_argument("directory", metavar="DIR", help="the checkpoint_dir")
+        if directory:
+            command.add_argument("directory", metavar="DIR", help="the checkpoint_dir")
         command.add_argument("--json", action="store_true", help="print JSON instead")
         command.set_defaults(
-            run=run, report=report, check=lambda _: None, usage_error=command.error
+            run=run,
+            report=report,
+            check=lambda _: None,
+            makes_directory=False,
+            usage_error=command.error,
         )
         return command
 
@@ -270,6 +280,7 @@ def _parser() -> argparse.ArgumentParser:
     prune.add_argument("--dry-run", action="store_true", help="only say what would go")
     prune.set_defaults(check=_check_prune)
     cli_convert.add_export(add)
+    cli_convert.add_import(add)
     run_command.add_to(commands)
     return parser
 

@@ -17,6 +17,7 @@ from resilient.checkpoints.store import Store
 from resilient.errors import NotExactWarning, describe
 from resilient.exporting import backend_of, choose, export
 from resilient.formats import FORMATS, format_of
+from resilient.importing import import_checkpoint
 
 if TYPE_CHECKING:
     import keras
@@ -46,6 +47,28 @@ def add_export(add: Add) -> None:
     _add_model(command, "makes the model, for .keras and .weights.h5")
     command.add_argument("--force", action="store_true", help="replace PATH")
     command.set_defaults(check=_check_export)
+
+
+def add_import(add: Add) -> None:
+    """Add ``import`` to the commands."""
+    text = "Start a run from a checkpoint of another library."
+    command = add("import", _import, _report_import, text, directory=False)
+    command.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="of BackupAndRestore, TensorFlow, Orbax; .keras, .weights.h5, .pt, .pth",
+    )
+    command.add_argument(
+        "--to",
+        dest="directory",
+        metavar="DIR",
+        required=True,
+        help="the checkpoint_dir of the run to start",
+    )
+    _add_model(command, "makes the model", required=True)
+    command.add_argument("--epoch", metavar="N", type=int, help="epochs that are done")
+    command.add_argument("--step", metavar="N", type=int, help="batches that are done")
+    command.set_defaults(makes_directory=True)
 
 
 def _add_model(command: argparse.ArgumentParser, text: str, **options: Any) -> None:
@@ -82,6 +105,36 @@ def _export(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
         "not_exact": told,
     }
     return 0, data
+
+
+def _import(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
+    with _told() as told:
+        model = _made(arguments.model)
+        try:
+            checkpoint = import_checkpoint(
+                arguments.source,
+                model,
+                checkpoint_dir=store.directory,
+                epoch=arguments.epoch,
+                step=arguments.step,
+            )
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+    data = {
+        "source": os.path.abspath(arguments.source),
+        "checkpoint": os.fspath(checkpoint.path),
+        **checkpoint.progress.to_json(),
+        "not_exact": told,
+    }
+    return 0, data
+
+
+def _report_import(data: JSON) -> None:
+    _warn(data)
+    print(
+        f"Wrote {data['checkpoint']} from {data['source']}: the next fit begins at "
+        f"epoch {data['epoch'] + 1:,}"
+    )
 
 
 def _report_export(data: JSON) -> None:

@@ -17,9 +17,11 @@ import numpy as np
 from resilient import elastic
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.checkpoints.checkpoint import Checkpoint, Reader
-from resilient.errors import CorruptCheckpointError, describe
+from resilient.errors import CorruptCheckpointError, NotSupportedError, describe
 
 JSON = dict[str, Any]
+
+IMPORTED = "imported"  # in `run.json`: what an import could not know
 
 _RUN = "run.json"
 _VARIABLES = "variables"
@@ -110,6 +112,14 @@ def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> Record:
     count = _processes(checkpoint)
     mine = part if count == part.count else Part(0, count)
     found = _read_part(backend, mine, checkpoint)
+    if IMPORTED in found.run and part.count > 1:
+        raise NotSupportedError(
+            describe(
+                "Several processes cannot begin from an import.",
+                f"{checkpoint.path}, {part.count} processes",
+                "Train the first epoch in one process; then go on in several.",
+            )
+        )
     saved = found.run.get("replicas", 1)
     if count == part.count and saved == part.replicas:
         return found

@@ -13,6 +13,7 @@ import keras
 from resilient import (
     distribution,
     fingerprint,
+    imported,
     keras_internals,
     record,
     replicas,
@@ -100,7 +101,7 @@ def run(
 
 
 def _require_of_fit(checkpoint: Checkpoint, saved: record.Record) -> None:
-    if "callbacks" not in saved.run:
+    if "callbacks" not in saved.run and not imported.is_import(saved):
         raise CheckpointMismatchError(
             describe(
                 "fit cannot go on from a checkpoint of a training loop.",
@@ -122,8 +123,13 @@ def _attempt(
     saving = plan.make_saving(fingerprint.environment(backend))
     plan.now.watch.on_save = saving.request
     anew = plan.resume == "never" and since is None
+    begun: Checkpoint | None = None
+    if found is not None and imported.is_import(found[1]):
+        imported.begin(model, *found)
+        begun, found = found[0], None
 
     def on_begin(resumed: Checkpoint | None, over: bool, restoring: float) -> None:
+        resumed = resumed or begun
         if since is None and plan.now.group.index == 0:
             resuming.discard(plan.store, plan.resume, plan.now.events)
             if anew:
@@ -138,7 +144,7 @@ def _attempt(
             line = f"Nothing left to train at step {resumed.step:,} of {resumed.path}"
         plan.now.say(line, within_epoch=since is not None)
 
-    return Attempt(
+    attempt = Attempt(
         model,
         backend=backend,
         found=found,
@@ -158,6 +164,9 @@ def _attempt(
         say=plan.now.say,
         on_begin=on_begin,
     )
+    if begun is not None:
+        attempt.progress = begun.progress
+    return attempt
 
 
 def _fit(
@@ -165,6 +174,8 @@ def _fit(
 ) -> keras.callbacks.History:
     model = attempt.model
     initial_epoch = model._initial_epoch
+    if attempt.progress.epoch:  # begun from an import
+        model._initial_epoch = attempt.progress.epoch
     try:
         training = plan.now.engine.training(model)
         with attempt.saving, training, hooked(attempt):
@@ -224,7 +235,8 @@ def _go_back(plan: Plan, attempt: Attempt, bad: Bad) -> Attempt:
         skipped=[skip.start, skip.stop],
         seconds=seconds,
     )
-    if plan.now.group.count > 1 or not attempt.inputs.only_arrays:
+    here = plan.now.group.count == 1 and attempt.inputs.only_arrays
+    if imported.is_import(found[1]) or not here:
         raise RolledBack(found[0].progress)
     since = attempt.contents.callbacks
     return _attempt(plan, attempt.model, found, seconds, since)
@@ -242,6 +254,9 @@ def restore_model(model: keras.Model, found: Loaded) -> None:
     backend = get_backend()
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()  # inside of fit the variables are empty
+    if imported.is_import(saved):
+        imported.put(model, checkpoint, saved)
+        return
     optimizer = getattr(model, "optimizer", None)  # none before compile
     if model.built and optimizer is not None and not optimizer.built:
         optimizer.build(model.trainable_variables)

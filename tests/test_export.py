@@ -95,10 +95,10 @@ def paths_and_arrays(kind, path):
         return orbax.checkpoint.PyTreeCheckpointer().restore(path)
     import torch
 
-    from resilient.backends.torch import _to_numpy
+    from resilient.backends.torch import to_numpy
 
     tensors = torch.load(path, weights_only=True)
-    return {name: _to_numpy(tensor) for name, tensor in tensors.items()}
+    return {name: to_numpy(tensor) for name, tensor in tensors.items()}
 
 
 def same(expected, actual):

@@ -61,22 +61,22 @@ class TorchBackend:
         pairs = []
         for name, value in live.items():
             if _is_plain(value):
-                pairs.append((_to_numpy(held[name]), _to_numpy(value)))
+                pairs.append((to_numpy(held[name]), to_numpy(value)))
             else:
                 held[name].copy_(value, non_blocking=value.is_cuda)
         copy_all(pairs)  # while those of other devices are on their way
         for device in {value.device for value in live.values() if value.is_cuda}:
             torch.cuda.synchronize(device)
-        return _Copies(held, _write, _to_numpy)
+        return _Copies(held, _write, to_numpy)
 
     def read(self, directory: str, part: Part = ALONE) -> dict[str, np.ndarray]:
         if dcp_format.is_here(directory):
             tensors = dcp_format.read(directory, part)
-            return {name: _to_numpy(tensor) for name, tensor in tensors.items()}
+            return {name: to_numpy(tensor) for name, tensor in tensors.items()}
         path = os.path.join(directory, _FILE)
         # Mapped, hence copied once: into the tensors of the model.
         tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        return {name: _to_numpy(tensor) for name, tensor in tensors.items()}
+        return {name: to_numpy(tensor) for name, tensor in tensors.items()}
 
     def assign(self, target: Any, value: np.ndarray) -> None:
         tensor = target.value if isinstance(target, keras.Variable) else target
@@ -160,7 +160,7 @@ def _dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """View a contiguous CPU tensor as a numpy array."""
     name = _dtype_name(tensor)
     if name in _CARRIERS:
