@@ -514,3 +514,36 @@ def test_interrupted_in_the_body_of_a_loop(tmp_path):
     last = read_events(tmp_path)[-1]
     assert (last["event"], last["saved"]) == ("preempted", False)
     assert run.latest.step == 2
+
+
+def test_a_loop_that_was_left_goes_on_at_the_last_checkpoint(tmp_path):
+    """In the same process, with the same Run: what is in memory is not trusted."""
+    v = value()
+    run = run_on(tmp_path, v=v, save_freq=2)
+    seen = []
+    for _ in range(2):
+        for _, step, (x, _) in run.loop(
+            arrays(), epochs=1, batch_size=BATCH, shuffle=False
+        ):
+            seen.append((step, float(x[0]), float(v)))
+            v.assign_add(1.0)
+            if seen[-1][0] == 3 and len(seen) == 4:
+                break
+    again = [(2, 8.0, 2.0), (3, 12.0, 3.0), (4, 16.0, 4.0)]
+    assert seen == [(0, 0.0, 0.0), (1, 4.0, 1.0), (2, 8.0, 2.0), (3, 12.0, 3.0), *again]
+    with run_on(tmp_path / "block", v=v, save_freq=1) as block:
+        next(block.loop(arrays(), epochs=1))
+        with pytest.raises(ResilientError, match="left in the middle"):
+            next(block.loop(arrays(), epochs=1))
+
+
+def test_a_loop_that_was_left_before_a_checkpoint(tmp_path):
+    run = run_on(tmp_path, v=value(), save_freq=100)
+    next(run.loop(arrays(), epochs=1))
+    with pytest.raises(ResilientError, match="before the first checkpoint"):
+        next(run.loop(arrays(), epochs=1))
+
+
+def test_names_of_objects(tmp_path):
+    with pytest.raises(ValueError, match=r"cannot be kept(.|\n)*'a\.b'"):
+        run_on(tmp_path, **{"a.b": value()})

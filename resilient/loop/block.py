@@ -58,6 +58,7 @@ class Block(OnDirectory):
         around, self._around = self._around, None
         assert around is not None
         if error is not None:
+            self._plan.standing.inside = True
             around.__exit__(kind, error, trace)
             return
         with around:

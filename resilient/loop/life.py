@@ -108,6 +108,8 @@ class Life:
     ) -> Iterator[int]:
         """The epochs that are left of ``count``; their data, where it is known now."""
         standing = self._standing
+        if standing.inside:
+            raise misplaced("loop", "One was left in the middle: leave `with`, too.")
         self._set_up()
         self.in_loop = True
         try:
@@ -124,12 +126,12 @@ class Life:
                 self._now.watch.stop_if_asked()
             while not standing.is_over(count):
                 standing.found = None  # it is behind from now on
-                self._iterated = False
+                standing.inside, self._iterated = True, False
                 yield self.progress.epoch
                 self._end_epoch(count)
             if standing.ends(count):
                 standing.found = None
-            standing.done = count
+            standing.done, standing.inside = count, False
             self._now.events.emit("ended", **self.progress.to_json())
             self._now.watch.stop_if_asked(saved=True)
         finally:

@@ -14,14 +14,16 @@ class Standing:
     Attributes:
         progress: Where the loop is.
         found: The checkpoint to put back when a loop begins that it belongs to.
-        looked: Whether this process looked for one.
+        entered: Whether this process looked for one.
+        inside: Whether a loop was begun that did not end by itself.
         done: Epochs of the loops that ended in this process.
         stopped: Whether the loop itself ended the run.
     """
 
     progress: Progress = field(default=Progress(0, 0, 0))
     found: tuple[Checkpoint, Record] | None = None
-    looked: bool = False
+    entered: bool = False
+    inside: bool = False
     done: int = -1
     stopped: bool = False
 

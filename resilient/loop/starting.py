@@ -20,6 +20,7 @@ from resilient.backends.base import Part
 from resilient.checkpoints.checkpoint import Reader
 from resilient.checkpoints.store import Store
 from resilient.distributed.group import ALONE, Group
+from resilient.errors import ResilientError, describe
 from resilient.loop.contents import LoopContents
 from resilient.loop.history import LogHistory
 from resilient.loop.life import Life
@@ -61,7 +62,7 @@ def living(plan: Plan) -> Iterator[Life]:
     strategy = strategy_of(plan.objects)
     distribution.require_supported(strategy)
     # Of what this process itself has trained there is nothing to start over.
-    resume = "auto" if plan.standing.looked else plan.resume
+    resume = "auto" if plan.standing.entered else plan.resume
     engine = engine_under(strategy)
     with around(
         plan.store,
@@ -71,7 +72,8 @@ def living(plan: Plan) -> Iterator[Life]:
         preemption=plan.preemption,
     ) as now:
         now.say.set_verbose(plan.verbose)
-        _look(plan, resume, now)
+        if not plan.standing.entered or plan.standing.inside:
+            _look(plan, resume, now)
         with _saving(plan, now) as saving:
             now.watch.on_save = saving.request
             life = Life(
@@ -95,16 +97,23 @@ def living(plan: Plan) -> Iterator[Life]:
 
 
 def _look(plan: Plan, resume: Resume, now: Around) -> None:
-    """Find the checkpoint to go on from, once in this process."""
+    """Find the checkpoint to go on from: at first, and where a loop was left."""
     standing = plan.standing
-    if standing.looked:
-        return
     standing.found = resuming.find_together(
         now.group, plan.store, resume, reader_of(plan, now.group), now.events
     )
-    standing.looked = True
     if standing.found is not None:
-        standing.progress = standing.found[0].progress
+        standing.progress, standing.done = standing.found[0].progress, -1
+    elif standing.inside:
+        raise ResilientError(
+            describe(
+                "A loop of this Run was left in the middle, before the first "
+                "checkpoint: its objects are not what they were at the start.",
+                f"after {standing.progress}",
+                "Make them and the Run anew.",
+            )
+        )
+    standing.entered, standing.inside = True, False
 
 
 def _saving(plan: Plan, now: Around) -> Saving:

@@ -4,17 +4,21 @@ One module per library; each kind of object tells its variables, which a checkpo
 holds in the backend's format, and all else that it is made of as plain values.
 """
 
+import re
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
 from resilient import state
 from resilient.backends.base import Backend
+from resilient.errors import describe
 from resilient.loop.objects.base import JSON, Kind, Saved, require_backend
 from resilient.loop.objects.kinds import kind_of
 from resilient.state import Leaf
 
 __all__ = ["Objects", "named_objects"]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def named_objects(
@@ -51,9 +55,19 @@ class Objects:
     Raises:
         TypeError: One is of no kind that is known.
         NotSupportedError: One belongs to another backend.
+        ValueError: A name has other characters than a checkpoint takes.
     """
 
     def __init__(self, named: Mapping[str, Any]) -> None:
+        for name in named:
+            if not _NAME.fullmatch(name):
+                raise ValueError(
+                    describe(
+                        "This name cannot be kept in a checkpoint.",
+                        repr(name),
+                        "Use letters of ASCII, digits and '_'.",
+                    )
+                )
         # In an order that does not depend on the script's.
         self._objects = {name: kind_of(name, named[name]) for name in sorted(named)}
 
