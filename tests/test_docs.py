@@ -40,7 +40,7 @@ NOT_RUN = {
         "tf.estimator is not in TensorFlow since 2.16": 2,
     },
     "docs/coming-from/jax.md": {
-        "Flax and optax are not installed for the tests": 2,
+        "Flax is not installed for the tests": 2,
     },
     "docs/coming-from/pytorch.md": {
         "Accelerate is not installed for the tests": 1,
