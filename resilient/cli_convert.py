@@ -152,7 +152,7 @@ def _told() -> Iterator[list[str]]:
     """What is not exact; whatever else is said does not mix with our output."""
     told: list[str] = []
     with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
+        warnings.simplefilter("always", NotExactWarning)
         with contextlib.redirect_stdout(sys.stderr):
             yield told
     for each in found:

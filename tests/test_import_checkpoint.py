@@ -254,6 +254,44 @@ def test_differences_are_listed_by_name(trained, tmp_path):
     )
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="of TensorFlow")
+def test_objects_of_a_loop_of_ones_own(tmp_path):
+    """Its model was never compiled, and tensors that are of neither are refused."""
+    import tensorflow as tf
+
+    keras.utils.clear_session(free_memory=False)
+    theirs, optimizer = keras.Sequential(layers()), keras.optimizers.Adam()
+    optimizer.build(theirs.trainable_variables)
+    objects = {"net": theirs, "optimizer": optimizer}
+    tf.train.Checkpoint(**objects).save(tmp_path / "loop" / "ckpt")
+    with pytest.warns(NotExactWarning, match=ANEW):
+        resilient.import_checkpoint(
+            tmp_path / "loop", model(), checkpoint_dir=tmp_path / "run", epoch=0
+        )
+    net = model(seed=1)
+    resilient.ResilientFit(net, checkpoint_dir=tmp_path / "run").restore()
+    assert same(theirs.get_weights(), net.get_weights())
+    objects["step"] = tf.Variable(3)
+    source = tf.train.Checkpoint(**objects).save(tmp_path / "counting" / "ckpt")
+    with pytest.raises(CheckpointMismatchError, match="unexpected: step\n"):
+        resilient.import_checkpoint(
+            source, model(), checkpoint_dir=tmp_path / "no", epoch=0
+        )
+
+
+def test_several_processes_are_refused(trained, tmp_path):
+    from resilient import record
+    from resilient.backends import get_backend
+    from resilient.backends.base import Part
+
+    with pytest.warns(NotExactWarning, match=ANEW):
+        checkpoint = resilient.import_checkpoint(
+            as_backup(trained, tmp_path), model(), checkpoint_dir=tmp_path / "run"
+        )
+    with pytest.raises(NotSupportedError, match="Several processes cannot begin"):
+        checkpoint.load(record.reader(get_backend(), Part(0, 2, 2)))
+
+
 def test_a_backup_of_keras_itself(tmp_path):
     """It tells the epoch; one saved in mid-epoch has to be told where to begin."""
 

@@ -4,6 +4,8 @@ Objects are found again by the attributes that lead to them, so that takes Keras
 TensorFlow, and the model and the optimizer of the program that saved.
 """
 
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,19 @@ import numpy as np
 from resilient import keras_internals
 from resilient.errors import NotSupportedError, describe
 from resilient.formats import library
-from resilient.formats.matching import by_loading, by_name, mismatch, paths
+from resilient.formats.matching import (
+    Layout,
+    by_loading,
+    by_name,
+    mismatch,
+    paths,
+    require_same,
+)
 from resilient.weights import needed, ready
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _COUNTER = "save_counter"
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def is_here(path: Path) -> bool:
@@ -54,10 +64,27 @@ def values(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
         try:
             read(prefix).assert_consumed()
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
+            require_same(path, _layout(reader), _layout_now(tf, checkpoint))
             raise mismatch(path, [str(error)]) from error
 
     live = ready(model)
     return by_loading(path, live, needed(model, live), load)
+
+
+def _layout_now(tf: Any, checkpoint: Any) -> Layout:
+    """What the objects would be written as."""
+    with tempfile.TemporaryDirectory() as beside:
+        written = checkpoint.write(os.path.join(beside, "now"))
+        return _layout(tf.train.load_checkpoint(written))
+
+
+def _layout(reader: Any) -> Layout:
+    dtypes = reader.get_variable_to_dtype_map()
+    return {
+        name.removesuffix(_VALUE): (tuple(shape), dtypes[name].name)
+        for name, shape in reader.get_variable_to_shape_map().items()
+        if name != _GRAPH and not name.startswith(f"{_COUNTER}/")
+    }
 
 
 def _prefix(path: Path) -> Path:
