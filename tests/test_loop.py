@@ -547,3 +547,14 @@ def test_a_loop_that_was_left_before_a_checkpoint(tmp_path):
 def test_names_of_objects(tmp_path):
     with pytest.raises(ValueError, match=r"cannot be kept(.|\n)*'a\.b'"):
         run_on(tmp_path, **{"a.b": value()})
+
+
+def test_an_epoch_of_other_length_is_refused(tmp_path):
+    run = run_on(tmp_path, v=value(), save_freq=2)
+    loop = run.loop(arrays(), epochs=1, batch_size=BATCH, steps_per_epoch=4)
+    for _ in range(4):
+        next(loop)
+    loop.close()
+    again = run_on(tmp_path, v=value())
+    with pytest.raises(CheckpointMismatchError, match="steps_per_epoch"):
+        next(again.loop(arrays(), epochs=1, batch_size=BATCH))

@@ -72,19 +72,25 @@ class Batches:
         self._begun = False
         self._length = adapter.num_batches
 
-    def require_same(self, data: Any) -> None:
+    def require_same(self, data: Any, options: Options) -> None:
         """Raise DataNotResumableError for other data than that of the epoch before."""
         before, now = _unpacked(self.data), _unpacked(data)
-        if all(before[name] is now[name] for name in before):
+        alike = all(before[name] is now[name] for name in before)
+        if alike and options == self.options:
             return
         raise DataNotResumableError(
             describe(
-                "The data is another object than in the epoch before, so an epoch's "
-                "end has no position.",
-                type(data).__name__,
+                "The data is another object than in the epoch before, or to be "
+                "iterated otherwise, so an epoch's end has no position.",
+                f"{type(data).__name__}, {options}",
                 "Make the data once, before the loop; or give each its own run.loop.",
             )
         )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What the data is, and how it is iterated."""
+        found: dict[str, Any] = self.data_adapter.fingerprint()
+        return {**found, "steps_per_epoch": self._steps}
 
     def resume_at(self, position: Any, batch: int) -> None:
         """Make the next epoch start at ``batch``, with the data at ``position``."""

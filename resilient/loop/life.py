@@ -145,6 +145,7 @@ class Life:
             raise misplaced("batches", "Iterate once in an epoch: join what you have.")
         self._iterated = True
         source = self._open(data, options)
+        self._found = None  # let go of what was put back
         source.begin_epoch(self._replayed)
         pending, self._pending = self._pending, None
         if pending is not None:
@@ -175,6 +176,7 @@ class Life:
 
     def advance(self, steps: int) -> None:
         """So many steps were done without ``batches``."""
+        self._found = self._standing.found = None  # let go of what was put back
         self._count(steps)
         self._boundary(certain=True)
 
@@ -251,11 +253,11 @@ class Life:
     def _open(self, data: Any, options: Options) -> Batches:
         """The batches of the data, the same in all epochs."""
         if self._batches is not None:
-            self._batches.require_same(data)
+            self._batches.require_same(data, options)
             return self._batches
         args = (data, options, self._inputs, self._now.engine, self._strategy)
         self._batches = Batches(*args)
-        fingerprint = self._batches.data_adapter.fingerprint()
+        fingerprint = self._batches.fingerprint()
         self._inputs.share.require_same(fingerprint)
         self._contents.know_data(fingerprint, self._found)
         self._inputs.begin(self._batches)
