@@ -71,7 +71,7 @@ def rebuilt(run: Mapping[str, Any]) -> keras.Model:
         raise NotSupportedError(
             describe(
                 "The checkpoint does not tell what its model is made of.",
-                "a model without a config, or a checkpoint of no fit",
+                "a model without a config, or an import",
                 todo,
             )
         )

@@ -110,6 +110,8 @@ def _load(checkpoint: Checkpoint) -> record.Record:
     try:
         return checkpoint.load(reader)
     except DamageError as error:
+        if not checkpoint.path.exists():
+            raise resuming.not_found(checkpoint.path) from None  # just pruned
         raise CorruptCheckpointError(
             describe(
                 f"The checkpoint of step {checkpoint.step} is damaged.",
@@ -148,6 +150,14 @@ def _write_model(
     from resilient import architecture
     from resilient.formats import keras_files
 
+    if not ("callbacks" in saved.run or record.IMPORTED in saved.run):
+        raise NotSupportedError(
+            describe(
+                f"The checkpoint is not of one model, as a {kind} file is.",
+                f"{checkpoint.path}, which fit did not save",
+                "Export its variables: to safetensors, tf, orbax or torch.",
+            )
+        )
     if model is None:
         model = architecture.rebuilt(saved.run)
     keras_files.write(kind, path, model, saved=saved, source=checkpoint.path)

@@ -75,11 +75,13 @@ def import_checkpoint(
     require_model(model)
     _require_compiled_alone(model)
     store, found = Store(checkpoint_dir), recognised(Path(source).absolute())
+    _require_empty(store)
     epoch = _epoch(found, epoch)
+    values = found.values(model)
+    step = _step(model, values, epoch, step)
     with DirectoryLock(store.directory):
         _require_empty(store)
-        values = found.values(model)
-        return _commit(store, found, model, values, epoch=epoch, step=step)
+        return _commit(store, found, model, values, Progress(step, epoch, 0))
 
 
 def _commit(
@@ -87,9 +89,7 @@ def _commit(
     source: "Source",
     model: "keras.Model",
     values: "Mapping[str, np.ndarray]",
-    *,
-    epoch: int,
-    step: int | None,
+    progress: Progress,
 ) -> Checkpoint:
     from resilient import fingerprint, state
     from resilient.backends import get_backend
@@ -105,7 +105,7 @@ def _commit(
     }
     content = record.Content(run, {}, backend.snapshot(values))
     checkpoint = store.commit(
-        Progress(_step(model, leaves, values, epoch, step), epoch, 0),
+        progress,
         lambda path: content.write(path, lambda: None),
         metrics={},
         finished=False,
@@ -150,20 +150,21 @@ def _epoch(source: "Source", told: int | None) -> int:
 
 def _step(
     model: "keras.Model",
-    leaves: "list[Leaf]",
     values: "Mapping[str, np.ndarray]",
     epoch: int,
     told: int | None,
 ) -> int:
     """How many batches are done."""
+    from resilient import state
+
     if told is not None:
         if told < epoch:
             raise ValueError(
                 describe("There are more epochs than steps.", told, "Pass all batches.")
             )
         return told
-    for leaf in leaves:
-        if leaf.target is model.optimizer.iterations:
+    for leaf in state.leaves(model):
+        if leaf.name in values and leaf.target is model.optimizer.iterations:
             return int(values[leaf.name])
     if epoch:
         raise ValueError(

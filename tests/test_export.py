@@ -263,8 +263,18 @@ def test_what_a_loop_of_ones_own_saved_is_exported(tmp_path):
         "mine": [1, 2],
         "mine_2": [1, 2],
     }
-    with pytest.raises(NotSupportedError, match="does not tell what its model"):
-        resilient.export(tmp_path / "run", tmp_path / "x.keras")
+    with pytest.raises(NotSupportedError, match="is not of one model"):
+        resilient.export(tmp_path / "run", tmp_path / "x.keras", model=model())
+
+
+def test_a_loop_is_exported(tmp_path):
+    variables = {"one": keras.Variable(np.float32([1, 2]), name="w")}
+    run = resilient.Run(tmp_path / "run", verbose=0, **variables)
+    for _ in run.loop(data(), epochs=1, batch_size=11):
+        variables["one"].assign_add(np.float32([1, 1]))
+    target = resilient.export(tmp_path / "run", tmp_path / "x.safetensors")
+    found = paths_and_arrays("safetensors", target)
+    assert {name: value.tolist() for name, value in found.items()} == {"w": [3, 4]}
 
 
 def test_replicas_are_merged_as_a_resume_in_one_process_would(tmp_path):

@@ -236,7 +236,7 @@ def test_another_model_is_refused_and_nothing_is_written(trained, tmp_path, writ
                 source, other, checkpoint_dir=tmp_path / "run", epoch=2
             )
         assert same(before, weights_and_optimizer(other))
-        assert steps(tmp_path / "run") == []
+        assert not (tmp_path / "run").exists()
 
 
 def test_differences_are_listed_by_name(trained, tmp_path):

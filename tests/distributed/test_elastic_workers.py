@@ -5,8 +5,12 @@ import signal
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 from gang import Ended, run
+
+import resilient
+from resilient.backends import get_backend
 
 BACKEND = keras.backend.backend()
 SCRIPT = Path(__file__).with_name("elastic_worker.py")
@@ -66,6 +70,7 @@ def test_as_many_replicas_end_as_if_nothing_had_happened(
     place = tmp_path / "run"
     first = attempt(place, second, data, "0:9")
     assert first[0][0] == -signal.SIGKILL
+    assert_exported(place, tmp_path)
     for end in ended(attempt(place, third, data)):
         assert end == expected
 
@@ -77,6 +82,7 @@ def test_another_number_of_replicas_begins_with_the_same_state(tmp_path: Path) -
     uninterrupted = batches(attempt(tmp_path / "reference", (1, 1), "arrays"))
     two = attempt(place, (2, 1), "arrays", "1:9")
     assert two[1][0] == -signal.SIGKILL
+    assert_exported(place, tmp_path)
     one = attempt(place, (1, 1), "arrays", "0:7")
     assert one[0][0] == -signal.SIGKILL
     again = attempt(place, (2, 1), "arrays")
@@ -93,6 +99,24 @@ def test_another_number_of_replicas_begins_with_the_same_state(tmp_path: Path) -
             assert "replicas: the checkpoint has" in done[0][2]
         before = told
     assert max(batches(again)) == (2, 5)
+
+
+def assert_exported(place: Path, tmp_path: Path) -> None:
+    """Whole, from the parts of all processes; what they have in common as it is."""
+    from safetensors import safe_open
+
+    target = resilient.export(place, tmp_path / "exported.safetensors")
+    newest = max(path for path in place.glob("step-*") if "." not in path.name)
+    listed = json.loads((newest / "run.json").read_text())["variables"]
+    tensors = get_backend().read(str(newest / "variables"))
+    common = [v for v in listed if v["name"] in tensors]
+    assert {v["name"].partition(".")[0] for v in common} >= {"trainable", "optimizer"}
+    with safe_open(target, "np") as file:
+        assert set(file.keys()) == {v["path"] for v in listed}
+        for variable in common:
+            saved = np.asarray(tensors[variable["name"]])
+            found = file.get_tensor(variable["path"])
+            assert (saved.dtype, saved.tobytes()) == (found.dtype, found.tobytes())
 
 
 def batches(done: list[tuple[int, list[dict], str]]) -> dict[tuple[int, int], list]:

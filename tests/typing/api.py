@@ -96,3 +96,7 @@ except resilient.Preempted as stop:
     assert_type(stop.saved, bool)
 except resilient.ResilientError:
     pass
+
+assert_type(resilient.export("runs/a", "model.keras", step=3, model=model), Path)
+resilient.export("runs/a", Path("exported"), format="tf", overwrite=True)
+resilient.import_checkpoint("backup", model, checkpoint_dir="runs/b", epoch=2, step=9)
