@@ -5,6 +5,7 @@ looked at when a run resumes, and a model that has none (a class without ``get_c
 is saved all the same.
 """
 
+import json
 import logging
 import warnings
 from collections.abc import Mapping
@@ -20,6 +21,9 @@ from resilient.random_state import kept_random_state
 logger = logging.getLogger(__name__)
 
 KEY = "architecture"  # in `run.json`
+
+# Characters; each checkpoint has it. A matrix that an initializer is given is longer.
+_LONGEST = 1 << 22
 
 
 class Architecture:
@@ -47,10 +51,23 @@ def _serialised(model: keras.Model) -> str | None:
         with warnings.catch_warnings():
             # Keras's own get_config of an optimizer warns under numpy 2.4.
             warnings.simplefilter("ignore")
-            return str(model.to_json())
+            config = keras.saving.serialize_keras_object(model)
+        return _text(config)
     except Exception:  # whatever a user's get_config raises
         logger.debug("the model has no config", exc_info=True)
         return None
+
+
+def _text(config: Any) -> str | None:
+    """As ``Model.to_json`` has it; None once it gets too long."""
+    parts, length = [], 0
+    for part in json.JSONEncoder().iterencode(config):
+        parts.append(part)
+        length += len(part)
+        if length > _LONGEST:
+            logger.debug("the model's config is too long to be kept")
+            return None
+    return "".join(parts)
 
 
 def rebuilt(run: Mapping[str, Any]) -> keras.Model:
@@ -71,7 +88,7 @@ def rebuilt(run: Mapping[str, Any]) -> keras.Model:
         raise NotSupportedError(
             describe(
                 "The checkpoint does not tell what its model is made of.",
-                "a model without a config, or an import",
+                "a model without a config or with one too long to be kept, or an import",
                 todo,
             )
         )

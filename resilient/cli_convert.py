@@ -171,10 +171,11 @@ def _made(text: str) -> "keras.Model":
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
             describe(
-                "There is no such function to make the model.",
+                "The function that makes the model cannot be imported.",
                 f"--model {text}: {type(error).__name__}: {error}",
                 "Name a module that can be imported from here, and a function of it "
-                "without arguments: --model train:make_model.",
+                "without arguments: --model train:make_model. Keras takes its backend "
+                "from KERAS_BACKEND.",
             )
         ) from error
     model: keras.Model = make()

@@ -80,6 +80,7 @@ def import_checkpoint(
     values = found.values(model)
     step = _step(model, values, epoch, step)
     with DirectoryLock(store.directory):
+        store.remove_stale_staging()
         _require_empty(store)
         return _commit(store, found, model, values, Progress(step, epoch, 0))
 
@@ -214,13 +215,14 @@ def _require_compiled_alone(model: "keras.Model") -> None:
 
 
 def _require_empty(store: Store) -> None:
-    steps = layout.committed_steps(store.directory)
-    if steps:
+    names = [*map(layout.committed_name, layout.committed_steps(store.directory))]
+    if (store.directory / layout.ROLLBACKS).exists():
+        names.append(layout.ROLLBACKS)
+    if names:
         raise ResilientError(
             describe(
                 "A run can begin from an import only where there is none.",
-                f"{store.directory} has checkpoints of steps "
-                f"{', '.join(map(str, steps))}",
+                f"{store.directory} has {', '.join(names)}",
                 "Use another checkpoint_dir.",
             )
         )

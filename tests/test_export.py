@@ -19,6 +19,7 @@ from resilient import (
     CorruptCheckpointError,
     NotExactWarning,
     NotSupportedError,
+    architecture,
 )
 from resilient.backends import get_backend
 from resilient.cli import main
@@ -54,6 +55,16 @@ class Scale(keras.layers.Layer):
 
     def call(self, x):
         return x * self.scale
+
+
+class Forgetful(Scale):
+    """A layer that does not save what it has."""
+
+    def save_own_variables(self, store):
+        pass
+
+    def load_own_variables(self, store):
+        pass
 
 
 class NoConfig(keras.Model):
@@ -227,6 +238,23 @@ def test_a_model_of_own_layers_is_made_where_keras_knows_them(tmp_path):
         resilient.export(tmp_path / "run", tmp_path / "own.keras")
         loaded = keras.models.load_model(tmp_path / "own.keras")
     assert_equal(net.get_weights(), loaded.get_weights())
+
+
+def test_what_keras_would_lose_is_refused(tmp_path):
+    def made():
+        return model(of=lambda: [keras.Input((3,)), Forgetful(name="mine")])
+
+    fit(made(), tmp_path / "run", epochs=1)
+    with pytest.raises(NotSupportedError, match=r"does not save.*\n.*\n .*/mine/"):
+        resilient.export(tmp_path / "run", tmp_path / "x.keras", model=made())
+    assert os.listdir(tmp_path) == ["run"]
+
+
+def test_a_config_that_is_too_long_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(architecture, "_LONGEST", 1000)
+    fit(model(), tmp_path / "run", epochs=1)
+    with pytest.raises(NotSupportedError, match="too long to be kept"):
+        resilient.export(tmp_path / "run", tmp_path / "x.keras")
 
 
 def test_another_model_is_refused_and_unchanged(run, tmp_path):

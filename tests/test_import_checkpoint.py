@@ -379,6 +379,46 @@ def test_a_keras_file_with_more_than_weights_is_refused(trained, tmp_path):
         )
 
 
+@pytest.mark.parametrize("name", ["x.keras", "x.weights.h5", "x.pt"])
+def test_what_is_no_such_file_is_refused(tmp_path, name):
+    (tmp_path / name).write_bytes(b"no such file")
+    if name == "x.pt" and BACKEND != "torch":
+        pytest.skip("torch is not installed")
+    with pytest.raises(NotSupportedError, match="cannot be read as"):
+        resilient.import_checkpoint(
+            tmp_path / name, model(), checkpoint_dir=tmp_path / "run", epoch=2
+        )
+
+
+class Forgetful(keras.layers.Layer):
+    """A layer that does not save what it has."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+    def call(self, x):
+        return x * self.scale
+
+    def save_own_variables(self, store):
+        pass
+
+    def load_own_variables(self, store):
+        pass
+
+
+def test_a_variable_that_loading_leaves_out_is_missing(tmp_path):
+    def made():
+        return model(of=lambda: [keras.Input((3,)), Forgetful(name="mine")])
+
+    net = made()
+    net.optimizer.build(net.trainable_variables)
+    source = as_weights(net, tmp_path)
+    with pytest.raises(CheckpointMismatchError, match="missing: .*/mine/"):
+        resilient.import_checkpoint(
+            source, made(), checkpoint_dir=tmp_path / "run", epoch=2
+        )
+
+
 def test_an_import_is_exported(trained, tmp_path):
     with pytest.warns(NotExactWarning, match=ANEW):
         resilient.import_checkpoint(

@@ -12,7 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError, ResilientError, describe
 from resilient.formats import keras_sources, orbax_source, tf_source, torch_source
 
 _WEIGHTS, _TRAINING = "latest.weights.h5", "training_metadata.json"
@@ -42,8 +42,20 @@ class Source:
         Raises:
             CheckpointMismatchError: It lacks some, or has others.
             BackendNotAvailableError: The library that reads it is missing.
+            NotSupportedError: That library cannot read it.
         """
-        return _READERS[self.kind](self.path, model)
+        try:
+            return _READERS[self.kind](self.path, model)
+        except ResilientError:
+            raise
+        except Exception as error:  # each library has its own for what is damaged
+            raise NotSupportedError(
+                describe(
+                    f"This cannot be read as {self.kind}.",
+                    f"{self.path}: {type(error).__name__}: {error}",
+                    "Import what its library reads in its safe way.",
+                )
+            ) from error
 
 
 _READERS: dict[str, Callable[[Path, keras.Model], Mapping[str, np.ndarray]]] = {
