@@ -88,7 +88,7 @@ def rebuilt(run: Mapping[str, Any]) -> keras.Model:
         raise NotSupportedError(
             describe(
                 "The checkpoint does not tell what its model is made of.",
-                "a model without a config or with one too long to be kept, or an import",
+                "a model without a config, or one too long to be kept; or an import",
                 todo,
             )
         )

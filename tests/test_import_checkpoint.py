@@ -413,7 +413,7 @@ def test_a_variable_that_loading_leaves_out_is_missing(tmp_path):
     net = made()
     net.optimizer.build(net.trainable_variables)
     source = as_weights(net, tmp_path)
-    with pytest.raises(CheckpointMismatchError, match="missing: .*/mine/"):
+    with pytest.raises(CheckpointMismatchError, match=r"missing: .*/mine/"):
         resilient.import_checkpoint(
             source, made(), checkpoint_dir=tmp_path / "run", epoch=2
         )
