@@ -23,6 +23,7 @@ from resilient import (
     every,
 )
 from resilient.backends import get_backend
+from resilient.cli import main
 from resilient.events import read_events
 
 BATCH, STEPS = 4, 5
@@ -558,3 +559,12 @@ def test_an_epoch_of_other_length_is_refused(tmp_path):
     again = run_on(tmp_path, v=value())
     with pytest.raises(CheckpointMismatchError, match="steps_per_epoch"):
         next(again.loop(arrays(), epochs=1, batch_size=BATCH))
+
+
+def test_commands_look_at_loops_too(tmp_path, capsys):
+    run = run_on(tmp_path, v=value(), save_freq=2)
+    for _ in run.loop(arrays(), epochs=1, batch_size=BATCH):
+        run.log(loss=1.0)
+    for command in ("ls", "show", "verify", "report"):
+        assert main([command, str(tmp_path)]) == 0
+    assert "loss 1" in capsys.readouterr().out
