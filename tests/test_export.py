@@ -262,9 +262,7 @@ def test_another_model_is_refused_and_unchanged(run, tmp_path):
     weights = other.get_weights()
     with pytest.raises(CheckpointMismatchError) as found:
         resilient.export(run[0], tmp_path / "model.keras", model=other)
-    assert "sequential/dense/kernel: the checkpoint has (3, 2) float32" in str(
-        found.value
-    )
+    assert "/kernel: the checkpoint has (3, 2) float32" in str(found.value)
     assert_equal(weights, other.get_weights())
     assert os.listdir(tmp_path) == []
 
@@ -367,7 +365,8 @@ def test_a_target_that_exists_is_replaced_only_if_that_is_said(run, tmp_path, na
     resilient.export(run[0], target, overwrite=True)
     kind = format_of(target, None)
     found = paths_and_arrays(kind, target)
-    assert int(found["adam/iteration"]) == 6
+    (steps,) = (found[path] for path in found if path.endswith("/iteration"))
+    assert int(steps) == 6
     assert os.listdir(tmp_path) == [name]
 
 

@@ -365,6 +365,8 @@ def test_checkpoints_of_fit_and_of_loops_are_told_apart(tmp_path):
         run_on(tmp_path / "fit", model=model),
     ):
         pass
+    with pytest.raises(CheckpointMismatchError, match=r"resilient\.fit"):
+        next(run_on(tmp_path / "fit", model=model).loop(x, epochs=2))
     with run_on(tmp_path / "loop", model=model) as run:
         run.advance()
     with pytest.raises(CheckpointMismatchError, match="training loop"):
@@ -568,3 +570,49 @@ def test_commands_look_at_loops_too(tmp_path, capsys):
     for command in ("ls", "show", "verify", "report"):
         assert main([command, str(tmp_path)]) == 0
     assert "loss 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batch_size": 0},
+        {"batch_size": 2.5},
+        {"batch_size": "8"},
+        {"steps_per_epoch": -1},
+        {"steps_per_epoch": True},
+        {"shuffle": "no"},
+    ],
+)
+def test_wrong_arguments_of_a_loop(wrong, tmp_path):
+    (name,) = wrong
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        run_on(tmp_path).loop(arrays(), epochs=1, **wrong)
+
+
+def test_a_list_is_not_guessed_at(tmp_path):
+    with pytest.raises(TypeError, match="two ways"):
+        run_on(tmp_path).loop([arrays(), arrays()], epochs=1)
+
+
+def test_what_cannot_be_restored_is_refused_at_once(tmp_path, backend):
+    if backend == "torch":
+        import torch
+
+        module = torch.nn.Linear(1, 1)
+        module.register_buffer("wide", torch.zeros(1).expand(3))
+        with pytest.raises(resilient.NotSupportedError, match="'wide'"):
+            run_on(tmp_path, module=module)
+        with pytest.raises(resilient.NotSupportedError, match="no values yet"):
+            run_on(tmp_path, module=torch.nn.LazyLinear(2))
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        module = tf.Module()
+        module.table = tf.lookup.experimental.MutableHashTable(
+            tf.string, tf.int64, default_value=0
+        )
+        with pytest.raises(resilient.NotSupportedError, match="table, a Mutable"):
+            run_on(tmp_path, module=module)
+        loose = tf.Variable([[1.0]], shape=[None, 1])
+        with pytest.raises(resilient.NotSupportedError, match="unknown shape"):
+            run_on(tmp_path, loose=loose)

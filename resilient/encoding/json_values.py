@@ -16,6 +16,7 @@ import math
 import re
 import struct
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -250,7 +251,10 @@ def _encode_tensor(value: Any, place: _Place) -> JSON:
     if keras is None or not keras.ops.is_tensor(value) or hasattr(value, "assign"):
         raise NotEncodable(place.path, value)  # a variable is more than its tensor
     try:
-        array = np.asarray(keras.ops.convert_to_numpy(value))
+        with warnings.catch_warnings():
+            # Keras's own, of tensors of torch under numpy 2.4.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            array = np.asarray(keras.ops.convert_to_numpy(value))
     except Exception as error:  # symbolic tensors, PRNG keys: each backend its own
         raise NotEncodable(place.path, value) from error
     dtype = keras.backend.standardize_dtype(value.dtype)

@@ -32,7 +32,7 @@ class Options:
     """
 
     batch_size: int | None = None
-    shuffle: bool | None = None
+    shuffle: Any = None
     steps_per_epoch: int | None = None
 
 

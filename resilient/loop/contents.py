@@ -120,14 +120,9 @@ class LoopContents:
             self._alike = True
         return taken
 
-    def require_fits(self, checkpoint: Checkpoint, saved: record.Record) -> None:
-        """Raise where a checkpoint cannot be restored; missing variables are made.
-
-        Raises:
-            CheckpointMismatchError: It is of another run.
-        """
-        run = saved.run
-        if run.get("kind") != KIND:
+    def require_loop(self, checkpoint: Checkpoint, saved: record.Record) -> None:
+        """Raise CheckpointMismatchError for a checkpoint of something else."""
+        if saved.run.get("kind") != KIND:
             raise CheckpointMismatchError(
                 describe(
                     "A loop cannot go on from a checkpoint of something else.",
@@ -135,6 +130,15 @@ class LoopContents:
                     "Use another checkpoint_dir: each run needs its own.",
                 )
             )
+
+    def require_fits(self, checkpoint: Checkpoint, saved: record.Record) -> None:
+        """Raise where a checkpoint cannot be restored; missing variables are made.
+
+        Raises:
+            CheckpointMismatchError: It is of another run.
+        """
+        self.require_loop(checkpoint, saved)
+        run = saved.run
         found = fingerprint.identity_differences(run["fingerprint"], self._facts)
         if not found:
             of_objects = _of_objects(saved)
@@ -195,7 +199,8 @@ def _other_run(
             f"{checkpoint.path} belongs to another run: it cannot be resumed exactly.",
             "\n  " + "\n  ".join(differences),
             "Pass the same data, and the same objects under the same names, built "
-            "(call models on a batch before the loop begins); or use another "
+            "(before the loop begins call models on a batch, and test_on_batch of "
+            "those that were compiled with metrics); or use another "
             'checkpoint_dir; or pass resume="never" to start anew.',
         )
     )

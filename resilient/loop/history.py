@@ -4,11 +4,11 @@ Numbers that a device still computes are fetched when they are looked at or save
 that logging a loss does not make the loop wait for it.
 """
 
+import math
 import sys
 from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping
-from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,10 @@ from resilient.errors import describe
 
 JSON = Any
 
+# NotImplementedError: a symbolic tensor of TensorFlow.
+_NOT_NUMBERS = (
+    *(ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError),
+)
 _PENDING = 128  # numbers that are not fetched yet, at most
 
 
@@ -109,7 +113,9 @@ def _held(name: str, value: Any) -> Any:
     try:
         if hasattr(value, "assign"):  # a variable: what it holds now
             value = value.value() if callable(value.value) else value.value
-        if not isinstance(value, Number) and int(np.prod(value.shape)) != 1:
+        if isinstance(value, int | float):
+            return float(value)
+        if math.prod(value.shape) != 1:
             raise TypeError
         library = type(value).__module__.partition(".")[0]
         if library == "torch" and value.device.type != "cpu":
@@ -119,7 +125,7 @@ def _held(name: str, value: Any) -> Any:
                 raise TypeError
             return value
         return _number(value)
-    except (AttributeError, TypeError, ValueError, NotImplementedError) as error:
+    except _NOT_NUMBERS as error:
         raise TypeError(
             describe(
                 "run.log keeps numbers.",
@@ -131,5 +137,5 @@ def _held(name: str, value: Any) -> Any:
 
 def _number(value: Any) -> float:
     if hasattr(value, "detach"):
-        value = value.detach()
-    return float(value if isinstance(value, int | float) else np.asarray(value).item())
+        return float(value.detach().item())
+    return float(value if isinstance(value, float) else np.asarray(value).item())

@@ -111,6 +111,8 @@ class Life:
         if standing.inside:
             raise misplaced("loop", "One was left in the middle: leave `with`, too.")
         self._set_up()
+        if self._found is not None:
+            self._contents.require_loop(*self._found)
         self.in_loop = True
         try:
             if options is not None and (

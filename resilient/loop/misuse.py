@@ -19,6 +19,6 @@ def require_count(name: str, value: object) -> None:
             describe(
                 f"`{name}` is a whole number from 1 on.",
                 f"{name}={value!r}",
-                "Pass how many there are in the whole run.",
+                "Pass how many.",
             )
         )

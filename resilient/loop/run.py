@@ -5,7 +5,7 @@ Importing this module loads neither Keras nor a backend.
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from resilient.arguments import (
     DataMode,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from resilient.loop.batches import Options
 
 _PREEMPTION = Preemption()
+Shuffle = Literal[True, False, "batch"] | None
 
 
 class Run(Block):
@@ -118,7 +119,7 @@ class Run(Block):
         *,
         epochs: int,
         batch_size: int | None = None,
-        shuffle: bool | None = None,
+        shuffle: Shuffle = None,
         steps_per_epoch: int | None = None,
     ) -> Iterator[tuple[int, int, Any]]:
         """Iterate over what is left of the run: epoch, step and batch.
@@ -169,7 +170,7 @@ class Run(Block):
         data: Any = None,
         *,
         batch_size: int | None = None,
-        shuffle: bool | None = None,
+        shuffle: Shuffle = None,
         steps_per_epoch: int | None = None,
     ) -> Iterator[tuple[int, Any]]:
         """Iterate over what is left of an epoch: step and batch; arguments of ``loop``.
@@ -240,12 +241,35 @@ class Run(Block):
         self,
         data: Any,
         batch_size: int | None,
-        shuffle: bool | None,
+        shuffle: Shuffle,
         steps_per_epoch: int | None,
     ) -> "tuple[Any, Options]":
         """The data to iterate, and how."""
         from resilient.loop.batches import Options
 
+        for name, number in (
+            ("batch_size", batch_size),
+            ("steps_per_epoch", steps_per_epoch),
+        ):
+            if number is not None:
+                require_count(name, number)
+        if shuffle not in (None, True, False, "batch"):
+            raise ValueError(
+                describe(
+                    "This `shuffle` has no meaning.",
+                    repr(shuffle),
+                    'Use True, False or "batch".',
+                )
+            )
+        if isinstance(data, list):
+            raise TypeError(
+                describe(
+                    "A list can be meant in two ways: as arrays, or as batches.",
+                    f"a list of {len(data)}",
+                    "Pass a tuple of arrays, (x, y), or for batches an iterable with "
+                    "state_dict and load_state_dict.",
+                )
+            )
         given = [each for each in (data, self._data) if each is not None]
         if not given or given[0] is not given[-1]:
             raise ValueError(

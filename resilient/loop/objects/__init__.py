@@ -10,8 +10,10 @@ from contextlib import nullcontext
 from typing import Any
 
 from resilient import state
+from resilient.backends.arrays import check_dtype, check_names
 from resilient.backends.base import Backend
 from resilient.errors import describe
+from resilient.keras_internals import BACKEND
 from resilient.loop.objects.base import JSON, Kind, Saved, require_backend
 from resilient.loop.objects.kinds import kind_of
 from resilient.state import Leaf
@@ -19,6 +21,7 @@ from resilient.state import Leaf
 __all__ = ["Objects", "named_objects"]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_GRADIENTS = ".gradients"  # beside the objects; no object is called so
 
 
 def named_objects(
@@ -70,6 +73,9 @@ class Objects:
                 )
         # In an order that does not depend on the script's.
         self._objects = {name: kind_of(name, named[name]) for name in sorted(named)}
+        for leaf in self.leaves():  # what cannot be saved is refused now
+            check_names([leaf.name])
+            check_dtype(leaf.path, leaf.dtype)
 
     @property
     def kinds(self) -> JSON:
@@ -99,10 +105,15 @@ class Objects:
             arrays: Receives the larger arrays.
         """
         known = {id(leaf.target): _place(leaf) for leaf in live}
-        return {
+        found = {
             name: thing.capture(arrays, f"objects.{index}", known)
             for index, (name, thing) in enumerate(self._objects.items())
         }
+        if BACKEND != "torch":
+            return found
+        from resilient.loop.objects import torch_gradients
+
+        return {**found, _GRADIENTS: torch_gradients.capture(live, arrays)}
 
     def build(self, saved: Saved) -> None:
         """Make the variables that a checkpoint has and that are not made yet."""
@@ -135,6 +146,11 @@ class Objects:
             thing.assign(backend, layout, live, saved.tensors)
         for name, thing in self._objects.items():
             thing.restore(saved.objects[name], saved.tensors)
+        if _GRADIENTS in saved.objects:
+            from resilient.loop.objects import torch_gradients
+
+            gradients = saved.objects[_GRADIENTS]
+            torch_gradients.restore(gradients, self.leaves(), saved.tensors)
 
 
 def _place(leaf: Leaf) -> str:

@@ -34,6 +34,7 @@ class ModuleKind(Kind):
             _require_plain(path, tensor)
             yield "trainable", index, path, tensor
         for index, (path, tensor) in enumerate(self.value.named_buffers()):
+            _require_plain(path, tensor)
             yield "non_trainable", index, path, tensor
 
     def capture(
@@ -111,17 +112,25 @@ class OptimizerKind(Kind):
 
 
 def _require_plain(path: str, tensor: Any) -> None:
-    """Raise for parameters that have no values yet, or are spread over processes."""
-    lazy = isinstance(tensor, torch.nn.parameter.UninitializedParameter)
-    if not lazy and not hasattr(tensor, "full_tensor"):
+    """Raise for tensors without values, spread over processes, or not to be set."""
+    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        why = "it has no values yet"
+        todo = "Call the module on a batch before the run is made: then it has."
+    elif hasattr(tensor, "full_tensor"):
+        why = "it is sharded"
+        todo = "Train with DistributedDataParallel."
+    elif any(
+        n > 1 and not s for n, s in zip(tensor.shape, tensor.stride(), strict=True)
+    ):
+        why = "its elements share memory (expand)"
+        todo = "Make it contiguous."
+    else:
         return
     raise NotSupportedError(
         describe(
-            f"The parameter {path!r} is of a kind that a checkpoint cannot hold.",
-            type(tensor).__name__,
-            "Call the module on a batch before the loop begins: then it has values."
-            if lazy
-            else "Train with DistributedDataParallel: what is sharded is refused.",
+            f"The tensor {path!r} is of a kind that cannot be restored.",
+            f"{type(tensor).__name__}: {why}",
+            todo,
         )
     )
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from .parts import BATCH, CLASSES, FEATURES, SAMPLES, arrays, reached
@@ -14,13 +15,14 @@ class Net(tf.Module):
     def __init__(self) -> None:
         super().__init__()
         self.noise = tf.random.Generator.from_seed(3)
+        self.shift = [keras.Variable(0.0)]  # what hangs on it, too
         self.w = tf.Variable(self.noise.normal((FEATURES, CLASSES)), name="w")
         self.b = tf.Variable(tf.zeros(CLASSES), name="b")
         self.seen = tf.Variable(0, trainable=False, dtype=tf.int64, name="seen")
 
     def __call__(self, x: Any) -> Any:
         self.seen.assign_add(tf.shape(x, tf.int64)[0])
-        return (x + self.noise.normal(tf.shape(x))) @ self.w + self.b
+        return (x + self.noise.normal(tf.shape(x))) @ self.w + self.b + self.shift[0]
 
 
 def data(*, shuffled: bool = True) -> Any:
@@ -53,11 +55,12 @@ def module_by_hand(make: Make) -> dict[str, Any]:
     velocity = tf.Module()
     velocity.slots = [tf.Variable(tf.zeros_like(v)) for v in (net.w, net.b)]
     step_counter = tf.Variable(0)
-    run = make(net=net, velocity=velocity, counter=step_counter, noise=net.noise)
+    run = make(net=net, velocity=velocity, counter=step_counter)
     train = trainer(net, velocity.slots)
     for _, step, (x, y) in run.loop(data(), epochs=3):
         run.log(loss=train(x + tf.random.normal(x.shape), y))
         step_counter.assign_add(1)
+        net.shift[0].assign(net.shift[0] * 0.5 + step)
         reached(step)
     return {"net": net, "velocity": velocity, "counter": step_counter, "run": run}
 

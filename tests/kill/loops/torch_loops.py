@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from .parts import BATCH, CLASSES, FEATURES, arrays, reached
+from .parts import BATCH, CLASSES, FEATURES, SAMPLES, arrays, reached
 from .registry import Make, loop
 
 
@@ -81,6 +81,27 @@ def scheduler_and_scaler(make: Make) -> dict[str, Any]:
         "calls": net.calls,
         "run": run,
     }
+
+
+@loop("step@4", "step@9", "step@16", save_freq=1, plain=True)
+def accumulated_gradients(make: Make) -> dict[str, Any]:
+    """Of three batches, dropped after them; and a layer that is thawed meanwhile."""
+    net = Net()
+    net.layers[0].requires_grad_(False)
+    embedding = torch.nn.Embedding(SAMPLES, CLASSES, sparse=True)
+    optimizer = torch.optim.SGD([*net.parameters(), *embedding.parameters()], lr=0.1)
+    run = make(net=net, embedding=embedding, optimizer=optimizer)
+    for _, step, (x, y) in run.loop(data(), epochs=3):
+        loss = torch.nn.functional.cross_entropy(net(x) + embedding(y), y)
+        loss.backward()
+        if step == 7:
+            net.layers[0].requires_grad_(True)
+        if step % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+        run.log(loss=loss)
+        reached(step)
+    return {"net": net, "embedding": embedding, "optimizer": optimizer, "run": run}
 
 
 @loop("step@4", "step@9", plain=True)
