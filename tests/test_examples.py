@@ -1,5 +1,6 @@
 """The examples do what they promise, run as a reader would run them."""
 
+import os
 import re
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from kill.harness import compile_once
 
+SHORT = pytest.mark.long if os.environ["KERAS_BACKEND"] == "jax" else ()
 DIGITS = Path(__file__).parents[1] / "examples" / "digits.py"
 
 
@@ -33,15 +35,18 @@ def digest(text: str) -> str:
     return found[1]
 
 
+# Compiling it on JAX takes longest; its short session has the loop of optax.
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("epochs", [pytest.param(2, marks=SHORT)])
 def test_digits_killed_in_mid_epoch_ends_with_the_digest_of_a_run_left_alone(
-    tmp_path: Path, child_environment: dict[str, str]
+    epochs: int, tmp_path: Path, child_environment: dict[str, str]
 ) -> None:
     """The same command, killed by itself once, resumes and ends alike."""
     environment = child_environment | compile_once(tmp_path / "compiled")
-    status, alone = run(DIGITS, tmp_path / "alone", environment, "--epochs=2")
+    alone_options = (f"--epochs={epochs}",)
+    status, alone = run(DIGITS, tmp_path / "alone", environment, *alone_options)
     assert status == 0, alone
-    options = ("--epochs=2", "--kill-at=1:17")
+    options = (*alone_options, "--kill-at=1:17")
     command = (DIGITS, tmp_path / "killed", environment, *options)
     status, killed = run(*command)
     assert status == -signal.SIGKILL, killed

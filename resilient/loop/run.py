@@ -184,7 +184,7 @@ class Run(Block):
         return self._life.batches(data, options)
 
     def stop(self) -> None:
-        """End the run after this batch, as if all its epochs were done."""
+        """End the run after this batch, for good."""
         self._plan.standing.stopped = True
 
     def log(self, **values: Any) -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 
+import keras
 import pytest
 
 from .conftest import MakeRun
 from .harness import Run, Server, assert_same
 from .loops import LOOPS
 from .record import Record
+from .scenarios.registry import BACKENDS
 
 Expected = Callable[[str], Record]
 
@@ -28,7 +30,14 @@ def left_alone(
     return expected
 
 
-@pytest.mark.parametrize("name", LOOPS, scope="session")
+# As of the scenarios of fit, each backend leaves a third of what all can train to the
+# long session.
+OF_ALL = [n for n, loop in LOOPS.items() if "_loops" not in loop.train.__module__]
+LEFT = OF_ALL[BACKENDS.index(keras.backend.backend()) :: len(BACKENDS)]
+NAMES = [pytest.param(n, marks=pytest.mark.long if n in LEFT else ()) for n in LOOPS]
+
+
+@pytest.mark.parametrize("name", NAMES, scope="session")
 def test_killed_loop_ends_as_the_uninterrupted_one(
     name: str, run_of: MakeRun, left_alone: Expected
 ):
