@@ -616,3 +616,16 @@ def test_what_cannot_be_restored_is_refused_at_once(tmp_path, backend):
         loose = tf.Variable([[1.0]], shape=[None, 1])
         with pytest.raises(resilient.NotSupportedError, match="unknown shape"):
             run_on(tmp_path, loose=loose)
+
+
+def test_steps_are_counted_in_one_way(tmp_path):
+    """After a resume in the second part the first one's end would be done again."""
+    with run_on(tmp_path, v=value()) as run:
+        list(run.loop(arrays(), epochs=1, batch_size=BATCH))
+        with pytest.raises(ResilientError, match=r"run\.advance(.|\n)*by loop"):
+            run.advance()
+    with run_on(tmp_path / "steps", v=value(), save_freq=1) as run:
+        run.advance()
+    again = run_on(tmp_path / "steps", v=value())
+    with again, pytest.raises(ResilientError, match=r"run\.loop(.|\n)*by advance"):
+        next(again.loop(arrays(), epochs=1))

@@ -104,6 +104,7 @@ class LoopContents:
             "kind": KIND,
             "progress": progress.to_json(),
             "stopped": self._standing.stopped,
+            "way": self._standing.way,
             "random": random,
             "objects": self._objects.capture(live, arrays),
             "history": encode(self._history.capture(), arrays, "history"),
@@ -180,6 +181,7 @@ class LoopContents:
         """
         self.put_back_objects(saved)
         self._standing.stopped = bool(saved.run["stopped"])
+        self._standing.way = saved.run["way"]
         random, now = saved.run["random"], random_state.capture(self._backend)
         left = random_state.drawn_from(random, now) & drawn_ahead
         self._say(DRAWN_AHEAD, sorted(map(str, left)))

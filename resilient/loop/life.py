@@ -110,6 +110,7 @@ class Life:
         standing = self._standing
         if standing.inside:
             raise misplaced("loop", "One was left in the middle: leave `with`, too.")
+        standing.go("loop")
         self._set_up()
         if self._found is not None:
             self._contents.require_loop(*self._found)
@@ -178,6 +179,7 @@ class Life:
 
     def advance(self, steps: int) -> None:
         """So many steps were done without ``batches``."""
+        self._standing.go("advance")
         self._found = self._standing.found = None  # let go of what was put back
         self._count(steps)
         self._boundary(certain=True)

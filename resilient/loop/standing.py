@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from resilient.checkpoints.checkpoint import Checkpoint
+from resilient.loop.misuse import misplaced
 from resilient.progress import Progress
 from resilient.record import Record
 
@@ -18,6 +19,7 @@ class Standing:
         inside: Whether a loop was begun that did not end by itself.
         done: Epochs of the loops that ended in this process.
         stopped: Whether the loop itself ended the run.
+        way: ``"loop"`` or ``"advance"``: how the run counts its steps.
     """
 
     progress: Progress = field(default=Progress(0, 0, 0))
@@ -26,6 +28,17 @@ class Standing:
     inside: bool = False
     done: int = -1
     stopped: bool = False
+    way: str | None = None
+
+    def go(self, way: str) -> None:
+        """Count steps in this way, and in no other: a resume would not find it.
+
+        Raises:
+            ResilientError: The run counts them in another way.
+        """
+        if self.way not in (None, way):
+            raise misplaced(way, f"This run counts its steps by {self.way}.")
+        self.way = way
 
     def is_over(self, epochs: int) -> bool:
         """Whether nothing is left of a loop of so many epochs."""

@@ -100,3 +100,24 @@ except resilient.ResilientError:
 assert_type(resilient.export("runs/a", "model.keras", step=3, model=model), Path)
 resilient.export("runs/a", Path("exported"), format="tf", overwrite=True)
 resilient.import_checkpoint("backup", model, checkpoint_dir="runs/b", epoch=2, step=9)
+
+by_hand = resilient.Run(
+    "runs/d", save_freq=every(steps=100), model=model, state={"n": 1}
+)
+for epoch, step, batch in by_hand.loop((x, y), epochs=5, batch_size=4):
+    assert_type((epoch, step), tuple[int, int])
+    by_hand.log(loss=batch[0].mean())
+    by_hand.state = {"n": step}
+for epoch in by_hand.epochs(5):
+    assert_type(epoch, int)
+    for number, _ in by_hand.batches((x, y), shuffle="batch"):
+        assert_type(number, int)
+with by_hand as entered:
+    assert_type(entered, resilient.Run)
+    entered.advance(2)
+    entered.save()
+assert_type(by_hand.history["loss"], list[float])
+assert_type(by_hand.history.steps("loss"), list[int])
+assert_type(by_hand.restore(step=3).step, int)
+by_hand.loop((x, y))  # pyright: ignore[reportCallIssue]  no epochs
+resilient.Run(model=model)  # pyright: ignore[reportCallIssue]  no checkpoint_dir
