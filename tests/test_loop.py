@@ -629,3 +629,6 @@ def test_steps_are_counted_in_one_way(tmp_path):
     again = run_on(tmp_path / "steps", v=value())
     with again, pytest.raises(ResilientError, match=r"run\.loop(.|\n)*by advance"):
         next(again.loop(arrays(), epochs=1))
+    once_more = run_on(tmp_path / "steps", v=value())
+    with pytest.raises(ResilientError, match=r"run\.loop(.|\n)*by advance"):
+        next(once_more.loop(arrays(), epochs=1))

@@ -110,7 +110,6 @@ class Life:
         standing = self._standing
         if standing.inside:
             raise misplaced("loop", "One was left in the middle: leave `with`, too.")
-        standing.go("loop")
         self._set_up()
         if self._found is not None:
             self._contents.require_loop(*self._found)
@@ -121,6 +120,7 @@ class Life:
             ):
                 self._open(data, options)  # refused before anything is changed
             self.begin()
+            standing.go("loop")
             if options is None and self._found is not None and self.progress.batch:
                 self._pending = self._found[1]
             if standing.is_over(count):
