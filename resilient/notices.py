@@ -4,13 +4,17 @@ import keras
 
 from resilient.errors import WarnOnce
 from resilient.graph_random import stateful_random_operations
-from resilient.python_state import PythonState
+from resilient.python_state import PythonState, parts_of
 from resilient.state import Leaf, leaves
 
 DRAWN_AHEAD = (
     "the data draws from these global random generators ahead of training; if anything "
     "else does, too, it will draw other numbers (give the data a generator of its own, "
     "such as numpy.random.default_rng(seed))"
+)
+CHANGED = (
+    "these attributes changed while training; they are no variables, so they will be "
+    "as new after a resume (keep what has to last in {})"
 )
 
 
@@ -23,7 +27,7 @@ class Notices:
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
-        self._python_state = PythonState(model)
+        self._python_state = PythonState(parts_of(model))
         self._say = WarnOnce()
         self._layout: list[str] | None = None  # of the variables, after the first step
 
@@ -60,9 +64,7 @@ class Notices:
             uncaptured,
         )
         self._say(
-            "these attributes changed while training; they are no variables, so they "
-            "will be as new after a resume (keep what has to last in a keras.Variable, "
-            "in a callback or in `stateful`)",
+            CHANGED.format("a keras.Variable, in a callback or in `stateful`"),
             self._python_state.changed(),
         )
         if _layout(live) != self._layout:

@@ -1,4 +1,4 @@
-"""Notices Python values of model, layers, losses and metrics that training changed.
+"""Notices Python values of models, layers and the like that training changed.
 
 A step counter in ``train_step``, a dropout rate set by a callback: they are no
 variables, so no checkpoint holds them, and setting them back would not undo what a
@@ -6,6 +6,7 @@ traced step has baked in. They are named once. What has to last belongs in a
 ``keras.Variable``, in a callback's attributes, or in ``stateful``.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -21,35 +22,35 @@ class PythonState:
     """Plain public attributes, as they were when training began.
 
     Args:
-        model: The model that is about to train.
+        parts: What to look at, with names for people.
     """
 
-    def __init__(self, model: keras.Model) -> None:
-        self._model = model
-        self._before = {
-            name: values for name, thing in _things(model) if (values := _plain(thing))
-        }
+    def __init__(self, parts: Iterable[tuple[str, Any]]) -> None:
+        # The objects themselves: layers get other places when a model is built.
+        self._before = [(name, part, _plain(part)) for name, part in parts]
 
     def changed(self) -> list[str]:
         """Names of attributes with another value than when training began."""
         found = []
-        for name, thing in _things(self._model):
-            now = _plain(thing)
-            for attribute, old in self._before.get(name, {}).items():
-                if attribute in now and repr(now[attribute]) != repr(old):
-                    found.append(f"{name}.{attribute}")
+        for name, part, before in self._before:
+            now = _plain(part) if before else {}
+            found += [
+                f"{name}.{attribute}"
+                for attribute, old in before.items()
+                if attribute in now and repr(now[attribute]) != repr(old)
+            ]
         return found
 
 
-def _things(model: keras.Model) -> list[tuple[str, Any]]:
-    """Model, layers, optimizer, loss and metrics, each with a name."""
+def parts_of(model: keras.layers.Layer) -> list[tuple[str, Any]]:
+    """A model, or a layer; its layers, optimizer, loss and metrics, with names."""
     layers = model._flatten_layers(include_self=False)
+    compiled = [(name, getattr(model, name, None)) for name in ("optimizer", "loss")]
     metrics = getattr(model, "metrics", [])
     return [
         (type(model).__name__, model),
         *((f"layer {i} ({type(x).__name__})", x) for i, x in enumerate(layers)),
-        (f"optimizer ({type(model.optimizer).__name__})", model.optimizer),
-        (f"loss ({type(model.loss).__name__})", model.loss),
+        *((f"{name} ({type(x).__name__})", x) for name, x in compiled),
         *((f"metric {i} ({type(x).__name__})", x) for i, x in enumerate(metrics)),
     ]
 

@@ -17,6 +17,7 @@ from resilient import (
     CheckpointNotFoundError,
     DataNotResumableError,
     DirectoryInUseError,
+    NotExactWarning,
     Preempted,
     Preemption,
     ResilientError,
@@ -632,3 +633,53 @@ def test_steps_are_counted_in_one_way(tmp_path):
     once_more = run_on(tmp_path / "steps", v=value())
     with pytest.raises(ResilientError, match=r"run\.loop(.|\n)*by advance"):
         next(once_more.loop(arrays(), epochs=1))
+
+
+def counting(backend):
+    """What counts in an attribute of Python, by the name it is told by."""
+
+    class OfKeras(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+    layer = OfKeras()
+    found = {"layer: OfKeras": (layer, layer)}
+    if backend == "torch":
+        import torch
+
+        class OfTorch(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.calls = 0
+
+        inner = OfTorch()
+        found["net: 0"] = (inner, torch.nn.Sequential(inner))
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        class OfTensorFlow(tf.Module):
+            def __init__(self):
+                super().__init__()
+                self.calls = 0
+
+        module = OfTensorFlow()
+        found["module: module 0 (OfTensorFlow)"] = (module, module)
+    return found
+
+
+def test_attributes_that_change_are_named_once(tmp_path, backend):
+    parts = counting(backend)
+    objects = {name.partition(":")[0]: passed for name, (_, passed) in parts.items()}
+    run = run_on(tmp_path, save_freq=1, **objects)
+
+    def train():
+        for _ in run.loop(arrays(), epochs=1, batch_size=BATCH):
+            for part, _ in parts.values():
+                part.calls += 1
+
+    with pytest.warns(NotExactWarning, match="attributes changed") as told:
+        train()
+    assert len(told) == 1
+    for name in parts:
+        assert f"  {name}.calls" in str(told[0].message)

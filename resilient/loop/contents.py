@@ -21,9 +21,10 @@ from resilient.loop.history import LogHistory
 from resilient.loop.objects import Objects
 from resilient.loop.objects.base import Saved
 from resilient.loop.standing import Standing
-from resilient.notices import DRAWN_AHEAD
+from resilient.notices import CHANGED, DRAWN_AHEAD
 from resilient.parallel.same_model import require_same_values
 from resilient.progress import Progress
+from resilient.python_state import PythonState
 from resilient.snapshots import Snapshots
 
 Loaded = tuple[Checkpoint, record.Record]
@@ -61,6 +62,7 @@ class LoopContents:
         self._group = group
         self._data: Any = None
         self._functions: set[str] = set()  # those of TensorFlow that were looked at
+        self._python_state = PythonState(objects.parts())
         self._say = WarnOnce()
         self._facts = {
             "identity": {"backend": keras_internals.BACKEND, "objects": objects.kinds},
@@ -96,6 +98,10 @@ class LoopContents:
             "checkpoint can reach it, and start over after a resume (draw with "
             "keras.random and a SeedGenerator, or a tf.random.Generator)",
             graph_random.operations_of_new_functions(self._functions),
+        )
+        self._say(
+            CHANGED.format("a variable, or in an object with state_dict"),
+            self._python_state.changed(),
         )
         arrays: dict[str, Any] = {}
         position = encode(dict(positions), arrays, "data")

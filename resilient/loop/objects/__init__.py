@@ -97,6 +97,14 @@ class Objects:
             if thing.immutable or state.is_new(target, seen)
         ]
 
+    def parts(self) -> list[tuple[str, Any]]:
+        """What may have attributes that are in no variable, with names for people."""
+        return [
+            (f"{name}: {part}", value)
+            for name, thing in self._objects.items()
+            for part, value in thing.parts()
+        ]
+
     def capture(self, live: list[Leaf], arrays: dict[str, Any]) -> JSON:
         """What is in no variable.
 

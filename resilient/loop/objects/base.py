@@ -53,6 +53,10 @@ class Kind:
         """Group, index in it, path and the variable, in a stable order."""
         return ()
 
+    def parts(self) -> Iterable[tuple[str, Any]]:
+        """What may have attributes that training changes, with names for people."""
+        return ()
+
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
     ) -> JSON:

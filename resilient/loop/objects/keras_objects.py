@@ -8,6 +8,7 @@ import keras
 from resilient import replicas, state
 from resilient.encoding.json_values import NotEncodable, decode, encode
 from resilient.loop.objects.base import JSON, Kind
+from resilient.python_state import parts_of
 from resilient.state import Variable
 
 
@@ -34,6 +35,9 @@ class LayerKind(Kind):
 
     def variables(self) -> Iterable[Variable]:
         return state.variables_of(self.value)
+
+    def parts(self) -> Iterable[tuple[str, Any]]:
+        return parts_of(self.value)
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
@@ -69,6 +73,9 @@ class OptimizerKind(Kind):
         variables = self.value.variables if self.value.built else ()
         for index, variable in enumerate(variables):
             yield "optimizer", index, variable.path, variable
+
+    def parts(self) -> Iterable[tuple[str, Any]]:
+        return [(type(self.value).__name__, self.value)]
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]

@@ -71,6 +71,14 @@ class ModuleKind(VariableKind):
             yield group, count[group], path, variable
             count[group] += 1
 
+    def parts(self) -> Iterable[tuple[str, Any]]:
+        for number, module in enumerate((self.value, *self.value.submodules)):
+            yield f"module {number} ({type(module).__name__})", module
+        for name, held in self._held():
+            kind = keras_objects.kind_of(name, held)
+            for part, value in kind.parts() if kind else ():
+                yield f"{name} {part}", value
+
     def _all(self) -> Iterator[tuple[str, str, Any]]:
         for variable in self.value.variables:
             yield _told(variable)

@@ -37,6 +37,14 @@ class ModuleKind(Kind):
             _require_plain(path, tensor)
             yield "non_trainable", index, path, tensor
 
+    def parts(self) -> Iterable[tuple[str, Any]]:
+        own = {id(module) for _, module in self._with_extra_state()}
+        for path, module in self.value.named_modules():
+            # PyTorch's own changes from call to call.
+            wraps = isinstance(module, torch.nn.parallel.DistributedDataParallel)
+            if not wraps and id(module) not in own:
+                yield path or type(module).__name__, module
+
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
     ) -> JSON:
