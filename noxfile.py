@@ -16,11 +16,12 @@ nox.options.error_on_external_run = True
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 CONSTRAINED = ("-c", "constraints.txt")
 # tensorflow-cpu instead of the extra: a third of the download, the same library.
-# tensorboard for a callback of Keras, optax for an example.
+# tensorboard for a callback of Keras, optax for an example; flax, accelerate and
+# lightning for what the documentation says of them.
 BACKENDS = {
     "tensorflow": (".", "tensorflow-cpu", "tensorboard"),
-    "jax": (".[jax]", "optax"),
-    "torch": (".[torch]",),
+    "jax": (".[jax]", "flax", "optax"),
+    "torch": (".[torch]", "accelerate", "lightning"),
 }
 each_backend = nox.parametrize("backend", list(BACKENDS), ids=list(BACKENDS))
 

@@ -39,13 +39,6 @@ NOT_RUN = {
     "docs/coming-from/estimator-runconfig.md": {
         "tf.estimator is not in TensorFlow since 2.16": 2,
     },
-    "docs/coming-from/jax.md": {
-        "Flax is not installed for the tests": 2,
-    },
-    "docs/coming-from/pytorch.md": {
-        "Accelerate is not installed for the tests": 1,
-        "Lightning is not installed for the tests": 1,
-    },
     "docs/coming-from/tf-checkpoint.md": {
         "WorkerTrainingState is in tf.keras 2 only, and private there": 1,
     },
@@ -59,6 +52,8 @@ def no_cloud(*_):
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")  # Keras's own
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # the same, for tf.data
 @pytest.mark.filterwarnings("ignore:Sharding info not provided")  # Orbax's
+@pytest.mark.filterwarnings(r"ignore::UserWarning:lightning\..*")  # Lightning's advice
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.`")  # and its own
 @pytest.mark.parametrize("name", RUNNING)
 def test_the_snippets_of_a_page_run(
     name, backend, child_environment, tmp_path, monkeypatch
