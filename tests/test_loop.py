@@ -590,6 +590,12 @@ def test_wrong_arguments_of_a_loop(wrong, tmp_path):
         run_on(tmp_path).loop(arrays(), epochs=1, **wrong)
 
 
+@pytest.mark.parametrize("data", [iter([1]), zip([1], [2], strict=True), object()])
+def test_data_that_has_no_position_is_refused(data, tmp_path):
+    with pytest.raises(DataNotResumableError, match=r"`data` back to a position"):
+        next(run_on(tmp_path).loop(data, epochs=1))
+
+
 def test_a_list_is_not_guessed_at(tmp_path):
     with pytest.raises(TypeError, match="two ways"):
         run_on(tmp_path).loop([arrays(), arrays()], epochs=1)

@@ -123,10 +123,25 @@ def require_known(value: Any, argument: str) -> None:
 
     Keras would take it as it is; all that is no data at all Keras refuses.
     """
-    if not isinstance(value, keras_internals.DataAdapter):
-        return
+    if isinstance(value, keras_internals.DataAdapter):
+        raise _unknown(value, argument)
+
+
+def require_data(arguments: Mapping[str, Any], argument: str) -> None:
+    """Raise DataNotResumableError for what is no data, before Keras does."""
+    x = arguments["x"]
+    if not (
+        isinstance(x, keras.utils.PyDataset | types.GeneratorType)
+        or any(is_kind(x) for is_kind in keras_internals.DATA_KINDS)
+        or _is_new_to_keras(arguments)
+        or are_arrays(arguments)
+    ):
+        raise _unknown(x, argument)
+
+
+def _unknown(value: Any, argument: str) -> DataNotResumableError:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    raise DataNotResumableError(
+    return DataNotResumableError(
         describe(
             f"No way is known to get `{argument}` back to a position.",
             f"{argument} of type {kind}",

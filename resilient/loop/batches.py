@@ -14,7 +14,7 @@ from typing import Any
 from keras.utils import PyDataset, unpack_x_y_sample_weight
 
 from resilient import elastic, keras_internals
-from resilient.data.select import adapter_for, are_arrays
+from resilient.data.select import adapter_for, are_arrays, require_data
 from resilient.errors import DataNotResumableError, describe
 from resilient.inputs import Inputs
 from resilient.parallel.engine import Engine
@@ -55,11 +55,13 @@ class Batches:
         self.data, self.options = data, options
         self._inputs = inputs
         self._steps = options.steps_per_epoch
+        arguments = _arguments(data, options)
+        require_data(arguments, "data")
         resumed = inputs.saved("x") is not None
         with kept_random_state(inputs.backend) if resumed else nullcontext():
             # The uninterrupted run made it earlier: leave no trace of it now.
             adapter: Any = adapter_for(
-                _arguments(data, options), inputs.settings("x"), inputs.saved("x")
+                arguments, inputs.settings("x"), inputs.saved("x")
             )
         self.data_adapter = adapter  # one of Keras's, with a position
         self._drawn_by_all = engine.draws_all(data)

@@ -120,6 +120,6 @@ def _distributed(settings: Settings) -> DataNotResumableError:
         describe(
             "A dataset that was distributed already has no position.",
             f"`{settings.argument}` is a tf.distribute.DistributedDataset",
-            "Pass the tf.data.Dataset itself: Keras distributes it.",
+            "Pass the tf.data.Dataset itself: it will be distributed.",
         )
     )
