@@ -1,11 +1,13 @@
 """Killed anywhere in a run that is rolled back: the same batches are left out."""
 
+import keras
 import pytest
 
 from resilient.events import read_events
 
 from .conftest import MakeRun
 from .harness import assert_same
+from .scenarios.registry import BACKENDS
 
 OPTIONS = {"save_freq": 1, "on_nan": [1, 3, 9]}
 PLACES = ["train_batch_end@0:6", "train_batch_begin@1:0", "train_batch_end@1:3"]
@@ -36,15 +38,23 @@ def test_killed_and_stopped_around_rollbacks(run_of: MakeRun, undisturbed):
     assert_same(undisturbed.record, run().record)
 
 
+# A third on each backend, all of them in the long session.
+THIRDS = [
+    pytest.param(n, marks=() if name == keras.backend.backend() else pytest.mark.long)
+    for n, name in enumerate(BACKENDS)
+]
+
+
+@pytest.mark.parametrize("third", THIRDS)
 @pytest.mark.timeout(900)
-def test_killed_at_each_step_of_a_rollback(run_of: MakeRun, undisturbed):
+def test_killed_at_each_step_of_a_rollback(third, run_of: MakeRun, undisturbed):
     """While checkpoints are moved away, and while it is written down."""
     calls = undisturbed.calls
     written = [n for n, call in enumerate(calls, 1) if "rollbacks.json.tmp" in call]
     first = written[0] - 8
     assert any("step-" in call for call in calls[first - 1 : written[0]])
     run = run_of("one_bad_sample", options=OPTIONS)
-    for number in range(first, written[0] + 3):
+    for number in range(first + third, written[0] + 3, len(BACKENDS)):
         home = run.home.with_name(f"call-{number}")
         run.home, run.attempts = home, 0
         assert run(f"call@{number}").killed

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from resilient.events import read_events
 
 SCRIPT = """
@@ -30,6 +32,11 @@ for epoch, step, _ in run.loop(keras.ops.arange(40), epochs=2, batch_size=2):
         os.kill(os.getpid(), getattr(signal, kind))
 (home / "end").write_text(repr((run.history["total"], float(total))))
 """
+# Mostly starts of processes: in the short session of one backend only, and that of
+# fit (test_chaos.py) in another's.
+if os.environ["KERAS_BACKEND"] != "jax":
+    pytestmark = pytest.mark.long
+
 FAULTS = {5: "SIGKILL", 13: "SIGSTOP", 17: "raise", 24: "SIGTERM"}
 
 
