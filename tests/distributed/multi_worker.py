@@ -4,8 +4,8 @@
 
 With ``TF_CONFIG`` it is a worker of ``MultiWorkerMirroredStrategy``, and Keras is
 corrected; without, ``MirroredStrategy`` has two logical devices. Prints for each case
-one line of JSON: its name, what ``fit`` and ``evaluate`` returned, and a digest of each
-local replica's components of all variables.
+one line of JSON: its name, what ``fit``, ``evaluate`` and ``predict`` returned, and a
+digest of each local replica's component of each variable.
 
 Under the policies FILE and OFF each worker reads batches of its own. One process is
 given the batches that both read, side by side.
@@ -137,17 +137,18 @@ def cases(directory: Path) -> dict:
     }
 
 
-def digests(model: keras.Model) -> list[str]:
-    """One for each local replica."""
+def digests(model: keras.Model) -> list[dict[str, str]]:
+    """Of each variable, for each local replica."""
     variables = model.variables + model.optimizer.variables + model.metrics_variables
+    names = [f"{index} {variable.name}" for index, variable in enumerate(variables)]
     replicas = zip(*(variable.value.values for variable in variables), strict=True)
-    found = []
-    for components in replicas:
-        digest = hashlib.sha256()
-        for component in components:
-            digest.update(component.numpy().tobytes())
-        found.append(digest.hexdigest())
-    return found
+    return [
+        {
+            name: hashlib.sha256(component.numpy().tobytes()).hexdigest()
+            for name, component in zip(names, components, strict=True)
+        }
+        for components in replicas
+    ]
 
 
 def run(name: str, make, strategy: tf.distribute.Strategy) -> None:

@@ -41,10 +41,11 @@ def test_two_workers_train_as_two_devices_of_one_process(jobs, names, tmp_path):
     workers = tf_cluster.run(script, tmp_path, *names, jobs=jobs)
     for replica, worker in enumerate(map(results, workers)):
         actual = {name: result for name, *result in worker}
-        assert actual == {
-            name: [*all_returned, digests[replica : replica + 1]]
-            for name, (*all_returned, digests) in expected.items()
-        }
+        assert list(actual) == list(expected)
+        for name, (*all_returned, digests) in expected.items():
+            *returned, (digest,) = actual[name]
+            assert returned == all_returned, name
+            assert digest == digests[replica], name
 
 
 def test_data_gets_back_on_every_worker(tmp_path):
