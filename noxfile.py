@@ -16,12 +16,17 @@ nox.options.error_on_external_run = True
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 CONSTRAINED = ("-c", "constraints.txt")
 # tensorflow-cpu instead of the extra: a third of the download, the same library.
-# tensorboard for a callback of Keras, optax for an example; flax, accelerate and
-# lightning for what the documentation says of them.
 BACKENDS = {
-    "tensorflow": (".", "tensorflow-cpu", "tensorboard"),
-    "jax": (".[jax]", "flax", "optax"),
-    "torch": (".[torch]", "accelerate", "lightning"),
+    "tensorflow": (".", "tensorflow-cpu"),
+    "jax": (".[jax]",),
+    "torch": (".[torch]",),
+}
+# Beside them in the tests: tensorboard for a callback of Keras, optax for an example;
+# flax, accelerate and lightning for what the documentation says of them.
+BESIDE = {
+    "tensorflow": ("tensorboard",),
+    "jax": ("flax", "optax"),
+    "torch": ("accelerate", "lightning"),
 }
 each_backend = nox.parametrize("backend", list(BACKENDS), ids=list(BACKENDS))
 
@@ -43,6 +48,11 @@ sys.exit(f"Other backends are installed here: {others}" if others else 0)
 
 def group(name: str) -> list[str]:
     return nox.project.dependency_groups(PYPROJECT, name)
+
+
+def tested(backend: str) -> list[str]:
+    """What the tests of a backend need."""
+    return [*BACKENDS[backend], *BESIDE[backend], *group("test")]
 
 
 def install(session: nox.Session, *requirements: str) -> None:
@@ -89,7 +99,7 @@ def tests(session: nox.Session, backend: str) -> None:
     With torch also those marked ``once``, which have nothing to do with the backend;
     and its checkpoints are on the disk.
     """
-    install(session, *BACKENDS[backend], *group("test"))
+    install(session, *tested(backend))
     where = {} if backend == ONCE else in_memory()
     pytest(session, backend, *normal(backend), **where)
 
@@ -97,8 +107,8 @@ def tests(session: nox.Session, backend: str) -> None:
 @nox.session(default=False)
 def every_library(session: nox.Session) -> None:
     """Install all backends and sources of data, once, for the sessions below."""
-    backends = {item for requirements in BACKENDS.values() for item in requirements}
-    install(session, *sorted(backends), *group("sources"))
+    needed = {item for backend in BACKENDS for item in tested(backend)}
+    install(session, *sorted(needed), *group("sources"))
 
 
 def every_source(session: nox.Session, backend: str, which: str) -> None:
@@ -130,7 +140,7 @@ def sources_long(session: nox.Session, backend: str) -> None:
 @each_backend
 def oldest_keras(session: nox.Session, backend: str) -> None:
     """The tests with the oldest Keras that is supported."""
-    install(session, *BACKENDS[backend], *group("test"), "keras==3.12.*")
+    install(session, *tested(backend), "keras==3.12.*")
     pytest(session, backend, *normal(backend))
 
 
@@ -138,7 +148,7 @@ def oldest_keras(session: nox.Session, backend: str) -> None:
 @each_backend
 def kill_long(session: nox.Session, backend: str) -> None:
     """Many more kills: during saves, and at random schedules."""
-    install(session, *BACKENDS[backend], *group("test"))
+    install(session, *tested(backend))
     pytest(
         *(session, backend, "-m", "long and not sources", "--ignore=tests/sources"),
         *("--ignore=tests/distributed", "-n", "2"),
@@ -149,7 +159,7 @@ def kill_long(session: nox.Session, backend: str) -> None:
 @each_backend
 def workers_long(session: nox.Session, backend: str) -> None:
     """Many more kills, of two and of four processes that train one model."""
-    install(session, *BACKENDS[backend], *group("test"))
+    install(session, *tested(backend))
     pytest(session, backend, "-m", "long and not sources", "tests/distributed")
 
 
