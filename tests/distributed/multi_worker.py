@@ -83,8 +83,8 @@ def lines(files: list[str]) -> tf.data.Dataset:
 def from_files(directory: Path) -> tf.data.Dataset:
     """Four files: each worker reads every other one.
 
-    Without an end: the step that finds no data draws seeds on each device, too, and on
-    the others of one process it may do so a moment after ``fit`` has returned.
+    Without an end: the step that finds no data draws seeds, too, and at times not on
+    each device of one process.
     """
     files = [str(directory / f"{number}.txt") for number in range(4)]
     if CLUSTER:
