@@ -16,7 +16,7 @@ from typing import Any
 
 from keras.utils import unpack_x_y_sample_weight
 
-from resilient import keras_contract, keras_internals
+from resilient import keras_internals
 from resilient.attempt import Attempt
 from resilient.data.select import are_arrays, require_known
 from resilient.errors import NotSupportedError, describe
@@ -26,8 +26,9 @@ from resilient.iterators import (
     TrainingIterator,
     ValidationIterator,
 )
+from resilient.keras_internals import contract
 
-keras_contract.require_known_keras()
+contract.require_known_keras()
 
 _local = threading.local()
 _lock = threading.Lock()

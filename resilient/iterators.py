@@ -163,7 +163,8 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
     def _draw(self, batches: Iterator[Any]) -> None:
         """Draw what would be trained now, and leave it out."""
         try:
-            for _ in range(self.steps_per_execution):
+            draws = keras_internals.generation.draws_in_step(self.steps_per_execution)
+            for _ in range(draws):
                 next(batches)
         except StopIteration:
             if self.num_batches is None:

@@ -107,12 +107,15 @@ def numpy_state() -> JSON:
     return state
 
 
-def numpy_generator(state: JSON) -> np.random.RandomState:
-    """A generator that draws what numpy's global one drew after ``numpy_state``."""
-    kind = getattr(np.random, state["bit_generator"])
-    generator = np.random.RandomState(kind())
-    generator.set_state(_decode(state))
-    return generator
+@contextlib.contextmanager
+def from_numpy_state(state: JSON) -> Iterator[None]:
+    """Draw from such a state; numpy's global generator is left as it was."""
+    now = np.random.get_state(legacy=False)
+    np.random.set_state(_decode(state))
+    try:
+        yield
+    finally:
+        np.random.set_state(now)
 
 
 def _other_backend(name: str) -> Backend | None:

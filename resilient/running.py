@@ -281,7 +281,7 @@ def restore_model(model: keras.Model, found: Loaded) -> None:
 
 def require_model(model: Any) -> None:
     """Raise TypeError for what is no Keras model."""
-    if not isinstance(model, keras_internals.Trainer):
+    if not keras_internals.is_trainer(model):
         raise TypeError(
             describe(
                 "resilient.fit trains a keras.Model.",

@@ -290,6 +290,10 @@ def test_without_a_seed_a_position_gives_its_own_order(shuffle):
     import tensorflow as tf
 
     tf.random.set_seed(None)
+    if keras_internals.RELEASE >= (3, 16):
+        pytest.skip(
+            "since Keras 3.16 the order is one and the same without a seed, too"
+        )
     epochs = Epochs(ours(*fitting.data(13), batch_size=4, shuffle=shuffle))
     first = list(epochs.start())
     batches = epochs.start()

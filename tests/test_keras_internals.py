@@ -7,37 +7,40 @@ import types
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 
 import resilient
-from resilient import NotSupportedError, keras_contract, keras_internals
+from resilient import NotSupportedError, keras_internals
+from resilient.keras_internals import contract, names
 
 CONTRACT = [
-    (label, name) for label, names in keras_contract.EXPECTED.items() for name in names
+    (label, name) for label, names in contract.EXPECTED.items() for name in names
 ]
 # Looked at where several workers train, which they do on TensorFlow alone.
 OF_SEVERAL_WORKERS = [
     (label, name)
-    for label, names in keras_contract.OF_SEVERAL_WORKERS.items()
+    for label, names in contract.OF_SEVERAL_WORKERS.items()
     for name in names
 ]
 
 
 def test_the_installed_keras_is_known():
-    assert keras_contract.changes() == []
-    keras_contract.require_known_keras()
+    assert contract.changes() == []
+    contract.require_known_keras()
     if keras_internals.BACKEND == "tensorflow":
-        keras_contract.require_known_multi_worker_keras()
+        contract.require_known_multi_worker_keras()
 
 
 def refusal():
     """The message with which this Keras is refused."""
     with pytest.raises(NotSupportedError, match="does not know") as found:
-        keras_contract.require_known_keras()
+        contract.require_known_keras()
     what, _, rest = str(found.value).partition("\nReceived: ")
-    assert what.endswith("cannot be promised.")
     assert rest.startswith(f"Keras {keras.__version__}: ")
-    assert rest.endswith("\nUse Keras 3.12 to 3.15, or a newer keras-resilient.")
+    assert what.endswith("It knows Keras 3.12 to 3.16.")
+    assert '\nInstall one that works: pip install "keras>=3.12,<3.17". ' in rest
+    assert rest.endswith("report it with this message as an issue of keras-resilient.")
     return rest
 
 
@@ -83,13 +86,13 @@ def renamed(name, thing):
 @pytest.mark.parametrize(("label", "name"), CONTRACT)
 def test_a_renamed_name_is_noticed_and_named(monkeypatch, label, name):
     owner, _, attribute = label.partition(".")
-    owners = keras_contract.OWNERS
+    owners = contract.OWNERS
     if attribute:
         other = renamed(name, getattr(owners[owner], attribute))
         monkeypatch.setattr(owners[owner], attribute, other)
     else:
         monkeypatch.setitem(owners, owner, renamed(name, owners[owner]))
-    assert f"{label} no longer mentions {name}" in keras_contract.changes()
+    assert f"{label} no longer mentions {name}" in contract.changes()
     assert f"{label} no longer mentions {name}" in refusal()
 
 
@@ -99,24 +102,23 @@ def test_a_renamed_name_is_noticed_and_named(monkeypatch, label, name):
 @pytest.mark.parametrize(("label", "name"), OF_SEVERAL_WORKERS)
 def test_so_is_one_that_several_workers_need(monkeypatch, label, name):
     owner, _, attribute = label.partition(".")
-    whole = keras_contract.OWNERS[owner]
+    whole = contract.OWNERS[owner]
     thing = getattr(whole, attribute) if attribute else whole
     other = renamed(name, thing)
     if attribute:
         other = type(owner, (), {attribute: other})
-    monkeypatch.setitem(keras_contract.OWNERS, owner, other)
-    monkeypatch.setattr(keras_contract, "OF_SEVERAL_WORKERS", {label: (name,)})
-    changed = "no longer mentions|not the backend trainer's"
-    with pytest.raises(NotSupportedError, match=changed):
-        keras_contract.require_known_multi_worker_keras()
+    monkeypatch.setitem(contract.OWNERS, owner, other)
+    monkeypatch.setattr(contract, "OF_SEVERAL_WORKERS", {label: (name,)})
+    with pytest.raises(NotSupportedError, match="no longer mentions"):
+        contract.require_known_multi_worker_keras()
 
 
 @pytest.mark.parametrize(
-    "label", [label for label in keras_contract.EXPECTED if "." in label]
+    "label", [label for label in contract.EXPECTED if "." in label]
 )
 def test_a_method_that_is_gone_is_noticed_and_named(monkeypatch, label):
     owner, _, attribute = label.partition(".")
-    monkeypatch.setitem(keras_contract.OWNERS, owner, type(owner, (), {}))
+    monkeypatch.setitem(contract.OWNERS, owner, type(owner, (), {}))
     gone = f"{owner} has no {attribute}"
     if attribute == "__init__":  # every class has one
         gone = f"{label} no longer mentions"
@@ -141,9 +143,32 @@ def test_an_iterator_that_is_no_generator_is_noticed(monkeypatch):
     assert "_enumerate_iterator is no generator" in refusal()
 
 
-def test_a_fit_that_is_not_keras_own_is_noticed(monkeypatch):
-    monkeypatch.setattr(keras.Model, "fit", lambda self: None)
-    assert "Model.fit is not the backend trainer's" in refusal()
+def test_another_fit_in_place_of_the_trainers_is_named(monkeypatch):
+    monkeypatch.setattr(contract.OWNERS["Trainer"], "fit", lambda self: None)
+    with pytest.raises(
+        NotSupportedError, match="Something replaced the `fit`"
+    ) as found:
+        contract.require_known_keras()
+    assert "<lambda> of test_keras_internals" in str(found.value)
+
+
+def test_a_plain_wrapper_of_model_fit_is_no_hindrance(monkeypatch, tmp_path):
+    keras_fit, called = keras.Model.fit, []
+
+    def fit(self, *args, **kwargs):
+        called.append(self)
+        return keras_fit(self, *args, **kwargs)
+
+    monkeypatch.setattr(keras.Model, "fit", fit)
+    contract.require_known_keras()
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    ones = np.ones((4, 1))
+    run = tmp_path / "run"
+    history = resilient.fit(model, ones, ones, checkpoint_dir=run, verbose=0)
+    assert called == [model]
+    assert len(history.history["loss"]) == 1
+    assert list(run.glob("step-*"))
 
 
 def test_another_place_of_the_global_seed_generator_is_noticed(monkeypatch):
@@ -163,7 +188,7 @@ def test_another_place_of_the_global_seed_generator_is_noticed(monkeypatch):
 def test_a_module_that_is_gone_is_named(monkeypatch, module):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(NotSupportedError, match=module) as found:
-        runpy.run_path(keras_internals.__file__)
+        runpy.run_path(names.__file__)
     assert f"Keras {keras.__version__}: " in str(found.value)
 
 
@@ -212,21 +237,21 @@ def names_in(tree):
 def test_every_private_name_that_is_used_is_in_the_contract():
     used, own = set(), set()
     for path in Path(resilient.__file__).parent.rglob("*.py"):
-        names, defined = names_in(ast.parse(path.read_text(encoding="utf-8")))
-        used |= names
+        private_names, defined = names_in(ast.parse(path.read_text(encoding="utf-8")))
+        used |= private_names
         own |= defined
     known = {name for _, name in CONTRACT + OF_SEVERAL_WORKERS} | {
-        part for label in keras_contract.EXPECTED for part in label.split(".")
+        part for label in contract.EXPECTED for part in label.split(".")
     }
     assert used - own - known - OTHERS - OF_ONE_BACKEND == set()
 
 
-def test_only_one_module_imports_keras_src():
+def test_only_one_package_imports_keras_src():
     found = [
-        path.name
+        path.parent.name
         for path in Path(resilient.__file__).parent.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if (isinstance(node, ast.ImportFrom) and "keras.src" in (node.module or ""))
         or (isinstance(node, ast.Import) and "keras.src" in ast.unparse(node))
     ]
-    assert set(found) == {"keras_internals.py"}
+    assert set(found) == {"keras_internals"}

@@ -212,7 +212,7 @@ class CallbackStates:
         """Ids of what is saved with the model that is trained."""
         models = [getattr(callback, "_model", None) for callback in self._callbacks]
         for model in models:
-            if isinstance(model, keras_internals.Trainer):
+            if keras_internals.is_trainer(model):
                 return {id(leaf.target) for leaf in state.leaves(model)}
         return set()
 

@@ -3,6 +3,7 @@
 import contextlib
 from typing import Any
 
+from resilient import keras_internals
 from resilient.data import JSON
 from resilient.data.source import Tracked
 
@@ -13,9 +14,11 @@ class TrackedAdapter:
     tracked: Tracked
 
     def position(self, drawn: int, *, held: bool) -> JSON:
-        return self.tracked.position(drawn, held=held)
+        epochs = keras_internals.generation.epochs(self)
+        return {**self.tracked.position(drawn, held=held), "epochs": epochs}
 
     def resume(self, position: JSON) -> None:
+        keras_internals.generation.set_epochs(self, position["epochs"])
         self.tracked.resume(position)
 
     def seek(self, position: JSON) -> None:

@@ -1,41 +1,50 @@
 """Arrays on JAX: Keras's own order, drawn again from the same random state.
 
 Keras draws one permutation per epoch (``shuffle=True``) or one per batch
-(``shuffle="batch"``) from numpy's global generator. We keep the generator's state as
-it was just before each draw that a resumed run has to repeat, repeat it, and slice
-from the batch asked for: no data is read to get back to a position.
+(``shuffle="batch"``). We keep what it draws each from (before Keras 3.16 the state of
+numpy's global generator, see ``keras_internals.Generation``), let Keras draw it again
+in a resumed run, and slice from the batch asked for: no data is read to get back to a
+position.
 
 ``SeekableArrays``, the part shared by all backends, holds the position that the next
 iterator starts at and the fingerprint of the data.
 """
 
-import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
-
-import numpy as np
 
 from resilient import keras_internals
 from resilient.data import JSON
 from resilient.data.checksum import array_fingerprint
 from resilient.data.share import Share
-from resilient.random_state import numpy_generator, numpy_state
+from resilient.random_state import from_numpy_state, numpy_state
 
 _NAMES = ("x", "y", "sample_weight")
 
 
 class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
-    """Keras's array adapter, with a position."""
+    """Keras's array adapter, with a position.
+
+    A backend's says what global random state it draws orders from, where it does.
+    """
 
     _start: JSON | None = None
+    _random_state: Callable[[], Any]
+    _from_random_state: Callable[[Any], AbstractContextManager[None]]
 
     def __init__(self, *args: Any, share: Share | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._draw_seed = (share or Share()).seed
 
+    def position(self, drawn: int, *, held: bool) -> JSON:
+        """The part that each backend's has; one that is held, if any was drawn."""
+        return {"drawn": drawn, "epochs": keras_internals.generation.epochs(self)}
+
     def resume(self, position: JSON) -> None:
-        """Nothing outlasts an iterator."""
+        keras_internals.generation.set_epochs(self, position["epochs"])
 
     def seek(self, position: JSON) -> None:
         self._start = position
@@ -49,13 +58,26 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
     def trained(self, drawn: int) -> None:
         """Nothing to forget."""
 
-    def paused(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext()
+    def paused(self) -> AbstractContextManager[Any]:
+        return nullcontext()
 
     def _take_start(self) -> JSON:
         """The position to start at, once; an empty one where none was given."""
         start, self._start = self._start, None
         return start or {}
+
+    def _next_order(self) -> Any:
+        """What the order that is drawn next is drawn from; None without an order."""
+        if not self._shuffle:
+            return None
+        return keras_internals.generation.order(self, self._random_state)
+
+    def _drawing_again(self, order: Any) -> AbstractContextManager[None]:
+        """While an order is drawn from what ``_next_order`` returned."""
+        if order is None:
+            return nullcontext()
+        again = keras_internals.generation.drawing_again
+        return again(self, order, self._from_random_state)
 
     def fingerprint(self) -> JSON:
         inputs = self._inputs if isinstance(self._inputs, tuple) else (self._inputs,)
@@ -78,51 +100,58 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
 class JaxArrays(SeekableArrays):
     """Array input of the JAX trainer."""
 
+    _random_state = staticmethod(numpy_state)
+    _from_random_state = staticmethod(from_numpy_state)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._order: JSON | None = None  # state that drew the permutation in use
-        self._draws: dict[int, JSON] = {}  # batch -> state that drew it ("batch")
+        self._order: Any = None  # what the permutation in use is drawn from
+        self._draws: dict[int, Any] = {}  # batch -> what it is drawn from ("batch")
         self._started = 0
 
     def position(self, drawn: int, *, held: bool) -> JSON:
+        found = super().position(drawn, held=held)
         if not drawn:
-            return {"drawn": 0}
+            return found
         ahead = [self._draws[i] for i in range(drawn, self._started) if self._draws]
-        return {"drawn": drawn, "order": self._order, "ahead": ahead}
+        return {**found, "order": self._order, "ahead": ahead}
 
     def _get_iterator(
         self, slice_and_convert_fn: Callable[..., Any], inputs: Any
     ) -> Iterator[Any]:
         # A generator: all this happens when the first batch is asked for, as in Keras.
-        start = self._take_start()
-        first = start.get("drawn", 0)
-        ahead = list(start.get("ahead", ()))
-        self._order, self._draws, self._started = None, {}, first
-        permutation = None
-        if self._shuffle and self._shuffle != "batch":
-            self._order = start.get("order") or numpy_state()
-            permutation = _drawn_from(self._order, self._num_samples, "order" in start)
-        for i in range(first, self._size):
-            low = i * self._batch_size
-            high = min(low + self._batch_size, self._num_samples)
-            indices: Any = slice(low, high)
-            if permutation is not None:
-                indices = permutation[low:high]
-            elif self._shuffle == "batch":
-                again = bool(ahead)
-                state = ahead.pop(0) if again else numpy_state()
-                self._draws = {k: v for k, v in self._draws.items() if k >= i - 1}
-                self._draws[i] = state
-                indices = _drawn_from(state, high - low, again) + low
-            self._started = i + 1
-            convert = functools.partial(slice_and_convert_fn, indices=indices)
+        for rows in self._rows(super()._get_iterator(_only_rows, 0)):
+            convert = functools.partial(slice_and_convert_fn, indices=rows)
             yield keras_internals.tree.map_structure(
                 convert, inputs, none_is_leaf=False
             )
 
+    def _rows(self, keras_rows: Iterator[Any]) -> Iterator[Any]:
+        """The rows of each batch from the start on, of all that Keras draws."""
+        start = self._take_start()
+        first, ahead = start.get("drawn", 0), list(start.get("ahead", ()))
+        self._order, self._draws, self._started = start.get("order"), {}, first
+        if first:
+            with self._drawing_again(self._order):
+                next(itertools.islice(keras_rows, first, first), None)
+        else:
+            self._order = self._next_order()
+        by_batch = self._shuffle == "batch"
+        for i in range(first, self._size):
+            drawing: AbstractContextManager[None] = nullcontext()
+            if by_batch:
+                kept = {k: v for k, v in self._draws.items() if k >= i - 1}
+                if ahead:  # drawn before the kill; not a second time
+                    order = ahead.pop(0)
+                    drawing = self._drawing_again(order)
+                else:
+                    order = self._next_order()
+                self._draws = {**kept, i: order}
+            with drawing:
+                rows = next(keras_rows)
+            self._started = i + 1
+            yield rows
 
-def _drawn_from(state: JSON, n: int, again: bool) -> np.ndarray:
-    """A permutation of ``n``; ``again`` leaves numpy's generator as it was."""
-    if not again:
-        return np.random.permutation(n)
-    return numpy_generator(state).permutation(n)
+
+def _only_rows(_: Any, indices: Any) -> Any:
+    return indices

@@ -3,13 +3,15 @@
 Keras draws the order with ``tf.random.shuffle`` inside a tf.data pipeline, where the
 random state cannot be saved. So the order is made outside and fed through a variable:
 
-* with a global seed (``keras.utils.set_random_seed``) Keras's pipeline gives one and
-  the same order in every epoch: we run Keras's own pipeline on ``arange(samples)`` to
-  get that order, and keep the seed that it comes from;
-* without a seed Keras's order is arbitrary: ours comes from a seed of our own, drawn
-  once for a run and kept in the position with the number of orders made from it.
+* with a global seed (``keras.utils.set_random_seed``), and since Keras 3.16 always,
+  Keras's pipeline gives one and the same order in every epoch: we run Keras's own
+  pipeline on ``arange(samples)`` to get that order, and keep what it comes from;
+* otherwise Keras's order is arbitrary: ours comes from a seed of our own, drawn once
+  for a run and kept in the position with the number of orders made from it.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,14 +24,33 @@ from resilient.data.arrays import SeekableArrays
 from resilient.random_state import kept_random_state
 
 
+def _seed() -> int | None:
+    """The global seed, if there is one."""
+    seed: int | None = BACKEND.random_state()["seed"]
+    return seed
+
+
+@contextlib.contextmanager
+def _under_seed(seed: int) -> Iterator[None]:
+    """While the global seed is this; the random state is left as it was."""
+    if seed == _seed():
+        yield
+        return
+    with kept_random_state(BACKEND):  # the script's seed changed
+        tf.random.set_seed(seed)
+        yield
+
+
 class TensorFlowArrays(SeekableArrays):
     """Array input of the TensorFlow trainer."""
 
     _order: JSON | None = None
+    _random_state = staticmethod(_seed)
+    _from_random_state = staticmethod(_under_seed)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._seeded_orders: dict[int, np.ndarray] = {}
+        self._keras_orders: dict[int, np.ndarray] = {}
         self._own_seed = self._draw_seed(63)
         self._orders_made = 0
         with tf.init_scope():
@@ -42,13 +63,14 @@ class TensorFlowArrays(SeekableArrays):
     def position(self, drawn: int, *, held: bool) -> JSON:
         # The order also where no batch was drawn: it is made with the iterator.
         return {
-            "drawn": drawn,
+            **super().position(drawn, held=held),
             "order": self._order,
             "own_seed": self._own_seed,
             "orders_made": self._orders_made,
         }
 
     def resume(self, position: JSON) -> None:
+        super().resume(position)
         self._own_seed = position["own_seed"]
         self._orders_made = position["orders_made"]
 
@@ -62,9 +84,9 @@ class TensorFlowArrays(SeekableArrays):
         self._indices.assign(self._permutation(self._order))
 
     def _new_order(self) -> JSON:
-        seed = BACKEND.random_state()["seed"]
-        if seed is not None:
-            return {"keras_seed": seed}
+        order = self._next_order()
+        if order is not None:
+            return {"keras": order}
         self._orders_made += 1
         return {"own_seed": [self._own_seed, self._orders_made]}
 
@@ -78,23 +100,21 @@ class TensorFlowArrays(SeekableArrays):
                 generator.permutation(min(size, n - i)) + i for i in range(0, n, size)
             ]
             return np.concatenate(parts)
-        seed = order["keras_seed"]
-        if seed not in self._seeded_orders:
-            self._seeded_orders[seed] = self._keras_order(seed)
-        return self._seeded_orders[seed]
+        drawn_from = order["keras"]
+        if drawn_from not in self._keras_orders:
+            self._keras_orders[drawn_from] = self._keras_order(drawn_from)
+        return self._keras_orders[drawn_from]
 
-    def _keras_order(self, seed: int) -> np.ndarray:
-        """The order of Keras's own pipeline under a global seed."""
-        if BACKEND.random_state()["seed"] != seed:  # the script's seed changed
-            with kept_random_state(BACKEND):
-                tf.random.set_seed(seed)
-                return self._keras_order(seed)
+    def _keras_order(self, drawn_from: int) -> np.ndarray:
+        """The order of Keras's own pipeline."""
         plain = keras_internals.ArrayDataAdapter(
             np.arange(self._num_samples),
             batch_size=self._batch_size,
             shuffle=self._shuffle,
         )
-        return np.concatenate([np.asarray(b) for b in plain.get_tf_dataset()])
+        again = keras_internals.generation.drawing_again
+        with again(plain, drawn_from, self._from_random_state):
+            return np.concatenate([np.asarray(b) for b in plain.get_tf_dataset()])
 
     def get_tf_dataset(self) -> Any:
         """Keras's pipeline, with the indices from our variables."""

@@ -1,15 +1,15 @@
 """Arrays on torch: Keras's own batch sampler, drawn again, skipping indices only.
 
-Keras builds a ``DataLoader`` without workers over a batch sampler that draws from
-torch's global generator when its first batch is asked for. We stand in front of that
-batch sampler: we keep the generator's state as it was before the draw, repeat the draw
-from it in a resumed epoch, and skip the indices of the batches trained before.
+Keras builds a ``DataLoader`` without workers over a batch sampler that draws the order
+when its first batch is asked for. We stand in front of that batch sampler: we keep what
+it draws from (before Keras 3.16 the state of torch's global generator, see
+``keras_internals.Generation``), let it draw again in a resumed epoch, and skip the
+indices of the batches trained before.
 """
 
 import contextlib
-import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,22 +19,44 @@ from resilient.data import JSON
 from resilient.data.arrays import SeekableArrays
 
 
+def random_state() -> str:
+    """The state of torch's global generator, as JSON."""
+    return encode_state(torch.get_rng_state())
+
+
+@contextlib.contextmanager
+def from_random_state(state: str) -> Iterator[None]:
+    """Draw from such a state; the generator is left as it was."""
+    now = torch.get_rng_state()
+    torch.set_rng_state(decode_state(state))
+    try:
+        yield
+    finally:
+        torch.set_rng_state(now)
+
+
 class TorchArrays(SeekableArrays):
     """Array input of the torch trainer."""
 
-    _order: str | None = None  # random state that drew the permutation in use
-    share: Callable[[str], str] | None = None  # with several processes
+    _order: Any = None  # what the order in use is drawn from
+    _random_state = staticmethod(random_state)
+    _from_random_state = staticmethod(from_random_state)
 
     def position(self, drawn: int, *, held: bool) -> JSON:
-        return {"drawn": drawn, "order": self._order} if drawn else {"drawn": 0}
+        found = super().position(drawn, held=held)
+        return {**found, "order": self._order} if drawn else found
 
     def get_torch_dataloader(self) -> Any:
         loader = super().get_torch_dataloader()
         return torch.utils.data.DataLoader(
             loader.dataset,
-            batch_sampler=_SeekableBatches(loader.batch_sampler, self),
+            batch_sampler=_SeekableBatches(self.one_order(loader.batch_sampler), self),
             collate_fn=loader.collate_fn,
         )
+
+    def one_order(self, batches: Any) -> Any:
+        """Keras's batch sampler; with several processes, what they draw alike."""
+        return batches
 
     def draw(self, batches: Any) -> Iterator[list[int]]:
         """The indices of each batch, from the position on.
@@ -43,58 +65,12 @@ class TorchArrays(SeekableArrays):
         """
         start = self._take_start()
         first = start.get("drawn", 0)
-        if self._shuffle == "batch":  # each batch draws on its own, when its turn comes
-            plain = itertools.islice(batches.sampler, first, None)
-            for batch in plain:
-                draw = functools.partial(torch.randperm, len(batch))
-                alone = self.share is None
-                order = draw() if alone else self._drawn(draw, self._state())
-                yield self.own([batch[i] for i in order])
-            return
-        self._order = start.get("order")
-        if self._order is None:
-            self._order = self._state()
-            indices = self._drawn(lambda: _begun(batches, first), self._order)
-        else:
-            with _from_state(self._order):
-                indices = _begun(batches, first)
-        yield from map(self.own, indices)
-
-    def own(self, batch: list[int]) -> list[int]:
-        """The part of a batch that this process trains."""
-        return batch
-
-    def _state(self) -> str:
-        """The random state that all processes draw from."""
-        state = encode_state(torch.get_rng_state())
-        return state if self.share is None else self.share(state)
-
-    def _drawn(self, draw: Callable[[], Any], state: str) -> Any:
-        """What is drawn from a state. This process's own goes on, as if it drew."""
-        if state == encode_state(torch.get_rng_state()):
-            return draw()
-        with _from_state(state):
-            drawn = draw()
-        draw()
-        return drawn
-
-
-def _begun(batches: Any, first: int) -> Iterator[list[int]]:
-    """The batches from ``first`` on, of a permutation that is drawn now."""
-    indices = itertools.islice(iter(batches), first, None)
-    head = list(itertools.islice(indices, 1))
-    return itertools.chain(head, indices)
-
-
-@contextlib.contextmanager
-def _from_state(state: str) -> Iterator[None]:
-    """Draw from a state; the generator is left as it was."""
-    now = torch.get_rng_state()
-    torch.set_rng_state(decode_state(state))
-    try:
-        yield
-    finally:
-        torch.set_rng_state(now)
+        self._order = start["order"] if first else self._next_order()
+        indices = iter(batches)
+        if first:
+            with self._drawing_again(self._order):
+                next(itertools.islice(indices, first, first), None)
+        yield from indices
 
 
 class _SeekableBatches(torch.utils.data.Sampler):  # type: ignore[misc]

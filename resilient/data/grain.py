@@ -44,9 +44,9 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
             self.get_jax_iterator()  # as it is iterated, to make a batch again
         super().resume(position)
 
-    def get_jax_iterator(self) -> Any:
+    def get_jax_iterator(self, super_batch: int | None = None) -> Any:
         self._source.dataset = super().get_jax_iterator()
-        return self.tracked
+        return keras_internals.generation.in_steps(self.tracked, super_batch)
 
     def get_torch_dataloader(self) -> Any:
         loader = super().get_torch_dataloader()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from resilient import keras_internals
 from resilient.data import JSON
 from resilient.distributed.group import ALONE, Group
 from resilient.parallel.engine import Engine
@@ -70,9 +71,11 @@ class Share:
         name: str,
         *,
         unknown: bool,
+        super_batch: int | None = None,
     ) -> Iterable[Any]:
         mine = self.engine.rows(draw(), data, name, self.group)
-        return in_step(mine, name, self.group) if unknown else mine
+        mine = in_step(mine, name, self.group) if unknown else mine
+        return keras_internals.generation.in_steps(mine, super_batch)
 
     def require_same(self, fingerprint: JSON) -> None:
         """Raise where processes have other arrays of which each trains its part.

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from resilient import keras_internals
 from resilient.errors import NotSupportedError, describe
+from resilient.keras_internals.multi_worker import corrected
 from resilient.parallel.engine import LENGTH, Engine, as_bytes, as_text, host_of
-from resilient.parallel.keras_multi_worker import corrected
 
 
 class MultiWorker(Engine):

@@ -5,10 +5,14 @@ draw it from the state that rank 0's generator has, and each advances its own as
 process would: their states may differ, and stay each rank's own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from resilient.data.arrays_torch import TorchArrays
+from resilient.data.arrays_torch import (
+    TorchArrays,
+    from_random_state,
+    random_state,
+)
 from resilient.parallel.torch_slices import require_divisible, rows
 
 
@@ -39,7 +43,35 @@ class RankArrays(TorchArrays):
         """
         super().__init__(*args, **kwargs)
         require_divisible(int(self._num_samples), int(self._batch_size), world)
-        self._rank, self._world, self.share = rank, world, share
+        self._rank, self._world, self._share = rank, world, share
 
-    def own(self, batch: Sequence[int]) -> list[int]:
-        return list(batch[rows(len(batch), self._rank, self._world)])
+    def one_order(self, batches: Any) -> Any:
+        return _OneOrder(batches, self)
+
+    def drawn_alike(self, batches: Any) -> Iterator[list[int]]:
+        """This rank's part of Keras's batches, in the order that rank 0 draws."""
+        common, own = iter(batches), iter(batches)
+        # "batch": each batch draws when its turn comes; otherwise the first draws all.
+        draws = len(batches) if self._shuffle == "batch" else bool(self._shuffle)
+        for i in range(len(batches)):
+            if i < draws:
+                with from_random_state(self._share(random_state())):
+                    batch = next(common)
+                next(own)
+            else:
+                batch = next(common)
+            yield batch[rows(len(batch), self._rank, self._world)]
+
+
+class _OneOrder:
+    """A batch sampler whose order is rank 0's."""
+
+    def __init__(self, batches: Any, adapter: RankArrays) -> None:
+        self._batches = batches
+        self._adapter = adapter
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._adapter.drawn_alike(self._batches)

@@ -21,7 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from resilient.parallel.keras_multi_worker import corrected
+from resilient.keras_internals.multi_worker import corrected
 
 CLUSTER = "TF_CONFIG" in os.environ
 SAMPLES, BATCH, LOCAL = 52, 8, 4

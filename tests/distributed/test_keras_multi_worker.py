@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import keras
 import pytest
 
-from resilient import NotSupportedError, keras_contract, keras_internals
-from resilient.parallel import keras_multi_worker
-from resilient.parallel.keras_multi_worker import corrected
+from resilient import NotSupportedError, keras_internals
+from resilient.keras_internals import contract, multi_worker
+from resilient.keras_internals.multi_worker import corrected
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="tf.distribute is TensorFlow's"
@@ -21,8 +21,8 @@ trainer = keras_internals.trainer_module
 @pytest.fixture(autouse=True)
 def self_tests_run_anew():
     yield
-    keras_multi_worker.reduces_logs_along_batch.cache_clear()
-    keras_multi_worker.builds_from_reduced_batch.cache_clear()
+    multi_worker.reduces_logs_along_batch.cache_clear()
+    multi_worker.builds_from_reduced_batch.cache_clear()
 
 
 class Model(keras.Sequential):
@@ -50,7 +50,7 @@ def model(reduced):
         reduced.append((op, axis))
         return value
 
-    return Model(keras_multi_worker._stand_in(reduce))
+    return Model(multi_worker._stand_in(reduce))
 
 
 def first_batch():
@@ -66,8 +66,8 @@ def first_batch():
 
 def test_this_keras_needs_both():
     """Keras 3.12 to 3.15: if a later one does not, say so in the documentation."""
-    assert keras_multi_worker.reduces_logs_along_batch()
-    assert keras_multi_worker.builds_from_reduced_batch()
+    assert multi_worker.reduces_logs_along_batch()
+    assert multi_worker.builds_from_reduced_batch()
 
 
 def test_a_model_is_built_from_one_replicas_batch(model, reduced):
@@ -123,9 +123,7 @@ def test_it_can_be_entered_twice(model):
 def test_another_model_has_its_own(model):
     """One that a callback evaluates, say, under a strategy of its own."""
     seen = []
-    other = Model(
-        keras_multi_worker._stand_in(lambda op, value, axis: seen.append(axis))
-    )
+    other = Model(multi_worker._stand_in(lambda op, value, axis: seen.append(axis)))
     with corrected(model):
         trainer.reduce_per_replica({"loss": 1.0}, other.distribute_strategy, "auto")
         assert "_maybe_symbolic_build" not in vars(other)
@@ -162,7 +160,7 @@ def test_a_keras_that_is_right_is_left_alone(model, monkeypatch):
     def build(self, iterator=None, data_batch=None):
         self._symbolic_build(data_batch=data_batch)
 
-    monkeypatch.setattr(keras_contract, "OF_SEVERAL_WORKERS", {})
+    monkeypatch.setattr(contract, "OF_SEVERAL_WORKERS", {})
     monkeypatch.setattr(keras, "__version__", "3.99.0")
     monkeypatch.setattr(trainer, "reduce_per_replica", reduce)
     monkeypatch.setattr(keras.Model, "_maybe_symbolic_build", build)
@@ -189,8 +187,7 @@ def test_a_keras_that_is_built_differently_is_refused(model, monkeypatch):
 
 def test_the_versions_are_those_that_the_refusal_names():
     first, last = (
-        ".".join(map(str, v))
-        for v in (keras_multi_worker.FIRST, keras_multi_worker.LAST)
+        ".".join(map(str, v)) for v in (multi_worker.FIRST, multi_worker.LAST)
     )
     assert f"Use Keras {first} to {last}," in str(keras_internals.unknown_keras("x"))
 

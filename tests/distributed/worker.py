@@ -25,7 +25,7 @@ from kill.scenarios.registry import Case
 from waited import waiting
 
 from resilient.distributed.group import Together
-from resilient.parallel.keras_multi_worker import corrected
+from resilient.keras_internals.multi_worker import corrected
 from resilient.saving import Saving
 
 EPOCHS, BATCHES, LOCAL = 3, 6, 4  # batches of an epoch; rows of a process's batch

@@ -114,7 +114,7 @@ def told(train, make, model, **options):
 
 def plainly(model, **arguments):
     if BACKEND == "tensorflow":
-        from resilient.parallel.keras_multi_worker import corrected
+        from resilient.keras_internals.multi_worker import corrected
     around = corrected(model) if BACKEND == "tensorflow" else nullcontext()
     with around:
         return model.fit(epochs=EPOCHS, verbose=0, **arguments)

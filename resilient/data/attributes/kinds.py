@@ -275,7 +275,7 @@ def _is_module(value: Any) -> bool:
 
 def _is_trained(value: Any) -> bool:
     """The model that is trained has its own place in a checkpoint."""
-    return isinstance(value, keras_internals.Trainer) and value.compiled
+    return keras_internals.is_trainer(value) and bool(value.compiled)
 
 
 def _variable_bytes(variable: Any) -> int:

@@ -61,7 +61,8 @@ class _InPlaceOfEnqueuer:
         self._source = source
         self._lock = lock
 
-    def start(self) -> None:
+    def start(self, epoch: int = 0) -> None:
+        """The order asks the adapter for its epoch itself."""
         with self._lock:
             self._source.order.start()
 
@@ -86,7 +87,7 @@ class PyDatasetSource:
         self.name = f"a PyDataset, {type(self._dataset).__qualname__}"
         queue = self._dataset.max_queue_size if adapter.enqueuer is not None else None
         workers = queue is not None
-        self.order = Order(self._dataset, shuffle=self._shuffle, workers=workers)
+        self.order = Order(adapter, workers=workers)
         self._workers = Workers(self._dataset, queue) if queue is not None else None
         self._reached = found = generators.find({"x": self._dataset})
         self._generators = generators.unclaimed(found, settings)

@@ -10,12 +10,12 @@ the order that was drawn for it, each batch once.
 """
 
 import itertools
-import random
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from resilient import keras_internals
 from resilient.data import JSON
 
 
@@ -23,14 +23,13 @@ class Order:
     """The indices of the batches to come.
 
     Args:
-        dataset: The PyDataset.
-        shuffle: Whether to draw an order from Python's global generator.
+        adapter: Keras's, of the PyDataset.
         workers: Whether an order is drawn when an epoch begins.
     """
 
-    def __init__(self, dataset: Any, *, shuffle: bool, workers: bool) -> None:
-        self._dataset = dataset
-        self._shuffle = shuffle
+    def __init__(self, adapter: Any, *, workers: bool) -> None:
+        self._adapter = adapter
+        self._dataset = adapter.py_dataset
         self._workers = workers
         self._drawn: Any = None  # when the epoch began, for an iterator that may come
         self._order: Any = ()  # of a finite dataset: a list, or a range
@@ -76,10 +75,10 @@ class Order:
 
     def _draw(self) -> Any:
         length = self._dataset.num_batches
-        if length is None or not self._shuffle:
+        if length is None or not self._adapter.shuffle:
             return range(length or 0)
         order = list(range(length))
-        random.shuffle(order)
+        keras_internals.generation.shuffle(order, self._adapter)
         return order
 
 

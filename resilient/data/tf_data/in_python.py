@@ -32,6 +32,10 @@ class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type:
         self.tracked = Tracked(source, settings)
         self._dataset = _Followed(self.tracked, self._dataset)
 
+    def get_jax_iterator(self, super_batch: int | None = None) -> Any:
+        one_by_one = super().get_jax_iterator()
+        return keras_internals.generation.in_steps(one_by_one, super_batch)
+
 
 class _Source:
     """A ``Source`` of the batches of a pipeline."""

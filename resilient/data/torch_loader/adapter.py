@@ -37,8 +37,9 @@ class TorchLoaderData(
         self, dataloader: Any, *, settings: Settings, saved: JSON | None
     ) -> None:
         super().__init__(dataloader)
-        self._source = _source(dataloader, settings)
-        self.tracked = Tracked(self._source, settings)
+        loader: Any = self._dataloader  # type: ignore[has-type]
+        self._source = _source(loader, settings)
+        self.tracked = _TrackedLoader(self._source, settings, loader)
         self._dataloader = self.tracked
 
     def get_numpy_iterator(self) -> Iterator[Any]:
@@ -58,10 +59,20 @@ class TorchLoaderData(
         return super().get_tf_dataset()
 
     def on_epoch_begin(self) -> None:
+        super().on_epoch_begin()
         self._source.in_epoch = True
 
     def on_epoch_end(self) -> None:
+        super().on_epoch_end()
         self._source.in_epoch = False
+
+
+class _TrackedLoader(Tracked):
+    """With a loader's sampler, which Keras tells the epoch since 3.16."""
+
+    def __init__(self, source: Replayed, settings: Settings, loader: Any) -> None:
+        super().__init__(source, settings)
+        self.sampler = getattr(loader, "sampler", None)
 
 
 def _as_array(tensor: Any) -> np.ndarray:

@@ -1,21 +1,6 @@
-"""The only importer of ``keras.src``: every private name we rely on, and why.
+"""What every supported Keras calls by the same name, and what we make of it.
 
-Keras's own ``fit`` runs, whole. What we need from inside it:
-
-* the epoch iterator class of the backend's trainer module, which ``fit`` looks up by
-  name when it builds its input: subclassed to get control between two batches and to
-  start at batch k (its generator yields step numbers and never pulls data);
-* the name ``callbacks_module`` in that module, through which ``fit`` reaches
-  ``CallbackList``: replaced to get control around ``on_train_begin``,
-  ``on_epoch_end`` and ``on_train_end`` without adding a callback (a callback with
-  ``on_train_batch_end`` would turn off Keras's asynchronous dispatch);
-* local variables of ``fit`` (``LOCALS``), read once, when it builds the iterator;
-* its data adapters, each subclassed by ours;
-* attributes of model, iterator, callback list and adapters.
-
-Importing this module imports Keras and its backend. All that is relied on is listed in
-``keras_contract``, which refuses a Keras that is built in another way: a silent change
-there would be a silent error here.
+Importing this module imports Keras and its backend.
 """
 
 import importlib
@@ -27,20 +12,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from resilient.errors import BackendNotAvailableError, NotSupportedError, describe
-
-
-def unknown_keras(changed: str) -> NotSupportedError:
-    """The error for a Keras that is not built as expected."""
-    return NotSupportedError(
-        describe(
-            "This version of Keras is built in a way keras-resilient does not "
-            "know, so an exact resume cannot be promised.",
-            f"Keras {keras.__version__}: {changed}",
-            "Use Keras 3.12 to 3.15, or a newer keras-resilient.",
-        )
-    )
-
+from resilient.errors import BackendNotAvailableError, describe
+from resilient.keras_internals.unknown import unknown_keras
 
 try:
     from keras.src import tree
@@ -74,7 +47,6 @@ try:
         TorchDataLoaderAdapter,
     )
     from keras.src.trainers.epoch_iterator import EpochIterator
-    from keras.src.trainers.trainer import Trainer
 except ImportError as error:
     raise unknown_keras(str(error)) from error
 
@@ -83,6 +55,8 @@ __all__ = [
     "DATA_KINDS",
     "EPOCH_ITERATOR",
     "EPOCH_LOGS",
+    "GLOBAL_SEED_GENERATOR",
+    "LOCALS",
     "SHARED_DATASETS",
     "ArrayDataAdapter",
     "CallbackList",
@@ -94,7 +68,6 @@ __all__ = [
     "PyDatasetAdapter",
     "TFDatasetAdapter",
     "TorchDataLoaderAdapter",
-    "Trainer",
     "array_slicing",
     "backend_epoch_iterator",
     "backend_variables",
@@ -108,6 +81,8 @@ __all__ = [
     "global_seed_generator_state",
     "is_read_by_replica",
     "is_tf_dataset",
+    "is_torch_dataloader",
+    "is_trainer",
     "looks_ahead",
     "replica_components",
     "seed_generator",
@@ -193,6 +168,12 @@ def choose_data_adapter(ours: Mapping[str, Any], arguments: Mapping[str, Any]) -
         choose.__closure__,
     )
     return ours_instead(**{k: v for k, v in arguments.items() if k in names})
+
+
+def is_trainer(value: Any) -> bool:
+    """Whether it is a model, or a layer with the trainer that models have."""
+    # The trainer's class has no public name, and another one in Keras 3.16.
+    return isinstance(value, keras.layers.Layer) and hasattr(value, "train_step")
 
 
 def looks_ahead() -> bool:

@@ -24,7 +24,9 @@ from typing import Any
 
 import keras
 
-from resilient import keras_contract, keras_internals
+from resilient import keras_internals
+from resilient.keras_internals import contract
+from resilient.keras_internals.unknown import RELEASE, unknown_keras
 
 # The releases whose functions were read. A later one that still fails has to be looked
 # at before anything in it is replaced.
@@ -52,7 +54,7 @@ def corrected(model: keras.Model) -> Iterator[None]:
     if strategy is None:
         yield
         return
-    keras_contract.require_known_multi_worker_keras()
+    contract.require_known_multi_worker_keras()
     build, reduce = builds_from_reduced_batch(), reduces_logs_along_batch()
     if build or reduce:
         _require_known_version()
@@ -77,9 +79,8 @@ def _strategy_of_several_workers(model: Any) -> Any:
 
 
 def _require_known_version() -> None:
-    version = tuple(int(part) for part in keras.__version__.split(".")[:2])
-    if not FIRST <= version <= LAST:
-        raise keras_internals.unknown_keras(
+    if not FIRST <= RELEASE <= LAST:
+        raise unknown_keras(
             "fit fails under MultiWorkerMirroredStrategy (keras#20585), and the "
             "corrections of this library were not tried with it"
         )

@@ -11,7 +11,15 @@ from typing import Any
 import keras
 
 from resilient import keras_internals
-from resilient.keras_internals import BACKEND, EPOCH_ITERATOR, LOCALS
+from resilient.errors import NotSupportedError, describe
+from resilient.keras_internals import (
+    BACKEND,
+    EPOCH_ITERATOR,
+    LOCALS,
+    generation,
+    trainer_module,
+)
+from resilient.keras_internals.unknown import unknown_keras
 
 
 def _names(thing: Any) -> set[str]:
@@ -31,6 +39,12 @@ def _names(thing: Any) -> set[str]:
     return names
 
 
+# The backend's, which `keras.Model` inherits `fit` from. Where a library put a wrapper
+# in front of `Model.fit`, Keras's own runs inside, and is what this looks at.
+_TRAINER: Any = next(
+    (c for c in keras.Model.__mro__ if c.__module__ == trainer_module.__name__), object
+)
+
 # Where the names below are looked up, so that one that is gone is named, too.
 OWNERS: dict[str, Any] = {
     "ArrayDataAdapter": keras_internals.ArrayDataAdapter,
@@ -46,14 +60,15 @@ OWNERS: dict[str, Any] = {
     "TensorBoard": keras.callbacks.TensorBoard,
     "TFDatasetAdapter": keras_internals.TFDatasetAdapter,
     "TorchDataLoaderAdapter": keras_internals.TorchDataLoaderAdapter,
+    "Trainer": _TRAINER,
     "Variable": keras.Variable,
     "get_data_adapter": keras_internals.data_adapters.get_data_adapter,
-    EPOCH_ITERATOR: getattr(keras_internals.trainer_module, EPOCH_ITERATOR, object),
+    EPOCH_ITERATOR: getattr(trainer_module, EPOCH_ITERATOR, object),
 }
 
 # What each must still mention, or what takes its place must be read anew.
-EXPECTED: dict[str, tuple[str, ...]] = {
-    "Model.fit": (
+_OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
+    "Trainer.fit": (
         *LOCALS,
         EPOCH_ITERATOR,
         *("callbacks_module", "_initial_epoch", "reset", "stop_training"),
@@ -61,7 +76,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
         *("class_weight", "_get_metrics_result_or_logs"),
         *(("_jax_state", "_jax_state_synced") if BACKEND == "jax" else ()),
     ),
-    "Model.evaluate": ("_get_metrics_result_or_logs", "_use_cached_eval_dataset"),
+    "Trainer.evaluate": ("_get_metrics_result_or_logs", "_use_cached_eval_dataset"),
     "EpochIterator.__init__": (
         *("data_adapter", "_current_iterator", "_steps_seen", "_num_batches"),
         *("steps_per_epoch", "steps_per_execution"),
@@ -78,9 +93,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
         "_partial_batch_size",
     ),
     "ArrayDataAdapter._get_iterator": ("permutation", "slice_and_convert_fn", "inputs"),
-    "ArrayDataAdapter.get_torch_dataloader": (
-        *("RandomSampler", "randperm", "batch_sampler"),
-    ),
+    "ArrayDataAdapter.get_torch_dataloader": ("randperm", "batch_sampler"),
     "ArrayDataAdapter.get_tf_dataset": (
         "shuffle",
         "convert_to_sliceable",
@@ -110,13 +123,13 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "TFDatasetAdapter.get_tf_dataset": ("_dataset",),
     "TFDatasetAdapter.get_torch_dataloader": ("_dataset",),
     "PyDatasetAdapter.__init__": ("py_dataset", "enqueuer", "shuffle"),
-    "PyDatasetAdapter._finite_generator": ("num_batches", "random", "shuffle"),
+    "PyDatasetAdapter._finite_generator": ("num_batches", "shuffle"),
     "PyDatasetAdapter._finite_enqueuer_generator": ("start", "stop", "num_batches"),
     "PyDatasetAdapter.get_tf_dataset": ("_get_iterator", "_standardize_batch"),
     "PyDatasetAdapter.on_epoch_begin": ("enqueuer", "start"),
     "PyDatasetAdapter.on_epoch_end": ("enqueuer", "stop"),
     "OrderedEnqueuer": ("uid", "executor_fn"),
-    "OrderedEnqueuer._run": ("random", "shuffle", "_SHARED_SEQUENCES", "get_index"),
+    "OrderedEnqueuer._run": ("shuffle", "_SHARED_SEQUENCES", "get_index"),
     "OrderedEnqueuer.stop": ("ready_queue", "future_queue"),
     "TorchDataLoaderAdapter": ("_dataloader",),
     "Variable": ("_value",),
@@ -127,21 +140,24 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     ),
 }
 
+EXPECTED = {
+    label: (*_OF_ALL_GENERATIONS.get(label, ()), *generation.expected.get(label, ()))
+    for label in {**_OF_ALL_GENERATIONS, **generation.expected}
+}
+
 # Only where several workers train under TensorFlow's MultiWorkerMirroredStrategy, see
-# parallel/keras_multi_worker.
+# multi_worker.
 OF_SEVERAL_WORKERS: dict[str, tuple[str, ...]] = {
     "Model._make_function": ("distribute_strategy", "reduce_per_replica"),
     "Model._maybe_symbolic_build": (
         *("_distribute_strategy", "_symbolic_build", "data_batch", "iterator"),
     ),
-    "Model.fit": ("_maybe_symbolic_build",),
-    "Model.evaluate": ("_maybe_symbolic_build",),
+    "Trainer.fit": ("_maybe_symbolic_build",),
+    "Trainer.evaluate": ("_maybe_symbolic_build",),
     "reduce_per_replica": ("reduction", "strategy", "values"),
 }
 if BACKEND == "tensorflow":
-    OWNERS["reduce_per_replica"] = getattr(
-        keras_internals.trainer_module, "reduce_per_replica", object
-    )
+    OWNERS["reduce_per_replica"] = getattr(trainer_module, "reduce_per_replica", object)
 
 
 def changes() -> list[str]:
@@ -149,7 +165,7 @@ def changes() -> list[str]:
     found = [
         f"keras.src.backend.{BACKEND}.trainer has no {name}"
         for name in (EPOCH_ITERATOR, "callbacks_module")
-        if not hasattr(keras_internals.trainer_module, name)
+        if not hasattr(trainer_module, name)
     ]
     found.extend(_changes_in(EXPECTED))
     if not _keeps_the_seed_generator():
@@ -167,10 +183,6 @@ def _changes_in(contract: dict[str, tuple[str, ...]]) -> list[str]:
         thing = getattr(OWNERS[owner], name, None) if name else OWNERS[owner]
         if thing is None:
             found.append(f"{owner} has no {name}")
-            continue
-        module = inspect.getmodule(inspect.unwrap(thing))
-        if label == "Model.fit" and module is not keras_internals.trainer_module:
-            found.append("Model.fit is not the backend trainer's (patched?)")
             continue
         missing = sorted(set(expected) - _names(thing))
         found.extend(f"{label} no longer mentions {gone}" for gone in missing)
@@ -193,8 +205,20 @@ def require_known_keras() -> None:
     """Raise where Keras is not built as this module expects it.
 
     Raises:
-        NotSupportedError: Names the Keras version and what changed.
+        NotSupportedError: Names the Keras version and what changed, or what stands in
+            place of Keras's ``fit``.
     """
+    fit = inspect.unwrap(getattr(_TRAINER, "fit", require_known_keras))
+    if fit.__module__ not in (trainer_module.__name__, __name__):
+        raise NotSupportedError(
+            describe(
+                "Something replaced the `fit` of Keras's trainer, and what it does is "
+                "not known, so an exact resume cannot be promised.",
+                f"{fit.__qualname__} of {fit.__module__}",
+                "Leave that out. A wrapper around the `fit` of Keras is welcome where "
+                "it uses functools.wraps, or is put on keras.Model.",
+            )
+        )
     _require_none(changes())
 
 
@@ -209,4 +233,4 @@ def require_known_multi_worker_keras() -> None:
 
 def _require_none(found: list[str]) -> None:
     if found:
-        raise keras_internals.unknown_keras("; ".join(found))
+        raise unknown_keras("; ".join(found))

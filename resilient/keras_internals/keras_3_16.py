@@ -1,0 +1,61 @@
+"""Keras 3.16: adapters count epochs, and draw the order of data from that number."""
+
+import contextlib
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from keras.src.backend import backend
+from keras.src.trainers.data_adapters.data_adapter_utils import super_batch_iterator
+
+
+class Keras316:
+    """Its answers, see ``Generation``."""
+
+    expected: Mapping[str, tuple[str, ...]] = {
+        "ArrayDataAdapter._get_iterator": ("_epoch",),
+        "ArrayDataAdapter.get_torch_dataloader": ("_epoch",),
+        "ArrayDataAdapter.get_tf_dataset": ("_tf_shuffle",),
+        "ArrayDataAdapter.on_epoch_end": ("_epoch",),
+        "PyDatasetAdapter._finite_generator": ("_epoch", "Random"),
+        "PyDatasetAdapter.on_epoch_end": ("_epoch",),
+        "OrderedEnqueuer._run": ("epoch", "Random"),
+    }
+
+    def order(self, adapter: Any, random_state: Callable[[], Any]) -> Any:
+        # TensorFlow's pipeline is traced once, where the number is 0.
+        return 0 if backend() == "tensorflow" else adapter._epoch
+
+    @contextlib.contextmanager
+    def _at_epoch(self, adapter: Any, epoch: int) -> Iterator[None]:
+        now = adapter._epoch
+        adapter._epoch = epoch
+        try:
+            yield
+        finally:
+            adapter._epoch = now
+
+    def drawing_again(
+        self,
+        adapter: Any,
+        order: Any,
+        from_random_state: Callable[[Any], AbstractContextManager[None]],
+    ) -> AbstractContextManager[None]:
+        return self._at_epoch(adapter, order)
+
+    def shuffle(self, indices: list[int], adapter: Any) -> None:
+        random.Random(adapter._epoch).shuffle(indices)
+
+    def epochs(self, adapter: Any) -> int:
+        return getattr(adapter, "_epoch", 0)  # not every kind of data needs it
+
+    def set_epochs(self, adapter: Any, epochs: int) -> None:
+        if hasattr(adapter, "_epoch"):
+            adapter._epoch = epochs
+
+    def draws_in_step(self, steps_per_execution: int) -> int:
+        return 1 if backend() == "jax" else steps_per_execution
+
+    def in_steps(self, batches: Iterable[Any], steps: int | None) -> Iterable[Any]:
+        return batches if steps is None else super_batch_iterator(iter(batches), steps)

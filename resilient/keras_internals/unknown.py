@@ -1,0 +1,28 @@
+"""The refusal of a Keras that is not built as expected."""
+
+import keras
+
+from resilient.errors import NotSupportedError, describe
+
+RELEASE = tuple(int(part) for part in keras.__version__.split(".")[:2])
+# The releases that were tried; pyproject.toml asks for the same.
+KNOWN = "3.12 to 3.16"
+INSTALL = 'pip install "keras>=3.12,<3.17"'
+
+
+def unknown_keras(changed: str) -> NotSupportedError:
+    """The error for a Keras that is not built as expected.
+
+    Args:
+        changed: What is not as expected, in words.
+    """
+    return NotSupportedError(
+        describe(
+            "This version of Keras is built in a way keras-resilient does not know, "
+            f"so an exact resume cannot be promised. It knows Keras {KNOWN}.",
+            f"Keras {keras.__version__}: {changed}",
+            f"Install one that works: {INSTALL}. Or update keras-resilient; if the "
+            "newest one says this too, report it with this message as an issue of "
+            "keras-resilient.",
+        )
+    )
