@@ -63,7 +63,7 @@ def _lacks_some(model: keras.Model, saved: list[dict[str, Any]]) -> bool:
 def _build_symbolically(model: keras.Model, iterator: Any) -> None:
     spec = iterator._distributed_dataset.element_spec
     try:
-        batch = keras_internals.tree.map_structure(
+        batch = keras.tree.map_structure(
             lambda s: keras.KerasTensor(tuple(s.shape), s.dtype.name), spec
         )
         model._symbolic_build(data_batch=batch)

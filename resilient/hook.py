@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+import keras
 from keras.utils import unpack_x_y_sample_weight
 
 from resilient import keras_internals
@@ -39,10 +40,10 @@ class _AnyCallbackList(type):
     """Makes the stand-in below equal to Keras's ``CallbackList`` for ``fit``."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, keras_internals.CallbackList)
+        return isinstance(instance, keras.callbacks.CallbackList)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        callbacks = keras_internals.CallbackList(*args, **kwargs)
+        callbacks = keras.callbacks.CallbackList(*args, **kwargs)
         attempt = _attempt_of(sys._getframe(1))
         if attempt is not None:
             _watch(callbacks, attempt)
@@ -158,7 +159,7 @@ def _make_iterator(*args: Any, **kwargs: Any) -> Any:
     iterator = TrainingIterator(attempt, **kwargs)
     attempt.begin(iterator)
     callbacks = frame.f_locals["callbacks"]
-    if isinstance(callbacks, keras_internals.CallbackList):
+    if isinstance(callbacks, keras.callbacks.CallbackList):
         _watch(callbacks, attempt)
     return iterator
 

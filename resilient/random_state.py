@@ -65,7 +65,8 @@ def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> Non
         if each is not None:
             each.set_random_state(backend_state)
     # Before Python's: a seed generator that is made anew may draw its seed from there.
-    keras_internals.set_global_seed_generator_state(_decode(state["keras"]))
+    seeds = _decode(state["keras"])
+    keras_internals.set_global_seed_generator_state(seeds, backend.assign)
     if "numpy" not in leave:
         np.random.set_state(_decode(state["numpy"]))
     if "python" not in leave:

@@ -59,7 +59,7 @@ class Epochs:
 
 def plain(batch):
     """A batch as lists: structure, dtypes, shapes and values."""
-    leaves = keras_internals.tree.flatten_with_path(batch)
+    leaves = keras.tree.flatten_with_path(batch)
     return [(path, None if leaf is None else describe(leaf)) for path, leaf in leaves]
 
 

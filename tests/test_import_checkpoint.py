@@ -483,6 +483,7 @@ def test_the_command(trained, tmp_path, child_environment, capsys):
     assert "callbacks, History and metrics" in child.stderr
     assert steps(tmp_path / "run") == [12]
     sys.path.insert(0, str(tmp_path))
+    sys.modules.pop("train", None)  # that of another test
     try:
         assert main([*command, "2", "--json"]) == 5
         assert json.loads(capsys.readouterr().out)["error"] == "ResilientError"

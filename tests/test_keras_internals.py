@@ -180,9 +180,8 @@ def test_another_place_of_the_global_seed_generator_is_noticed(monkeypatch):
 @pytest.mark.parametrize(
     "module",
     [
-        "keras.src.trainers.epoch_iterator",
         "keras.src.trainers.data_adapters.array_data_adapter",
-        "keras.src.callbacks.callback_list",
+        "keras.src.trainers.data_adapters.py_dataset_adapter",
     ],
 )
 def test_a_module_that_is_gone_is_named(monkeypatch, module):

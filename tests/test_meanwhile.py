@@ -242,6 +242,10 @@ class Synchronised(keras.Sequential):
         self.synchronised += not getattr(self, "_jax_state_synced", True)
         super().jax_state_sync()
 
+    def state_sync(self):  # its name since Keras 3.16
+        self.synchronised += not getattr(self, "_jax_state_synced", True)
+        super().state_sync()
+
 
 def test_nothing_slow_is_in_the_loop(tmp_path):
     """JAX's state is synchronised as often as without us, and callbacks stay apart."""

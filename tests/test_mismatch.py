@@ -89,7 +89,7 @@ def refused(directory, net=None, **given):
     """Run again; the lines of the refusal, once it is clear that nothing changed."""
     net = net or fitting.model()
     # Built whole, so that Keras's fit draws nothing to build it.
-    net.train_on_batch(*(array[:4] for array in fitting.data()))
+    net.fit(*(array[:8] for array in fitting.data()), batch_size=4, verbose=0)
     callbacks = given.setdefault("callbacks", [Interrupt(), stopping()])
     attributes = [dict(vars(callback)) for callback in callbacks]
     before = fitting.values(net), fitting.random_state(), files(directory)

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import keras
+
 from resilient import keras_internals
 from resilient.data import JSON
 from resilient.data.checksum import array_fingerprint
@@ -83,7 +85,7 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
         inputs = self._inputs if isinstance(self._inputs, tuple) else (self._inputs,)
         arrays = {
             "/".join((_NAMES[path[0]], *map(str, path[1:]))): array_fingerprint(array)
-            for path, array in keras_internals.tree.flatten_with_path(inputs)
+            for path, array in keras.tree.flatten_with_path(inputs)
             if array is not None
         }
         return {
@@ -122,9 +124,7 @@ class JaxArrays(SeekableArrays):
         # A generator: all this happens when the first batch is asked for, as in Keras.
         for rows in self._rows(super()._get_iterator(_only_rows, 0)):
             convert = functools.partial(slice_and_convert_fn, indices=rows)
-            yield keras_internals.tree.map_structure(
-                convert, inputs, none_is_leaf=False
-            )
+            yield keras.tree.map_structure(convert, inputs, none_is_leaf=False)
 
     def _rows(self, keras_rows: Iterator[Any]) -> Iterator[Any]:
         """The rows of each batch from the start on, of all that Keras draws."""

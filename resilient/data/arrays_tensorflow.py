@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -118,8 +119,8 @@ class TensorFlowArrays(SeekableArrays):
 
     def get_tf_dataset(self) -> Any:
         """Keras's pipeline, with the indices from our variables."""
-        inputs = keras_internals.tree.lists_to_tuples(
-            keras_internals.array_slicing.convert_to_sliceable(
+        inputs = keras.tree.lists_to_tuples(
+            keras_internals.convert_to_sliceable(
                 self._inputs, target_backend="tensorflow"
             )
         )
@@ -154,13 +155,11 @@ class TensorFlowArrays(SeekableArrays):
 
 
 def _take_rows(indices: Any, data: Any) -> Any:
-    slicing = keras_internals.array_slicing
-
     def take(x: Any) -> Any:
-        if isinstance(x, slicing.TensorflowSparseWrapper):
-            return slicing.slice_tensorflow_sparse_wrapper(x, indices)
+        if isinstance(x, keras_internals.TensorflowSparseWrapper):
+            return keras_internals.slice_tensorflow_sparse_wrapper(x, indices)
         if isinstance(x, (list, tuple, dict)):
             return None  # traverse goes on into it
         return tf.gather(x, indices, axis=0) if tf.is_tensor(x) else x
 
-    return keras_internals.tree.traverse(take, data)
+    return keras.tree.traverse(take, data)

@@ -24,9 +24,7 @@ def array_fingerprint(array: Any) -> dict[str, Any]:
         array: Anything that Keras can slice, first axis the samples.
     """
     rows = int(array.shape[0])
-    (source,) = keras_internals.array_slicing.convert_to_sliceable(
-        (array,), target_backend="numpy"
-    )
+    (source,) = keras_internals.convert_to_sliceable((array,), target_backend="numpy")
 
     def read(low: int, high: int) -> np.ndarray:
         return np.asarray(source.convert_to_numpy(source[slice(low, high)]))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import grain
+import keras
 
 from resilient import keras_internals
 from resilient.data import JSON
@@ -22,7 +23,6 @@ from resilient.encoding.json_values import NotEncodable, encode
 from resilient.errors import DataNotResumableError, describe
 
 _KIND = "grain"
-_tree = keras_internals.tree
 
 
 class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: ignore[misc]
@@ -58,18 +58,20 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
         # nothing but sparse and missing arrays.
         import tensorflow as tf
 
-        utils = keras_internals.data_adapter_utils
-
         def convert(x: Any) -> Any:
             if x is None:
                 return tf.experimental.Optional.empty(None)
-            if utils.is_scipy_sparse(x):
-                return utils.scipy_sparse_to_tf_sparse(x)
-            return utils.jax_sparse_to_tf_sparse(x) if utils.is_jax_sparse(x) else x
+            if keras_internals.is_scipy_sparse(x):
+                return keras_internals.scipy_sparse_to_tf_sparse(x)
+            if keras_internals.is_jax_sparse(x):
+                return keras_internals.jax_sparse_to_tf_sparse(x)
+            return x
 
         def batches() -> Iterator[Any]:
             for batch in self.tracked:
-                yield _tree.lists_to_tuples(_tree.map_structure(convert, batch))
+                yield keras.tree.lists_to_tuples(
+                    keras.tree.map_structure(convert, batch)
+                )
 
         spec = super().get_tf_dataset().element_spec
         return tf.data.Dataset.from_generator(batches, output_signature=spec)

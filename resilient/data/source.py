@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from resilient import keras_internals
+import keras
+
 from resilient.arguments import DataMode
 from resilient.backends.base import Backend
 from resilient.data import JSON
@@ -252,7 +253,7 @@ class _Live:
                 self.given += 1
                 self.recent.append(batch)
         if self._overwritten:
-            batch = keras_internals.tree.map_structure(copied, batch)
+            batch = keras.tree.map_structure(copied, batch)
         return batch
 
     def since(self, drawn: int) -> list[Any]:

@@ -48,7 +48,7 @@ _TRAINER: Any = next(
 # Where the names below are looked up, so that one that is gone is named, too.
 OWNERS: dict[str, Any] = {
     "ArrayDataAdapter": keras_internals.ArrayDataAdapter,
-    "CallbackList": keras_internals.CallbackList,
+    "CallbackList": keras.callbacks.CallbackList,
     "EpochIterator": keras_internals.EpochIterator,
     "GeneratorDataAdapter": keras_internals.GeneratorDataAdapter,
     "GrainDatasetAdapter": keras_internals.GrainDatasetAdapter,
@@ -76,7 +76,7 @@ _OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
         *("class_weight", "_get_metrics_result_or_logs"),
         *(("_jax_state", "_jax_state_synced") if BACKEND == "jax" else ()),
     ),
-    "Trainer.evaluate": ("_get_metrics_result_or_logs", "_use_cached_eval_dataset"),
+    "Trainer.evaluate": ("_get_metrics_result_or_logs",),
     "EpochIterator.__init__": (
         *("data_adapter", "_current_iterator", "_steps_seen", "_num_batches"),
         *("steps_per_epoch", "steps_per_execution"),
@@ -86,26 +86,22 @@ _OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
     ),
     "EpochIterator.reset": ("_current_iterator",),
     EPOCH_ITERATOR: ("_distributed_dataset",) if BACKEND == "tensorflow" else (),
-    "CallbackList.__init__": ("callbacks", "_async_train", "_futures"),
-    "CallbackList._flush_futures": ("_futures",),
+    "CallbackList.__init__": ("callbacks", "_async_train"),
+    "CallbackList._flush_futures": (),
     "ArrayDataAdapter.__init__": (
         *("_num_samples", "_inputs", "_size", "_batch_size", "_shuffle"),
         "_partial_batch_size",
     ),
     "ArrayDataAdapter._get_iterator": ("permutation", "slice_and_convert_fn", "inputs"),
     "ArrayDataAdapter.get_torch_dataloader": ("randperm", "batch_sampler"),
-    "ArrayDataAdapter.get_tf_dataset": (
-        "shuffle",
-        "convert_to_sliceable",
-        "grab_batch",
-    ),
+    "ArrayDataAdapter.get_tf_dataset": ("shuffle", "convert_to_sliceable"),
     "GeneratorDataAdapter.__init__": ("generator", "_first_batches"),
     "GeneratorDataAdapter.get_tf_dataset": (
         *("generator", "_first_batches", "from_generator", "prefetch"),
     ),
     "GrainDatasetAdapter.__init__": ("_dataset", "_output_signature", "_batch_size"),
     "GrainDatasetAdapter.get_tf_dataset": (
-        *("ConvertToTF", "ListToTuple", "convert_to_tf_tensor_spec"),
+        *("is_jax_sparse", "is_scipy_sparse", "lists_to_tuples"),
     ),
     "GrainDatasetAdapter.get_torch_dataloader": ("iterable",),
     "Model._symbolic_build": ("data_batch",),
@@ -130,7 +126,7 @@ _OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
     "PyDatasetAdapter.on_epoch_end": ("enqueuer", "stop"),
     "OrderedEnqueuer": ("uid", "executor_fn"),
     "OrderedEnqueuer._run": ("shuffle", "_SHARED_SEQUENCES", "get_index"),
-    "OrderedEnqueuer.stop": ("ready_queue", "future_queue"),
+    "OrderedEnqueuer.stop": (),
     "TorchDataLoaderAdapter": ("_dataloader",),
     "Variable": ("_value",),
     "get_data_adapter": (

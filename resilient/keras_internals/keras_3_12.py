@@ -14,6 +14,7 @@ class Keras312:
         "ArrayDataAdapter.get_torch_dataloader": ("RandomSampler",),
         "PyDatasetAdapter._finite_generator": ("random",),
         "OrderedEnqueuer._run": ("random",),
+        "Trainer.evaluate": ("_use_cached_eval_dataset",),
     }
 
     def order(self, adapter: Any, random_state: Callable[[], Any]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from keras.src.backend import backend
+from keras.backend import backend
 from keras.src.trainers.data_adapters.data_adapter_utils import super_batch_iterator
 
 

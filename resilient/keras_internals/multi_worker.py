@@ -102,7 +102,7 @@ def _building_from_local_batch(model: Any) -> Iterator[None]:
     def build(iterator: Any = None, data_batch: Any = None) -> None:
         for _, _, batches in () if iterator is None else iterator:
             # What Keras takes from its iterator: the first batch, and no more.
-            data_batch = keras_internals.tree.map_structure(first, next(batches))
+            data_batch = keras.tree.map_structure(first, next(batches))
             break
         plain(data_batch=data_batch)
 
@@ -153,7 +153,7 @@ def _reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
     ours = strategy is getattr(_local, "strategy", None)
     if not ours or reduction not in ("auto", "mean"):
         return _plain_reduce(values, strategy, reduction)
-    return keras_internals.tree.map_structure(
+    return keras.tree.map_structure(
         lambda value: strategy.reduce("MEAN", value, axis=None), values
     )
 

@@ -5,7 +5,7 @@ Importing this module imports Keras and its backend.
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -16,37 +16,40 @@ from resilient.errors import BackendNotAvailableError, describe
 from resilient.keras_internals.unknown import unknown_keras
 
 try:
-    from keras.src import tree
     from keras.src.backend.common import global_state
     from keras.src.backend.common.masking import get_keras_mask
-    from keras.src.callbacks.callback_list import CallbackList
     from keras.src.random import seed_generator
     from keras.src.trainers import data_adapters
-    from keras.src.trainers.data_adapters import array_slicing, data_adapter_utils
-    from keras.src.trainers.data_adapters.array_data_adapter import (
+    from keras.src.trainers.data_adapters import (
         ArrayDataAdapter,
-        can_convert_arrays,
+        GeneratorDataAdapter,
+        GrainDatasetAdapter,
+        PyDatasetAdapter,
+        TFDatasetAdapter,
+        TorchDataLoaderAdapter,
+    )
+    from keras.src.trainers.data_adapters.array_data_adapter import can_convert_arrays
+    from keras.src.trainers.data_adapters.array_slicing import (
+        TensorflowSparseWrapper,
+        convert_to_sliceable,
+        slice_tensorflow_sparse_wrapper,
     )
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
-    from keras.src.trainers.data_adapters.generator_data_adapter import (
-        GeneratorDataAdapter,
-    )
-    from keras.src.trainers.data_adapters.grain_dataset_adapter import (
-        GrainDatasetAdapter,
+    from keras.src.trainers.data_adapters.data_adapter_utils import (
+        NUM_BATCHES_FOR_TENSOR_SPEC,
+        get_tensor_spec,
+        is_jax_sparse,
+        is_scipy_sparse,
+        jax_sparse_to_tf_sparse,
+        scipy_sparse_to_tf_sparse,
     )
     from keras.src.trainers.data_adapters.py_dataset_adapter import (
         _SHARED_SEQUENCES as SHARED_DATASETS,
     )
     from keras.src.trainers.data_adapters.py_dataset_adapter import (
         OrderedEnqueuer,
-        PyDatasetAdapter,
         get_index,
     )
-    from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
-    from keras.src.trainers.data_adapters.torch_data_loader_adapter import (
-        TorchDataLoaderAdapter,
-    )
-    from keras.src.trainers.epoch_iterator import EpochIterator
 except ImportError as error:
     raise unknown_keras(str(error)) from error
 
@@ -57,9 +60,9 @@ __all__ = [
     "EPOCH_LOGS",
     "GLOBAL_SEED_GENERATOR",
     "LOCALS",
+    "NUM_BATCHES_FOR_TENSOR_SPEC",
     "SHARED_DATASETS",
     "ArrayDataAdapter",
-    "CallbackList",
     "DataAdapter",
     "EpochIterator",
     "GeneratorDataAdapter",
@@ -67,29 +70,34 @@ __all__ = [
     "OrderedEnqueuer",
     "PyDatasetAdapter",
     "TFDatasetAdapter",
+    "TensorflowSparseWrapper",
     "TorchDataLoaderAdapter",
-    "array_slicing",
     "backend_epoch_iterator",
     "backend_variables",
     "can_convert_arrays",
     "choose_data_adapter",
-    "data_adapter_utils",
+    "convert_to_sliceable",
     "data_adapters",
     "first_replica",
     "get_index",
     "get_keras_mask",
+    "get_tensor_spec",
     "global_seed_generator_state",
+    "is_jax_sparse",
     "is_read_by_replica",
+    "is_scipy_sparse",
     "is_tf_dataset",
     "is_torch_dataloader",
     "is_trainer",
+    "jax_sparse_to_tf_sparse",
     "looks_ahead",
     "replica_components",
+    "scipy_sparse_to_tf_sparse",
     "seed_generator",
     "set_global_seed_generator_state",
+    "slice_tensorflow_sparse_wrapper",
     "traced_functions",
     "trainer_module",
-    "tree",
 ]
 
 BACKEND: str = keras.backend.backend()
@@ -131,6 +139,10 @@ LOCALS = (
     "validation_steps",
     "verbose",
 )
+
+
+# What all backends' are: Keras's own, before any hook puts another in its place.
+EpochIterator: Any = getattr(trainer_module, EPOCH_ITERATOR, object).__base__
 
 
 def backend_epoch_iterator() -> Any:
@@ -259,12 +271,17 @@ def global_seed_generator_state() -> np.ndarray | None:
     return np.array([int(state[0]), int(state[1])], dtype=state.dtype)
 
 
-def set_global_seed_generator_state(state: np.ndarray | None) -> None:
-    """Set (or, with None, forget) the state of Keras's global seed generator."""
+def set_global_seed_generator_state(
+    state: np.ndarray | None, assign: Callable[[Any, Any], None]
+) -> None:
+    """Set (or, with None, forget) the state of Keras's global seed generator.
+
+    Args:
+        state: What ``global_seed_generator_state`` returned.
+        assign: Sets a variable. Not its own method: spread over processes by a
+            ``keras.distribution``, that waits for all.
+    """
     if state is None:
         global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
-        return
-    from resilient.backends import get_backend
-
-    # Not `assign`: spread over processes by a keras.distribution, that waits for all.
-    get_backend().assign(seed_generator.global_seed_generator().state, state)
+    else:
+        assign(seed_generator.global_seed_generator().state, state)

@@ -64,7 +64,7 @@ def _masked(model: keras.Model) -> list[str]:
 
 
 def _found(model: keras.Model) -> Iterator[str]:
-    for loss in keras_internals.tree.flatten(getattr(model, "loss", None)):
+    for loss in keras.tree.flatten(getattr(model, "loss", None)):
         if isinstance(loss, keras.losses.Loss) and loss.reduction not in _MEANS:
             yield f"{loss.name} with reduction={loss.reduction!r}"
     for layer in model._flatten_layers():

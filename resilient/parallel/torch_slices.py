@@ -10,10 +10,10 @@ Refuses batches that cannot be divided evenly, and what has no rows.
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import keras
 import torch
 from torch.utils.data import DistributedSampler
 
-from resilient import keras_internals
 from resilient.errors import NotSupportedError, describe
 
 _TODO = (
@@ -88,7 +88,7 @@ def sliced(batches: Iterable[Any], rank: int, world: int) -> Iterator[Any]:
 
 def part(batch: Any, rank: int, world: int) -> Any:
     """This rank's part of one batch; a view, where the library has views."""
-    leaves = [leaf for leaf in keras_internals.tree.flatten(batch) if leaf is not None]
+    leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
     sizes = {_size(leaf) for leaf in leaves}
     if len(sizes) > 1:
         raise NotSupportedError(
@@ -102,7 +102,7 @@ def part(batch: Any, rank: int, world: int) -> Any:
         return batch
     (size,) = sizes
     mine = rows(size, rank, world)
-    return keras_internals.tree.map_structure(
+    return keras.tree.map_structure(
         lambda leaf: None if leaf is None else _taken(leaf, mine), batch
     )
 

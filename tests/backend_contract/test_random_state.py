@@ -104,7 +104,7 @@ def test_kerass_seed_generator_is_made_where_the_saved_run_had_one(
     np.asarray(keras.random.uniform((2,)))
     state = through_json(random_state.capture(adapter))
     first = np.asarray(keras.random.uniform((2,))).tolist(), random.random()
-    keras_internals.set_global_seed_generator_state(None)
+    keras_internals.set_global_seed_generator_state(None, adapter.assign)
     random_state.restore(adapter, state)
     assert (np.asarray(keras.random.uniform((2,))).tolist(), random.random()) == first
 
@@ -113,7 +113,7 @@ def test_kerass_seed_generator_is_forgotten_where_the_saved_run_had_none(
     adapter: Backend,
 ) -> None:
     """So that its first use draws its seed from Python, as in the saved run."""
-    keras_internals.set_global_seed_generator_state(None)
+    keras_internals.set_global_seed_generator_state(None, adapter.assign)
     state = through_json(random_state.capture(adapter))
     first = np.asarray(keras.random.uniform((2,))).tolist(), random.random()
     random_state.restore(adapter, state)

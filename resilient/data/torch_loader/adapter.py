@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import numpy as np
 import torch
 
@@ -23,8 +24,6 @@ from resilient.data.source import Settings, Tracked
 from resilient.data.torch_loader.positioned import Positioned
 from resilient.data.torch_loader.replayed import Replayed, has_torch_iterators
 from resilient.data.torch_loader.stateful import IterableState, Torchdata, can_tell
-
-_tree = keras_internals.tree
 
 
 class TorchLoaderData(
@@ -45,16 +44,15 @@ class TorchLoaderData(
     def get_numpy_iterator(self) -> Iterator[Any]:
         # Keras's makes a tuple of each batch: of a dict, one of its keys.
         for batch in self._dataloader:
-            arrays = _tree.map_structure(_as_array, batch, none_is_leaf=False)
+            arrays = keras.tree.map_structure(_as_array, batch, none_is_leaf=False)
             yield arrays if isinstance(batch, dict) else tuple(arrays)
 
     def get_tf_dataset(self) -> Any:
         signature: Any = self._output_signature  # type: ignore[has-type]
         if signature is None:
-            utils = keras_internals.data_adapter_utils
-            count = utils.NUM_BATCHES_FOR_TENSOR_SPEC
+            count = keras_internals.NUM_BATCHES_FOR_TENSOR_SPEC
             batches = list(itertools.islice(self._dataloader, count))
-            spec = utils.get_tensor_spec(batches)
+            spec = keras_internals.get_tensor_spec(batches)
             self._output_signature = spec if isinstance(spec, dict) else tuple(spec)
         return super().get_tf_dataset()
 
