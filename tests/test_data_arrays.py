@@ -260,6 +260,21 @@ def test_a_position_gives_exactly_the_batches_that_remain(shuffle, drawn):
     assert list(again.start()) == following
 
 
+def test_an_order_that_another_keras_drew_is_refused_in_mid_epoch(monkeypatch):
+    """Silently, it would be another one."""
+
+    def make():
+        return Epochs(ours(*fitting.data(13), batch_size=4, shuffle=True))
+
+    whole = make()
+    next(whole.start())
+    position = whole.adapter.position(1, held=True)
+    generation = type(keras_internals.generation)
+    monkeypatch.setattr(generation, "orders", "the phase of the moon")
+    with pytest.raises(DataNotResumableError, match=r"draws it from the phase"):
+        make().adapter.seek(position)
+
+
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 def test_a_position_may_be_taken_in_an_epoch_that_began_at_one(shuffle):
     def make():

@@ -22,6 +22,7 @@ from resilient import keras_internals
 from resilient.data import JSON
 from resilient.data.checksum import array_fingerprint
 from resilient.data.share import Share
+from resilient.errors import DataNotResumableError, describe
 from resilient.random_state import from_numpy_state, numpy_state
 
 _NAMES = ("x", "y", "sample_weight")
@@ -43,12 +44,29 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
 
     def position(self, drawn: int, *, held: bool) -> JSON:
         """The part that each backend's has; one that is held, if any was drawn."""
-        return {"drawn": drawn, "epochs": keras_internals.generation.epochs(self)}
+        generation = keras_internals.generation
+        return {
+            "drawn": drawn,
+            "epochs": generation.epochs(self),
+            "drawn_from": generation.orders,
+        }
 
     def resume(self, position: JSON) -> None:
         keras_internals.generation.set_epochs(self, position["epochs"])
 
     def seek(self, position: JSON) -> None:
+        theirs, ours = position["drawn_from"], keras_internals.generation.orders
+        if position.get("order") is not None and theirs != ours:
+            raise DataNotResumableError(
+                describe(
+                    "The order of the data in the epoch that was interrupted cannot be "
+                    "drawn again: another version of Keras drew it.",
+                    f"an order drawn from {theirs}, where Keras "
+                    f"{keras.__version__} draws it from {ours}",
+                    "Go on with the version that saved, at least until the epoch ends, "
+                    'or start anew with resume="never".',
+                )
+            )
         self._start = position
 
     def prepare(self) -> None:
@@ -137,7 +155,7 @@ class JaxArrays(SeekableArrays):
         else:
             self._order = self._next_order()
         by_batch = self._shuffle == "batch"
-        for i in range(first, self._size):
+        for i in range(first, self.num_batches):
             drawing: AbstractContextManager[None] = nullcontext()
             if by_batch:
                 kept = {k: v for k, v in self._draws.items() if k >= i - 1}

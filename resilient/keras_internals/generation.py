@@ -13,9 +13,11 @@ class Generation(Protocol):
 
     Attributes:
         expected: What they mention beside what all generations do, see ``contract``.
+        orders: What orders of arrays are drawn from, in words.
     """
 
     expected: Mapping[str, tuple[str, ...]]
+    orders: str
 
     def order(self, adapter: Any, random_state: Callable[[], Any]) -> Any:
         """What the next order of the adapter's batches is drawn from.
@@ -41,6 +43,9 @@ class Generation(Protocol):
 
     def shuffle(self, indices: list[int], adapter: Any) -> None:
         """Shuffle the batches of a ``PyDataset`` as its adapter does."""
+
+    def share(self, adapter: Any) -> slice:
+        """Which of the batches of a ``PyDataset`` this process trains on."""
 
     def epochs(self, adapter: Any) -> int:
         """The epochs that an adapter counted."""

@@ -17,6 +17,8 @@ class Keras312:
         "Trainer.evaluate": ("_use_cached_eval_dataset",),
     }
 
+    orders = "the state of a random generator"
+
     def order(self, adapter: Any, random_state: Callable[[], Any]) -> Any:
         return random_state()
 
@@ -30,6 +32,9 @@ class Keras312:
 
     def shuffle(self, indices: list[int], adapter: Any) -> None:
         random.shuffle(indices)
+
+    def share(self, adapter: Any) -> slice:
+        return slice(0, None, 1)
 
     def epochs(self, adapter: Any) -> int:
         return 0  # they do not count

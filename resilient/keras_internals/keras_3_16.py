@@ -18,10 +18,13 @@ class Keras316:
         "ArrayDataAdapter.get_torch_dataloader": ("_epoch",),
         "ArrayDataAdapter.get_tf_dataset": ("_tf_shuffle",),
         "ArrayDataAdapter.on_epoch_end": ("_epoch",),
+        "PyDatasetAdapter.__init__": ("_num_data_shards", "_data_shard_id"),
         "PyDatasetAdapter._finite_generator": ("_epoch", "Random"),
         "PyDatasetAdapter.on_epoch_end": ("_epoch",),
         "OrderedEnqueuer._run": ("epoch", "Random"),
     }
+
+    orders = "the number of the epoch"
 
     def order(self, adapter: Any, random_state: Callable[[], Any]) -> Any:
         # TensorFlow's pipeline is traced once, where the number is 0.
@@ -46,6 +49,9 @@ class Keras316:
 
     def shuffle(self, indices: list[int], adapter: Any) -> None:
         random.Random(adapter._epoch).shuffle(indices)
+
+    def share(self, adapter: Any) -> slice:
+        return slice(adapter._data_shard_id, None, adapter._num_data_shards)
 
     def epochs(self, adapter: Any) -> int:
         return getattr(adapter, "_epoch", 0)  # not every kind of data needs it

@@ -80,7 +80,7 @@ class PyDatasetSource:
     """
 
     def __init__(self, adapter: Any, settings: Settings) -> None:
-        self._dataset = adapter.py_dataset
+        self._adapter, self._dataset = adapter, adapter.py_dataset
         self._standardized = adapter._standardize_batch
         self._shuffle = bool(adapter.shuffle)
         self._settings = settings
@@ -178,7 +178,7 @@ class PyDatasetSource:
 
     def _batches(self, given: int) -> Iterator[Any]:
         """What one of Keras's generators gives, after ``given`` batches."""
-        length = self._dataset.num_batches
+        length = self._adapter.num_batches  # of this process's share
         while length is None or given < length:
             index, batch = self._next(None if length is None else length - given)
             self.order.take()

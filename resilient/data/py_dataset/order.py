@@ -31,6 +31,7 @@ class Order:
         self._adapter = adapter
         self._dataset = adapter.py_dataset
         self._workers = workers
+        self._share = keras_internals.generation.share(adapter)
         self._drawn: Any = None  # when the epoch began, for an iterator that may come
         self._order: Any = ()  # of a finite dataset: a list, or a range
         self._at = 0
@@ -56,7 +57,8 @@ class Order:
     def upcoming(self) -> Iterator[int]:
         """The indices from here on, as far as they are known."""
         if self._dataset.num_batches is None:
-            return itertools.count(self._at)
+            first, step = self._share.start, self._share.step
+            return itertools.count(first + step * self._at, step)
         return map(self._order.__getitem__, range(self._at, len(self._order)))
 
     def take(self) -> None:
@@ -76,15 +78,16 @@ class Order:
     def _draw(self) -> Any:
         length = self._dataset.num_batches
         if length is None or not self._adapter.shuffle:
-            return range(length or 0)
+            return range(length or 0)[self._share]
         order = list(range(length))
         keras_internals.generation.shuffle(order, self._adapter)
-        return order
+        return order[self._share]
 
 
 def _plain(order: Any) -> Any:
-    """Of an order in steps of one, its length; otherwise an array."""
-    return len(order) if isinstance(order, range) else np.array(order, np.int64)
+    """Of a range from 0 in steps of one, its length; otherwise an array."""
+    whole = isinstance(order, range) and order == range(len(order))
+    return len(order) if whole else np.array(order, np.int64)
 
 
 def _order(plain: Any) -> Any:
