@@ -65,7 +65,7 @@ def first_batch():
 
 
 def test_this_keras_needs_both():
-    """Keras 3.12 to 3.15: if a later one does not, say so in the documentation."""
+    """Keras 3.12 to 3.16: if a later one does not, say so in the documentation."""
     assert multi_worker.reduces_logs_along_batch()
     assert multi_worker.builds_from_reduced_batch()
 
@@ -161,7 +161,7 @@ def test_a_keras_that_is_right_is_left_alone(model, monkeypatch):
         self._symbolic_build(data_batch=data_batch)
 
     monkeypatch.setattr(contract, "OF_SEVERAL_WORKERS", {})
-    monkeypatch.setattr(keras, "__version__", "3.99.0")
+    monkeypatch.setattr(multi_worker, "RELEASE", (3, 99))
     monkeypatch.setattr(trainer, "reduce_per_replica", reduce)
     monkeypatch.setattr(keras.Model, "_maybe_symbolic_build", build)
     with corrected(model):
@@ -171,6 +171,7 @@ def test_a_keras_that_is_right_is_left_alone(model, monkeypatch):
 
 def test_a_later_keras_that_is_wrong_is_refused(model, monkeypatch):
     monkeypatch.setattr(keras, "__version__", "3.99.0")
+    monkeypatch.setattr(multi_worker, "RELEASE", (3, 99))
     with (
         pytest.raises(NotSupportedError, match=r"Keras 3\.99\.0: .*keras#20585"),
         corrected(model),
@@ -189,7 +190,9 @@ def test_the_versions_are_those_that_the_refusal_names():
     first, last = (
         ".".join(map(str, v)) for v in (multi_worker.FIRST, multi_worker.LAST)
     )
-    assert f"Use Keras {first} to {last}," in str(keras_internals.unknown_keras("x"))
+    assert f"It knows Keras {first} to {last}." in str(
+        keras_internals.unknown_keras("x")
+    )
 
 
 def test_a_model_of_another_backend_is_left_alone(monkeypatch):

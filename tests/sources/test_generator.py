@@ -300,7 +300,7 @@ def test_an_empty_generator_is_keras_own_error(tmp_path):
 
 def test_validation_on_another_kind_of_data_begins_anew():
     """Validation may change between attempts: nothing of the old one is used."""
-    position = {"drawn": 0, "source": {"kind": "iterable", "state": 3}}
+    position = {"drawn": 0, "epochs": 0, "source": {"kind": "iterable", "state": 3}}
     other = adapter(batches(), position, argument="validation_data")
     other.resume(position)
     assert_batches(drawn(adapter(batches()), 3), drawn(other, 3))

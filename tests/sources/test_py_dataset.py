@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import resilient
+from resilient import keras_internals
 from resilient.data.py_dataset.order import Order
 
 pytestmark = [
@@ -304,11 +305,24 @@ def test_uncaptured_attributes_are_said_once(tmp_path):
     assert len([w for w in caught if "numbers" in str(w.message)]) == 1
 
 
-class Lengthy:
-    """All that an order needs of a dataset."""
+class Numbers(keras.utils.PyDataset):
+    """Each batch is its index."""
 
     def __init__(self, length):
-        self.num_batches = length
+        super().__init__()
+        self._length = length
+
+    @property
+    def num_batches(self):
+        return self._length
+
+    def __getitem__(self, index):
+        return (index,)
+
+
+def shuffling(length):
+    """Keras's own adapter, which says how orders are drawn."""
+    return keras_internals.PyDatasetAdapter(Numbers(length), shuffle=True)
 
 
 def taken(order, count):
@@ -323,24 +337,27 @@ def taken(order, count):
 def test_order_with_workers_is_drawn_as_keras_draws_it_and_complete(peek):
     """A peeked batch is not missing from the epoch, and no order is used up by it."""
     random.seed(3)
-    theirs = []
-    for _ in range(peek + 4):
-        drawn = list(range(7))
-        random.shuffle(drawn)
-        theirs.append(drawn)
+    adapter, theirs = shuffling(7), []
+    for counts in [False] * peek + [True] * 4:  # as an epoch
+        theirs.append([index for (index,) in adapter._finite_generator()])
+        if counts:
+            adapter.on_epoch_end()
     random.seed(3)
-    order, ours = Order(Lengthy(7), shuffle=True, workers=True), []
+    adapter, ours = shuffling(7), []
+    order = Order(adapter, workers=True)
     for count in [1] * peek + [7] * 4:
         order.start()
         order.begin()
         ours.append(taken(order, count))
         order.stop()
+        if count == 7:
+            adapter.on_epoch_end()
     assert ours[peek:] == theirs[peek:]
 
 
 def test_a_held_iterator_finishes_its_order():
     """Keras holds on to it with steps_per_epoch; every batch comes once."""
-    order = Order(Lengthy(7), shuffle=True, workers=True)
+    order = Order(shuffling(7), workers=True)
     order.start()
     order.begin()
     first = taken(order, 4)
@@ -355,7 +372,7 @@ def test_a_held_iterator_finishes_its_order():
 @pytest.mark.parametrize("length", [9, None])
 def test_order_goes_on_at_a_position(workers, length):
     def begun():
-        order = Order(Lengthy(length), shuffle=True, workers=workers)
+        order = Order(shuffling(length), workers=workers)
         order.begin()
         return order
 
