@@ -29,6 +29,9 @@ from sklearn.datasets import load_digits
 import resilient
 
 BACKEND = keras.backend.backend()
+KERAS = tuple(int(part) for part in keras.__version__.split(".")[:2])
+# On JAX, and on PyTorch since 3.16, Keras connects the workers.
+KERAS_CONNECTS = BACKEND == "jax" or (BACKEND == "torch" and KERAS >= (3, 16))
 BATCH_SIZE = 64  # of each worker
 
 
@@ -45,15 +48,16 @@ def meet() -> tuple[contextlib.AbstractContextManager[Any], int, int]:
         resolver = strategy.cluster_resolver
         workers = len(resolver.cluster_spec().as_dict().get("worker", ["alone"]))
         return strategy.scope(), resolver.task_id or 0, workers
+    if KERAS_CONNECTS:
+        keras.distribution.initialize()
+        # Not divided by Keras, which divides no arrays: see training_data.
+        parallel = keras.distribution.DataParallel(auto_shard_dataset=False)
+        keras.distribution.set_distribution(parallel)
     if BACKEND == "jax":
         import jax
 
-        keras.distribution.initialize()
-        # Not divided by Keras, which divides tf.data only: see training_data.
-        parallel = keras.distribution.DataParallel(auto_shard_dataset=False)
-        keras.distribution.set_distribution(parallel)
         return contextlib.nullcontext(), jax.process_index(), jax.process_count()
-    # On PyTorch resilient.fit does it.
+    # With a Keras before 3.16 resilient.fit connects the workers.
     rank, count = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     return contextlib.nullcontext(), int(rank), int(count)
 
@@ -70,7 +74,7 @@ def training_data(index: int, workers: int) -> dict[str, Any]:
         dataset = tf.data.Dataset.from_tensor_slices((images, labels))
         dataset = dataset.shuffle(len(images), seed=7).batch(BATCH_SIZE * workers)
         return {"x": dataset}
-    if BACKEND == "jax":
+    if KERAS_CONNECTS:
         # Keras takes all that it is given for this process's own rows.
         images, labels = images[index::workers], labels[index::workers]
         return {"x": images, "y": labels, "batch_size": BATCH_SIZE}

@@ -96,8 +96,7 @@ class Attempt:
         self.losses, self._skips, self._since = losses, skips, since
         self._stateful, self._data = stateful, data
         self.engine, self._group = engine, group
-        self._attempts = attempts
-        self._on_begin = on_begin
+        self._attempts, self._on_begin = attempts, on_begin
         self._pending: record.Record | None = None
         self._last_logs: dict[str, float] | None = None
 
@@ -182,6 +181,7 @@ class Attempt:
         layout = saved.run["variables"]
         ensure_built(self.model, self.iterator, layout, self.backend)
         self._comparison.late()
+        self.engine.warm_up(self.model, self.iterator, self.backend)
         self.progress = self._checkpoint.progress
         epochs, stopped = self._arguments["epochs"], bool(saved.run["stop_training"])
         over = stopped or self.progress.epoch >= epochs

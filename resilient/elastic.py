@@ -126,21 +126,32 @@ def for_other_processes(parts: "Sequence[Record]") -> "Record":
 
 
 def require_same_batches(position: Mapping[str, Any], *, drawn_by_all: bool) -> None:
-    """Raise where other processes would not go on with the same batches.
+    """Raise where the processes would not go on with the same batches.
 
     Args:
         position: Of the training data, as a checkpoint has it.
         drawn_by_all: Whether every process draws the same batches now.
 
     Raises:
-        DataNotResumableError: Or did not, in another number of processes.
+        DataNotResumableError: They did not draw so, or are another number.
     """
-    if not position.get("elsewhere"):
-        return
     before = position.get("drawn_by_all", True)
-    if not (before and drawn_by_all):
-        when = "when the checkpoint was saved" if not before else "now"
-        raise _own_data(f"data in parts {when}")
+    if position.get("elsewhere"):
+        if not (before and drawn_by_all):
+            when = "when the checkpoint was saved" if not before else "now"
+            raise _own_data(f"data in parts {when}")
+    elif before != drawn_by_all:
+        rows, own = "rows of the batches that all draw", "batches of its own"
+        then, now = (rows, own) if before else (own, rows)
+        raise DataNotResumableError(
+            describe(
+                "The processes divide the data otherwise than before, and would not go "
+                "on with the same batches.",
+                f"before, a process trained {then}; now it trains {now}",
+                "Divide it as before: with the same kind of data, keras.distribution "
+                "and, on torch, the same Keras (since 3.16 Keras divides by itself).",
+            )
+        )
 
 
 def _own_data(received: str) -> DataNotResumableError:
@@ -150,8 +161,10 @@ def _own_data(received: str) -> DataNotResumableError:
             "cannot go on with the same batches.",
             received,
             "Start as many processes as before; or give all processes the same data: "
-            "arrays, a tf.data.Dataset with AutoShardPolicy.DATA (TensorFlow) or "
-            "auto_shard_dataset (JAX), on torch anything but a DistributedSampler.",
+            "on TensorFlow arrays or a tf.data.Dataset with AutoShardPolicy.DATA; on "
+            "JAX and torch a tf.data.Dataset with auto_shard_dataset, or anything "
+            "under a ModelParallel of one replica; on torch before Keras 3.16 anything "
+            "but a DistributedSampler.",
         )
     )
 

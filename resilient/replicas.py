@@ -42,6 +42,9 @@ def count_under(strategy: Any) -> int:
     """The same under a strategy of tf.distribute; None on other backends."""
     if keras_internals.BACKEND == "tensorflow":
         return int(strategy.num_replicas_in_sync)
+    parallel = keras.distribution.distribution()
+    if keras_internals.BACKEND == "torch" and parallel is not None:
+        return int(parallel.num_model_replicas)
     return _ranks()
 
 
@@ -71,11 +74,20 @@ def _components(target: Any) -> dict[int, Any]:
     """Replica number -> its copy; empty where there is but one replica."""
     if keras_internals.BACKEND == "tensorflow":
         return keras_internals.replica_components(target)
-    if _ranks() > 1:
-        import torch.distributed as dist
-
-        return {dist.get_rank(): target}
+    if keras_internals.BACKEND == "torch" and count_under(None) > 1:
+        return _of_this_rank(target)
     return {}
+
+
+def _of_this_rank(target: Any) -> dict[int, Any]:
+    import torch.distributed as dist
+    from torch.distributed.tensor import DTensor
+
+    if isinstance(getattr(target, "_value", target), DTensor):
+        return {}  # ranks hold one value together, each its part
+    parallel = keras.distribution.distribution()
+    # Ranks that hold one replica together have equal copies.
+    return {dist.get_rank() if parallel is None else parallel.data_shard_id: target}
 
 
 def _ranks() -> int:

@@ -18,6 +18,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +91,24 @@ class Snippet:
         """Whether it is to be run, with what is installed."""
         if self.not_run is not None or backend not in self.backends:
             return False
+        if not self._is_for_this_keras():
+            return False
         needed, _, names = self._after("needs").partition(".")
         found = importlib.import_module(needed) if needed else None
         for name in names.split(".") if names else ():
             found = getattr(found, name, None)
         return not needed or found is not None
+
+    def _is_for_this_keras(self) -> bool:
+        """Whether it is for the release of Keras that is installed."""
+        relation, _, release = self._after("keras").partition(" ")
+        if not relation:
+            return True
+        here, there = (
+            tuple(int(part) for part in version.split(".")[:2])
+            for version in (_keras(), release)
+        )
+        return here >= there if relation == ">=" else here < there
 
     @property
     def raises(self) -> str:
@@ -108,10 +122,19 @@ class Snippet:
     def unknown_notes(self) -> list[str]:
         """Notes that mean nothing."""
         known = [*ALONE, PRINTED, f"{NOT_RUN} .+", r"needs [\w.]+"]
+        known.append(r"keras (<|>=) \d+\.\d+")
         known += [rf"{word} \w+(, \w+)*" for word in ("given", "raises")]
         backend = f"({'|'.join(BACKENDS)})"
         meant = re.compile("|".join([*known, f"{backend}(, {backend})*"]))
         return [note for note in self.notes if not meant.fullmatch(note)]
+
+
+def _keras() -> str:
+    """The release that is installed; a nightly has a name of its own."""
+    try:
+        return metadata.version("keras-nightly")
+    except metadata.PackageNotFoundError:
+        return metadata.version("keras")
 
 
 def pages() -> list[Path]:

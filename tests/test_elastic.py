@@ -135,3 +135,11 @@ def test_data_in_parts_cannot_be_divided_anew():
     before = {"elsewhere": True, "drawn_by_all": False}
     with pytest.raises(DataNotResumableError, match="when the checkpoint was saved"):
         require_same_batches(before, drawn_by_all=True)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_data_that_is_divided_otherwise_is_refused(before):
+    """As Keras does on torch since 3.16, in as many processes."""
+    require_same_batches({"drawn_by_all": before}, drawn_by_all=before)
+    with pytest.raises(DataNotResumableError, match="divide the data otherwise"):
+        require_same_batches({"drawn_by_all": before}, drawn_by_all=not before)

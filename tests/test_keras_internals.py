@@ -257,3 +257,14 @@ def test_only_one_package_imports_keras_src():
         or (isinstance(node, ast.Import) and "keras.src" in ast.unparse(node))
     ]
     assert set(found) == {"keras_internals"}
+
+
+def test_only_one_module_imports_what_goes_with_keras_3_15():
+    """The folder can be deleted, and that import."""
+    package = Path(resilient.__file__).parent
+    found = [
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if path.parent.name != "torch_dp" and "torch_dp." in path.read_text("utf-8")
+    ]
+    assert found == ["parallel/torch.py"]

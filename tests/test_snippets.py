@@ -45,7 +45,17 @@ def test_a_page_that_is_wrong_is_told_apart(tmp_path, monkeypatch, text, says):
         snippets.run(page(tmp_path, f"{text}\n"), "jax")
 
 
-@pytest.mark.parametrize("note", ["jax; tensor", "not run:", "raises", "2 process"])
+@pytest.mark.parametrize(("relation", "runs"), [(">=", True), ("<", False)])
+def test_what_is_for_other_releases_of_keras_is_not_run(tmp_path, relation, runs):
+    text = f"<!-- test: keras {relation} 3.12 -->\n~~~python\na = 1\n~~~\n"
+    (one,) = snippets.snippets(page(tmp_path, text))
+    assert one.unknown_notes() == []
+    assert one.runs_on("jax") is runs
+
+
+@pytest.mark.parametrize(
+    "note", ["jax; tensor", "not run:", "raises", "2 process", "keras > 3"]
+)
 def test_a_note_that_means_nothing_is_told(tmp_path, note):
     (one,) = snippets.snippets(
         page(tmp_path, f"<!-- test: {note} -->\n~~~python\na = 1\n~~~\n")

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,9 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from resilient.parallel import torch_start
-from resilient.parallel.torch_gradients import AveragedGradients
+from resilient.parallel import torch_ranks
+from resilient.parallel.torch_dp.gradients import AveragedGradients
+from resilient.parallel.torch_dp.start import broadcast_variables
 
 # Width of the input, of each hidden layer, and rows of each process's part of a batch.
 _MODELS = {
@@ -60,7 +60,7 @@ def plain_step(widths: list[int]) -> Step:
 def our_step(widths: list[int], stack: ExitStack) -> Step:
     """Keras's train step, with averaged gradients."""
     model = keras_model(widths)
-    torch_start.broadcast_variables(model.variables)
+    broadcast_variables(model.variables)
     stack.enter_context(AveragedGradients(model))
     model.make_train_function()
     model.train()
@@ -137,7 +137,7 @@ def measure(name: str, rounds: int, steps: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    torch_start.initialize(timedelta(minutes=5))
+    torch_ranks.initialize()
     found = measure(**json.loads(sys.argv[1]))
     if distributed.get_rank() == 0:
         Path(sys.argv[2]).write_text(json.dumps(found), encoding="utf-8")

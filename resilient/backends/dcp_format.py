@@ -4,22 +4,30 @@
 what they have in common, and first compare it; what is a rank's own is named after it.
 DCP's collectives have a process group of their own: on that of the training they would
 be taken for gradients.
+
+A tensor that is spread over ranks (a DTensor) is written by those that own its parts,
+and each rank reads the part that it needs, however many there are then.
 """
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import xxhash
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.tensor import DTensor
 
 from resilient.backends.base import Part
 from resilient.errors import ResilientError, describe
+
+View = Callable[[torch.Tensor], np.ndarray]
 
 _OWN = "process-"
 _groups: dict[dist.ProcessGroup, dist.ProcessGroup] = {}
@@ -33,6 +41,11 @@ def make_group() -> None:
         _groups[training] = dist.new_group(backend="gloo")
 
 
+def group() -> dist.ProcessGroup:
+    """That group: of ranks that talk through the host."""
+    return _groups[dist.group.WORLD]
+
+
 def write(tensors: Mapping[str, torch.Tensor], directory: str, part: Part) -> None:
     """Write this rank's share into an existing directory of its own.
 
@@ -41,14 +54,14 @@ def write(tensors: Mapping[str, torch.Tensor], directory: str, part: Part) -> No
         ResilientError: The ranks do not have in common what they should.
         RuntimeError: Something else did, or a rank is gone.
     """
-    group = _groups[dist.group.WORLD]
+    ours = group()
     common = {name: t for name, t in tensors.items() if name not in part.own}
-    _require_equal(common, group)
+    _require_equal(common, ours)
     own = {f"{part.name}.{name}": tensors[name] for name in sorted(part.own)}
     # Files are flushed when the checkpoint is sealed.
     writer = FileSystemWriter(directory, sync_files=False, overwrite=True)
     try:
-        dcp.save(common | own, storage_writer=writer, process_group=group)
+        dcp.save(common | own, storage_writer=writer, process_group=ours)
     except CheckpointException as error:  # a BaseException
         failures = [failure for failure, _ in error.failures.values()]
         for failure in failures:
@@ -59,43 +72,114 @@ def write(tensors: Mapping[str, torch.Tensor], directory: str, part: Part) -> No
 
 def _require_equal(tensors: Mapping[str, torch.Tensor], group: Any) -> None:
     """Raise where ranks have different weights: they did not train one model."""
-    digest = xxhash.xxh3_128()
+    digests: dict[str, Any] = {}
     for name in sorted(tensors):
-        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy())
-    if others := _others(digest.digest(), group):
+        tensor, held = tensors[name], "whole"
+        if isinstance(tensor, DTensor):
+            # Ranks at the same place along what it is cut by hold the same part.
+            held = str(_place(tensor))
+            tensor = tensor.to_local()
+        digest = digests.setdefault(held, xxhash.xxh3_128())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy())
+    mine = {held: digest.hexdigest() for held, digest in digests.items()}
+    if others := _others(mine, group):
         raise ResilientError(
             describe(
                 "The ranks have different weights or optimizer states: something "
                 "trains a part of the model without averaging its gradients.",
-                f"ranks {others} differ from rank 0",
-                "Train through Keras's optimizers, and change weights in all ranks "
-                "alike (in callbacks, too).",
+                f"ranks {others} differ from those before",
+                "Train through Keras's optimizers, change weights in all ranks alike "
+                "(in callbacks, too), and begin with the same seed in ranks that hold "
+                "one replica together (keras.utils.set_random_seed).",
             )
         )
 
 
-def _others(digest: bytes, group: Any) -> list[int]:
-    """Ranks whose digest is not that of rank 0; known to all."""
-    mine = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
-    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(everyone, mine, group=group)
-    return [rank for rank, each in enumerate(everyone) if not each.equal(everyone[0])]
+def _place(tensor: DTensor) -> list[tuple[int, int]]:
+    """Along which dimensions of its mesh a tensor is cut, and which part is here."""
+    coordinate = tensor.device_mesh.get_coordinate() or []
+    return [
+        (dimension, at)
+        for dimension, at in enumerate(coordinate)
+        if not tensor.placements[dimension].is_replicate()
+    ]
 
 
-def read(directory: str, part: Part) -> dict[str, torch.Tensor]:
-    """What all ranks have in common, and what is this part's own."""
+def _others(mine: Mapping[str, str], group: Any) -> list[int]:
+    """Ranks that hold something else than one before them that should hold the same."""
+    everyones: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyones, dict(mine), group=group)
+    first: dict[str, str] = {}
+    return [
+        rank
+        for rank, theirs in enumerate(everyones)
+        if any(
+            first.setdefault(held, digest) != digest for held, digest in theirs.items()
+        )
+    ]
+
+
+class StoredTensor:
+    """A tensor in a checkpoint that several ranks wrote their parts of.
+
+    Args:
+        directory: Where it is.
+        name: What it is called there.
+        saved: What the checkpoint says of it.
+        view: Shows a tensor as an array.
+    """
+
+    def __init__(
+        self, directory: str, name: str, saved: TensorStorageMetadata, view: View
+    ) -> None:
+        self.shape = tuple(saved.size)
+        self.dtype = str(saved.properties.dtype).removeprefix("torch.")
+        self._directory, self._name = directory, name
+        self._saved, self._view = saved, view
+
+    def read_into(self, tensor: DTensor) -> None:
+        """Set this rank's part of a tensor; no other rank takes part in it."""
+        _load({self._name: tensor}, FileSystemReader(self._directory))
+
+    def __array__(
+        self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
+    ) -> np.ndarray:
+        """The whole of it, read anew each time."""
+        tensor = torch.empty(self.shape, dtype=self._saved.properties.dtype)
+        _load({self._name: tensor}, FileSystemReader(self._directory))
+        whole = self._view(tensor)
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+
+def read(directory: str, part: Part, view: View) -> dict[str, Any]:
+    """What all ranks have in common, and what is this part's own.
+
+    Args:
+        directory: What all ranks wrote.
+        part: Whose.
+        view: Shows a tensor as an array.
+    """
     reader = FileSystemReader(directory)
     own = f"{part.name}."
-    tensors = {
-        name: torch.empty(saved.size, dtype=saved.properties.dtype)
-        for name, saved in reader.read_metadata().state_dict_metadata.items()
-        if name.startswith(own) or not name.startswith(_OWN)
-    }
+    found: dict[str, Any] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    for name, saved in reader.read_metadata().state_dict_metadata.items():
+        if name.startswith(_OWN) and not name.startswith(own):
+            continue
+        if len(saved.chunks) > 1:
+            found[name] = StoredTensor(directory, name, saved, view)
+        else:
+            tensors[name] = torch.empty(saved.size, dtype=saved.properties.dtype)
+    _load(tensors, reader)
+    found |= {name: view(tensor) for name, tensor in tensors.items()}
+    return {name.removeprefix(own): tensor for name, tensor in found.items()}
+
+
+def _load(tensors: Mapping[str, torch.Tensor], reader: FileSystemReader) -> None:
     with warnings.catch_warnings():
         # That it loads without a process group is what it is asked for.
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        dcp.load(tensors, storage_reader=reader, no_dist=True)
-    return {name.removeprefix(own): tensor for name, tensor in tensors.items()}
+        dcp.load(dict(tensors), storage_reader=reader, no_dist=True)
 
 
 def is_here(directory: str) -> bool:

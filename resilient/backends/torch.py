@@ -4,7 +4,8 @@
 write is in another format, see ``dcp_format``.
 
 A snapshot is a copy, into the memory of the one before: pinned where tensors come from
-a CUDA device, and made by several threads.
+a CUDA device, and made by several threads. Of a tensor that is spread over ranks (a
+DTensor) it is the rank's own part.
 
 Refuses sparse, quantized and meta tensors.
 """
@@ -13,11 +14,14 @@ import os
 import warnings
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, BinaryIO, ClassVar
 
 import keras
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.serialization import config
 
 from resilient.backends import dcp_format
@@ -30,6 +34,7 @@ from resilient.backends.arrays import (
     check_names,
 )
 from resilient.backends.base import ALONE, JSON, Backend, Part, Snapshot
+from resilient.backends.dcp_format import StoredTensor
 from resilient.backends.parallel_copy import copy_all
 from resilient.errors import NotExactWarning, NotSupportedError, describe
 
@@ -57,7 +62,18 @@ class TorchBackend:
         check_names(tensors)
         live = {name: _live(name, value) for name, value in tensors.items()}
         free = reuse.held if isinstance(reuse, _Copies) else {}
-        held = {name: _room(free.get(name), value) for name, value in live.items()}
+        spread = {
+            name: _part_room(reuse, name, value)
+            for name, value in live.items()
+            if isinstance(value, DTensor)
+        }
+        live |= {name: live[name].to_local() for name in spread}
+        held = {
+            name: spread[name].to_local()
+            if name in spread
+            else _room(free.get(name), value)
+            for name, value in live.items()
+        }
         pairs = []
         for name, value in live.items():
             if _is_plain(value):
@@ -67,23 +83,27 @@ class TorchBackend:
         copy_all(pairs)  # while those of other devices are on their way
         for device in {value.device for value in live.values() if value.is_cuda}:
             torch.cuda.synchronize(device)
-        return _Copies(held, _write, to_numpy)
+        return _Copies(held, partial(_write, spread), to_numpy, spread)
 
-    def read(self, directory: str, part: Part = ALONE) -> dict[str, np.ndarray]:
+    def read(self, directory: str, part: Part = ALONE) -> dict[str, Any]:
         if dcp_format.is_here(directory):
-            tensors = dcp_format.read(directory, part)
-            return {name: to_numpy(tensor) for name, tensor in tensors.items()}
+            return dcp_format.read(directory, part, to_numpy)
         path = os.path.join(directory, _FILE)
         # Mapped, hence copied once: into the tensors of the model.
         tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         return {name: to_numpy(tensor) for name, tensor in tensors.items()}
 
-    def assign(self, target: Any, value: np.ndarray) -> None:
+    def assign(self, target: Any, value: Any) -> None:
         tensor = target.value if isinstance(target, keras.Variable) else target
         check_like(target, tensor.shape, _dtype_name(tensor), value)
         # `Variable.assign` of Keras goes through float32 for a bfloat16 array.
         with torch.no_grad():
-            tensor.copy_(to_torch(value))
+            if not isinstance(tensor, DTensor):
+                tensor.copy_(to_torch(np.asarray(value)))
+            elif isinstance(value, StoredTensor):
+                value.read_into(tensor.detach())
+            else:
+                _assign_part(tensor, to_torch(value))
 
     def random_state(self) -> JSON:
         devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
@@ -109,8 +129,24 @@ class TorchBackend:
         return {"torch": str(torch.__version__)}
 
 
+def _assign_part(tensor: DTensor, whole: torch.Tensor) -> None:
+    """Set this rank's part of a tensor; no other rank takes part in it."""
+    mesh, placements = tensor.device_mesh, tensor.placements
+    part = distribute_tensor(
+        whole.to(tensor.device), mesh, placements, src_data_rank=None
+    )
+    tensor.to_local().copy_(part.to_local())
+
+
+@dataclass
 class _Copies(HeldSnapshot):
-    """Tensors of its own, which the next snapshot may take over."""
+    """Tensors of its own, which the next snapshot may take over.
+
+    Attributes:
+        spread: Of tensors that are spread over ranks, what ``held`` is a part of.
+    """
+
+    spread: dict[str, DTensor] = field(default_factory=dict)
 
     def release(self) -> None:
         pass
@@ -150,6 +186,18 @@ def _room(free: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
     return to_torch(np.empty(tuple(like.shape), dtype))
 
 
+def _part_room(reuse: Snapshot | None, name: str, like: DTensor) -> DTensor:
+    """Memory for a copy of this rank's part, which knows its place in the whole."""
+    free = reuse.spread.get(name) if isinstance(reuse, _Copies) else None
+    if free is not None and _layout(free) == _layout(like):
+        return free
+    return torch.empty_like(like, device="cpu")
+
+
+def _layout(tensor: DTensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.device_mesh, tensor.placements
+
+
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether its bytes in memory are its value, in order."""
     lazy = tensor.is_conj() or tensor.is_neg()
@@ -180,9 +228,14 @@ def to_torch(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def _write(tensors: Mapping[str, torch.Tensor], directory: str, part: Part) -> None:
+def _write(
+    spread: Mapping[str, DTensor],
+    tensors: Mapping[str, torch.Tensor],
+    directory: str,
+    part: Part,
+) -> None:
     if part.count > 1:
-        dcp_format.write(tensors, directory, part)
+        dcp_format.write({**tensors, **spread}, directory, part)
         return
     with open(os.path.join(directory, _FILE), "wb", buffering=_BUFFER) as file:
         watched = _WatchedFile(file)

@@ -48,23 +48,24 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
         return {
             "drawn": drawn,
             "epochs": generation.epochs(self),
-            "drawn_from": generation.orders,
+            "drawn_from": self._orders(),
         }
 
     def resume(self, position: JSON) -> None:
         keras_internals.generation.set_epochs(self, position["epochs"])
 
     def seek(self, position: JSON) -> None:
-        theirs, ours = position["drawn_from"], keras_internals.generation.orders
+        theirs, ours = position["drawn_from"], self._orders()
         if position.get("order") is not None and theirs != ours:
             raise DataNotResumableError(
                 describe(
                     "The order of the data in the epoch that was interrupted cannot be "
-                    "drawn again: another version of Keras drew it.",
+                    "drawn again: it was drawn in another way.",
                     f"an order drawn from {theirs}, where Keras "
-                    f"{keras.__version__} draws it from {ours}",
-                    "Go on with the version that saved, at least until the epoch ends, "
-                    'or start anew with resume="never".',
+                    f"{keras.__version__} draws it from {ours} now",
+                    "Go on with the version of Keras, and the keras.distribution, that "
+                    "saved, at least until the epoch ends, or start anew with "
+                    'resume="never".',
                 )
             )
         self._start = position
@@ -80,6 +81,10 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
 
     def paused(self) -> AbstractContextManager[Any]:
         return nullcontext()
+
+    def _orders(self) -> str:
+        """What orders are drawn from, in words."""
+        return keras_internals.generation.orders
 
     def _take_start(self) -> JSON:
         """The position to start at, once; an empty one where none was given."""
@@ -117,11 +122,8 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
         }
 
 
-class JaxArrays(SeekableArrays):
-    """Array input of the JAX trainer."""
-
-    _random_state = staticmethod(numpy_state)
-    _from_random_state = staticmethod(from_numpy_state)
+class SlicedArrays(SeekableArrays):
+    """Where Keras slices batches in Python: for JAX, and for DTensors of torch."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -169,6 +171,13 @@ class JaxArrays(SeekableArrays):
                 rows = next(keras_rows)
             self._started = i + 1
             yield rows
+
+
+class JaxArrays(SlicedArrays):
+    """Array input of the JAX trainer."""
+
+    _random_state = staticmethod(numpy_state)
+    _from_random_state = staticmethod(from_numpy_state)
 
 
 def _only_rows(_: Any, indices: Any) -> Any:

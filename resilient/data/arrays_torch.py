@@ -12,11 +12,11 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import torch
 
 from resilient.backends.torch import decode_state, encode_state
-from resilient.data import JSON
-from resilient.data.arrays import SeekableArrays
+from resilient.data.arrays import SlicedArrays
 
 
 def random_state() -> str:
@@ -35,16 +35,18 @@ def from_random_state(state: str) -> Iterator[None]:
         torch.set_rng_state(now)
 
 
-class TorchArrays(SeekableArrays):
+class TorchArrays(SlicedArrays):
     """Array input of the torch trainer."""
 
-    _order: Any = None  # what the order in use is drawn from
     _random_state = staticmethod(random_state)
     _from_random_state = staticmethod(from_random_state)
 
-    def position(self, drawn: int, *, held: bool) -> JSON:
-        found = super().position(drawn, held=held)
-        return {**found, "order": self._order} if drawn else found
+    def _orders(self) -> str:
+        spread = isinstance(
+            keras.distribution.distribution(), keras.distribution.ModelParallel
+        )
+        # Of DTensors: Keras slices batches by itself, in an order of NumPy's.
+        return super()._orders() + (", by NumPy" if spread else "")
 
     def get_torch_dataloader(self) -> Any:
         loader = super().get_torch_dataloader()

@@ -48,6 +48,13 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
         self._source.dataset = super().get_jax_iterator()
         return keras_internals.generation.in_steps(self.tracked, super_batch)
 
+    def get_numpy_iterator(self) -> Any:
+        mapped = super().get_numpy_iterator()
+        if keras_internals.BACKEND != "torch":  # JAX's is made of it
+            return mapped
+        self._source.dataset = mapped
+        return self.tracked
+
     def get_torch_dataloader(self) -> Any:
         loader = super().get_torch_dataloader()
         loader.dataset.iterable = self.tracked

@@ -17,7 +17,11 @@ from resilient.parallel.same_batches import (
 )
 
 # How Keras asks an adapter for batches, where it draws them from Python.
-_WAYS = ("get_jax_iterator", "get_torch_dataloader")
+_WAYS = {
+    "tensorflow": (),
+    "jax": ("get_jax_iterator",),
+    "torch": ("get_torch_dataloader", "get_numpy_iterator"),
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Share:
         require_same_length([length, steps], name, self.group)
         if getattr(adapter, "gives_own_rows", False):
             return
-        for way in _WAYS:
+        for way in _WAYS[keras_internals.BACKEND]:
             plain = getattr(adapter, way)
             rows = partial(self._rows, plain, data, name, unknown=length is None)
             setattr(adapter, way, rows)

@@ -14,10 +14,12 @@ class Generation(Protocol):
     Attributes:
         expected: What they mention beside what all generations do, see ``contract``.
         orders: What orders of arrays are drawn from, in words.
+        trains_on_ranks: Whether it trains one model on several ranks of torch.
     """
 
     expected: Mapping[str, tuple[str, ...]]
     orders: str
+    trains_on_ranks: bool
 
     def order(self, adapter: Any, random_state: Callable[[], Any]) -> Any:
         """What the next order of the adapter's batches is drawn from.

@@ -18,6 +18,7 @@ class Keras312:
     }
 
     orders = "the state of a random generator"
+    trains_on_ranks = False
 
     def order(self, adapter: Any, random_state: Callable[[], Any]) -> Any:
         return random_state()

@@ -25,6 +25,7 @@ class Keras316:
     }
 
     orders = "the number of the epoch"
+    trains_on_ranks = True
 
     def order(self, adapter: Any, random_state: Callable[[], Any]) -> Any:
         # TensorFlow's pipeline is traced once, where the number is 0.

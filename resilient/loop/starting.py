@@ -63,7 +63,7 @@ def living(plan: Plan) -> Iterator[Life]:
     distribution.require_supported(strategy)
     # Of what this process itself has trained there is nothing to start over.
     resume = "auto" if plan.standing.entered else plan.resume
-    engine = engine_under(strategy)
+    engine = engine_under(strategy, by_hand=True)
     with around(
         plan.store,
         engine,

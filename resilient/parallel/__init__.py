@@ -10,11 +10,12 @@ from typing import Any
 from resilient.parallel.engine import Engine
 
 
-def engine_under(strategy: Any) -> Engine:
+def engine_under(strategy: Any, *, by_hand: bool = False) -> Engine:
     """The engine that trains together with others.
 
     Args:
         strategy: That of tf.distribute, on TensorFlow; else None.
+        by_hand: Whether the loop is the user's own, and not Keras's ``fit``.
 
     Raises:
         NotSupportedError: Several processes would train, each a model of its own.
@@ -22,5 +23,5 @@ def engine_under(strategy: Any) -> Engine:
     import keras
 
     module = importlib.import_module(f"{__name__}.{keras.backend.backend()}")
-    engine: Engine | None = module.engine_under(strategy)
+    engine: Engine | None = module.engine_under(strategy, by_hand=by_hand)
     return engine or Engine()

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from resilient.backends.base import Backend
 from resilient.distributed.group import Group
 from resilient.parallel.same_model import require_same_settings, require_same_variables
 from resilient.state import leaves
@@ -63,6 +64,15 @@ class Engine:
         if self.count > 1:
             require_same_variables(leaves(model), group)
             require_same_settings(settings, group)
+
+    def warm_up(self, model: "keras.Model", iterator: Any, backend: Backend) -> None:
+        """A checkpoint is about to be restored: do what a process does but once.
+
+        Args:
+            model: Which is built; whatever is changed in it is overwritten.
+            iterator: The training iterator of this fit.
+            backend: The backend's adapter.
+        """
 
     def arrays(self, group: Group) -> Callable[..., Any] | None:
         """Makes the adapter for arrays of training data; None: the usual one."""

@@ -3,9 +3,6 @@
 import atexit
 import ctypes
 import os
-import warnings
-from collections.abc import Iterable
-from typing import Any
 
 import jax
 import keras
@@ -13,21 +10,18 @@ import numpy as np
 from jax._src import distributed
 from jax.experimental import multihost_utils
 
-from resilient import keras_internals
-from resilient.distributed.group import Group
 from resilient.errors import NotSupportedError, describe
-from resilient.parallel.engine import Engine, as_bytes, as_text, host_of
-from resilient.parallel.same_batches import compared
+from resilient.parallel.engine import as_bytes, as_text, host_of
+from resilient.parallel.keras_processes import KerasProcesses, models_of_their_own
 
 _COORDINATOR = ("JAX_COORDINATOR_ADDRESS", "KERAS_DISTRIBUTION_JOB_ADDRESSES")
 _COUNT = "KERAS_DISTRIBUTION_NUM_PROCESSES"
 
 
-class JaxProcesses(Engine):
+class JaxProcesses(KerasProcesses):
     """The processes that ``jax.distributed.initialize`` connected."""
 
     def __init__(self) -> None:
-        self._warned = False
         self.index = jax.process_index()
         self.count = jax.process_count()
         self.host = host_of(_coordinator())
@@ -36,53 +30,23 @@ class JaxProcesses(Engine):
         said = np.asarray(as_bytes(text), np.uint8)
         return as_text(np.asarray(multihost_utils.broadcast_one_to_all(said)))
 
-    def rows(
-        self, batches: Iterable[Any], data: Any, name: str, group: Group
-    ) -> Iterable[Any]:
-        distribution = keras.distribution.distribution()
-        warn = self._warn_once if name == "x" else None  # validation may be in common
-        return compared(batches, name, group, int(distribution.data_shard_id), warn)
-
-    def draws_all(self, data: Any) -> bool:
-        distribution = keras.distribution.distribution()
-        divided = (
-            keras_internals.is_tf_dataset(data) and distribution.auto_shard_dataset
-        )
-        return bool(divided or distribution.num_model_replicas == 1)
-
     def peer_lost(self) -> None:
         atexit.register(_leave)  # before what JAX registered
 
-    def _warn_once(self, text: str) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(text, stacklevel=2)
 
-
-def engine_under(strategy: None) -> JaxProcesses | None:
+def engine_under(strategy: None, *, by_hand: bool) -> JaxProcesses | None:
     """The processes of this program, if there are several."""
     if jax.process_count() == 1:
         told = os.environ.get(_COUNT, "1")
         if told in ("", "1"):
             return None
-        raise NotSupportedError(
-            describe(
-                "Each process would train a model of its own.",
-                f"{_COUNT}={told}, and jax.distributed is not initialized",
-                "Call keras.distribution.initialize() first of all, then "
-                "keras.distribution.set_distribution(...).",
-            )
+        raise models_of_their_own(
+            f"{_COUNT}={told}, and jax.distributed is not initialized"
         )
     distribution = keras.distribution.distribution()
     if distribution is None:
-        raise NotSupportedError(
-            describe(
-                "Each process would train a model of its own.",
-                f"{jax.process_count()} JAX processes and no keras.distribution",
-                "Call keras.distribution.set_distribution("
-                "keras.distribution.DataParallel()) before the model is made, or "
-                "ModelParallel with a layout map.",
-            )
+        raise models_of_their_own(
+            f"{jax.process_count()} JAX processes and no keras.distribution"
         )
     if not hasattr(distribution, "num_model_replicas"):
         raise NotSupportedError(

@@ -52,7 +52,9 @@ class MultiWorker(Engine):
 _JOBS = ("chief", "worker")
 
 
-def engine_under(strategy: tf.distribute.Strategy) -> MultiWorker | None:
+def engine_under(
+    strategy: tf.distribute.Strategy, *, by_hand: bool
+) -> MultiWorker | None:
     """The cluster of a strategy, if there are several workers."""
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         engine = MultiWorker(strategy) if _several(strategy) else None

@@ -28,8 +28,12 @@ if BACKEND == "jax":
     if WORLD > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
 
+if BACKEND == "torch":
+    import torch
+
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
+from own_data import OWN_DATA  # noqa: E402
 
 import resilient  # noqa: E402
 
@@ -40,6 +44,15 @@ def scope():
         if WORLD > 1:
             keras.distribution.initialize()
         keras.distribution.set_distribution(keras.distribution.DataParallel())
+    elif OWN_DATA:
+        if WORLD > 1:
+            keras.distribution.initialize()
+        else:
+            alone = torch.distributed.HashStore()
+            torch.distributed.init_process_group(
+                "gloo", store=alone, rank=0, world_size=1
+            )
+        keras.distribution.set_distribution(one_model())
     if BACKEND != "tensorflow":
         return contextlib.nullcontext()
     import tensorflow as tf
@@ -54,15 +67,26 @@ def scope():
     return tf.distribute.MirroredStrategy(names).scope()
 
 
+def one_model():
+    """All processes have one model together, each its part, and train the same rows."""
+    mesh = keras.distribution.DeviceMesh((1, WORLD), ("batch", "model"))
+    layouts = keras.distribution.LayoutMap(mesh)
+    layouts["wide/kernel"] = (None, "model")
+    layouts["wide/bias"] = ("model",)
+    return keras.distribution.ModelParallel(
+        layout_map=layouts, batch_dim_name="batch", auto_shard_dataset=False
+    )
+
+
 def bytes_of(variable):
-    """Of the first copy that this process has."""
+    """Of the first copy that this process has, or of what all have together."""
     value = variable.value
     if BACKEND == "jax":
         value = value.addressable_data(0)
     elif BACKEND == "tensorflow":
         value = getattr(value, "values", (value,))[0].numpy()
     else:
-        value = value.detach().numpy()
+        value = keras.ops.convert_to_numpy(value)
     return np.asarray(value).tobytes()
 
 
@@ -105,8 +129,9 @@ class Model(keras.Sequential):
     """On torch it tells which rows it trains: their first feature is their number."""
 
     def train_step(self, data):
-        rows = [int(row) for row in data[0][:, 0].tolist()]
-        print(json.dumps({"rank": RANK, "rows": rows}), flush=True)
+        if RANK == 0 or not OWN_DATA:  # of one model all have the same
+            rows = [int(row) for row in keras.ops.convert_to_numpy(data[0])[:, 0]]
+            print(json.dumps({"rank": RANK, "rows": rows}), flush=True)
         return super().train_step(data)
 
 
@@ -115,7 +140,7 @@ def make_model():
     model = kind(
         [
             keras.Input((8,)),
-            keras.layers.Dense(8),
+            keras.layers.Dense(8, name="wide"),
             keras.layers.BatchNormalization(),
             keras.layers.Dropout(0.3, seed=7),  # of its own: not what orders draw from
             keras.layers.Dense(3),

@@ -12,16 +12,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import keras
 import pytest
 from gangs import HERE, End, Run, Server
 from kill.harness import KILLED, assert_same, environment
+from own_data import BACKEND, OWN_DATA
 
 KILLS = int(os.environ.get("RESILIENT_KILLS", "60"))
 MET = 10  # calls, after which the processes have found each other
 EVERY = {"save_freq": 1, "keep": 2}
-BACKEND = keras.backend.backend()
-LAYOUTS = ["data", "model"] if BACKEND == "jax" else ["data"]
+LAYOUTS = ["data", "model"] if OWN_DATA else ["data"]
 
 pytestmark = pytest.mark.timeout(900)  # tens of starts of several processes
 
@@ -90,7 +89,9 @@ def is_killed(ends: list[End]) -> bool:
     return any(end.status == KILLED for end in ends)
 
 
-@pytest.mark.skipif(BACKEND == "torch", reason="Keras's own trains in one process")
+@pytest.mark.skipif(
+    BACKEND == "torch" and not OWN_DATA, reason="Keras's own trains in one process"
+)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_trains_as_keras_does(layout: str, run_of: MakeRun, uninterrupted: Expected):
     plain = run_of(layout)(mode="keras")

@@ -10,7 +10,7 @@ if os.environ["KERAS_BACKEND"] != "torch":
     pytest.skip("only with the torch backend", allow_module_level=True)
 
 from resilient import NotExactWarning
-from resilient.parallel.torch_losses import warn_of_masks
+from resilient.parallel.torch_dp.losses import warn_of_masks
 
 
 def words(*layers):

@@ -12,11 +12,11 @@ import shutil
 from pathlib import Path
 
 import gang
-import keras
 import pytest
+from own_data import BACKEND, OWN_DATA
 
 HERE = Path(__file__).parent
-BACKEND = keras.backend.backend()
+KIND = "own" if OWN_DATA else BACKEND
 pytestmark = pytest.mark.timeout(900)  # for many fits each
 GROUPS = [
     "own",
@@ -30,7 +30,7 @@ REFUSED = {
         "arrays different": ROWS,
         "generator validated on": "DataNotResumableError: A Python generator",
     },
-    "jax": {
+    "own": {
         "divided arrays": "ValueError: When using a multi-worker distribution",
         "one model, unequal": ROWS,
     },
@@ -40,15 +40,15 @@ REFUSED = {
         "loader unequal": ROWS,
         "generator unequal": ROWS,
     },
-}[BACKEND]
+}[KIND]
 # No seed; what Keras draws ahead to build a model is lost; each rank draws its part
 # (Keras alone trains that only); threads that see what on_epoch_end changes; arrays
 # that TensorFlow overwrites under Keras alone.
 UNLIKE_KERAS = {
     "tensorflow": {"arrays unseeded", "data unseeded", "generator", "views"},
-    "jax": set(),
+    "own": set(),
     "torch": {"sampler", "validated on sampler", "pydataset workers"},
-}[BACKEND]
+}[KIND]
 
 
 def started(directory, group, *arguments):
@@ -116,7 +116,7 @@ def test_what_cannot_be_trained_together_is_refused_by_all(told):
             assert re.match(REFUSED[name], process[name]["ours"]["error"]), name
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="elsewhere each has rows of what is alike")
+@pytest.mark.skipif(not OWN_DATA, reason="elsewhere each has rows of what is alike")
 def test_processes_that_train_the_same_are_warned_of_once(told):
     for process in told[0]:
         for name, case in process.items():

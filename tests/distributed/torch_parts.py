@@ -18,14 +18,14 @@ import torch
 from torch import distributed
 
 from resilient.errors import ResilientError
-from resilient.parallel import torch_gradients, torch_losses, torch_start
-from resilient.parallel.torch_agreement import Agreement
 from resilient.parallel.torch_arrays import RankArrays
-from resilient.parallel.torch_averaging import tensor_of
-from resilient.parallel.torch_gradients import AveragedGradients
-from resilient.parallel.torch_metrics import MergedLogs
+from resilient.parallel.torch_dp import gradients, losses, start
+from resilient.parallel.torch_dp.agreement import Agreement
+from resilient.parallel.torch_dp.averaging import tensor_of
+from resilient.parallel.torch_dp.gradients import AveragedGradients
+from resilient.parallel.torch_dp.metrics import MergedLogs
+from resilient.parallel.torch_dp.steps import SynchronisedSteps
 from resilient.parallel.torch_slices import part
-from resilient.parallel.torch_steps import SynchronisedSteps
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 TIMEOUT = timedelta(seconds=60)
@@ -70,7 +70,7 @@ def batches(count, seed, features=6, size=8):
 
 def steps(model, count=6, seed=3):
     """Train, and tell whether buckets were sent early at the end."""
-    torch_start.broadcast_variables(model.variables)
+    start.broadcast_variables(model.variables)
     with AveragedGradients(model, timeout=TIMEOUT) as averaged:
         for x, y in batches(count, seed):
             model.train_on_batch(x, y)
@@ -155,7 +155,7 @@ def exactly_trained():
         if WORLD > 1:
             agreement = Agreement(TIMEOUT)
             entered.callback(agreement.close)
-            torch_start.broadcast_variables(model.variables)
+            start.broadcast_variables(model.variables)
             entered.enter_context(AveragedGradients(model, timeout=TIMEOUT))
             entered.enter_context(MergedLogs(model, agreement))
             x, y = RankArrays(*data, batch_size=8, shuffle=True, **rank), None
@@ -186,16 +186,16 @@ def case_adam():
 
 def case_adam_not_early():
     """The same bytes, whenever buckets are sent."""
-    plain = torch_gradients.Averaging
+    plain = gradients.Averaging
 
     def never(*arguments, may_be_early):
         return plain(*arguments, may_be_early=False)
 
-    torch_gradients.Averaging = never
+    gradients.Averaging = never
     try:
         return steps(network())
     finally:
-        torch_gradients.Averaging = plain
+        gradients.Averaging = plain
 
 
 def case_all_options():
@@ -356,7 +356,7 @@ class Alone(keras.Sequential):
 
 
 def watched(model, count):
-    torch_start.broadcast_variables(model.variables)
+    start.broadcast_variables(model.variables)
     agreement = Agreement(TIMEOUT)
     with AveragedGradients(model, timeout=TIMEOUT) as averaged:
         watch = SynchronisedSteps(model, averaged, agreement)
@@ -393,10 +393,10 @@ def case_gradient_errors():
         kernel.overwrite_with_gradient = True
         found["overwriting"] = refused(apply, [dense], [kernel])
     summed = network(loss=keras.losses.MeanSquaredError(reduction="sum"))
-    found["sum"] = refused(torch_losses.refuse_sums, summed)
+    found["sum"] = refused(losses.refuse_sums, summed)
     active = network(activity_regularizer="l2")
-    found["activity"] = refused(torch_losses.refuse_sums, active)
-    found["mean"] = refused(torch_losses.refuse_sums, network())
+    found["activity"] = refused(losses.refuse_sums, active)
+    found["mean"] = refused(losses.refuse_sums, network())
     return found
 
 
@@ -409,18 +409,18 @@ def case_sharded():
     model = keras.Sequential(
         [keras.Input((6,)), keras.layers.TorchModuleWrapper(module)]
     )
-    before = refused(torch_start.refuse_sharded, model)
+    before = refused(start.refuse_sharded, model)
     fully_shard(module, mesh=mesh)
     sharded = keras.Sequential([keras.layers.TorchModuleWrapper(module)])
-    return {"before": before, "sharded": refused(torch_start.refuse_sharded, sharded)}
+    return {"before": before, "sharded": refused(start.refuse_sharded, sharded)}
 
 
 def case_broadcast():
     kinds = [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool]
     values = [torch.full((3, 2), RANK).to(kind) for kind in kinds]
     values += [torch.tensor(RANK), torch.empty(0), torch.full((2, 3), RANK).T]
-    torch_start.broadcast_variables(values)
-    other = refused(torch_start.broadcast_variables, [torch.zeros(2 + RANK)])
+    start.broadcast_variables(values)
+    other = refused(start.broadcast_variables, [torch.zeros(2 + RANK)])
     return {"values": [value.tolist() for value in values], "other": other}
 
 
@@ -511,7 +511,7 @@ def case_order():
 
 def main(file):
     torch.set_num_threads(1)
-    torch_start.initialize(TIMEOUT)
+    distributed.init_process_group("gloo", timeout=TIMEOUT)
     told = {}
     for name, case in list(globals().items()):
         if name.startswith("case_"):

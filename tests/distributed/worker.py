@@ -22,6 +22,7 @@ from kill import attempt, capture, record
 from kill.callbacks import Recorder
 from kill.points import Killer, Point, count_calls, die
 from kill.scenarios.registry import Case
+from own_data import BACKEND, OWN_DATA
 from waited import waiting
 
 from resilient.distributed.group import Together
@@ -40,7 +41,7 @@ class Order:
         out: Name of the record's file, in ``home``, without the process's number.
         seed: Of every global random number generator.
         mode: ``"keras"`` for ``model.fit``, ``"resilient"`` for ours.
-        layout: How JAX distributes: ``"data"`` or ``"model"``.
+        layout: How Keras distributes: ``"data"`` or ``"model"``.
         kills: By a process's number, the point where it is killed, see ``install``.
         options: Arguments of ours: save_freq, keep.
         background: Whether training goes on while a checkpoint is written.
@@ -99,17 +100,17 @@ def first_here(mark: Path, index: int) -> bool:
 
 def join(layout: str) -> Callable[[], contextlib.AbstractContextManager[Any]]:
     """Find the other processes; the scope in which a model is to be made."""
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
+    if BACKEND == "tensorflow":
         import tensorflow as tf
 
         tf.config.experimental.enable_op_determinism()
         return tf.distribute.MultiWorkerMirroredStrategy().scope
-    if backend == "jax":
+    if BACKEND == "jax":
         import jax
 
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         compile_once(jax)
+    if OWN_DATA:
         keras.distribution.initialize()
         keras.distribution.set_distribution(distribution(layout))
     return contextlib.nullcontext
@@ -170,9 +171,7 @@ def make_case(
             metrics=["accuracy"],
         )
     count, index = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-    # On JAX a process trains all rows that it is given; elsewhere its part of them.
-    own = keras.backend.backend() == "jax" and layout == "data"
-    whole = keras.backend.backend() == "jax" and layout == "model"
+    own, whole = OWN_DATA and layout == "data", OWN_DATA and layout == "model"
     batch = LOCAL if own or whole else LOCAL * count
     random = np.random.RandomState(0)
     rows = BATCHES * LOCAL * (1 if whole else count)

@@ -23,13 +23,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import keras
+from own_data import BACKEND, OWN_DATA
 from waited import waiting
 
 import resilient
 from resilient.errors import ResilientError
 from resilient.saving import Saving
 
-BACKEND = keras.backend.backend()
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 SAMPLES, BATCH, EPOCHS = 48, 8, 3
 COPIED_AT, KILLED_AT = 9, 15  # of 18 batches; there is a checkpoint every 2
@@ -151,8 +151,9 @@ def run(directory, name, case, kill, *, compare):
 
 
 def module():
-    """The cases of this backend."""
-    return importlib.import_module(f"worker_sources_{BACKEND}")
+    """The cases of these processes."""
+    kind = "own" if OWN_DATA else BACKEND
+    return importlib.import_module(f"worker_sources_{kind}")
 
 
 def main(directory, group, kill="", *names):

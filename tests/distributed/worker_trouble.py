@@ -10,13 +10,13 @@ import sys
 
 import keras
 import worker_sources
+from own_data import OWN_DATA
 from worker_data import BATCH, Batches, generated
 
 import resilient
 
-BACKEND = keras.backend.backend()
-# Alike where each process has rows of all batches; on JAX each has its own.
-PART = {"size": BATCH // 2} if BACKEND == "jax" else {"size": BATCH}
+# Alike where each process has rows of all batches; elsewhere each has its own.
+PART = {"size": BATCH // 2} if OWN_DATA else {"size": BATCH}
 
 
 class StopIn(keras.callbacks.Callback):

@@ -7,7 +7,7 @@ that waited for the others where it alone changed something would wait forever.
 from collections.abc import Mapping, Sequence
 
 from resilient.errors import NotSupportedError, describe
-from resilient.parallel.torch_agreement import mark
+from resilient.parallel.torch_dp.agreement import mark
 
 
 class Outside:

@@ -1,15 +1,18 @@
-"""What processes of JAX train on."""
+"""What processes train on of which each is given its own data."""
 
+import os
 from contextlib import contextmanager
 from functools import partial
 
-import jax
 import keras
 from worker_data import BATCH, SAMPLES, Batches, X, Y, generated, in_groups
 
-jax.config.update("jax_cpu_collectives_implementation", "gloo")
+if keras.backend.backend() == "jax":
+    import jax
+
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
 keras.distribution.initialize()
-RANK = jax.process_index()
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 HALF = slice(RANK * SAMPLES // 2, (RANK + 1) * SAMPLES // 2)
 ours = {"size": BATCH // 2, "rows": HALF}
 
@@ -26,7 +29,7 @@ SCOPE = divided
 
 @contextmanager
 def one_model():
-    mesh = keras.distribution.DeviceMesh((1, jax.device_count()), ("batch", "model"))
+    mesh = keras.distribution.DeviceMesh((1, WORLD), ("batch", "model"))
     layout = keras.distribution.LayoutMap(mesh)
     layout["dense.*kernel"] = (None, None)
     distribution = keras.distribution.ModelParallel(

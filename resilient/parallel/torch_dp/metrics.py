@@ -21,8 +21,8 @@ from torch import distributed
 
 from resilient import keras_internals
 from resilient.errors import NotSupportedError, WarnOnce, describe
-from resilient.parallel.torch_agreement import Agreement
-from resilient.parallel.torch_averaging import tensor_of
+from resilient.parallel.torch_dp.agreement import Agreement
+from resilient.parallel.torch_dp.averaging import tensor_of
 
 _MERGED = keras_internals.EPOCH_LOGS
 

@@ -13,10 +13,10 @@ import keras
 import torch
 import xxhash
 
-from resilient.parallel.torch_agreement import Agreement
-from resilient.parallel.torch_averaging import tensor_of
-from resilient.parallel.torch_gradients import AveragedGradients
-from resilient.parallel.torch_outside import not_alike
+from resilient.parallel.torch_dp.agreement import Agreement
+from resilient.parallel.torch_dp.averaging import tensor_of
+from resilient.parallel.torch_dp.gradients import AveragedGradients
+from resilient.parallel.torch_dp.outside import not_alike
 
 
 class SynchronisedSteps:

@@ -3,9 +3,7 @@
 Refuses parameters that are sharded over the ranks (FSDP, DTensor).
 """
 
-import os
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import keras
@@ -13,65 +11,9 @@ import torch
 from torch import distributed
 
 from resilient.errors import NotSupportedError, ResilientError, describe
-from resilient.parallel.torch_averaging import tensor_of
+from resilient.parallel.torch_dp.averaging import tensor_of
 
 _BYTES = 25 * 2**20
-
-
-def initialize(timeout: timedelta) -> bool:
-    """Let the processes of a launcher find each other, where they have not yet.
-
-    Args:
-        timeout: How long a rank waits for the others, in any collective.
-
-    Returns:
-        Whether there are several processes.
-
-    Raises:
-        ResilientError: The launcher's variables do not fit this machine, or the group
-            of processes that the script made.
-    """
-    world = int(os.environ.get("WORLD_SIZE") or 1)
-    if distributed.is_available() and distributed.is_initialized():
-        return _joined(world)
-    if world < 2:
-        return False
-    backend = "gloo"
-    if torch.cuda.is_available():
-        _take_device()
-        backend = "cpu:gloo,cuda:nccl"
-    distributed.init_process_group(backend, timeout=timeout)
-    return True
-
-
-def _joined(world: int) -> bool:
-    """Whether the group that the script made has several processes."""
-    size: int = distributed.get_world_size()
-    if world > 1 and size != world:
-        raise ResilientError(
-            describe(
-                "torch.distributed was initialized with another number of processes "
-                "than the launcher started.",
-                f"{size} processes, WORLD_SIZE={world}",
-                "Initialize it with all of them, or leave that to resilient.",
-            )
-        )
-    return size > 1
-
-
-def _take_device() -> None:
-    """Make the local rank's device the current one, which Keras then uses."""
-    local, count = os.environ.get("LOCAL_RANK", ""), torch.cuda.device_count()
-    if not local.isdigit() or int(local) >= count:
-        raise ResilientError(
-            describe(
-                "Every process needs a CUDA device of its own.",
-                f"LOCAL_RANK={local or 'not set'}, {count} devices",
-                "Start no more processes on a machine than it has devices, or hide "
-                "them all with CUDA_VISIBLE_DEVICES=''.",
-            )
-        )
-    torch.cuda.set_device(int(local))
 
 
 def refuse_sharded(model: keras.Model) -> None:

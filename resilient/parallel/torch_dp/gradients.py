@@ -6,7 +6,7 @@ calls it, gradient accumulation and loss scaling happen behind it: all ranks see
 same numbers, hence agree on whether they are finite.
 
 A variable that has a gradient on some ranks only counts as zero on the others. With one
-optimizer, buckets are sent while the backward pass runs (``torch_early``), from its
+optimizer, buckets are sent while the backward pass runs (``early``), from its
 third step on.
 
 Refuses sparse gradients, variables that are overwritten with their gradient, and ranks
@@ -21,9 +21,9 @@ import keras
 import torch
 from torch import distributed
 
-from resilient.parallel.torch_agreement import Agreement
-from resilient.parallel.torch_averaging import Averaging, tensor_of
-from resilient.parallel.torch_outside import Outside
+from resilient.parallel.torch_dp.agreement import Agreement
+from resilient.parallel.torch_dp.averaging import Averaging, tensor_of
+from resilient.parallel.torch_dp.outside import Outside
 
 
 class AveragedGradients:

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from resilient.errors import NotSupportedError, describe
-from resilient.parallel.torch_agreement import Agreement, are_equal, mark, notes_for
-from resilient.parallel.torch_buckets import Buckets
-from resilient.parallel.torch_early import Early
-from resilient.parallel.torch_outside import Outside
+from resilient.parallel.torch_dp.agreement import Agreement, are_equal, mark, notes_for
+from resilient.parallel.torch_dp.buckets import Buckets
+from resilient.parallel.torch_dp.early import Early
+from resilient.parallel.torch_dp.outside import Outside
 
 Gradients = Sequence[torch.Tensor | None]
 _NOTES = len(notes_for([0, 0, 0, 0]))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from resilient.parallel.torch_buckets import Buckets
+from resilient.parallel.torch_dp.buckets import Buckets
 
 
 class Early:

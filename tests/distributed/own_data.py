@@ -1,0 +1,14 @@
+"""Whether each process trains all that its data gives it.
+
+So it is where Keras itself trains several processes: on JAX, and on torch since 3.16.
+Elsewhere all draw the same batches, and each trains its part of them.
+"""
+
+import keras
+
+from resilient import keras_internals
+
+BACKEND = keras.backend.backend()
+OWN_DATA = BACKEND == "jax" or (
+    BACKEND == "torch" and keras_internals.generation.trains_on_ranks
+)
