@@ -63,6 +63,7 @@ OWNERS: dict[str, Any] = {
     "Trainer": _TRAINER,
     "Variable": keras.Variable,
     "get_data_adapter": keras_internals.data_adapters.get_data_adapter,
+    "serialize_keras_object": keras.saving.serialize_keras_object,
     EPOCH_ITERATOR: getattr(trainer_module, EPOCH_ITERATOR, object),
 }
 
@@ -134,6 +135,7 @@ _OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
         *("PyDatasetAdapter", "TFDatasetAdapter", "TorchDataLoaderAdapter"),
         *("class_weight", "sample_weight", "shuffle", "steps_per_epoch"),
     ),
+    "serialize_keras_object": ("tf", "available"),
 }
 
 EXPECTED = {
