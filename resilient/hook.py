@@ -28,7 +28,7 @@ from resilient.iterators import (
     TrainingIterator,
     ValidationIterator,
 )
-from resilient.keras_internals import contract, serialization
+from resilient.keras_internals import contract, dispatch, serialization
 
 contract.require_known_keras()
 
@@ -186,6 +186,7 @@ def _watch(callbacks: Any, attempt: Attempt) -> None:
 
     def on_train_begin(logs: Any = None) -> None:
         attempt.before_train_begin()
+        dispatch.tell_in_order(callbacks)
         plain["on_train_begin"](logs)
         attempt.on_train_begin()
 

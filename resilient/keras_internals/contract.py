@@ -87,8 +87,9 @@ _OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
     ),
     "EpochIterator.reset": ("_current_iterator",),
     EPOCH_ITERATOR: ("_distributed_dataset",) if BACKEND == "tensorflow" else (),
-    "CallbackList.__init__": ("callbacks", "_async_train"),
+    "CallbackList.__init__": ("callbacks",),
     "CallbackList._flush_futures": (),
+    "CallbackList._on_begin": ("_executor",),
     "ArrayDataAdapter.__init__": (
         *("_num_samples", "_inputs", "_size", "_batch_size", "_shuffle"),
         "_partial_batch_size",
