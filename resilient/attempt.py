@@ -7,6 +7,7 @@ get control, how to copy tensors and how to commit are the business of others.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -27,6 +28,7 @@ from resilient.encoding.json_values import decode
 from resilient.events import Events
 from resilient.fingerprint import Facts
 from resilient.inputs import Inputs
+from resilient.keras_internals import dispatch
 from resilient.parallel.engine import Engine
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
@@ -167,7 +169,7 @@ class Attempt:
             watch=self._watch,
             group=self._group,
             events=self._events,
-            settle=self._settle_callbacks,
+            settle=partial(dispatch.settle, self.callback_list),
         )
         self.engine.begin(self.model, self._group, self._facts.of_all_processes())
         began = time.monotonic()
@@ -294,7 +296,3 @@ class Attempt:
         """Stop where all is on the disk; several processes, at the next batch."""
         if self._group.count == 1:
             self._watch.stop_if_asked()
-
-    def _settle_callbacks(self) -> None:
-        if self.callback_list._async_train:
-            self.callback_list._flush_futures()

@@ -4,7 +4,8 @@ Two names of the backend's trainer module are replaced (see ``keras_internals``)
 epoch iterator class, by a factory that returns ours (see ``iterators``) for the loop
 that is ours, and ``callbacks_module``, by a stand-in whose ``CallbackList`` is watched.
 Every other fit, evaluate and predict (nested ones, other models, other threads) gets
-what Keras would give it.
+what Keras would give it. One name of Keras's serialization is replaced, for all: see
+``keras_internals.serialization``.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ from resilient.iterators import (
     TrainingIterator,
     ValidationIterator,
 )
-from resilient.keras_internals import contract
+from resilient.keras_internals import contract, dispatch, serialization
 
 contract.require_known_keras()
 
@@ -116,6 +117,7 @@ def _install() -> None:
         if not _installed:
             setattr(module, keras_internals.EPOCH_ITERATOR, _make_iterator)
             module.callbacks_module = _CallbacksModule(module.callbacks_module)
+            serialization.without_importing_tensorflow()
         _installed += 1
 
 
@@ -127,6 +129,7 @@ def _uninstall() -> None:
         if not _installed:
             setattr(module, keras_internals.EPOCH_ITERATOR, Base)
             module.callbacks_module = module.callbacks_module._module
+            serialization.as_before()
 
 
 def _attempt_of(frame: FrameType) -> Attempt | None:
@@ -183,6 +186,7 @@ def _watch(callbacks: Any, attempt: Attempt) -> None:
 
     def on_train_begin(logs: Any = None) -> None:
         attempt.before_train_begin()
+        dispatch.tell_in_order(callbacks)
         plain["on_train_begin"](logs)
         attempt.on_train_begin()
 

@@ -252,6 +252,34 @@ def test_verbose_0_prints_nothing(tmp_path, capsys):
     assert captured.err == ""
 
 
+def test_the_progress_bar_never_goes_back(tmp_path, monkeypatch):
+    """One thread moves it, also where Keras trains on meanwhile.
+
+    The first batch's end is held up until the third batch begins.
+    """
+    moved, threads, ahead = [], set(), threading.Event()
+    update = keras.utils.Progbar.update
+
+    def held_up(self, current, values=None, finalize=None):
+        here = threading.current_thread()
+        if here is not threading.main_thread():
+            threads.add(here)
+            assert ahead.wait(60)
+        moved.append(current)
+        update(self, current, values, finalize)
+
+    def begun(batch, logs):
+        if batch == 2:
+            ahead.set()
+
+    monkeypatch.setattr(keras.utils.Progbar, "update", held_up)
+    callback = keras.callbacks.LambdaCallback(on_train_batch_begin=begun)
+    told = {"verbose": 1, "callbacks": [callback], "save_freq": "epoch"}
+    fitting.fit(fitting.model(), tmp_path, epochs=1, **told)
+    assert moved == [*range(1, fitting.STEPS + 1), fitting.STEPS]
+    assert len(threads) == (keras.backend.backend() != "tensorflow")
+
+
 def test_a_new_run_says_nothing_of_a_resume(tmp_path, capsys):
     fitting.fit(fitting.model(), tmp_path, epochs=1, verbose=2)
     assert "esume" not in capsys.readouterr().out

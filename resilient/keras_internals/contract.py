@@ -63,6 +63,7 @@ OWNERS: dict[str, Any] = {
     "Trainer": _TRAINER,
     "Variable": keras.Variable,
     "get_data_adapter": keras_internals.data_adapters.get_data_adapter,
+    "serialize_keras_object": keras.saving.serialize_keras_object,
     EPOCH_ITERATOR: getattr(trainer_module, EPOCH_ITERATOR, object),
 }
 
@@ -86,8 +87,9 @@ _OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
     ),
     "EpochIterator.reset": ("_current_iterator",),
     EPOCH_ITERATOR: ("_distributed_dataset",) if BACKEND == "tensorflow" else (),
-    "CallbackList.__init__": ("callbacks", "_async_train"),
+    "CallbackList.__init__": ("callbacks",),
     "CallbackList._flush_futures": (),
+    "CallbackList._on_begin": ("_executor",),
     "ArrayDataAdapter.__init__": (
         *("_num_samples", "_inputs", "_size", "_batch_size", "_shuffle"),
         "_partial_batch_size",
@@ -134,6 +136,7 @@ _OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
         *("PyDatasetAdapter", "TFDatasetAdapter", "TorchDataLoaderAdapter"),
         *("class_weight", "sample_weight", "shuffle", "steps_per_epoch"),
     ),
+    "serialize_keras_object": ("tf", "available"),
 }
 
 EXPECTED = {
