@@ -91,7 +91,9 @@ HERE = [
 
 
 @pytest.fixture(scope="session")
-def server(child_environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+def server(
+    child_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[subprocess.Popen[str]]:
     """Runs programs; torch is there from the start, if it is there at all."""
     with subprocess.Popen(
         [sys.executable, SERVER, *filter(_exists, ["torch"])],
@@ -99,7 +101,7 @@ def server(child_environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=child_environment,
+        env=child_environment | {"TMPDIR": str(tmp_path_factory.mktemp("upstream"))},
     ) as process:
         yield process
 

@@ -31,7 +31,7 @@ x = y = np.zeros((4, 1), "float32")
 try:
     model.fit(x, y, verbose=0)
 except Exception as error:
-    said = f"shown: {type(error).__name__}: {str(error).splitlines()[0]}"
+    said = f"shown: {type(error).__name__}: {' '.join(str(error).split())}"
 else:
     said = "gone: it trained"
 if not child:
