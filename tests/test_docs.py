@@ -102,7 +102,7 @@ def test_the_commands_of_a_page_exist(snippet: Snippet):
 @pytest.mark.parametrize("name", PAGES)
 def test_the_files_that_a_page_names_exist(name):
     text = PAGES[name].read_text()
-    folders = "benchmarks|examples|resilient|tests"
+    folders = "benchmarks|examples|resilient|tests|upstream"
     for path in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
     for path in re.findall(r"\]\(([\w./-]+)[#)]", text):

@@ -1,0 +1,42 @@
+"""Keras's ``fit`` fails under TensorFlow's ``MultiWorkerMirroredStrategy``: building.
+
+https://github.com/keras-team/keras/issues/20585: before training it reduces the first
+batch over the workers to build the model with it, and what it gets is no tensor.
+
+Backends: tensorflow
+"""
+
+import json
+import os
+import socket
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+here = ("127.0.0.1", 0)
+with socket.create_server(here) as one, socket.create_server(here) as other:
+    ports = [each.getsockname()[1] for each in (one, other)]
+child = os.fork()
+cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+task = {"type": "worker", "index": 1 if child else 0}
+os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+x = y = np.zeros((4, 1), "float32")
+try:
+    model.fit(x, y, verbose=0)
+except Exception as error:
+    said = f"shown: {type(error).__name__}: {' '.join(str(error).split())}"
+else:
+    said = "gone: it trained"
+if not child:
+    os._exit(0)
+os.waitpid(child, 0)
+if said.startswith("gone"):
+    sys.exit(said)
+print(said)

@@ -1,0 +1,36 @@
+"""torchdata's ``StatefulDataLoader`` loses the random state of its workers.
+
+Restored, it goes on with the right samples, and other random numbers for them.
+
+Backends: torch
+Needs: torch, torchdata.stateful_dataloader
+"""
+
+import sys
+
+import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+
+class Augmented(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index, torch.rand(())
+
+
+def loader():
+    torch.manual_seed(1)
+    return StatefulDataLoader(Augmented(), batch_size=2, num_workers=1)
+
+
+saved, resumed = loader(), loader()
+batches = iter(saved)
+next(batches)
+resumed.load_state_dict(saved.state_dict())
+(numbers, expected), (again, found) = next(batches), next(iter(resumed))
+assert numbers.tolist() == again.tolist()
+if found.tolist() == expected.tolist():
+    sys.exit("gone: the augmentation is the same")
+print(f"shown: of the same samples {found.tolist()}, not {expected.tolist()}")

@@ -1,0 +1,33 @@
+"""``tf.data`` draws ahead where nobody asked it to: it adds a ``prefetch`` of its own.
+
+What a Python generator was asked for is more than what was given; what was drawn ahead
+is lost with the iterator.
+
+Backends: tensorflow
+"""
+
+import sys
+import time
+
+import tensorflow as tf
+
+drawn = []
+
+
+def numbers():
+    for number in range(100):
+        drawn.append(number)
+        yield number
+
+
+spec = tf.TensorSpec((), "int32")
+data = tf.data.Dataset.from_generator(numbers, output_signature=spec)
+iterator = iter(data)
+for _ in range(5):
+    next(iterator)
+for _ in range(100):
+    if len(drawn) == 5:  # it is drawn in another thread
+        time.sleep(0.05)
+if len(drawn) == 5:
+    sys.exit("gone: 5 elements were drawn for 5 that were given")
+print(f"shown: {len(drawn)} elements were drawn for 5 that were given")

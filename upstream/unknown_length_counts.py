@@ -1,0 +1,28 @@
+"""Keras counts a step too many where data has no known length, on TensorFlow.
+
+The step that finds no more data is traced with the others: what needs no data runs.
+``optimizer.iterations`` grows by one more than there are batches, each epoch.
+
+Backends: tensorflow
+Shows with: keras<3.16
+"""
+
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+batch = np.zeros((1, 1), "float32")
+spec = tf.TensorSpec((1, 1))
+data = tf.data.Dataset.from_generator(
+    lambda: iter([(batch, batch)] * 2), output_signature=(spec, spec)
+)
+model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(data, verbose=0)
+
+steps = int(model.optimizer.iterations)
+if steps == 2:
+    sys.exit("gone: 2 batches are 2 steps")
+print(f"shown: optimizer.iterations is {steps} after 2 batches")
