@@ -129,6 +129,18 @@ def test_killed_at_batches(
     check(run, uninterrupted)
 
 
+@pytest.mark.skipif(
+    BACKEND != "torch" or not OWN_DATA, reason="there are no buckets of gradients"
+)
+def test_more_than_two_ranks_sum_gradients_in_the_same_order(
+    run_of: MakeRun, uninterrupted: Expected
+):
+    """Though DistributedDataParallel makes its buckets anew after the first step."""
+    run = run_of("reversed", count=3, options={"save_freq": 4, "keep": 2})
+    assert is_killed(kill(run, {0: "train_batch_end@1:3"}))
+    check(run, uninterrupted)
+
+
 WORDS = ("collect ready@2", "tell ready@2", "collect part@2", "tell committed@2")
 SOME_WORDS = {0: ("tell ready@2", "publish@2", "published@2"), 1: WORDS[1:3]}
 ALL_WORDS = {0: (*WORDS, "publish@2", "published@2"), 1: WORDS}

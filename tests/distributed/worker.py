@@ -41,7 +41,8 @@ class Order:
         out: Name of the record's file, in ``home``, without the process's number.
         seed: Of every global random number generator.
         mode: ``"keras"`` for ``model.fit``, ``"resilient"`` for ours.
-        layout: How Keras distributes: ``"data"`` or ``"model"``.
+        layout: How Keras distributes: ``"data"`` or ``"model"``; or ``"reversed"``,
+            as ``"data"``, of layers that are used in another order than they are made.
         kills: By a process's number, the point where it is killed, see ``install``.
         options: Arguments of ours: save_freq, keep.
         background: Whether training goes on while a checkpoint is written.
@@ -140,7 +141,7 @@ def compile_once(jax: Any) -> None:
 
 
 def distribution(layout: str) -> Any:
-    if layout == "data":
+    if layout != "model":
         return keras.distribution.DataParallel(auto_shard_dataset=False)
     devices = keras.distribution.list_devices()
     mesh = keras.distribution.DeviceMesh((1, len(devices)), ["batch", "model"], devices)
@@ -152,18 +153,38 @@ def distribution(layout: str) -> Any:
     )
 
 
+class Reversed(keras.Model):
+    """Gradients arrive in the order of its layers, and not from the last to the first.
+
+    They are large enough for more than one bucket of ``DistributedDataParallel``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = [keras.layers.Dense(units) for units in (3, 400, 300, 500)]
+
+    def call(self, x: Any) -> Any:
+        for part in reversed(self.parts):
+            x = part(x)
+        return x
+
+
 def make_case(
     layout: str, scope: Callable[[], contextlib.AbstractContextManager[Any]]
 ) -> Case:
     with scope():
-        model = keras.Sequential(
-            [
-                keras.Input((6,)),
-                keras.layers.Dense(8, name="wide"),
-                keras.layers.BatchNormalization(),
-                keras.layers.Dropout(0.3),
-                keras.layers.Dense(3),
-            ]
+        model = (
+            Reversed()
+            if layout == "reversed"
+            else keras.Sequential(
+                [
+                    keras.Input((6,)),
+                    keras.layers.Dense(8, name="wide"),
+                    keras.layers.BatchNormalization(),
+                    keras.layers.Dropout(0.3),
+                    keras.layers.Dense(3),
+                ]
+            )
         )
         model.compile(
             keras.optimizers.Adam(0.01, use_ema=True),
@@ -171,7 +192,8 @@ def make_case(
             metrics=["accuracy"],
         )
     count, index = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-    own, whole = OWN_DATA and layout == "data", OWN_DATA and layout == "model"
+    whole = OWN_DATA and layout == "model"
+    own = OWN_DATA and not whole
     batch = LOCAL if own or whole else LOCAL * count
     random = np.random.RandomState(0)
     rows = BATCHES * LOCAL * (1 if whole else count)
