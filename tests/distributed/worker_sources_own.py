@@ -84,7 +84,7 @@ def cases(directory, group):
         "validated on pydataset": (lambda: validated(Batches(**ours)), divided),
         "divided arrays": (lambda: (1, whole), partial(divided, shard=True)),
         "one model": (lambda: (1, whole), one_model),
-        "one model, unequal": (lambda: (RANK, whole), one_model),
+        "one model, unequal": (lambda: (1, {**whole, "x": X + RANK}), one_model),
         "validated on generator": (
             lambda: validated(generated(**ours), validation_steps=6),
             divided,
