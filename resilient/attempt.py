@@ -296,5 +296,4 @@ class Attempt:
             self._watch.stop_if_asked()
 
     def _settle_callbacks(self) -> None:
-        if self.callback_list._async_train:
-            self.callback_list._flush_futures()
+        self.callback_list._flush_futures()  # none where they are not asynchronous

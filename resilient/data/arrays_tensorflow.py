@@ -148,7 +148,7 @@ class TensorFlowArrays(SeekableArrays):
         start, full = self._start_at.read_value(), n // size
         rows = tf.reshape(order[: full * size], [full, size])
         batches = tf.data.Dataset.from_tensor_slices(rows[start:])
-        if self._partial_batch_size:
+        if n % size:
             last = tf.data.Dataset.from_tensors(order[full * size :])
             batches = batches.concatenate(last.skip(tf.maximum(start - full, 0)))
         return batches

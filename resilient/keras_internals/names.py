@@ -19,7 +19,6 @@ try:
     from keras.src.backend.common import global_state
     from keras.src.backend.common.masking import get_keras_mask
     from keras.src.random import seed_generator
-    from keras.src.trainers import data_adapters
     from keras.src.trainers.data_adapters import (
         ArrayDataAdapter,
         GeneratorDataAdapter,
@@ -27,6 +26,10 @@ try:
         PyDatasetAdapter,
         TFDatasetAdapter,
         TorchDataLoaderAdapter,
+        get_data_adapter,
+        is_grain_dataset,
+        is_tf_dataset,
+        is_torch_dataloader,
     )
     from keras.src.trainers.data_adapters.array_data_adapter import can_convert_arrays
     from keras.src.trainers.data_adapters.array_slicing import (
@@ -77,8 +80,8 @@ __all__ = [
     "can_convert_arrays",
     "choose_data_adapter",
     "convert_to_sliceable",
-    "data_adapters",
     "first_replica",
+    "get_data_adapter",
     "get_index",
     "get_keras_mask",
     "get_tensor_spec",
@@ -119,9 +122,14 @@ if BACKEND not in _EPOCH_ITERATORS:
 EPOCH_ITERATOR = _EPOCH_ITERATORS[BACKEND]
 # What `fit` calls once the loop over an epoch's batches is over, and `evaluate`, too.
 EPOCH_LOGS = "_get_metrics_result_or_logs"
-trainer_module: ModuleType = importlib.import_module(
-    f"keras.src.backend.{BACKEND}.trainer"
-)
+try:
+    trainer_module: ModuleType = importlib.import_module(
+        f"keras.src.backend.{BACKEND}.trainer"
+    )
+    # What all backends' are: Keras's own, before any hook puts another in its place.
+    EpochIterator: Any = getattr(trainer_module, EPOCH_ITERATOR).__base__
+except (ImportError, AttributeError) as error:
+    raise unknown_keras(str(error)) from error
 
 # Where Keras keeps its global seed generator; in Keras 3.12 the constant has no name.
 GLOBAL_SEED_GENERATOR = "global_seed_generator"
@@ -141,22 +149,16 @@ LOCALS = (
 )
 
 
-# What all backends' are: Keras's own, before any hook puts another in its place.
-EpochIterator: Any = getattr(trainer_module, EPOCH_ITERATOR, object).__base__
-
-
 def backend_epoch_iterator() -> Any:
     """The epoch iterator class that the backend's ``fit`` builds its input with."""
     return getattr(trainer_module, EPOCH_ITERATOR)
 
 
-is_tf_dataset = data_adapters.is_tf_dataset
-is_torch_dataloader = data_adapters.is_torch_dataloader
 # Each tells whether it is of one kind of data, by the names of its classes.
 DATA_KINDS = (
     is_tf_dataset,
     is_torch_dataloader,
-    data_adapters.is_grain_dataset,
+    is_grain_dataset,
 )
 
 
@@ -170,11 +172,11 @@ def choose_data_adapter(ours: Mapping[str, Any], arguments: Mapping[str, Any]) -
         ours: Name of Keras's adapter class -> what makes ours.
         arguments: Keyword arguments of Keras's epoch iterator.
     """
-    choose = data_adapters.get_data_adapter
+    choose = get_data_adapter
     names = inspect.signature(choose).parameters
     ours_instead = FunctionType(
         choose.__code__,
-        {**vars(data_adapters), **ours},
+        {**choose.__globals__, **ours},
         choose.__name__,
         choose.__defaults__,
         choose.__closure__,
