@@ -190,8 +190,8 @@ class EventFiles:
         return Path(self._callback.log_dir)
 
     def _files(self) -> list[EventFile]:
-        directories = (self._callback._train_dir, self._callback._val_dir)
-        return [file for path in directories for file in event_files(Path(path))]
+        directories = (self._root / "train", self._root / "validation")
+        return [file for path in directories for file in event_files(path)]
 
     def _own(self) -> list[EventFile]:
         """Those of the writers that this callback has and had in this fit."""

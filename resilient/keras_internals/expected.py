@@ -64,24 +64,21 @@ _OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
         *("_get_iterator", "_current_iterator", "_steps_seen", "_num_batches"),
     ),
     "EpochIterator.reset": (),
-    EPOCH_ITERATOR: ("_distributed_dataset",) if BACKEND == "tensorflow" else (),
     "CallbackList._flush_futures": (),
-    "ArrayDataAdapter.__init__": (
-        *("_num_samples", "_inputs", "_batch_size", "_shuffle"),
-    ),
-    "ArrayDataAdapter._get_iterator": ("permutation", "slice_and_convert_fn", "inputs"),
+    "ArrayDataAdapter.__init__": ("_inputs",),
+    "ArrayDataAdapter._get_iterator": ("permutation",),
     "ArrayDataAdapter.get_torch_dataloader": ("randperm",),
-    "ArrayDataAdapter.get_tf_dataset": ("shuffle", "convert_to_sliceable"),
-    "GeneratorDataAdapter.__init__": ("generator", "_first_batches"),
+    "ArrayDataAdapter.get_tf_dataset": ("shuffle",),
+    "GeneratorDataAdapter.__init__": ("generator",),
     "GeneratorDataAdapter.get_jax_iterator": ("generator",),
     "GeneratorDataAdapter.get_tf_dataset": ("generator", "prefetch"),
     "GeneratorDataAdapter.get_torch_dataloader": ("generator",),
-    "GrainDatasetAdapter.__init__": ("_batch_size",),
     "GrainDatasetAdapter.get_tf_dataset": (
         *("is_jax_sparse", "is_scipy_sparse", "lists_to_tuples"),
     ),
     "GrainDatasetAdapter.get_torch_dataloader": ("iterable",),
     "Model._flatten_layers": (),
+    "Model._symbolic_build": ("data_batch",),
     "Optimizer": ("_learning_rate", "_trainable_variables"),
     "TFDatasetAdapter.__init__": ("_dataset",),
     "TFDatasetAdapter.get_jax_iterator": ("_dataset",),
@@ -106,12 +103,10 @@ _OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
         *("class_weight", "sample_weight", "shuffle", "steps_per_epoch"),
     ),
 }
-if BACKEND == "tensorflow":
-    _OF_ALL_GENERATIONS["Model._symbolic_build"] = ("data_batch",)
 
-# How each backend asks an adapter for batches.
+# What is used on one backend only.
 _WAYS = {
-    "tensorflow": ("get_tf_dataset",),
+    "tensorflow": ("get_tf_dataset", "_symbolic_build"),
     "jax": ("get_jax_iterator", "_get_iterator"),
     "torch": ("get_torch_dataloader",),
 }
@@ -153,7 +148,6 @@ if BACKEND == "tensorflow":
 OF_TENSORBOARD: Labels = {
     "TensorBoard": (
         *("_epoch_start_time", "_global_train_batch", "_prev_summary_state"),
-        *("_pop_writer", "_push_writer", "_train_dir", "_train_writer"),
-        *("_val_dir", "_writers"),
+        *("_pop_writer", "_push_writer", "_train_writer", "_writers"),
     ),
 }

@@ -27,17 +27,12 @@ try:
         TFDatasetAdapter,
         TorchDataLoaderAdapter,
         get_data_adapter,
-        is_grain_dataset,
-        is_tf_dataset,
-        is_torch_dataloader,
     )
-    from keras.src.trainers.data_adapters.array_data_adapter import can_convert_arrays
     from keras.src.trainers.data_adapters.array_slicing import (
         TensorflowSparseWrapper,
         convert_to_sliceable,
         slice_tensorflow_sparse_wrapper,
     )
-    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
     from keras.src.trainers.data_adapters.data_adapter_utils import (
         NUM_BATCHES_FOR_TENSOR_SPEC,
         get_tensor_spec,
@@ -58,7 +53,6 @@ except ImportError as error:
 
 __all__ = [
     "BACKEND",
-    "DATA_KINDS",
     "EPOCH_ITERATOR",
     "EPOCH_LOGS",
     "GLOBAL_SEED_GENERATOR",
@@ -66,7 +60,6 @@ __all__ = [
     "NUM_BATCHES_FOR_TENSOR_SPEC",
     "SHARED_DATASETS",
     "ArrayDataAdapter",
-    "DataAdapter",
     "EpochIterator",
     "GeneratorDataAdapter",
     "GrainDatasetAdapter",
@@ -77,9 +70,9 @@ __all__ = [
     "TorchDataLoaderAdapter",
     "backend_epoch_iterator",
     "backend_variables",
-    "can_convert_arrays",
     "choose_data_adapter",
     "convert_to_sliceable",
+    "data_kind",
     "first_replica",
     "get_data_adapter",
     "get_index",
@@ -89,8 +82,6 @@ __all__ = [
     "is_jax_sparse",
     "is_read_by_replica",
     "is_scipy_sparse",
-    "is_tf_dataset",
-    "is_torch_dataloader",
     "is_trainer",
     "jax_sparse_to_tf_sparse",
     "looks_ahead",
@@ -154,14 +145,6 @@ def backend_epoch_iterator() -> Any:
     return getattr(trainer_module, EPOCH_ITERATOR)
 
 
-# Each tells whether it is of one kind of data, by the names of its classes.
-DATA_KINDS = (
-    is_tf_dataset,
-    is_torch_dataloader,
-    is_grain_dataset,
-)
-
-
 def choose_data_adapter(ours: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
     """Let Keras choose the adapter for data, among ours.
 
@@ -182,6 +165,26 @@ def choose_data_adapter(ours: Mapping[str, Any], arguments: Mapping[str, Any]) -
         choose.__closure__,
     )
     return ours_instead(**{k: v for k, v in arguments.items() if k in names})
+
+
+_ADAPTERS = (
+    *("ArrayDataAdapter", "GeneratorDataAdapter", "GrainDatasetAdapter"),
+    *("PyDatasetAdapter", "TFDatasetAdapter", "TorchDataLoaderAdapter"),
+)
+
+
+def data_kind(x: Any, y: Any = None, sample_weight: Any = None) -> str | None:
+    """The name of Keras's adapter class for data; None where it has none.
+
+    Also ``"DataAdapter"``, for an adapter that Keras would take as it is.
+    """
+    names = {name: (lambda *_, name=name, **__: name) for name in _ADAPTERS}
+    given = {"x": x, "y": y, "sample_weight": sample_weight}
+    try:
+        chosen = choose_data_adapter(names, given)
+    except ValueError:  # Keras's own, about what it does not know
+        return None
+    return chosen if isinstance(chosen, str) else "DataAdapter"
 
 
 def is_trainer(value: Any) -> bool:

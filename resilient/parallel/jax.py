@@ -46,7 +46,8 @@ class JaxProcesses(Engine):
     def draws_all(self, data: Any) -> bool:
         distribution = keras.distribution.distribution()
         divided = (
-            keras_internals.is_tf_dataset(data) and distribution.auto_shard_dataset
+            keras_internals.data_kind(data) == "TFDatasetAdapter"
+            and distribution.auto_shard_dataset
         )
         return bool(divided or distribution.num_model_replicas == 1)
 
