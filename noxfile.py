@@ -37,6 +37,7 @@ TWO = (
 )
 # What has no Keras in it is tested once, beside the backend that is done the soonest.
 ONCE = "torch"
+KERAS = "https://github.com/keras-team/keras"  # for its tests: nightly builds have none
 
 ONLY_ONE = """
 import importlib.util, sys
@@ -84,36 +85,80 @@ def pytest(session: nox.Session, backend: str, *args: str, **env: str) -> None:
     session.run("pytest", *args, *session.posargs, env=env)
 
 
-def normal(backend: str) -> tuple[str, ...]:
-    which = "not long and not sources"
-    if backend != ONCE:
-        which += " and not once"
-    return ("-m", which, "--ignore=tests/sources", *TWO)
+def install_next_keras(session: nox.Session) -> None:
+    """Put the latest nightly build of Keras in the place of the released one."""
+    session.run("python", "-m", "pip", "uninstall", "-y", "keras", silent=True)
+    session.install("--no-deps", "--pre", "--upgrade", "keras-nightly")
+    session.run("python", "-m", "pip", "show", "keras-nightly")
 
 
-@nox.session
-@each_backend
-def tests(session: nox.Session, backend: str) -> None:
+def normal(session: nox.Session, backend: str) -> None:
     """The tests, where only this backend is installed.
 
     With torch also those marked ``once``, which have nothing to do with the backend;
     and its checkpoints are on the disk.
     """
-    install(session, *tested(backend))
+    which = "not long and not sources"
+    if backend != ONCE:
+        which += " and not once"
     where = {} if backend == ONCE else in_memory()
-    pytest(session, backend, *normal(backend), **where)
+    pytest(session, backend, "-m", which, "--ignore=tests/sources", *TWO, **where)
+
+
+@nox.session
+@each_backend
+def tests(session: nox.Session, backend: str) -> None:
+    """The tests, where only this backend is installed."""
+    install(session, *tested(backend))
+    normal(session, backend)
+
+
+@nox.session
+@each_backend
+def oldest_keras(session: nox.Session, backend: str) -> None:
+    """The same with the oldest Keras that is supported."""
+    install(session, *tested(backend), "keras==3.12.*")
+    normal(session, backend)
+
+
+@nox.session
+@each_backend
+def next_keras(session: nox.Session, backend: str) -> None:
+    """The same with the latest nightly build of Keras."""
+    install(session, *tested(backend))
+    install_next_keras(session)
+    normal(session, backend)
+
+
+def install_every_library(session: nox.Session, *others: str) -> None:
+    needed = {item for backend in BACKENDS for item in tested(backend)}
+    install(session, *sorted(needed), *group("sources"), *others)
 
 
 @nox.session(default=False)
 def every_library(session: nox.Session) -> None:
     """Install all backends and sources of data, once, for the sessions below."""
-    needed = {item for backend in BACKENDS for item in tested(backend)}
-    install(session, *sorted(needed), *group("sources"))
+    install_every_library(session)
 
 
-def every_source(session: nox.Session, backend: str, which: str) -> None:
+@nox.session(default=False)
+def every_library_oldest(session: nox.Session) -> None:
+    """The same with the oldest Keras that is supported."""
+    install_every_library(session, "keras==3.12.*")
+
+
+@nox.session(default=False)
+def every_library_next(session: nox.Session) -> None:
+    """The same with the latest nightly build of Keras."""
+    install_every_library(session)
+    install_next_keras(session)
+
+
+def every_source(
+    session: nox.Session, backend: str, which: str, libraries: str = "every_library"
+) -> None:
     """Tests that need the libraries of all sources of data."""
-    shared = Path(session.env_dir).with_name("every_library")
+    shared = Path(session.env_dir).with_name(libraries)
     session.run(
         *(str(shared / "bin" / "pytest"), "-m", f"sources and {which}", *TWO),
         *session.posargs,
@@ -136,12 +181,18 @@ def sources_long(session: nox.Session, backend: str) -> None:
     every_source(session, backend, "long")
 
 
-@nox.session
+@nox.session(venv_backend="none", requires=["every_library_oldest"])
 @each_backend
-def oldest_keras(session: nox.Session, backend: str) -> None:
-    """The tests with the oldest Keras that is supported."""
-    install(session, *tested(backend), "keras==3.12.*")
-    pytest(session, backend, *normal(backend))
+def oldest_sources(session: nox.Session, backend: str) -> None:
+    """Every source of data with the oldest Keras that is supported."""
+    every_source(session, backend, "not long", "every_library_oldest")
+
+
+@nox.session(venv_backend="none", requires=["every_library_next"])
+@each_backend
+def next_sources(session: nox.Session, backend: str) -> None:
+    """Every source of data with the latest nightly build of Keras."""
+    every_source(session, backend, "not long", "every_library_next")
 
 
 @nox.session
@@ -163,17 +214,31 @@ def workers_long(session: nox.Session, backend: str) -> None:
     pytest(session, backend, "-m", "long and not sources", "tests/distributed")
 
 
+def own_tests(session: nox.Session, backend: str, *args: str) -> None:
+    session.run(
+        *("python", "tests/keras_suite/run.py", *args, *session.posargs),
+        env={"KERAS_BACKEND": backend},
+    )
+
+
 @nox.session
 @each_backend
 def keras_suite(session: nox.Session, backend: str) -> None:
     """Keras's own tests, with and without us in place of Trainer.fit."""
     install(session, *BACKENDS[backend], *group("keras-suite"))
-    session.run(
-        "python",
-        "tests/keras_suite/run.py",
-        *session.posargs,
-        env={"KERAS_BACKEND": backend},
-    )
+    own_tests(session, backend)
+
+
+@nox.session
+@each_backend
+def next_keras_suite(session: nox.Session, backend: str) -> None:
+    """The same with the latest nightly build of Keras, and the tests of its source."""
+    install(session, *BACKENDS[backend], *group("keras-suite"))
+    install_next_keras(session)
+    checkout = Path(session.create_tmp(), "keras")
+    shutil.rmtree(checkout, ignore_errors=True)
+    session.run("git", "clone", "--depth=1", KERAS, str(checkout), external=True)
+    own_tests(session, backend, "--checkout", str(checkout))
 
 
 @nox.session

@@ -59,7 +59,7 @@ def _lacks_some(model: keras.Model, saved: list[dict[str, Any]]) -> bool:
 
 
 def _build_symbolically(model: keras.Model, iterator: Any) -> None:
-    spec = iterator._distributed_dataset.element_spec
+    spec = _keras_own(iterator).element_spec
     try:
         batch = keras.tree.map_structure(
             lambda s: keras.KerasTensor(tuple(s.shape), s.dtype.name), spec
@@ -81,6 +81,11 @@ def take_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
     assign(backend, [leaf.to_json() for leaf in live], live, before)
 
 
+def _keras_own(iterator: Any) -> Any:
+    """What Keras's iterator would iterate, were it not ours."""
+    return super(type(iterator), iterator)._get_iterator()
+
+
 def _data_for_a_step(model: keras.Model, iterator: Any) -> Any:
     """What Keras's train function takes, with at least one batch."""
     if keras_internals.BACKEND == "tensorflow":
@@ -89,7 +94,7 @@ def _data_for_a_step(model: keras.Model, iterator: Any) -> Any:
             # Batches are drawn in another thread and ahead: the data would not stand
             # where the checkpoint left it.
             return _blank_batches(model, adapter.get_tf_dataset().element_spec)
-    batches = iter(super(type(iterator), iterator)._get_iterator())  # Keras's own
+    batches = iter(_keras_own(iterator))
     return [next(batches)] if keras_internals.BACKEND == "torch" else batches
 
 

@@ -29,6 +29,7 @@ from resilient.iterators import (
     ValidationIterator,
 )
 from resilient.keras_internals import contract, dispatch, serialization
+from resilient.keras_internals.expected import OF_SEVERAL_PROCESSES
 
 contract.require_known_keras()
 
@@ -92,6 +93,7 @@ def _told_when_trained(attempt: Attempt) -> Iterator[None]:
     if attempt.engine.count == 1:
         yield
         return
+    contract.require_known(OF_SEVERAL_PROCESSES)
     own, name = vars(attempt.model), keras_internals.EPOCH_LOGS
     before = own.get(name)
     plain = getattr(attempt.model, name)

@@ -1,35 +1,40 @@
 """The contract with Keras: each private name that is used, and what if it is gone."""
 
 import ast
+import functools
 import runpy
 import sys
 import types
 from pathlib import Path
 
 import keras
+import keras_names
 import numpy as np
 import pytest
 
 import resilient
 from resilient import NotSupportedError, keras_internals
-from resilient.keras_internals import contract, names
+from resilient.keras_internals import contract, expected, names, unknown
 
-CONTRACT = [
-    (label, name) for label, names in contract.EXPECTED.items() for name in names
-]
-# Looked at where several workers train, which they do on TensorFlow alone.
-OF_SEVERAL_WORKERS = [
-    (label, name)
-    for label, names in contract.OF_SEVERAL_WORKERS.items()
-    for name in names
-]
+ON_TENSORFLOW = keras_internals.BACKEND == "tensorflow"
+# Looked at where they are used. Workers under a strategy are TensorFlow's alone.
+PARTS = [expected.OF_SEVERAL_PROCESSES, expected.OF_TENSORBOARD]
+PARTS += [expected.OF_SEVERAL_WORKERS] if ON_TENSORFLOW else []
+
+
+def pairs(labels):
+    return [(label, name) for label, names in labels.items() for name in names]
+
+
+CONTRACT = pairs(contract.EXPECTED)
+OF_PARTS = [pair for part in PARTS for pair in pairs(part)]
 
 
 def test_the_installed_keras_is_known():
     assert contract.changes() == []
     contract.require_known_keras()
-    if keras_internals.BACKEND == "tensorflow":
-        contract.require_known_multi_worker_keras()
+    for part in PARTS:
+        contract.require_known(part)
 
 
 def refusal():
@@ -39,7 +44,8 @@ def refusal():
     what, _, rest = str(found.value).partition("\nReceived: ")
     assert rest.startswith(f"Keras {keras.__version__}: ")
     assert what.endswith("It knows Keras 3.12 to 3.16.")
-    assert '\nInstall one that works: pip install "keras>=3.12,<3.17". ' in rest
+    assert f"\nInstall one that works: {unknown.INSTALL}. " in rest
+    assert unknown.INSTALL.endswith('pip install "keras>=3.12,<3.17"')
     assert rest.endswith("report it with this message as an issue of keras-resilient.")
     return rest
 
@@ -96,11 +102,8 @@ def test_a_renamed_name_is_noticed_and_named(monkeypatch, label, name):
     assert f"{label} no longer mentions {name}" in refusal()
 
 
-@pytest.mark.skipif(
-    keras_internals.BACKEND != "tensorflow", reason="tf.distribute is TensorFlow's"
-)
-@pytest.mark.parametrize(("label", "name"), OF_SEVERAL_WORKERS)
-def test_so_is_one_that_several_workers_need(monkeypatch, label, name):
+@pytest.mark.parametrize(("label", "name"), OF_PARTS)
+def test_so_is_one_that_not_every_training_needs(monkeypatch, label, name):
     owner, _, attribute = label.partition(".")
     whole = contract.OWNERS[owner]
     thing = getattr(whole, attribute) if attribute else whole
@@ -108,9 +111,38 @@ def test_so_is_one_that_several_workers_need(monkeypatch, label, name):
     if attribute:
         other = type(owner, (), {attribute: other})
     monkeypatch.setitem(contract.OWNERS, owner, other)
-    monkeypatch.setattr(contract, "OF_SEVERAL_WORKERS", {label: (name,)})
     with pytest.raises(NotSupportedError, match="no longer mentions"):
-        contract.require_known_multi_worker_keras()
+        contract.require_known({label: (name,)})
+
+
+def test_a_name_that_moved_to_a_private_helper_is_no_change(monkeypatch):
+    adapter = contract.OWNERS["PyDatasetAdapter"]
+    plain = adapter.on_epoch_end
+    monkeypatch.setattr(adapter, "_stop", plain, raising=False)
+
+    def on_epoch_end(self):
+        self._stop()
+
+    on_epoch_end.__module__ = plain.__module__
+    monkeypatch.setattr(adapter, "on_epoch_end", on_epoch_end)
+    assert contract.changes() == []
+    monkeypatch.setattr(adapter, "_stop", renamed("enqueuer", plain))
+    found = "PyDatasetAdapter.on_epoch_end no longer mentions enqueuer"
+    assert contract.changes() == [found]
+
+
+def test_but_a_local_variable_of_fit_is_read_from_its_own_frame(monkeypatch):
+    trainer = contract.OWNERS["Trainer"]
+    plain = trainer.fit
+    monkeypatch.setattr(trainer, "_fit", plain, raising=False)
+
+    def fit(self, **kwargs):
+        return self._fit(**kwargs)
+
+    monkeypatch.setattr(trainer, "fit", fit)
+    found = contract.changes()
+    assert "Trainer.fit no longer mentions verbose" in found
+    assert "Trainer.fit no longer mentions on_epoch_end" not in found
 
 
 @pytest.mark.parametrize(
@@ -143,13 +175,42 @@ def test_an_iterator_that_is_no_generator_is_noticed(monkeypatch):
     assert "_enumerate_iterator is no generator" in refusal()
 
 
-def test_another_fit_in_place_of_the_trainers_is_named(monkeypatch):
-    monkeypatch.setattr(contract.OWNERS["Trainer"], "fit", lambda self: None)
-    with pytest.raises(
-        NotSupportedError, match="Something replaced the `fit`"
-    ) as found:
+class Callable:
+    def __call__(self, *args, **kwargs):
+        """Not Keras's."""
+
+
+@pytest.mark.parametrize(
+    ("label", "other", "name"),
+    [
+        ("Trainer.fit", lambda self: None, "<lambda>"),
+        ("Trainer.fit", functools.partial(lambda self: None), "<lambda>"),
+        ("Trainer.fit", Callable(), "Callable"),
+        ("CallbackList._flush_futures", lambda self: None, "<lambda>"),
+    ],
+)
+def test_what_stands_in_place_of_a_part_of_keras_is_named(
+    monkeypatch, label, other, name
+):
+    owner, _, attribute = label.partition(".")
+    monkeypatch.setattr(contract.OWNERS[owner], attribute, other)
+    with pytest.raises(NotSupportedError, match="Something replaced a part") as found:
         contract.require_known_keras()
-    assert "<lambda> of test_keras_internals" in str(found.value)
+    assert f"Received: {label} is {name} of test_keras_internals\n" in str(found.value)
+
+
+def test_a_wrapper_of_the_trainers_fit_is_no_hindrance_if_it_says_what_it_wraps(
+    monkeypatch,
+):
+    trainer = contract.OWNERS["Trainer"]
+    plain = trainer.fit
+
+    @functools.wraps(plain)
+    def fit(*args, **kwargs):
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(trainer, "fit", fit)
+    contract.require_known_keras()
 
 
 def test_a_plain_wrapper_of_model_fit_is_no_hindrance(monkeypatch, tmp_path):
@@ -180,8 +241,9 @@ def test_another_place_of_the_global_seed_generator_is_noticed(monkeypatch):
 @pytest.mark.parametrize(
     "module",
     [
-        "keras.src.trainers.data_adapters.array_data_adapter",
+        "keras.src.trainers.data_adapters.array_slicing",
         "keras.src.trainers.data_adapters.py_dataset_adapter",
+        keras_internals.trainer_module.__name__,
     ],
 )
 def test_a_module_that_is_gone_is_named(monkeypatch, module):
@@ -189,6 +251,25 @@ def test_a_module_that_is_gone_is_named(monkeypatch, module):
     with pytest.raises(NotSupportedError, match=module) as found:
         runpy.run_path(names.__file__)
     assert f"Keras {keras.__version__}: " in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [
+        ("3.16.0", (3, 16)),
+        ("3.16.0.dev2026102704", (3, 16)),
+        ("3.16.0rc1", (3, 16)),
+        ("3.17.0", (3, 17)),
+        ("4.0", (4, 0)),
+        ("4.0rc1", (4, 0)),
+    ],
+)
+def test_any_version_of_keras_can_be_read(monkeypatch, version, release):
+    monkeypatch.setattr(keras, "__version__", version)
+    read = runpy.run_path(unknown.__file__)
+    assert read["RELEASE"] == release
+    # Files of keras and of keras-nightly in one folder would be mixed.
+    assert ("uninstall keras-nightly" in read["INSTALL"]) == (".dev" in version)
 
 
 # Every private name is in the contract --------------------------------------------
@@ -210,7 +291,7 @@ OTHERS = {
 }
 # Of the PyDataset adapter since Keras 3.16; asked for in keras_3_16 alone.
 OF_ONE_GENERATION = {"_data_shard_id", "_num_data_shards", "_epoch"}
-OF_ONE_BACKEND = {"_jax_state", "_jax_state_synced", "_distributed_dataset"}
+OF_ONE_BACKEND = {"_jax_state", "_jax_state_synced"}
 
 
 def private(name):
@@ -241,11 +322,19 @@ def test_every_private_name_that_is_used_is_in_the_contract():
         private_names, defined = names_in(ast.parse(path.read_text(encoding="utf-8")))
         used |= private_names
         own |= defined
-    known = {name for _, name in CONTRACT + OF_SEVERAL_WORKERS} | {
-        part for label in contract.EXPECTED for part in label.split(".")
+    everything = [contract.EXPECTED, *PARTS, expected.OF_SEVERAL_WORKERS]
+    known = {name for _, name in CONTRACT + OF_PARTS} | {
+        part for labels in everything for label in labels for part in label.split(".")
     }
     known |= OF_ONE_GENERATION | OF_ONE_BACKEND
     assert used - own - known - OTHERS == set()
+
+
+def test_the_documentation_counts_them():
+    """The table is made by tests/keras_names.py."""
+    docs = Path(__file__).parents[1] / "docs" / "keras-internals.md"
+    table = keras_names.table(keras_names.count())
+    assert table in docs.read_text(encoding="utf-8")
 
 
 def test_only_one_package_imports_keras_src():

@@ -21,6 +21,8 @@ import numpy as np
 from resilient.callbacks.walk import Action, Arrays
 from resilient.encoding.json_values import JSON, decode, encode
 from resilient.errors import warn_not_exact
+from resilient.keras_internals import contract
+from resilient.keras_internals.expected import OF_TENSORBOARD
 
 _NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.(.+)\.(\d+)\.(\d+)\.v2")
 
@@ -95,6 +97,7 @@ class EventFiles:
     )
 
     def __init__(self, callback: Any, attempts: Sequence[Mapping[str, Any]]) -> None:
+        contract.require_known(OF_TENSORBOARD)
         self._callback = callback
         self._attempts = attempts
         self._recorded: dict[str, int] = {}
@@ -187,8 +190,8 @@ class EventFiles:
         return Path(self._callback.log_dir)
 
     def _files(self) -> list[EventFile]:
-        directories = (self._callback._train_dir, self._callback._val_dir)
-        return [file for path in directories for file in event_files(Path(path))]
+        directories = (self._root / "train", self._root / "validation")
+        return [file for path in directories for file in event_files(path)]
 
     def _own(self) -> list[EventFile]:
         """Those of the writers that this callback has and had in this fit."""

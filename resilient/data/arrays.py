@@ -38,8 +38,17 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
     _random_state: Callable[[], Any]
     _from_random_state: Callable[[Any], AbstractContextManager[None]]
 
-    def __init__(self, *args: Any, share: Share | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        *args: Any,
+        shuffle: bool | str = False,
+        share: Share | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, shuffle=shuffle, **kwargs)
+        self.shuffled = shuffle
+        arrays = keras.tree.flatten(self._inputs)
+        self.samples = int(next(x.shape[0] for x in arrays if x is not None))
         self._draw_seed = (share or Share()).seed
 
     def position(self, drawn: int, *, held: bool) -> JSON:
@@ -93,7 +102,7 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
 
     def _next_order(self) -> Any:
         """What the order that is drawn next is drawn from; None without an order."""
-        if not self._shuffle:
+        if not self.shuffled:
             return None
         return keras_internals.generation.order(self, self._random_state)
 
@@ -113,11 +122,11 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
         }
         return {
             "kind": "arrays",
-            "samples": int(self._num_samples),
-            "batch_size": int(self._batch_size),
-            "shuffle": self._shuffle
-            if self._shuffle == "batch"
-            else bool(self._shuffle),
+            "samples": self.samples,
+            "batch_size": int(self.batch_size),
+            "shuffle": self.shuffled
+            if self.shuffled == "batch"
+            else bool(self.shuffled),
             **arrays,
         }
 
@@ -156,7 +165,7 @@ class SlicedArrays(SeekableArrays):
                 next(itertools.islice(keras_rows, first, first), None)
         else:
             self._order = self._next_order()
-        by_batch = self._shuffle == "batch"
+        by_batch = self.shuffled == "batch"
         for i in range(first, self.num_batches):
             drawing: AbstractContextManager[None] = nullcontext()
             if by_batch:

@@ -57,7 +57,7 @@ class TensorFlowArrays(SeekableArrays):
         with tf.init_scope():
             self._start_at = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._indices = tf.Variable(
-                np.arange(self._num_samples if self._shuffle else 0, dtype=np.int64),
+                np.arange(self.samples if self.shuffled else 0, dtype=np.int64),
                 trainable=False,
             )
 
@@ -79,7 +79,7 @@ class TensorFlowArrays(SeekableArrays):
         """Set order and start of the iterator that is about to be made."""
         start = self._take_start()
         self._start_at.assign(start.get("drawn", 0))
-        if not self._shuffle:
+        if not self.shuffled:
             return
         self._order = start.get("order") or self._new_order()
         self._indices.assign(self._permutation(self._order))
@@ -94,9 +94,9 @@ class TensorFlowArrays(SeekableArrays):
     def _permutation(self, order: JSON) -> np.ndarray:
         if "own_seed" in order:
             generator = np.random.default_rng(order["own_seed"])
-            if self._shuffle != "batch":
-                return generator.permutation(self._num_samples)
-            n, size = self._num_samples, self._batch_size
+            if self.shuffled != "batch":
+                return generator.permutation(self.samples)
+            n, size = self.samples, self.batch_size
             parts = [
                 generator.permutation(min(size, n - i)) + i for i in range(0, n, size)
             ]
@@ -109,9 +109,9 @@ class TensorFlowArrays(SeekableArrays):
     def _keras_order(self, drawn_from: int) -> np.ndarray:
         """The order of Keras's own pipeline."""
         plain = keras_internals.ArrayDataAdapter(
-            np.arange(self._num_samples),
-            batch_size=self._batch_size,
-            shuffle=self._shuffle,
+            np.arange(self.samples),
+            batch_size=self.batch_size,
+            shuffle=self.shuffled,
         )
         again = keras_internals.generation.drawing_again
         with again(plain, drawn_from, self._from_random_state):
@@ -141,14 +141,14 @@ class TensorFlowArrays(SeekableArrays):
 
     def _batch_indices(self) -> Any:
         """The rows of every batch from the start on, sliced as Keras does: fast."""
-        n, size = self._num_samples, self._batch_size
+        n, size = self.samples, self.batch_size
         order = (
-            self._indices.read_value() if self._shuffle else tf.range(n, dtype="int64")
+            self._indices.read_value() if self.shuffled else tf.range(n, dtype="int64")
         )
         start, full = self._start_at.read_value(), n // size
         rows = tf.reshape(order[: full * size], [full, size])
         batches = tf.data.Dataset.from_tensor_slices(rows[start:])
-        if self._partial_batch_size:
+        if n % size:
             last = tf.data.Dataset.from_tensors(order[full * size :])
             batches = batches.concatenate(last.skip(tf.maximum(start - full, 0)))
         return batches

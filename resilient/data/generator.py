@@ -33,10 +33,20 @@ class PythonData(TrackedAdapter, keras_internals.GeneratorDataAdapter):  # type:
 
     Attributes:
         generator: Called by Keras for what it iterates.
+        first: The batches that Keras drew to look at them, two at most.
     """
 
     generator: Callable[[], Any]
     _settings: Settings
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self.first: list[Any] = []
+        super().__init__(self._noting_first(batches))
+
+    def _noting_first(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            self.first.append(batch)
+            yield batch
 
     def get_tf_dataset(self) -> Any:
         dataset = super().get_tf_dataset()
@@ -68,7 +78,7 @@ class GeneratorData(PythonData):
         self._source = GeneratorSource(generator, settings, saved)
         with self._source.at_the_origin():
             super().__init__(self._source.draws)  # draws the first two batches
-        self._source.first = self._first_batches
+        self._source.first = self.first
         self.tracked = Tracked(self._source, settings)
         self.generator = lambda: self.tracked
 

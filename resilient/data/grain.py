@@ -36,7 +36,7 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
 
     def __init__(self, dataset: Any, *, settings: Settings, saved: JSON | None) -> None:
         super().__init__(dataset)
-        self._source = GrainSource(dataset, settings, self._batch_size)
+        self._source = GrainSource(dataset, settings, self.batch_size)
         self.tracked = Tracked(self._source, settings)
 
     def resume(self, position: JSON) -> None:

@@ -48,7 +48,7 @@ class IterableData(PythonData):
             # Keras's would keep that iterator alive.
             self.generator = lambda: self.tracked
             self._source.load(state)
-        self._source.first = self._first_batches
+        self._source.first = self.first
         self.tracked = Tracked(self._source, settings)
 
     def prepare(self) -> None:

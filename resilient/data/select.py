@@ -29,6 +29,8 @@ _ARRAYS = {
     "jax": ("arrays", "JaxArrays"),
     "torch": ("arrays_torch", "TorchArrays"),
 }
+# Kinds of data that Keras draws nothing from to make its adapter.
+_EARLY = ("PyDatasetAdapter", "TFDatasetAdapter", "TorchDataLoaderAdapter")
 # tf.data's own iterators are TensorFlow's alone; others iterate it from Python.
 _TF_DATA = {
     "tensorflow": ("tf_data.adapter", "TFData"),
@@ -76,9 +78,7 @@ def adapter_for(
 def are_arrays(arguments: Mapping[str, Any]) -> bool:
     """Whether all of x, y and sample_weight are arrays, or structures of arrays."""
     values = [arguments.get(name) for name in ("x", "y", "sample_weight")]
-    if isinstance(values[0], keras_internals.DataAdapter):
-        return False
-    return bool(keras_internals.can_convert_arrays(values))
+    return keras_internals.data_kind(*values) == "ArrayDataAdapter"
 
 
 def _is_new_to_keras(arguments: Mapping[str, Any]) -> bool:
@@ -87,8 +87,7 @@ def _is_new_to_keras(arguments: Mapping[str, Any]) -> bool:
     return (
         isinstance(x, Stateful)
         and hasattr(x, "__iter__")
-        and not isinstance(x, (keras.utils.PyDataset, keras_internals.DataAdapter))
-        and not any(is_kind(x) for is_kind in keras_internals.DATA_KINDS)
+        and keras_internals.data_kind(x) is None
         and not are_arrays(arguments)
     )
 
@@ -123,19 +122,16 @@ def require_known(value: Any, argument: str) -> None:
 
     Keras would take it as it is; all that is no data at all Keras refuses.
     """
-    if isinstance(value, keras_internals.DataAdapter):
+    if keras_internals.data_kind(value) == "DataAdapter":
         raise _unknown(value, argument)
 
 
 def require_data(arguments: Mapping[str, Any], argument: str) -> None:
     """Raise DataNotResumableError for what is no data, before Keras does."""
     x = arguments["x"]
-    if not (
-        isinstance(x, keras.utils.PyDataset | types.GeneratorType)
-        or any(is_kind(x) for is_kind in keras_internals.DATA_KINDS)
-        or _is_new_to_keras(arguments)
-        or are_arrays(arguments)
-    ):
+    kind = keras_internals.data_kind(x)
+    known = kind not in (None, "DataAdapter", "ArrayDataAdapter")
+    if not (known or _is_new_to_keras(arguments) or are_arrays(arguments)):
         raise _unknown(x, argument)
 
 
@@ -170,13 +166,8 @@ def ahead_of_training(
         "steps_per_epoch": None,
         "shuffle": False,
     }
-    is_early = (
-        isinstance(x, keras.utils.PyDataset)
-        or keras_internals.is_tf_dataset(x)
-        or keras_internals.is_torch_dataloader(x)
-        or _is_new_to_keras(arguments)
-    )
-    if is_early:
+    kind = keras_internals.data_kind(x)
+    if kind in _EARLY or _is_new_to_keras(arguments):
         return adapter_for(arguments, settings, saved)
     generator = isinstance(x, types.GeneratorType) and settings.strategy is not None
     if generator and _class("tf_data.adapter", "distributes")(settings.strategy):

@@ -17,8 +17,8 @@ Keras's own ``fit`` runs, whole. What we need from inside it:
 
 What all supported releases call by the same name is in ``names``; what a generation of
 them does in its own way is answered by ``generation``, the only place that looks at
-Keras's version. All that is relied on is listed in ``contract``, which refuses a Keras
-that is built in another way: a silent change there would be a silent error here.
+Keras's version. All that is relied on is listed in ``expected``; ``contract`` refuses a
+Keras that is built in another way: a silent change there would be a silent error here.
 
 Importing this package imports Keras and its backend.
 """

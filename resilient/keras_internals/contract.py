@@ -1,25 +1,59 @@
-"""What we rely on in Keras's private parts, and the check that it is still there.
+"""The check that what we rely on in Keras's private parts is still there.
 
 Names only: a part that no longer mentions one of these names was changed, and what it
-became must be read before a resume can be promised again.
+became must be read before a resume can be promised again. A name may move to a private
+helper of the same class or module: a release of Keras that changes nothing of ours
+needs no release of ours.
 """
 
+import functools
 import inspect
-from types import CodeType
+from collections.abc import Iterator
+from types import CodeType, FunctionType
 from typing import Any
-
-import keras
 
 from resilient import keras_internals
 from resilient.errors import NotSupportedError, describe
-from resilient.keras_internals import (
-    BACKEND,
-    EPOCH_ITERATOR,
-    LOCALS,
-    generation,
-    trainer_module,
+from resilient.keras_internals import BACKEND, EPOCH_ITERATOR, trainer_module
+from resilient.keras_internals.expected import (
+    EXPECTED,
+    OF_SEVERAL_WORKERS,
+    OWN,
+    OWNERS,
+    Labels,
 )
 from resilient.keras_internals.unknown import unknown_keras
+
+
+def changes() -> list[str]:
+    """What is not as this module expects it in the installed Keras; empty if all is."""
+    found = [
+        f"keras.src.backend.{BACKEND}.trainer has no {name}"
+        for name in (EPOCH_ITERATOR, "callbacks_module")
+        if not hasattr(trainer_module, name)
+    ]
+    found.extend(_changes_in(EXPECTED))
+    if not _keeps_the_seed_generator():
+        found.append("the global seed generator is kept under another name")
+    iterate = keras_internals.EpochIterator._enumerate_iterator
+    if not inspect.isgeneratorfunction(iterate):
+        found.append("EpochIterator._enumerate_iterator is no generator")
+    return found
+
+
+def _changes_in(contract: Labels) -> list[str]:
+    found = []
+    for label, expected in contract.items():
+        owner, _, name = label.partition(".")
+        thing = getattr(OWNERS[owner], name, None) if name else OWNERS[owner]
+        if thing is None:
+            found.append(f"{owner} has no {name}")
+            continue
+        missing = set(expected) - _names(thing)
+        for helper in _helpers(thing, OWNERS[owner]) if missing else ():
+            missing -= _names(helper) - OWN.get(label, set())
+        found.extend(f"{label} no longer mentions {gone}" for gone in sorted(missing))
+    return found
 
 
 def _names(thing: Any) -> set[str]:
@@ -39,153 +73,13 @@ def _names(thing: Any) -> set[str]:
     return names
 
 
-# The backend's, which `keras.Model` inherits `fit` from. Where a library put a wrapper
-# in front of `Model.fit`, Keras's own runs inside, and is what this looks at.
-_TRAINER: Any = next(
-    (c for c in keras.Model.__mro__ if c.__module__ == trainer_module.__name__), object
-)
-
-# Where the names below are looked up, so that one that is gone is named, too.
-OWNERS: dict[str, Any] = {
-    "ArrayDataAdapter": keras_internals.ArrayDataAdapter,
-    "CallbackList": keras.callbacks.CallbackList,
-    "EpochIterator": keras_internals.EpochIterator,
-    "GeneratorDataAdapter": keras_internals.GeneratorDataAdapter,
-    "GrainDatasetAdapter": keras_internals.GrainDatasetAdapter,
-    "LossScaleOptimizer": keras.optimizers.LossScaleOptimizer,
-    "Model": keras.Model,
-    "Optimizer": keras.optimizers.Optimizer,
-    "OrderedEnqueuer": keras_internals.OrderedEnqueuer,
-    "PyDatasetAdapter": keras_internals.PyDatasetAdapter,
-    "TensorBoard": keras.callbacks.TensorBoard,
-    "TFDatasetAdapter": keras_internals.TFDatasetAdapter,
-    "TorchDataLoaderAdapter": keras_internals.TorchDataLoaderAdapter,
-    "Trainer": _TRAINER,
-    "Variable": keras.Variable,
-    "get_data_adapter": keras_internals.data_adapters.get_data_adapter,
-    "serialize_keras_object": keras.saving.serialize_keras_object,
-    EPOCH_ITERATOR: getattr(trainer_module, EPOCH_ITERATOR, object),
-}
-
-# What each must still mention, or what takes its place must be read anew.
-_OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
-    "Trainer.fit": (
-        *LOCALS,
-        EPOCH_ITERATOR,
-        *("callbacks_module", "_initial_epoch", "reset", "stop_training"),
-        *("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end"),
-        *("class_weight", "_get_metrics_result_or_logs"),
-        *(("_jax_state", "_jax_state_synced") if BACKEND == "jax" else ()),
-    ),
-    "Trainer.evaluate": ("_get_metrics_result_or_logs",),
-    "EpochIterator.__init__": (
-        *("data_adapter", "_current_iterator", "_steps_seen", "_num_batches"),
-        *("steps_per_epoch", "steps_per_execution"),
-    ),
-    "EpochIterator._enumerate_iterator": (
-        *("_get_iterator", "_current_iterator", "_steps_seen", "_num_batches"),
-    ),
-    "EpochIterator.reset": ("_current_iterator",),
-    EPOCH_ITERATOR: ("_distributed_dataset",) if BACKEND == "tensorflow" else (),
-    "CallbackList.__init__": ("callbacks",),
-    "CallbackList._flush_futures": (),
-    "CallbackList._on_begin": ("_executor",),
-    "ArrayDataAdapter.__init__": (
-        *("_num_samples", "_inputs", "_size", "_batch_size", "_shuffle"),
-        "_partial_batch_size",
-    ),
-    "ArrayDataAdapter._get_iterator": ("permutation", "slice_and_convert_fn", "inputs"),
-    "ArrayDataAdapter.get_torch_dataloader": ("randperm", "batch_sampler"),
-    "ArrayDataAdapter.get_tf_dataset": ("shuffle", "convert_to_sliceable"),
-    "GeneratorDataAdapter.__init__": ("generator", "_first_batches"),
-    "GeneratorDataAdapter.get_tf_dataset": (
-        *("generator", "_first_batches", "from_generator", "prefetch"),
-    ),
-    "GrainDatasetAdapter.__init__": ("_dataset", "_output_signature", "_batch_size"),
-    "GrainDatasetAdapter.get_tf_dataset": (
-        *("is_jax_sparse", "is_scipy_sparse", "lists_to_tuples"),
-    ),
-    "GrainDatasetAdapter.get_torch_dataloader": ("iterable",),
-    "Model._symbolic_build": ("data_batch",),
-    "Model._flatten_layers": (),
-    "LossScaleOptimizer": ("inner_optimizer",),
-    "Optimizer": ("_learning_rate", "_trainable_variables"),
-    "Optimizer.apply_gradients": ("apply",),
-    "TensorBoard": (
-        *("_epoch_start_time", "_global_train_batch", "_prev_summary_state"),
-        *("_pop_writer", "_push_writer", "_train_dir", "_train_writer"),
-        *("_val_dir", "_writers"),
-    ),
-    "TFDatasetAdapter.__init__": ("_dataset",),
-    "TFDatasetAdapter.get_jax_iterator": ("_dataset",),
-    "TFDatasetAdapter.get_tf_dataset": ("_dataset",),
-    "TFDatasetAdapter.get_torch_dataloader": ("_dataset",),
-    "PyDatasetAdapter.__init__": ("py_dataset", "enqueuer", "shuffle"),
-    "PyDatasetAdapter._finite_generator": ("num_batches", "shuffle"),
-    "PyDatasetAdapter._finite_enqueuer_generator": ("start", "stop", "num_batches"),
-    "PyDatasetAdapter.get_tf_dataset": ("_get_iterator", "_standardize_batch"),
-    "PyDatasetAdapter.on_epoch_begin": ("enqueuer", "start"),
-    "PyDatasetAdapter.on_epoch_end": ("enqueuer", "stop"),
-    "OrderedEnqueuer": ("uid", "executor_fn"),
-    "OrderedEnqueuer._run": ("shuffle", "_SHARED_SEQUENCES", "get_index"),
-    "OrderedEnqueuer.stop": (),
-    "TorchDataLoaderAdapter": ("_dataloader",),
-    "Variable": ("_value",),
-    "get_data_adapter": (
-        *("ArrayDataAdapter", "GeneratorDataAdapter", "GrainDatasetAdapter"),
-        *("PyDatasetAdapter", "TFDatasetAdapter", "TorchDataLoaderAdapter"),
-        *("class_weight", "sample_weight", "shuffle", "steps_per_epoch"),
-    ),
-    "serialize_keras_object": ("tf", "available"),
-}
-
-EXPECTED = {
-    label: (*_OF_ALL_GENERATIONS.get(label, ()), *generation.expected.get(label, ()))
-    for label in {**_OF_ALL_GENERATIONS, **generation.expected}
-}
-
-# Only where several workers train under TensorFlow's MultiWorkerMirroredStrategy, see
-# multi_worker.
-OF_SEVERAL_WORKERS: dict[str, tuple[str, ...]] = {
-    "Model._make_function": ("distribute_strategy", "reduce_per_replica"),
-    "Model._maybe_symbolic_build": (
-        *("_distribute_strategy", "_symbolic_build", "data_batch", "iterator"),
-    ),
-    "Trainer.fit": ("_maybe_symbolic_build",),
-    "Trainer.evaluate": ("_maybe_symbolic_build",),
-    "reduce_per_replica": ("reduction", "strategy", "values"),
-}
-if BACKEND == "tensorflow":
-    OWNERS["reduce_per_replica"] = getattr(trainer_module, "reduce_per_replica", object)
-
-
-def changes() -> list[str]:
-    """What is not as this module expects it in the installed Keras; empty if all is."""
-    found = [
-        f"keras.src.backend.{BACKEND}.trainer has no {name}"
-        for name in (EPOCH_ITERATOR, "callbacks_module")
-        if not hasattr(trainer_module, name)
-    ]
-    found.extend(_changes_in(EXPECTED))
-    if not _keeps_the_seed_generator():
-        found.append("the global seed generator is kept under another name")
-    iterate = keras_internals.EpochIterator._enumerate_iterator
-    if not inspect.isgeneratorfunction(iterate):
-        found.append("EpochIterator._enumerate_iterator is no generator")
-    return found
-
-
-def _changes_in(contract: dict[str, tuple[str, ...]]) -> list[str]:
-    found = []
-    for label, expected in contract.items():
-        owner, _, name = label.partition(".")
-        thing = getattr(OWNERS[owner], name, None) if name else OWNERS[owner]
-        if thing is None:
-            found.append(f"{owner} has no {name}")
-            continue
-        missing = sorted(set(expected) - _names(thing))
-        found.extend(f"{label} no longer mentions {gone}" for gone in missing)
-    return found
+def _helpers(thing: Any, owner: Any) -> Iterator[Any]:
+    """The private functions of its class and of its module that a function mentions."""
+    function = inspect.unwrap(thing)
+    for name in _names(function) if isinstance(function, FunctionType) else ():
+        found = getattr(owner, name, None) or function.__globals__.get(name)
+        if name.startswith("_") and isinstance(found, FunctionType):
+            yield found
 
 
 def _keeps_the_seed_generator() -> bool:
@@ -205,19 +99,9 @@ def require_known_keras() -> None:
 
     Raises:
         NotSupportedError: Names the Keras version and what changed, or what stands in
-            place of Keras's ``fit``.
+            place of a part of Keras.
     """
-    fit = inspect.unwrap(getattr(_TRAINER, "fit", require_known_keras))
-    if fit.__module__ not in (trainer_module.__name__, __name__):
-        raise NotSupportedError(
-            describe(
-                "Something replaced the `fit` of Keras's trainer, and what it does is "
-                "not known, so an exact resume cannot be promised.",
-                f"{fit.__qualname__} of {fit.__module__}",
-                "Leave that out. A wrapper around the `fit` of Keras is welcome where "
-                "it uses functools.wraps, or is put on keras.Model.",
-            )
-        )
+    require_known(EXPECTED)
     _require_none(changes())
 
 
@@ -225,9 +109,44 @@ def require_known_multi_worker_keras() -> None:
     """Raise where Keras's training on several workers is not built as expected.
 
     Raises:
-        NotSupportedError: Names the Keras version and what changed.
+        NotSupportedError: As above.
     """
-    _require_none(_changes_in(OF_SEVERAL_WORKERS))
+    require_known(OF_SEVERAL_WORKERS)
+
+
+def require_known(part: Labels) -> None:
+    """Raise where a part of Keras that not everybody uses is not built as expected.
+
+    Raises:
+        NotSupportedError: As above.
+    """
+    replaced = [found for label in part for found in _replacements(label)]
+    if replaced:
+        raise NotSupportedError(
+            describe(
+                "Something replaced a part of Keras that an exact resume relies on, "
+                "and what it does is not known.",
+                "; ".join(replaced),
+                "Leave that out. A wrapper is welcome where it uses functools.wraps, "
+                "and around `fit` also where it is put on keras.Model.",
+            )
+        )
+    _require_none(_changes_in(part))
+
+
+def _replacements(label: str) -> Iterator[str]:
+    """What stands in place of a method of Keras, if something does."""
+    owner, _, name = label.partition(".")
+    found = getattr(OWNERS[owner], name, None) if name else None
+    if found is None:
+        return
+    found = inspect.unwrap(found)
+    while isinstance(found, functools.partial):
+        found = found.func
+    module = getattr(found, "__module__", None) or "keras"
+    if module.partition(".")[0] != "keras":
+        kind = getattr(found, "__qualname__", type(found).__qualname__)
+        yield f"{label} is {kind} of {module}"
 
 
 def _require_none(found: list[str]) -> None:

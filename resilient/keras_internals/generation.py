@@ -12,7 +12,7 @@ class Generation(Protocol):
     """Releases of Keras that are built alike.
 
     Attributes:
-        expected: What they mention beside what all generations do, see ``contract``.
+        expected: What they mention beside what all generations do, see ``expected``.
         orders: What orders of arrays are drawn from, in words.
         trains_on_ranks: Whether it trains one model on several ranks of torch.
     """

@@ -14,7 +14,6 @@ class Keras312:
         "ArrayDataAdapter.get_torch_dataloader": ("RandomSampler",),
         "PyDatasetAdapter._finite_generator": ("random",),
         "OrderedEnqueuer._run": ("random",),
-        "Trainer.evaluate": ("_use_cached_eval_dataset",),
     }
 
     orders = "the state of a random generator"

@@ -19,7 +19,6 @@ try:
     from keras.src.backend.common import global_state
     from keras.src.backend.common.masking import get_keras_mask
     from keras.src.random import seed_generator
-    from keras.src.trainers import data_adapters
     from keras.src.trainers.data_adapters import (
         ArrayDataAdapter,
         GeneratorDataAdapter,
@@ -27,14 +26,13 @@ try:
         PyDatasetAdapter,
         TFDatasetAdapter,
         TorchDataLoaderAdapter,
+        get_data_adapter,
     )
-    from keras.src.trainers.data_adapters.array_data_adapter import can_convert_arrays
     from keras.src.trainers.data_adapters.array_slicing import (
         TensorflowSparseWrapper,
         convert_to_sliceable,
         slice_tensorflow_sparse_wrapper,
     )
-    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
     from keras.src.trainers.data_adapters.data_adapter_utils import (
         NUM_BATCHES_FOR_TENSOR_SPEC,
         get_tensor_spec,
@@ -55,7 +53,6 @@ except ImportError as error:
 
 __all__ = [
     "BACKEND",
-    "DATA_KINDS",
     "EPOCH_ITERATOR",
     "EPOCH_LOGS",
     "GLOBAL_SEED_GENERATOR",
@@ -63,7 +60,6 @@ __all__ = [
     "NUM_BATCHES_FOR_TENSOR_SPEC",
     "SHARED_DATASETS",
     "ArrayDataAdapter",
-    "DataAdapter",
     "EpochIterator",
     "GeneratorDataAdapter",
     "GrainDatasetAdapter",
@@ -74,11 +70,11 @@ __all__ = [
     "TorchDataLoaderAdapter",
     "backend_epoch_iterator",
     "backend_variables",
-    "can_convert_arrays",
     "choose_data_adapter",
     "convert_to_sliceable",
-    "data_adapters",
+    "data_kind",
     "first_replica",
+    "get_data_adapter",
     "get_index",
     "get_keras_mask",
     "get_tensor_spec",
@@ -86,8 +82,6 @@ __all__ = [
     "is_jax_sparse",
     "is_read_by_replica",
     "is_scipy_sparse",
-    "is_tf_dataset",
-    "is_torch_dataloader",
     "is_trainer",
     "jax_sparse_to_tf_sparse",
     "looks_ahead",
@@ -119,9 +113,14 @@ if BACKEND not in _EPOCH_ITERATORS:
 EPOCH_ITERATOR = _EPOCH_ITERATORS[BACKEND]
 # What `fit` calls once the loop over an epoch's batches is over, and `evaluate`, too.
 EPOCH_LOGS = "_get_metrics_result_or_logs"
-trainer_module: ModuleType = importlib.import_module(
-    f"keras.src.backend.{BACKEND}.trainer"
-)
+try:
+    trainer_module: ModuleType = importlib.import_module(
+        f"keras.src.backend.{BACKEND}.trainer"
+    )
+    # What all backends' are: Keras's own, before any hook puts another in its place.
+    EpochIterator: Any = getattr(trainer_module, EPOCH_ITERATOR).__base__
+except (ImportError, AttributeError) as error:
+    raise unknown_keras(str(error)) from error
 
 # Where Keras keeps its global seed generator; in Keras 3.12 the constant has no name.
 GLOBAL_SEED_GENERATOR = "global_seed_generator"
@@ -141,23 +140,9 @@ LOCALS = (
 )
 
 
-# What all backends' are: Keras's own, before any hook puts another in its place.
-EpochIterator: Any = getattr(trainer_module, EPOCH_ITERATOR, object).__base__
-
-
 def backend_epoch_iterator() -> Any:
     """The epoch iterator class that the backend's ``fit`` builds its input with."""
     return getattr(trainer_module, EPOCH_ITERATOR)
-
-
-is_tf_dataset = data_adapters.is_tf_dataset
-is_torch_dataloader = data_adapters.is_torch_dataloader
-# Each tells whether it is of one kind of data, by the names of its classes.
-DATA_KINDS = (
-    is_tf_dataset,
-    is_torch_dataloader,
-    data_adapters.is_grain_dataset,
-)
 
 
 def choose_data_adapter(ours: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
@@ -170,16 +155,36 @@ def choose_data_adapter(ours: Mapping[str, Any], arguments: Mapping[str, Any]) -
         ours: Name of Keras's adapter class -> what makes ours.
         arguments: Keyword arguments of Keras's epoch iterator.
     """
-    choose = data_adapters.get_data_adapter
+    choose = get_data_adapter
     names = inspect.signature(choose).parameters
     ours_instead = FunctionType(
         choose.__code__,
-        {**vars(data_adapters), **ours},
+        {**choose.__globals__, **ours},
         choose.__name__,
         choose.__defaults__,
         choose.__closure__,
     )
     return ours_instead(**{k: v for k, v in arguments.items() if k in names})
+
+
+_ADAPTERS = (
+    *("ArrayDataAdapter", "GeneratorDataAdapter", "GrainDatasetAdapter"),
+    *("PyDatasetAdapter", "TFDatasetAdapter", "TorchDataLoaderAdapter"),
+)
+
+
+def data_kind(x: Any, y: Any = None, sample_weight: Any = None) -> str | None:
+    """The name of Keras's adapter class for data; None where it has none.
+
+    Also ``"DataAdapter"``, for an adapter that Keras would take as it is.
+    """
+    names = {name: (lambda *_, name=name, **__: name) for name in _ADAPTERS}
+    given = {"x": x, "y": y, "sample_weight": sample_weight}
+    try:
+        chosen = choose_data_adapter(names, given)
+    except ValueError:  # Keras's own, about what it does not know
+        return None
+    return chosen if isinstance(chosen, str) else "DataAdapter"
 
 
 def is_trainer(value: Any) -> bool:

@@ -1,13 +1,18 @@
 """The refusal of a Keras that is not built as expected."""
 
+import re
+
 import keras
 
 from resilient.errors import NotSupportedError, describe
 
-RELEASE = tuple(int(part) for part in keras.__version__.split(".")[:2])
+# Of "3.16.0.dev2026102704" and "4.0rc1", too.
+RELEASE = tuple(int(part) for part in re.findall(r"\d+", keras.__version__)[:2])
 # The releases that were tried; pyproject.toml asks for the same.
 KNOWN = "3.12 to 3.16"
 INSTALL = 'pip install "keras>=3.12,<3.17"'
+if ".dev" in keras.__version__:  # keras-nightly: files of both would be mixed
+    INSTALL = f"pip uninstall keras-nightly keras; {INSTALL}"
 
 
 def unknown_keras(changed: str) -> NotSupportedError:

@@ -34,7 +34,8 @@ class KerasProcesses(Engine):
         if distribution is None:
             return False
         divided = (
-            keras_internals.is_tf_dataset(data) and distribution.auto_shard_dataset
+            keras_internals.data_kind(data) == "TFDatasetAdapter"
+            and distribution.auto_shard_dataset
         )
         return bool(divided or distribution.num_model_replicas == 1)
 

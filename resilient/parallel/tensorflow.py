@@ -43,8 +43,9 @@ class MultiWorker(Engine):
         return corrected(model)
 
     def draws_all(self, data: Any) -> bool:
-        if not keras_internals.is_tf_dataset(data):
-            return bool(keras_internals.can_convert_arrays([data]))
+        kind = keras_internals.data_kind(data)
+        if kind != "TFDatasetAdapter":
+            return kind == "ArrayDataAdapter"
         policy = data.options().experimental_distribute.auto_shard_policy
         return bool(policy == tf.data.experimental.AutoShardPolicy.DATA)
 

@@ -42,7 +42,7 @@ class RankArrays(TorchArrays):
             ValueError: A batch cannot be divided evenly.
         """
         super().__init__(*args, **kwargs)
-        require_divisible(int(self._num_samples), int(self._batch_size), world)
+        require_divisible(self.samples, int(self.batch_size), world)
         self._rank, self._world, self._share = rank, world, share
 
     def one_order(self, batches: Any) -> Any:
@@ -52,7 +52,7 @@ class RankArrays(TorchArrays):
         """This rank's part of Keras's batches, in the order that rank 0 draws."""
         common, own = iter(batches), iter(batches)
         # "batch": each batch draws when its turn comes; otherwise the first draws all.
-        draws = len(batches) if self._shuffle == "batch" else bool(self._shuffle)
+        draws = len(batches) if self.shuffled == "batch" else bool(self.shuffled)
         for i in range(len(batches)):
             if i < draws:
                 with from_random_state(self._share(random_state())):

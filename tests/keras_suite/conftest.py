@@ -5,7 +5,6 @@ RESILIENT_SUITE=with, ``Trainer.fit`` of the backend becomes ``resilient.fit``.
 """
 
 import functools
-import importlib
 import json
 import os
 import tempfile
@@ -19,11 +18,12 @@ import torch  # noqa: F401  Must come before TensorFlow, or the process crashes.
 # isort: split
 import keras
 
-TRAINERS = {
-    "tensorflow": ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer"),
-    "jax": ("keras.src.backend.jax.trainer", "JAXTrainer"),
-    "torch": ("keras.src.backend.torch.trainer", "TorchTrainer"),
-}
+# The class whose `fit` a model inherits; it goes by another name in Keras 3.16.
+TRAINER: Any = next(
+    c
+    for c in keras.Model.__mro__
+    if c.__module__ == f"keras.src.backend.{keras.backend.backend()}.trainer"
+)
 
 
 def skip_if_backend(given_backend: str, reason: str) -> pytest.MarkDecorator:
@@ -64,9 +64,7 @@ def our_fit(tmp_path_factory: Any, monkeypatch: Any) -> Iterator[None]:
         return
     import resilient
 
-    module, name = TRAINERS[keras.backend.backend()]
-    trainer = getattr(importlib.import_module(module), name)
-    original = trainer.fit
+    original = TRAINER.fit
     running: set[int] = set()
 
     @functools.wraps(original)
@@ -82,5 +80,5 @@ def our_fit(tmp_path_factory: Any, monkeypatch: Any) -> Iterator[None]:
         finally:
             running.discard(id(model))
 
-    monkeypatch.setattr(trainer, "fit", fit)
+    monkeypatch.setattr(TRAINER, "fit", fit)
     yield

@@ -1,15 +1,19 @@
 """Runs Keras's own tests without us, then with us, and compares test by test.
 
-The tests come from the installed Keras. With us, ``Trainer.fit`` is ``resilient.fit``
-saving at every step; no test may fail that passes without. Exit status: 0 if none does,
-else 1.
+With us, ``Trainer.fit`` is ``resilient.fit`` saving at every step; no test may fail
+that passes without. Exit status: 0 if none does, else 1.
 
-    KERAS_BACKEND=jax python tests/keras_suite/run.py [pytest arguments]
+    KERAS_BACKEND=jax python tests/keras_suite/run.py [--checkout DIR] [pytest ...]
+
+The tests are those of the installed Keras, or of a checkout of Keras's repository:
+nightly builds come without tests.
 """
 
+import argparse
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,23 +32,24 @@ class Outcome:
     text: str = ""
 
 
-def keras_source() -> Path:
-    """Where the installed Keras keeps its modules and their tests."""
+def installed() -> Path:
+    """The folder that the installed Keras is in."""
     spec = importlib.util.find_spec("keras")
     assert spec is not None
     assert spec.origin is not None
-    return Path(spec.origin).parent / "src"
+    return Path(spec.origin).parents[1]
 
 
-def test_files() -> list[str]:
-    """Keras's tests of training and of callbacks, in the installed wheel."""
-    trainers = keras_source() / "trainers"
-    callbacks = sorted((keras_source() / "callbacks").glob("*_test.py"))
-    files = [trainers / "trainer_test.py", trainers / "epoch_iterator_test.py"]
-    return [str(path) for path in files + callbacks]
+def copy_tests(checkout: Path, into: Path) -> list[str]:
+    """Keras's tests of training and of callbacks, away from the Keras beside them."""
+    source = checkout / "keras" / "src"
+    callbacks = sorted((source / "callbacks").glob("*_test.py"))
+    names = ("trainer_test.py", "epoch_iterator_test.py")
+    files = [source / "trainers" / name for name in names] + callbacks
+    return [shutil.copy(path, into) for path in files]
 
 
-def run(mode: str, arguments: list[str]) -> dict[str, Outcome]:
+def run(mode: str, checkout: Path, arguments: list[str]) -> dict[str, Outcome]:
     """Run them all in a child process, and return the outcome of each test."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.jsonl"
@@ -52,9 +57,9 @@ def run(mode: str, arguments: list[str]) -> dict[str, Outcome]:
         child = subprocess.run(
             [
                 *[sys.executable, "-m", "pytest", "-p", "conftest", "-q", "--tb=short"],
-                *["-c", str(HERE / "pytest.ini"), "--rootdir", str(keras_source())],
+                *["-c", str(HERE / "pytest.ini"), "--rootdir", directory],
                 *["--timeout=300", "-p", "no:cacheprovider", "--import-mode=importlib"],
-                *[*test_files(), *arguments],
+                *[*copy_tests(checkout, Path(directory)), *arguments],
             ],
             env=os.environ
             | {
@@ -108,9 +113,11 @@ def table(without: dict[str, Outcome], with_us: dict[str, Outcome]) -> str:
 
 def main() -> int:
     """Run twice, compare, print."""
-    arguments = sys.argv[1:]
-    without = run("without", arguments)
-    with_us = run("with", arguments)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--checkout", type=Path, default=installed())
+    options, arguments = parser.parse_known_args()
+    without = run("without", options.checkout, arguments)
+    with_us = run("with", options.checkout, arguments)
     problems = compare(without, with_us)
     print(f"\nKeras's own tests, {os.environ.get('KERAS_BACKEND')} backend")
     print(table(without, with_us))
