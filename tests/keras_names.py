@@ -38,6 +38,7 @@ _FILES = {
     "Variable": "backend/common/variables.py",
     "get_data_adapter": "trainers/data_adapters/__init__.py",
     "reduce_per_replica": "backend/*/trainer.py",
+    "serialize_keras_object": "saving/serialization_lib.py",
 }
 _PUBLIC = {"", "self", "fit", "evaluate", "apply_gradients", "reset", "stop_training"}
 

@@ -78,7 +78,8 @@ def _helpers(thing: Any, owner: Any) -> Iterator[Any]:
     function = inspect.unwrap(thing)
     for name in _names(function) if isinstance(function, FunctionType) else ():
         found = getattr(owner, name, None) or function.__globals__.get(name)
-        if name.startswith("_") and isinstance(found, FunctionType):
+        private = name.startswith("_") and not name.startswith("__")
+        if private and isinstance(found, FunctionType):
             yield found
 
 

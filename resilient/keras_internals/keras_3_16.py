@@ -15,6 +15,7 @@ class Keras316:
 
     expected: Mapping[str, tuple[str, ...]] = {
         "ArrayDataAdapter._get_iterator": ("_epoch",),
+        "ArrayDataAdapter.get_numpy_iterator": ("_get_iterator",),
         "ArrayDataAdapter.get_torch_dataloader": ("_epoch",),
         "ArrayDataAdapter.get_tf_dataset": ("_tf_shuffle",),
         "ArrayDataAdapter.on_epoch_end": ("_epoch",),
