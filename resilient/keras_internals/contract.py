@@ -76,6 +76,7 @@ _OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
         *("class_weight", "_get_metrics_result_or_logs"),
         *(("_jax_state", "_jax_state_synced") if BACKEND == "jax" else ()),
     ),
+    "Trainer.compile": ("_compile_config",),
     "Trainer.evaluate": ("_get_metrics_result_or_logs",),
     "EpochIterator.__init__": (
         *("data_adapter", "_current_iterator", "_steps_seen", "_num_batches"),

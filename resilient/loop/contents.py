@@ -101,7 +101,7 @@ class LoopContents:
         )
         self._say(
             CHANGED.format("a variable, or in an object with state_dict"),
-            self._python_state.changed(),
+            list(self._python_state.changed()),
         )
         arrays: dict[str, Any] = {}
         position = encode(dict(positions), arrays, "data")
