@@ -16,15 +16,12 @@ from resilient.comparison import Comparison
 from resilient.divergence import LossWatch
 from resilient.encoding.json_values import decode, encode
 from resilient.fingerprint import Facts
-from resilient.makeup import is_eager, settings_of
+from resilient.makeup import OF_COMPILE, is_eager, settings_of
 from resilient.notices import Notices
 from resilient.progress import Progress
-from resilient.python_state import PythonState, parts_of
+from resilient.python_state import PythonState, is_value, parts_of
 from resilient.snapshots import Snapshots
 from resilient.stateful import StatefulObjects
-
-# Public attributes of a model that `compile` sets; a `Makeup` tells of them.
-_COMPILED = ("compiled", "loss", "steps_per_execution")
 
 
 class Contents:
@@ -76,16 +73,6 @@ class Contents:
         if self._eager:
             self._python_state.put_back({})
 
-    def _put_back_later(self, run: Mapping[str, Any]) -> set[str]:
-        """Names of attributes that ``put_back`` sets, of a checkpoint's ``run``."""
-        kept = self._eager and run.get("attributes") is not None
-        return self._python_state.names() if kept else set()
-
-    def _told_elsewhere(self, part: Any) -> tuple[str, ...]:
-        """Attributes that are put back with the rest of what a model trains with."""
-        own = _COMPILED if part is self._model else ()
-        return own if self._eager else (*own, *settings_of(type(part)))
-
     def take(
         self,
         progress: Progress,
@@ -108,9 +95,9 @@ class Contents:
         stateful = self._stateful.capture(arrays)
         live = state.leaves(self._model)
         attributes = self._python_state.changed()
-        kept = attributes if self._eager else {}
+        kept = {k: v for k, v in attributes.items() if self._eager and is_value(v)}
         makeup = self.makeup.to_json(but=kept)
-        lost = () if self._eager else attributes
+        lost = [name for name in attributes if name not in kept]
         self._notices.at_save(self.callbacks.uncaptured(), lost, makeup)
         run = {
             "progress": progress.to_json(),
@@ -157,6 +144,18 @@ class Contents:
         left = random_state.drawn_from(random, now) & drawn_ahead
         self._notices.at_restore(sorted(left))
         random_state.restore(self._backend, random, leave=left)
+
+    def _put_back_later(self, run: Mapping[str, Any]) -> set[str]:
+        """Names of attributes that ``put_back`` sets, of a checkpoint's ``run``."""
+        saved = run.get("attributes")
+        if saved is None or not self._eager:
+            return set()
+        return {*decode(saved, {}), *self._python_state.changed()}
+
+    def _told_elsewhere(self, part: Any) -> tuple[str, ...]:
+        """Attributes of the model or a part of it that its makeup tells of."""
+        own = OF_COMPILE if part is self._model else ()
+        return own if self._eager else (*own, *settings_of(type(part)))
 
     def _put_back_attributes(self, changed: Mapping[str, Any]) -> None:
         if self._eager:

@@ -23,12 +23,16 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
 from resilient import fingerprint, keras_internals
 from resilient.build import is_built
 
 JSON = dict[str, Any]
 Facts = dict[str, Any]
+
+# Public attributes of a model that `compile` sets, and that are told by other means.
+OF_COMPILE = ("compiled", "loss", "steps_per_execution")
 
 # Arguments that say nothing about what is computed, or that variables hold, or that the
 # fingerprint tells in its own way.
@@ -43,7 +47,8 @@ _SETTINGS: "weakref.WeakKeyDictionary[type, tuple[str, ...]]" = (
     weakref.WeakKeyDictionary()
 )
 _DEPTH, _ITEMS = 5, 64
-_OF_LAYERS = "layer"  # what the names of facts begin with that are settled by building
+# What the names of facts begin with that building settles: of layers and of metrics.
+_OF_LAYERS, _METRICS = "layer", ("metrics[", "weighted_metrics[")
 
 
 class Makeup:
@@ -58,16 +63,17 @@ class Makeup:
         self._seen = _Look(model)
         self._script = self._seen.facts
         self._began: Facts | None = None
-        self._built = is_built(model)
+        self._built, self._settled = is_built(model), False
 
     def built(self) -> None:
-        """The model may be built now: its layers are as building them left them."""
-        if self._built or not is_built(self._model):
+        """The model and its metrics may be built now, as a first step leaves them."""
+        if self._settled:
             return
-        self._built = True
-        self._script = self._with_layers(self._script)
+        late = _METRICS if self._built else (*_METRICS, _OF_LAYERS)
+        self._settled = self._built or is_built(self._model)
+        self._script = self._settle(self._script, late)
         if self._began is not None:
-            self._began = self._with_layers(self._began)
+            self._began = self._settle(self._began, late)
 
     def begin(self) -> None:
         """The first batch is about to be trained, and the step to be traced."""
@@ -118,13 +124,14 @@ class Makeup:
             {name: now.get(name) for name in names},
         )
 
-    def _with_layers(self, facts: Facts) -> Facts:
-        """``facts``, but of the layers what is so now."""
+    def _settle(self, facts: Facts, late: tuple[str, ...]) -> Facts:
+        """``facts``, but those whose names begin with ``late`` as they are now."""
         now = self.now()
-        return {
-            **{k: v for k, v in facts.items() if not k.startswith(_OF_LAYERS)},
-            **{k: v for k, v in now.items() if k.startswith(_OF_LAYERS)},
+        settled = {
+            **{k: v for k, v in facts.items() if not k.startswith(late)},
+            **{k: v for k, v in now.items() if k.startswith(late)},
         }
+        return now if settled == now else settled
 
 
 def changes(saved: JSON, but: Collection[str] = ()) -> list[str]:
@@ -254,10 +261,14 @@ def _flags(model: keras.Model) -> Facts:
 
 def _plain(value: Any) -> Any:
     """A number or a text as it is, of anything else what it is called."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # strict JSON has no such numbers
-    if value is None or type(value) in (bool, int, float, str):
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, float):
+        # Strict JSON has no infinity.
+        return float(value) if math.isfinite(value) else str(value)
+    if isinstance(value, (int, str)):  # as JSON gives it back, also an enumeration's
+        return int(value) if isinstance(value, int) else str(value)
     name: str = getattr(value, "__name__", type(value).__name__)
     code = getattr(value, "__code__", None)
     if code is None or name != "<lambda>":

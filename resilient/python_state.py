@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
 _PLAIN = (bool, int, float, str, type(None))
 # Set by Keras itself in the course of every fit.
@@ -34,10 +35,6 @@ class PythonState:
     ) -> None:
         # The objects themselves: layers get other places when a model is built.
         self._before = [(name, part, _plain(part, but(part))) for name, part in parts]
-
-    def names(self) -> set[str]:
-        """Names of all attributes that are looked at."""
-        return {f"{name}.{key}" for name, _, before in self._before for key in before}
 
     def changed(self) -> dict[str, Any]:
         """Attributes with another value than when training began, and that value."""
@@ -78,6 +75,11 @@ def parts_of(model: keras.layers.Layer) -> list[tuple[str, Any]]:
         *compiled,
         *((f"metric {i} ({type(x).__name__})", x) for i, x in enumerate(metrics)),
     ]
+
+
+def is_value(value: Any) -> bool:
+    """Whether a checkpoint can hold it: not of a class of the user's own."""
+    return type(value) in _PLAIN or isinstance(value, np.generic)
 
 
 def _plain(thing: Any, but: Collection[str]) -> dict[str, Any]:

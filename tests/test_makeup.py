@@ -184,6 +184,51 @@ def test_what_is_replaced_by_its_equal_is_no_change(change, tmp_path):
         )
 
 
+class Width(keras.metrics.Mean):
+    """A metric that learns in a first step what it was not told."""
+
+    def __init__(self, width=None):
+        super().__init__("width")
+        self.width = width
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.width = y_pred.shape[-1]
+        super().update_state(y_pred)
+
+
+class Scaled(keras.layers.Layer):
+    """A layer that learns it when it is built."""
+
+    def __init__(self, width=None):
+        super().__init__()
+        self.width = width
+
+    def build(self, shape):
+        self.width = shape[-1]
+
+    def call(self, x):
+        return x / self.width
+
+
+def lazy(seed=5):
+    def of():
+        return [Scaled(), *fitting.layers()[1:]]
+
+    return fitting.model(of=of, metrics=[Width()], seed=seed, **TRACED)
+
+
+def test_what_a_first_step_settles_is_no_change(tmp_path):
+    """Not in the process that trains on, nor in the one that resumes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NotExactWarning)
+        expected = lazy()
+        expected.fit(**fitting.arguments(callbacks=[Interrupt()]))
+        fitting.interrupted(tmp_path, net=lazy(), save_freq=1)
+        resumed = lazy(seed=99)
+        fitting.fit(resumed, tmp_path, callbacks=[Interrupt()], save_freq=1)
+    fitting.assert_equal(expected, resumed)
+
+
 class Swap(keras.callbacks.Callback):
     """Puts AdamW in the place of what the script compiles with, if it is not there."""
 
