@@ -29,6 +29,7 @@ from resilient.events import Events
 from resilient.fingerprint import Facts
 from resilient.inputs import Inputs
 from resilient.keras_internals import dispatch
+from resilient.makeup import Makeup
 from resilient.parallel.engine import Engine
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
@@ -57,7 +58,7 @@ class Attempt:
         attempts: Host, pid and start of every process that worked on this run.
         losses: Looks at the loss of each batch.
         skips: The rollbacks of this run: batches that it leaves out.
-        since: The callbacks of the attempt in this process that a rollback undoes.
+        since: Of the attempt in this process that a rollback undoes.
         watch: Told that training goes on; knows whether it was asked to stop.
         events: Told of what happens.
         say: Tells the user.
@@ -80,23 +81,21 @@ class Attempt:
         attempts: Sequence[Mapping[str, Any]],
         losses: LossWatch,
         skips: Sequence[Skip],
-        since: CallbackStates | None,
+        since: Contents | None,
         watch: Watch,
         events: Events,
         say: Say,
         on_begin: Callable[[Checkpoint | None, bool, float], None],
     ) -> None:
-        self.model = model
-        self.backend = backend
+        self.model, self.backend = model, backend
         self.iterator: TrainingIterator | None = None
         self.callback_list: Any = None
         self.progress = Progress(0, 0, 0)
         self._checkpoint = None if found is None else found[0]
         self._saved = None if found is None else found[1]
-        self.saving = saving
         self._watch, self._events, self._say = watch, events, say
         self.losses, self._skips, self._since = losses, skips, since
-        self._stateful, self._data = stateful, data
+        self._stateful, self._data, self.saving = stateful, data, saving
         self.engine, self._group = engine, group
         self._attempts, self._on_begin = attempts, on_begin
         self._pending: record.Record | None = None
@@ -133,7 +132,8 @@ class Attempt:
         data = self.iterator.data_adapter.fingerprint()
         self.inputs.share.require_same(data)
         # Not before: a model's jit_compile is settled when Keras makes its function.
-        self._facts = Facts(self.model, data, self._arguments, self.backend)
+        makeup = self._since.makeup if self._since else Makeup(self.model)
+        self._facts = Facts(self.model, data, self._arguments, self.backend, makeup)
         self._facts.now()  # on JAX the optimizer cannot tell while it trains
         saved = self._saved
         if saved is None or self._checkpoint is None:
@@ -148,10 +148,11 @@ class Attempt:
     def on_train_begin(self) -> None:
         """Every callback was told that training begins: resume, or begin anew."""
         assert self.iterator is not None
-        since, self._since = self._since, None
+        since = self._since.callbacks if self._since else None
         callbacks = CallbackStates(
             self.callback_list.callbacks, attempts=self._attempts, since=since
         )
+        self._since = None
         self.contents = Contents(
             self.model,
             self.backend,
@@ -199,7 +200,7 @@ class Attempt:
             callbacks.restore(saved.run["callbacks"], saved.tensors)
             self._pending = saved
         else:
-            self.contents.put_back(saved, self.inputs.drawn_ahead)
+            self.contents.put_back(saved, self.inputs.drawn_ahead, self._comparison)
         self._on_begin(self._checkpoint, over, time.monotonic() - began)
         self._watch.sign("starting", self.progress)
         if not over:
@@ -225,9 +226,9 @@ class Attempt:
 
     def restore_in_epoch(self) -> None:
         """Just before the first batch of a resumed epoch."""
-        assert self._pending is not None
-        self.contents.put_back(self._pending, self.inputs.drawn_ahead)
-        self._pending = None
+        saved, self._pending = self._pending, None
+        assert saved is not None
+        self.contents.put_back(saved, self.inputs.drawn_ahead, self._comparison)
 
     def between_batches(
         self, batch: int, *, next_left_out: bool, certain: bool

@@ -15,6 +15,7 @@ from resilient.build import is_built
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.encoding.json_values import decode
 from resilient.errors import CheckpointMismatchError, describe, warn_not_exact
+from resilient.makeup import changes
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class Comparison:
         self._path = checkpoint.path
         self._run = run
         self._facts = facts
+        self._makeup = facts.makeup
         self._model = model
         self._built = is_built(model)
 
@@ -57,6 +59,7 @@ class Comparison:
             CheckpointMismatchError: There are differences.
         """
         found = self._identity(() if self._built else _OF_LAYERS) + others
+        found += changes(self._run.get("makeup", {}))
         if self._built and not found:
             live = state.leaves(self._model)
             found = state.weight_differences(self._run["variables"], live)
@@ -71,27 +74,42 @@ class Comparison:
         Raises:
             CheckpointMismatchError: There are differences.
         """
+        self._makeup.built()
         found = [] if self._built else self._identity()
         live = state.leaves(self._model)
         self._require(found + state.differences(self._run["variables"], live))
         if not self._built:
             self._warn()
 
+    def last(self, but: set[str]) -> None:
+        """Just before the checkpoint is put into the model.
+
+        Args:
+            but: Names of attributes that are put back, too.
+
+        Raises:
+            CheckpointMismatchError: There are differences.
+        """
+        if "makeup" in self._run:  # older checkpoints lack it
+            found = self._makeup.differences(self._run["makeup"], but)
+            self._require(found, "Nothing of the model")
+
     def _identity(self, unknown: tuple[str, ...] = ()) -> list[str]:
         saved, live = self._run["fingerprint"], self._facts.now()
         return fingerprint.identity_differences(saved, live, but=unknown)
 
-    def _require(self, differences: list[str]) -> None:
+    def _require(self, differences: list[str], untouched: str = "Nothing") -> None:
         if differences:
             raise CheckpointMismatchError(
                 describe(
                     f"{self._path} belongs to another run: it cannot be "
-                    "resumed exactly. Nothing was changed.",
+                    f"resumed exactly. {untouched} was changed.",
                     "\n  " + "\n  ".join(differences),
                     "Make the script what it was, or use another checkpoint_dir, or "
-                    'pass resume="never" to start anew. (A callback that freezes '
-                    "layers or compiles in the middle of training cannot be followed: "
-                    "do that between two fits.)",
+                    'pass resume="never" to start anew. (What a callback changes in '
+                    "the middle of training cannot be followed: another optimizer, "
+                    "loss or metric, layers that are frozen. Do that between two fits, "
+                    "or before the first batch of every attempt.)",
                 )
             )
 

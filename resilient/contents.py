@@ -12,11 +12,14 @@ import keras
 from resilient import architecture, random_state, record, state
 from resilient.backends.base import Backend, Part
 from resilient.callbacks.states import CallbackStates
+from resilient.comparison import Comparison
 from resilient.divergence import LossWatch
-from resilient.encoding.json_values import encode
+from resilient.encoding.json_values import decode, encode
 from resilient.fingerprint import Facts
+from resilient.makeup import OF_COMPILE, is_eager, settings_of
 from resilient.notices import Notices
 from resilient.progress import Progress
+from resilient.python_state import PythonState, is_value, parts_of
 from resilient.snapshots import Snapshots
 from resilient.stateful import StatefulObjects
 
@@ -48,14 +51,27 @@ class Contents:
         self.callbacks = callbacks
         self._model, self._backend = model, backend
         self._stateful, self._facts, self._losses = stateful, facts, losses
+        self.makeup = facts.makeup
+        self._eager = is_eager(model)
+        self._python_state = PythonState(parts_of(model), but=self._told_elsewhere)
         self._notices = Notices(model)
         self._snapshots = Snapshots(backend, part)
         self._architecture = architecture.Architecture(model)
+
+    def begin(self) -> None:
+        """The first batch is about to be trained."""
+        self.makeup.begin()
         self._architecture.now()  # on JAX the optimizer cannot tell while it trains
 
     def after_step(self) -> None:
         """A training step was done."""
+        self.makeup.built()
         self._notices.after_step()
+
+    def undo_attributes(self) -> None:
+        """Undo what training did to attributes, before another attempt follows."""
+        if self._eager:
+            self._python_state.put_back({})
 
     def take(
         self,
@@ -78,7 +94,11 @@ class Contents:
         callbacks = self.callbacks.capture(arrays)
         stateful = self._stateful.capture(arrays)
         live = state.leaves(self._model)
-        self._notices.at_save(live, self.callbacks.uncaptured())
+        attributes = self._python_state.changed()
+        kept = {k: v for k, v in attributes.items() if self._eager and is_value(v)}
+        makeup = self.makeup.to_json(but=kept)
+        lost = [name for name in attributes if name not in kept]
+        self._notices.at_save(self.callbacks.uncaptured(), lost, makeup)
         run = {
             "progress": progress.to_json(),
             "stop_training": bool(self._model.stop_training),
@@ -89,22 +109,34 @@ class Contents:
             "fingerprint": self._facts.now(),
             "learning_rate": encode(self._facts.learning_rate, {}, "rate"),
             "losses": self._losses.state(),
-            architecture.KEY: self._architecture.now(),
+            "makeup": makeup,
+            "attributes": encode(kept, {}, "attributes") if self._eager else None,
+            architecture.KEY: None if makeup.get("now") else self._architecture.now(),
         }
         tensors = state.live_tensors(self._model, live)
         return self._snapshots.take(run, encoded, live, tensors, arrays)
 
-    def put_back(self, saved: record.Record, drawn_ahead: set[str | int]) -> None:
+    def put_back(
+        self,
+        saved: record.Record,
+        drawn_ahead: set[str | int],
+        comparison: Comparison,
+    ) -> None:
         """Set everything, the random state last.
 
         Args:
             saved: What to set.
             drawn_ahead: Random generators that the data draws from ahead of training.
+            comparison: Looks at the model a last time before it is changed.
         """
+        comparison.last(self._put_back_later(saved.run))
         live = state.leaves(self._model)
         state.assign(self._backend, saved.run["variables"], live, saved.tensors)
         self.callbacks.restore(saved.run["callbacks"], saved.tensors)
         self._stateful.restore(saved.run["stateful"], saved.tensors)
+        attributes = saved.run.get("attributes")  # older checkpoints lack them
+        if attributes is not None:
+            self._put_back_attributes(decode(attributes, {}))
         self._model.stop_training = bool(saved.run["stop_training"])
         if "losses" in saved.run:  # older checkpoints lack them
             self._losses.restore(saved.run["losses"])
@@ -112,3 +144,21 @@ class Contents:
         left = random_state.drawn_from(random, now) & drawn_ahead
         self._notices.at_restore(sorted(left))
         random_state.restore(self._backend, random, leave=left)
+
+    def _put_back_later(self, run: Mapping[str, Any]) -> set[str]:
+        """Names of attributes that ``put_back`` sets, of a checkpoint's ``run``."""
+        saved = run.get("attributes")
+        if saved is None or not self._eager:
+            return set()
+        return {*decode(saved, {}), *self._python_state.changed()}
+
+    def _told_elsewhere(self, part: Any) -> tuple[str, ...]:
+        """Attributes of the model or a part of it that its makeup tells of."""
+        own = OF_COMPILE if part is self._model else ()
+        return own if self._eager else (*own, *settings_of(type(part)))
+
+    def _put_back_attributes(self, changed: Mapping[str, Any]) -> None:
+        if self._eager:
+            self._python_state.put_back(changed)
+        else:  # they were changed where steps ran as Python, and now they are traced
+            self._notices.lost(changed)

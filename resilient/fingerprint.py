@@ -16,7 +16,7 @@ import math
 import platform
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
@@ -25,6 +25,9 @@ from resilient.backends.base import Backend
 from resilient.build import is_built
 from resilient.determinism import in_effect
 from resilient.wiring import wiring
+
+if TYPE_CHECKING:
+    from resilient.makeup import Makeup
 
 JSON = dict[str, Any]
 
@@ -99,6 +102,7 @@ class Facts:
         data: Fingerprint of the training data.
         fit_arguments: Local variables of Keras's ``fit``.
         backend: The backend's adapter.
+        makeup: What the model trains with, in detail and at any time.
 
     Attributes:
         learning_rate: The rate that the script gives, where it is a plain number.
@@ -110,7 +114,9 @@ class Facts:
         data: JSON,
         fit_arguments: Mapping[str, Any],
         backend: Backend,
+        makeup: "Makeup",
     ) -> None:
+        self.makeup = makeup
         rate = getattr(model.optimizer, "_learning_rate", None)
         self.learning_rate = (
             # A sum is a plain tensor, also where the variable has replicas.
@@ -172,21 +178,28 @@ def identity_differences(
         {k: v for k, v in each["identity"].items() if k not in but}
         for each in (saved, live)
     )
-    return _differences(theirs, ours)
+    return differences(theirs, ours)
 
 
 def settings_differences(saved: JSON, live: JSON) -> list[str]:
     """What changed but does not block, one line each."""
-    found = _differences(saved["settings"], live["settings"])
+    found = differences(saved["settings"], live["settings"])
     if "determinism" in saved:
-        found += _differences(saved["determinism"], live["determinism"])
+        found += differences(saved["determinism"], live["determinism"])
     return found
 
 
-def _differences(saved: JSON, live: JSON) -> list[str]:
+def differences(saved: JSON, live: JSON, *, other: str = "this run has") -> list[str]:
+    """Which facts differ, one line each.
+
+    Args:
+        saved: Those of a checkpoint, by name.
+        live: What they are compared with.
+        other: Says whose ``live`` are.
+    """
     return [
         f"{name}: the checkpoint has {_short(saved.get(name))}, "
-        f"this run has {_short(live.get(name))}"
+        f"{other} {_short(live.get(name))}"
         for name in (*saved, *(k for k in live if k not in saved))
         # repr: nan equals itself, True is not 1
         if repr(saved.get(name)) != repr(live.get(name))

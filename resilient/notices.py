@@ -1,11 +1,12 @@
 """Says, once each, what a resume of this run will not reproduce bit for bit."""
 
+from collections.abc import Iterable
+
 import keras
 
+from resilient import makeup
 from resilient.errors import WarnOnce
 from resilient.graph_random import stateful_random_operations
-from resilient.python_state import PythonState, parts_of
-from resilient.state import Leaf, leaves
 
 DRAWN_AHEAD = (
     "the data draws from these global random generators ahead of training; if anything "
@@ -27,9 +28,9 @@ class Notices:
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
-        self._python_state = PythonState(parts_of(model))
         self._say = WarnOnce()
-        self._layout: list[str] | None = None  # of the variables, after the first step
+        self._told: set[str] = set()  # what changed, and was said to have
+        self._looked = False  # at the step, once it is traced
 
     def at_restore(self, left: list[str]) -> None:
         """When the random state was set.
@@ -39,11 +40,18 @@ class Notices:
         """
         self._say(DRAWN_AHEAD, left)
 
+    def lost(self, attributes: Iterable[str]) -> None:
+        """Tell of attributes of the model and its parts that a resume does not set."""
+        self._say(
+            CHANGED.format("a keras.Variable, in a callback or in `stateful`"),
+            list(attributes),
+        )
+
     def after_step(self) -> None:
         """After the first step, when TensorFlow has traced it."""
-        if self._layout is not None:
+        if self._looked:
             return
-        self._layout = _layout(leaves(self._model))
+        self._looked = True
         self._say(
             "these operations of the training step keep random state where no "
             "checkpoint can reach it, and start over after a resume (draw with "
@@ -51,31 +59,27 @@ class Notices:
             stateful_random_operations(self._model),
         )
 
-    def at_save(self, live: list[Leaf], uncaptured: list[str]) -> None:
+    def at_save(
+        self, uncaptured: list[str], attributes: Iterable[str], changed: makeup.JSON
+    ) -> None:
         """When a checkpoint is about to be made.
 
         Args:
-            live: The model's state.
             uncaptured: Attributes of callbacks that the checkpoint does not hold.
+            attributes: Those of the model and its parts, likewise.
+            changed: What ``Makeup.to_json`` returned.
         """
         self._say(
             "these attributes of callbacks cannot be captured and will be as new after "
             "a resume (give the callback state_dict and load_state_dict to keep them)",
             uncaptured,
         )
+        self.lost(attributes)
+        lines = makeup.changes(changed, but=self._told)
+        self._told.update(changed.get("now", {}))
         self._say(
-            CHANGED.format("a keras.Variable, in a callback or in `stateful`"),
-            self._python_state.changed(),
+            "the model was changed in the middle of training, which a resume cannot "
+            "follow and will refuse (do that between two fits, each with its own "
+            "checkpoint_dir, or before the first batch of every attempt)",
+            lines,
         )
-        if _layout(live) != self._layout:
-            self._say(
-                "the model was frozen, unfrozen or compiled in the middle of training, "
-                "which a resume cannot follow and will refuse (do that between two "
-                "fits, each with its own checkpoint_dir)",
-                [type(self._model).__name__],
-            )
-
-
-def _layout(live: list[Leaf]) -> list[str]:
-    """Freezing a layer moves its variables to another group, which the names tell."""
-    return [leaf.name for leaf in live]

@@ -26,9 +26,9 @@ from resilient.around import Around
 from resilient.attempt import Attempt
 from resilient.backends import get_backend
 from resilient.backends.base import Part
-from resilient.callbacks.states import CallbackStates
 from resilient.checkpoints.checkpoint import Checkpoint, Reader
 from resilient.checkpoints.store import Store
+from resilient.contents import Contents
 from resilient.distributed.group import ALONE, Group
 from resilient.divergence import Bad, Diverged, LossWatch, Rollback
 from resilient.errors import (
@@ -116,7 +116,7 @@ def _attempt(
     model: keras.Model,
     found: Loaded | None,
     reading: float,
-    since: CallbackStates | None = None,
+    since: Contents | None = None,
 ) -> Attempt:
     """Follow one ``fit``, from a checkpoint that took ``reading`` seconds to read."""
     backend = get_backend()
@@ -238,8 +238,8 @@ def _go_back(plan: Plan, attempt: Attempt, bad: Bad) -> Attempt:
     here = plan.now.group.count == 1 and attempt.inputs.only_arrays
     if imported.is_import(found[1]) or not here:
         raise RolledBack(found[0].progress)
-    since = attempt.contents.callbacks
-    return _attempt(plan, attempt.model, found, seconds, since)
+    attempt.contents.undo_attributes()
+    return _attempt(plan, attempt.model, found, seconds, attempt.contents)
 
 
 def record_reader(model: keras.Model, group: Group = ALONE) -> Reader[record.Record]:

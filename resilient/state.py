@@ -102,7 +102,7 @@ def live_tensors(model: keras.Model, state: list[Leaf]) -> dict[str, Any]:
     for leaf in state:
         group, index = leaf.slot
         values = held.get(f"{group}_variables")
-        if values is not None:
+        if values is not None and index < len(values):  # not of what came later
             found[leaf.name] = values[index]
     return found
 

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -690,3 +691,46 @@ def test_attributes_that_change_are_named_once(tmp_path, backend):
     assert len(told) == 1
     for name in parts:
         assert f"  {name}.calls" in str(told[0].message)
+
+
+# Keras on NumPy 2 (keras.Variable.__array__).
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
+@pytest.mark.parametrize("changed", ["another optimizer", "a setting of it"])
+def test_another_optimizer_in_the_middle_of_a_loop_is_said_and_refused(
+    changed, tmp_path
+):
+    """Its slots would go to the optimizer that the script makes."""
+
+    def made():
+        net = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        net.compile(keras.optimizers.Adam(), "mse", run_eagerly=True)
+        net.optimizer.build(net.trainable_variables)
+        return net
+
+    def swap(net):
+        others = {
+            "another optimizer": keras.optimizers.AdamW(),
+            "a setting of it": keras.optimizers.Adam(clipnorm=1.0),
+        }
+        net.optimizer = others[changed]
+        net.optimizer.build(net.trainable_variables)
+
+    def train():
+        net = made()
+        with run_on(tmp_path, net=net, save_freq=1) as run:
+            for step in range(3):
+                net.train_on_batch(np.ones((2, 2)), np.ones((2, 1)))
+                if step == 1:
+                    swap(net)
+                run.advance()
+
+    with pytest.warns(NotExactWarning, match="middle of the loop") as told:
+        train()
+    (warning,) = [w for w in told if w.category is NotExactWarning]
+    *_, line = str(warning.message).split("\n  ")
+    again = made()
+    with (
+        pytest.raises(CheckpointMismatchError, match=re.escape(line)),
+        run_on(tmp_path, net=again),
+    ):
+        pass

@@ -338,3 +338,38 @@ def test_a_generator_goes_on_in_another_process(tmp_path):
     net = fitting.model(seed=77)
     fit_it(net)
     fitting.assert_equal(without()[0], net)
+
+
+class Fade(keras.callbacks.Callback):
+    """Makes the dropout less with every batch."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.model.layers[1].rate *= 0.9
+
+
+def test_attributes_of_eager_steps_are_taken_back(tmp_path):
+    net = fitting.model()
+    fit(net, tmp_path, *data(), callbacks=[Fade()])
+    expected, _ = without(callbacks=[Fade()])
+    assert net.layers[1].rate == expected.layers[1].rate
+    fitting.assert_equal(expected, net)
+
+
+def test_a_run_is_not_taken_back_with_another_optimizer(tmp_path):
+    """A callback put it there after the checkpoint that training would go back to."""
+    net = fitting.model()
+
+    def swap():
+        net.optimizer = keras.optimizers.Adam(clipnorm=1.0)
+        net.optimizer.build(net.trainable_variables)
+
+    swaps = [fitting.Do(swap, epoch=0, batch=7)]
+
+    def train():
+        with pytest.raises(
+            resilient.CheckpointMismatchError, match=r"optimizer\.clipnorm"
+        ):
+            fit(net, tmp_path, *data(), callbacks=swaps)
+
+    with pytest.warns(resilient.NotExactWarning):
+        train()

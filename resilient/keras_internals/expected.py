@@ -57,6 +57,7 @@ _OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
         *("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end"),
         *(("_jax_state", "_jax_state_synced") if BACKEND == "jax" else ()),
     ),
+    "Trainer.compile": ("_compile_config",),
     "EpochIterator.__init__": (
         *("data_adapter", "_current_iterator", "_steps_seen", "_num_batches"),
         *("steps_per_epoch", "steps_per_execution"),

@@ -68,6 +68,7 @@ __all__ = [
     "TFDatasetAdapter",
     "TensorflowSparseWrapper",
     "TorchDataLoaderAdapter",
+    "arguments_of_compile",
     "backend_epoch_iterator",
     "backend_variables",
     "choose_data_adapter",
@@ -191,6 +192,18 @@ def is_trainer(value: Any) -> bool:
     """Whether it is a model, or a layer with the trainer that models have."""
     # The trainer's class has no public name, and another one in Keras 3.16.
     return isinstance(value, keras.layers.Layer) and hasattr(value, "train_step")
+
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+def arguments_of_compile(model: Any) -> Mapping[str, Any]:
+    """What a model was compiled with, as it was given.
+
+    ``get_compile_config``, which is public, serialises it, and imports TensorFlow.
+    """
+    found = getattr(model, "_compile_config", None)  # none before compile
+    return _NOTHING if found is None else found.config
 
 
 def looks_ahead() -> bool:

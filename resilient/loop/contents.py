@@ -21,6 +21,7 @@ from resilient.loop.history import LogHistory
 from resilient.loop.objects import Objects
 from resilient.loop.objects.base import Saved
 from resilient.loop.standing import Standing
+from resilient.makeup import changes
 from resilient.notices import CHANGED, DRAWN_AHEAD
 from resilient.parallel.same_model import require_same_values
 from resilient.progress import Progress
@@ -63,6 +64,9 @@ class LoopContents:
         self._data: Any = None
         self._functions: set[str] = set()  # those of TensorFlow that were looked at
         self._python_state = PythonState(objects.parts())
+        self._makeups = objects.makeups()
+        for makeup in self._makeups.values():
+            makeup.begin()
         self._say = WarnOnce()
         self._facts = {
             "identity": {"backend": keras_internals.BACKEND, "objects": objects.kinds},
@@ -101,8 +105,9 @@ class LoopContents:
         )
         self._say(
             CHANGED.format("a variable, or in an object with state_dict"),
-            self._python_state.changed(),
+            list(self._python_state.changed()),
         )
+        makeups = self._look_at_makeups()
         arrays: dict[str, Any] = {}
         position = encode(dict(positions), arrays, "data")
         live = self._objects.leaves()
@@ -116,6 +121,7 @@ class LoopContents:
             "history": encode(self._history.capture(), arrays, "history"),
             "fingerprint": self._facts,
             "data": self._data,
+            "makeups": makeups,
         }
         taken = self._snapshots.take(run, position, live, state.tensors(live), arrays)
         if not self._alike:
@@ -147,6 +153,7 @@ class LoopContents:
         self.require_loop(checkpoint, saved)
         run = saved.run
         found = fingerprint.identity_differences(run["fingerprint"], self._facts)
+        found += _changes(run.get("makeups", {}))  # older checkpoints lack them
         if not found:
             of_objects = _of_objects(saved)
             with random_state.kept_random_state(self._backend):
@@ -193,10 +200,28 @@ class LoopContents:
         self._say(DRAWN_AHEAD, sorted(map(str, left)))
         random_state.restore(self._backend, random, leave=left)
 
+    def _look_at_makeups(self) -> dict[str, Any]:
+        """What each compiled model trains with; warns where the loop changed that."""
+        attributes, found = self._python_state.changed(), {}  # these are said as well
+        for name, makeup in self._makeups.items():
+            makeup.built()
+            here = [a.removeprefix(f"{name}: ") for a in attributes]
+            found[name] = makeup.to_json(but=here)
+        self._say(
+            "a model was changed in the middle of the loop, which a resume cannot "
+            "follow and will refuse (do that before the loop begins, each time)",
+            _changes(found),
+        )
+        return found
+
     def put_back_objects(self, saved: record.Record) -> None:
         """Set the objects and the history, and nothing else."""
         self._objects.restore(self._backend, _of_objects(saved))
         self._history.restore(decode(saved.run["history"], saved.tensors))
+
+
+def _changes(makeups: Mapping[str, Any]) -> list[str]:
+    return [f"{name}: {x}" for name, saved in makeups.items() for x in changes(saved)]
 
 
 def _other_run(

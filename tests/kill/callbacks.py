@@ -149,3 +149,23 @@ class Spender(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._budget.spent += plain(logs)["loss"]
         self.model.optimizer.learning_rate = 0.01 / (1 + self._budget.spent)
+
+
+class Fading(keras.callbacks.Callback):
+    """Changes attributes of a layer and of the optimizer, from what they are."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.model.get_layer("fading").rate *= 0.9
+        self.model.optimizer.weight_decay *= 1.1
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.model.optimizer.clipnorm = 1.0 / (1 + epoch)
+
+
+class Swapping(keras.callbacks.Callback):
+    """Puts another optimizer in place of the script's, before training begins."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1)
+        optimizer.build(self.model.trainable_variables)
+        self.model.optimizer = optimizer

@@ -7,7 +7,7 @@ holds in the backend's format, and all else that it is made of as plain values.
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resilient import state
 from resilient.backends.arrays import check_dtype, check_names
@@ -17,6 +17,9 @@ from resilient.keras_internals import BACKEND
 from resilient.loop.objects.base import JSON, Kind, Saved, require_backend
 from resilient.loop.objects.kinds import kind_of
 from resilient.state import Leaf
+
+if TYPE_CHECKING:
+    from resilient.makeup import Makeup
 
 __all__ = ["Objects", "named_objects"]
 
@@ -104,6 +107,11 @@ class Objects:
             for name, thing in self._objects.items()
             for part, value in thing.parts()
         ]
+
+    def makeups(self) -> "dict[str, Makeup]":
+        """What each compiled model trains with, by its name."""
+        found = {name: thing.makeup() for name, thing in self._objects.items()}
+        return {name: makeup for name, makeup in found.items() if makeup is not None}
 
     def capture(self, live: list[Leaf], arrays: dict[str, Any]) -> JSON:
         """What is in no variable.

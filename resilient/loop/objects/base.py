@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from resilient import state
 from resilient.backends.base import Backend
 from resilient.errors import NotSupportedError, describe
 from resilient.keras_internals import BACKEND
 from resilient.state import Leaf, Variable
+
+if TYPE_CHECKING:
+    from resilient.makeup import Makeup
 
 JSON = Any
 
@@ -56,6 +59,10 @@ class Kind:
     def parts(self) -> Iterable[tuple[str, Any]]:
         """What may have attributes that training changes, with names for people."""
         return ()
+
+    def makeup(self) -> "Makeup | None":
+        """What it trains with in steps of its own; None if it makes none."""
+        return None
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]

@@ -8,6 +8,7 @@ import keras
 from resilient import replicas, state
 from resilient.encoding.json_values import NotEncodable, decode, encode
 from resilient.loop.objects.base import JSON, Kind
+from resilient.makeup import Makeup
 from resilient.python_state import parts_of
 from resilient.state import Variable
 
@@ -38,6 +39,9 @@ class LayerKind(Kind):
 
     def parts(self) -> Iterable[tuple[str, Any]]:
         return parts_of(self.value)
+
+    def makeup(self) -> Makeup | None:
+        return Makeup(self.value) if getattr(self.value, "compiled", False) else None
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]

@@ -5,9 +5,11 @@ import keras
 from ..callbacks import (
     Budget,
     EpochRecorder,
+    Fading,
     Plain,
     Spender,
     StopAt,
+    Swapping,
     WithStateDict,
 )
 from .parts import case, compiled, images, noisy, validation
@@ -101,6 +103,25 @@ def stateful_object() -> Case:
     found = case(compiled(noisy()))
     found.stateful["budget"] = budget
     found.callbacks.append(Spender(budget))
+    return found
+
+
+@scenario("train_batch_end@0:4", "train_batch_end@1:5", "epoch_end@1", save_freq=2)
+def attributes_of_eager_steps() -> Case:
+    """No variables, and not traced: a callback changes what each step reads anew."""
+    model = noisy()
+    model.add(keras.layers.Dropout(0.5, name="fading"))
+    optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1)
+    found = case(compiled(model, optimizer, run_eagerly=True))
+    found.callbacks.append(Fading())
+    return found
+
+
+@scenario("train_batch_end@1:3", "epoch_end@1", save_freq=2)
+def optimizer_of_a_callback() -> Case:
+    """Every attempt swaps it alike, before the state is put back."""
+    found = case(compiled(noisy()))
+    found.callbacks.append(Swapping())
     return found
 
 
