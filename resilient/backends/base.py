@@ -122,8 +122,8 @@ class Backend(Protocol):
         """Set a Keras variable, backend variable or buffer in place.
 
         ``value`` is as ``read`` returns it, and of a tensor that is spread over devices
-        only what the devices of this process need of it is read. No process waits for
-        another.
+        only what the devices of this process need of it is read. On torch it may also
+        be what ``Snapshot.arrays`` has of it. No process waits for another.
 
         The shape and dtype have been compared before; nothing is cast. An array that
         is read-only, as ``read`` may return it, may be kept: nobody writes to it.

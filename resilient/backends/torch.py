@@ -95,6 +95,8 @@ class TorchBackend:
 
     def assign(self, target: Any, value: Any) -> None:
         tensor = target.value if isinstance(target, keras.Variable) else target
+        if isinstance(tensor, DTensor) and value.shape == tensor.to_local().shape:
+            tensor = tensor.to_local()  # a rank's part is given, or has all
         check_like(target, tensor.shape, _dtype_name(tensor), value)
         # `Variable.assign` of Keras goes through float32 for a bfloat16 array.
         with torch.no_grad():

@@ -25,7 +25,9 @@ class KerasRanks(KerasProcesses, Ranks):
         It makes them in the order in which gradients arrived. The place of a gradient
         in its bucket decides in which order more than two ranks are summed.
         """
-        if self.count > 2:
+        parallel = keras.distribution.distribution()
+        spread = isinstance(parallel, keras.distribution.ModelParallel)  # no buckets
+        if self.count > 2 and not spread:
             take_a_step(model, iterator, backend)
 
 
