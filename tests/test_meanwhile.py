@@ -242,9 +242,11 @@ class Synchronised(keras.Sequential):
         self.synchronised += not getattr(self, "_jax_state_synced", True)
         super().jax_state_sync()
 
-    def state_sync(self):  # its name since Keras 3.16
-        self.synchronised += not getattr(self, "_jax_state_synced", True)
-        super().state_sync()
+    if hasattr(keras.Model, "state_sync"):  # its name on JAX since Keras 3.16
+
+        def state_sync(self):
+            self.synchronised += not getattr(self, "_jax_state_synced", True)
+            super().state_sync()
 
 
 def test_nothing_slow_is_in_the_loop(tmp_path):
