@@ -35,7 +35,7 @@ def ensure_built(
     """
     if not _lacks_some(model, saved):
         return
-    ways: list[Callable[[], None]] = [lambda: take_a_step(model, iterator, backend)]
+    ways: list[Callable[[], None]] = [lambda: _try_a_step(model, iterator, backend)]
     if keras_internals.BACKEND == "tensorflow":
         ways.insert(0, lambda: _build_symbolically(model, iterator))
         if type(model).train_step is not keras.Model.train_step:
@@ -71,14 +71,21 @@ def _build_symbolically(model: keras.Model, iterator: Any) -> None:
 
 def take_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
     """Train one step, and put back what it changed; arguments as ``ensure_built``."""
-    if keras_internals.BACKEND == "jax":
-        return  # stateless: a step creates no variables there
     live = leaves(model)
     before = backend.snapshot(live_tensors(model, live)).arrays
+    try:
+        with kept_random_state(backend):
+            model.train_function(_data_for_a_step(model, iterator))
+    finally:
+        assign(backend, [leaf.to_json() for leaf in live], live, before)
+
+
+def _try_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
+    if keras_internals.BACKEND == "jax":
+        return  # stateless: a step creates no variables there
     # The user's step fails in the same way in the first real step, and says why there.
-    with contextlib.suppress(Exception), kept_random_state(backend):
-        model.train_function(_data_for_a_step(model, iterator))
-    assign(backend, [leaf.to_json() for leaf in live], live, before)
+    with contextlib.suppress(Exception):
+        take_a_step(model, iterator, backend)
 
 
 def _keras_own(iterator: Any) -> Any:

@@ -133,3 +133,27 @@ class Comparison:
                 saved,
                 live,
             )
+
+
+def changed_before_a_step(before: JSON, now: JSON) -> CheckpointMismatchError:
+    """The error where a resumed step would be traced with what was changed just now.
+
+    Args:
+        before: What the model trained with when the checkpoint was put back.
+        now: The same before the first batch.
+    """
+    names = [n for n in (*before, *now) if repr(before.get(n)) != repr(now.get(n))]
+    found = fingerprint.differences(
+        {name: before.get(name) for name in names},
+        {name: now.get(name) for name in names},
+    )
+    return CheckpointMismatchError(
+        describe(
+            "A callback changed the model when the resumed epoch began. The training "
+            "step would be made with that; the one that was interrupted was made "
+            "before.",
+            "\n  " + "\n  ".join(found),
+            "Change it in on_train_begin, in every attempt; or between two fits, each "
+            "with its own checkpoint_dir.",
+        )
+    )

@@ -12,7 +12,7 @@ import keras
 from resilient import architecture, random_state, record, state
 from resilient.backends.base import Backend, Part
 from resilient.callbacks.states import CallbackStates
-from resilient.comparison import Comparison
+from resilient.comparison import Comparison, changed_before_a_step
 from resilient.divergence import LossWatch
 from resilient.encoding.json_values import decode, encode
 from resilient.fingerprint import Facts
@@ -57,10 +57,21 @@ class Contents:
         self._notices = Notices(model)
         self._snapshots = Snapshots(backend, part)
         self._architecture = architecture.Architecture(model)
+        self._put_into: dict[str, Any] | None = None  # until the first epoch begins
+        self._begun = False
 
     def begin(self) -> None:
-        """The first batch is about to be trained."""
+        """An epoch begins, and every callback was told so.
+
+        Raises:
+            CheckpointMismatchError: A callback changed the model since the checkpoint
+                was put back. The step would be traced with that, and was not before.
+        """
         self.makeup.begin()
+        before, self._put_into, self._begun = self._put_into, None, True
+        now = self.makeup.now()
+        if before is not None and now != before and not self._eager:
+            raise changed_before_a_step(before, now)
         self._architecture.now()  # on JAX the optimizer cannot tell while it trains
 
     def after_step(self) -> None:
@@ -130,6 +141,7 @@ class Contents:
             comparison: Looks at the model a last time before it is changed.
         """
         comparison.last(self._put_back_later(saved.run))
+        self._put_into = None if self._begun else self.makeup.now()
         live = state.leaves(self._model)
         state.assign(self._backend, saved.run["variables"], live, saved.tensors)
         self.callbacks.restore(saved.run["callbacks"], saved.tensors)

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN = (bool, int, float, str, type(None), np.generic)
 # Set by Keras itself in the course of every fit.
 _KERAS = frozenset(
     {"built", "training", "stop_training", "stop_evaluating", "stop_predicting"}

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from resilient import keras_internals
+from resilient.keras_internals.strategies import is_read_by_replica, replica_components
 
 SHARED = ("trainable", "optimizer")  # groups that are equal in all replicas
 
@@ -28,7 +29,7 @@ def copies(group: str, target: Any) -> Copies:
     found = _components(target)
     if not found:
         return {"": [target]}
-    if group in SHARED and not keras_internals.is_read_by_replica(target):
+    if group in SHARED and not is_read_by_replica(target):
         return {"": list(found.values())}
     return {suffix(replica): [each] for replica, each in found.items()}
 
@@ -44,7 +45,8 @@ def count_under(strategy: Any) -> int:
         return int(strategy.num_replicas_in_sync)
     parallel = keras.distribution.distribution()
     if keras_internals.BACKEND == "torch" and parallel is not None:
-        return int(parallel.num_model_replicas)
+        # A process has one, on however many devices.
+        return min(int(parallel.num_model_replicas), _ranks())
     return _ranks()
 
 
@@ -73,7 +75,7 @@ def suffix(replica: int) -> str:
 def _components(target: Any) -> dict[int, Any]:
     """Replica number -> its copy; empty where there is but one replica."""
     if keras_internals.BACKEND == "tensorflow":
-        return keras_internals.replica_components(target)
+        return replica_components(target)
     if keras_internals.BACKEND == "torch" and count_under(None) > 1:
         return _of_this_rank(target)
     return {}

@@ -306,3 +306,49 @@ def test_a_change_is_said_once_however_often_it_is_saved(tmp_path):
             tmp_path, 0, 4, net=model, callbacks=[swap, again], save_freq=1
         )
     assert [w.category for w in caught].count(NotExactWarning) == 1
+
+
+class SetAtEpoch(keras.callbacks.Callback):
+    """Sets the dropout rate when an epoch begins."""
+
+    def __init__(self, epoch=1):
+        super().__init__()
+        self._at = epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == self._at:
+            dropout = next(
+                x for x in self.model.layers if isinstance(x, keras.layers.Dropout)
+            )
+            dropout.rate = 0.4
+
+
+def test_a_change_before_the_first_batch_of_a_resumed_epoch_is_refused(tmp_path):
+    """The interrupted run traced its step before, and went on with the old rate."""
+    fitting.fit(fitting.model(**TRACED), tmp_path, callbacks=[SetAtEpoch()], epochs=1)
+    net = fitting.model(**TRACED)
+    if keras.backend.backend() == "torch":  # each step reads the rate anew
+        fitting.fit(net, tmp_path, callbacks=[SetAtEpoch()], epochs=2)
+        return
+    with pytest.raises(CheckpointMismatchError, match=r"rate: .*0\.4"):
+        fitting.fit(net, tmp_path, callbacks=[SetAtEpoch()], epochs=2)
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_change_in_a_later_epoch_is_said_as_where_nothing_was_resumed(
+    within, tmp_path
+):
+    """From an epoch's end, and from within an epoch."""
+    late = SetAtEpoch(epoch=2)
+    if within:
+        net = fitting.model(**TRACED)
+        fitting.interrupted(tmp_path, epoch=0, batch=5, net=net, callbacks=[late])
+        callbacks = [Interrupt(), late]
+    else:
+        callbacks = [late]
+        fitting.fit(fitting.model(**TRACED), tmp_path, callbacks=callbacks, epochs=1)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", NotExactWarning)
+        fitting.fit(fitting.model(**TRACED), tmp_path, callbacks=callbacks, epochs=3)
+    told = [str(w.message) for w in said if "rate" in str(w.message)]
+    assert len(told) == (keras.backend.backend() != "torch")

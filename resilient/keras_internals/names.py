@@ -74,19 +74,16 @@ __all__ = [
     "choose_data_adapter",
     "convert_to_sliceable",
     "data_kind",
-    "first_replica",
     "get_data_adapter",
     "get_index",
     "get_keras_mask",
     "get_tensor_spec",
     "global_seed_generator_state",
     "is_jax_sparse",
-    "is_read_by_replica",
     "is_scipy_sparse",
     "is_trainer",
     "jax_sparse_to_tf_sparse",
     "looks_ahead",
-    "replica_components",
     "scipy_sparse_to_tf_sparse",
     "seed_generator",
     "set_global_seed_generator_state",
@@ -241,42 +238,6 @@ def traced_functions(train_function: Any) -> list[Any]:
         if hasattr(cell.cell_contents, "_list_all_concrete_functions")
         for traced in cell.cell_contents._list_all_concrete_functions()
     ]
-
-
-def replica_components(variable: Any) -> dict[int, Any]:
-    """The ``tf.Variable`` of each of this process's replicas, by the replica's number.
-
-    Empty without a strategy of several replicas.
-    """
-    import tensorflow as tf
-
-    value = getattr(variable, "_value", variable)
-    if not isinstance(value, tf.distribute.DistributedValues):
-        return {}
-    strategy = value.distribute_strategy
-    if strategy.num_replicas_in_sync == 1:
-        return {}
-    return dict(enumerate(value.values, first_replica(strategy)))
-
-
-def first_replica(strategy: Any) -> int:
-    """The number of this process's first replica among those of all workers."""
-    resolver = strategy.cluster_resolver
-    if resolver is None or not resolver.cluster_spec().as_dict():
-        return 0
-    chiefs = len(resolver.cluster_spec().as_dict().get("chief", ()))
-    index = int(resolver.task_id) + (chiefs if resolver.task_type == "worker" else 0)
-    return index * len(strategy.extended.worker_devices)
-
-
-def is_read_by_replica(variable: Any) -> bool:
-    """Whether replicas sum up a ``tf.Variable`` only when it is read."""
-    if BACKEND != "tensorflow":
-        return False
-    import tensorflow as tf
-
-    value = getattr(variable, "_value", variable)
-    return bool(value.synchronization == tf.VariableSynchronization.ON_READ)
 
 
 def global_seed_generator_state() -> np.ndarray | None:

@@ -63,7 +63,7 @@ def _compared(
             if twins and warn is not None:
                 warn(
                     f"Processes {twins} begin with the same batch of `{name}` as "
-                    "another process: on JAX each process trains all that it is "
+                    "another process: each process trains all that it is "
                     "given. Give each its own part, or a tf.data.Dataset, which "
                     "keras.distribution divides (auto_shard_dataset)."
                 )
