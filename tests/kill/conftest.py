@@ -87,7 +87,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             left = [s for s in known if s.backends == BACKENDS]
             left = left[BACKENDS.index(backend) :: len(BACKENDS)]
             params = [
-                pytest.param(s.name, marks=pytest.mark.long if s in left else ())
+                pytest.param(
+                    s.name, marks=pytest.mark.long if s in left or s.slow else ()
+                )
                 for s in known
                 if backend in s.backends
             ]

@@ -48,6 +48,7 @@ class Scenario:
         keeps_seed: Whether every attempt must be seeded alike, since the data itself
             draws from what the script seeds and can only be replayed.
         in_keras: Whether Keras's own ``fit`` takes this data.
+        slow: Whether it is for long sessions only.
     """
 
     name: str
@@ -58,20 +59,26 @@ class Scenario:
     source: bool = False
     keeps_seed: bool = False
     in_keras: bool = True
+    slow: bool = False
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(
-    *kills: str, save_freq: Any = 2, backends: Iterable[str] = BACKENDS
+    *kills: str,
+    save_freq: Any = 2,
+    backends: Iterable[str] = BACKENDS,
+    slow: bool = False,
 ) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
     """Register the decorated function under its own name."""
 
     def register(build: Callable[[], Case]) -> Callable[[], Case]:
         name = build.__name__
         assert name not in SCENARIOS, name
-        SCENARIOS[name] = Scenario(name, build, tuple(backends), kills, save_freq)
+        SCENARIOS[name] = Scenario(
+            name, build, tuple(backends), kills, save_freq, slow=slow
+        )
         return build
 
     return register
