@@ -142,11 +142,7 @@ def changed_before_a_step(before: JSON, now: JSON) -> CheckpointMismatchError:
         before: What the model trained with when the checkpoint was put back.
         now: The same before the first batch.
     """
-    names = [n for n in (*before, *now) if repr(before.get(n)) != repr(now.get(n))]
-    found = fingerprint.differences(
-        {name: before.get(name) for name in names},
-        {name: now.get(name) for name in names},
-    )
+    found = fingerprint.differences(before, now)
     return CheckpointMismatchError(
         describe(
             "A callback changed the model when the resumed epoch began. The training "

@@ -69,9 +69,8 @@ class Contents:
         """
         self.makeup.begin()
         before, self._put_into, self._begun = self._put_into, None, True
-        now = self.makeup.now()
-        if before is not None and now != before and not self._eager:
-            raise changed_before_a_step(before, now)
+        if before is not None and not self._eager and before != self.makeup.now():
+            raise changed_before_a_step(before, self.makeup.now())
         self._architecture.now()  # on JAX the optimizer cannot tell while it trains
 
     def after_step(self) -> None:
