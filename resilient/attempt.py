@@ -29,7 +29,7 @@ from resilient.events import Events
 from resilient.fingerprint import Facts
 from resilient.inputs import Inputs
 from resilient.keras_internals import dispatch
-from resilient.makeup import Makeup
+from resilient.makeup.makeup import Makeup
 from resilient.parallel.engine import Engine
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress

@@ -15,7 +15,7 @@ from resilient.build import is_built
 from resilient.checkpoints.checkpoint import Checkpoint
 from resilient.encoding.json_values import decode
 from resilient.errors import CheckpointMismatchError, describe, warn_not_exact
-from resilient.makeup import changes
+from resilient.makeup.makeup import changes
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,9 @@ from resilient.comparison import Comparison, changed_before_a_step
 from resilient.divergence import LossWatch
 from resilient.encoding.json_values import decode, encode
 from resilient.fingerprint import Facts
-from resilient.makeup import OF_COMPILE, is_eager, settings_of
+from resilient.makeup.look import is_eager
+from resilient.makeup.makeup import OF_COMPILE
+from resilient.makeup.values import settings_of
 from resilient.notices import Notices
 from resilient.progress import Progress
 from resilient.python_state import PythonState, is_value, parts_of

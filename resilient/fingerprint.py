@@ -27,7 +27,7 @@ from resilient.determinism import in_effect
 from resilient.wiring import wiring
 
 if TYPE_CHECKING:
-    from resilient.makeup import Makeup
+    from resilient.makeup.makeup import Makeup
 
 JSON = dict[str, Any]
 

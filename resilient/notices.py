@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import keras
 
-from resilient import makeup
 from resilient.errors import WarnOnce
 from resilient.graph_random import stateful_random_operations
+from resilient.makeup import makeup
 
 DRAWN_AHEAD = (
     "the data draws from these global random generators ahead of training; if anything "

@@ -13,6 +13,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from resilient.makeup.values import held
+
 _PLAIN = (bool, int, float, str, type(None), np.generic)
 # Set by Keras itself in the course of every fit.
 _KERAS = frozenset(
@@ -65,14 +67,16 @@ class PythonState:
 
 
 def parts_of(model: keras.layers.Layer) -> list[tuple[str, Any]]:
-    """A model, or a layer; its layers, optimizer, loss and metrics, with names."""
+    """A model, or a layer; its layers, optimizer, losses and metrics, with names."""
     layers = model._flatten_layers(include_self=False)
-    compiled = [(name, getattr(model, name, None)) for name in ("optimizer", "loss")]
+    loss = getattr(model, "loss", None)
+    losses = held(loss) if isinstance(loss, list | tuple | dict) else {"": loss}
     metrics = getattr(model, "metrics", [])
     return [
         (type(model).__name__, model),
         *((f"layer {i} ({type(x).__name__})", x) for i, x in enumerate(layers)),
-        *compiled,
+        ("optimizer", getattr(model, "optimizer", None)),
+        *((f"loss{key}", each) for key, each in losses.items()),
         *((f"metric {i} ({type(x).__name__})", x) for i, x in enumerate(metrics)),
     ]
 

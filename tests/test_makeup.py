@@ -1,9 +1,11 @@
 """What a callback changes in mid-training is said once, and then never resumed."""
 
+import functools
 import warnings
 
 import fitting
 import keras
+import numpy as np
 import pytest
 from fitting import Do, Interrupt, Interrupted
 
@@ -110,6 +112,22 @@ CHANGES = {
         sets(0, "kernel_regularizer", keras.regularizers.L2(0.1)),
         ["layer 1 (Dense).kernel_regularizer"],
     ),
+    "a dtype policy": (
+        sets(0, "dtype_policy", "bfloat16"),
+        ["layer 1 (Dense).dtype_policy"],
+    ),
+    "a regularizer of a weight": (
+        lambda net: setattr(
+            net.layers[0].kernel, "regularizer", keras.regularizers.L2(0.1)
+        ),
+        ["layers' variable 0 (kernel).regularizer"],
+    ),
+    "a constraint of a weight": (
+        lambda net: setattr(
+            net.layers[0].kernel, "constraint", keras.constraints.NonNeg()
+        ),
+        ["layers' variable 0 (kernel).constraint"],
+    ),
     "one more layer": (lambda net: net.add(keras.layers.Dense(1)), ["layers"]),
     "run_eagerly": (sets(None, "run_eagerly", False), ["run_eagerly"]),
     "steps_per_execution": (
@@ -154,6 +172,184 @@ def test_a_change_in_mid_training_is_said_and_then_refused(changed, tmp_path):
     assert all(": the checkpoint has " in line for line in said)
     assert all(", training began with " in line for line in said)
     assert refused(tmp_path, [Interrupt(), Change()]) == said
+
+
+class Made(keras.losses.MeanSquaredError):
+    """A loss that is made with something."""
+
+    def __init__(self, of):
+        super().__init__()
+        self.of = of
+
+
+def doubled(x):
+    return 2 * x
+
+
+def counter():
+    """A function that remembers something."""
+    count = 0
+
+    def counts(step=0):
+        nonlocal count
+        count += step
+        return count
+
+    return counts
+
+
+WITHIN = {
+    "a list": (
+        lambda: [1.0],
+        lambda of: of.append(2.0),
+        ["loss.of", "loss.of[1]"],
+    ),
+    "a long list": (lambda: [0] * 99, lambda of: of.reverse() or of.pop(), ["loss.of"]),
+    "an item of a long list": (
+        lambda: [0] * 99,
+        lambda of: of.__setitem__(98, 1),
+        ["loss.of"],
+    ),
+    "a list in a dict": (
+        lambda: {"a": [1.0]},
+        lambda of: of["a"].__setitem__(0, 2.0),
+        ["loss.of['a'][0]"],
+    ),
+    "a dict": (
+        lambda: {"a": 1.0},
+        lambda of: of.update(b=2.0),
+        ["loss.of", "loss.of['b']"],
+    ),
+    "an array": (lambda: np.ones(3), lambda of: np.copyto(of, 2), ["loss.of"]),
+    "a large array": (
+        lambda: np.ones(2**22),
+        lambda of: np.copyto(of, 2),
+        ["loss.of"],
+    ),
+    "an array in a list": (
+        lambda: [np.ones(3)],
+        lambda of: np.copyto(of[0], 2),
+        ["loss.of[0]"],
+    ),
+    "what a function remembers": (
+        counter,
+        lambda of: of(2),
+        ["loss.of remembers count"],
+    ),
+    "what a partial is given": (
+        lambda: functools.partial(doubled, x=[1]),
+        lambda of: of.keywords["x"].append(2),
+        ["loss.of.keywords['x']", "loss.of.keywords['x'][1]"],
+    ),
+}
+
+
+@pytest.mark.parametrize("within", WITHIN)
+def test_a_change_within_what_a_loss_is_made_with_is_refused(within, tmp_path):
+    """Of which the loss knows nothing: it is the same object before and after."""
+    make, change, names = WITHIN[within]
+    said = changed_by(lambda net: change(net.loss.of), tmp_path, loss=Made(make()))
+    assert [line.partition(": ")[0] for line in said] == names
+    assert refused(tmp_path, [Interrupt(), Change()], loss=Made(make())) == said
+
+
+OTHERS = {
+    "arrays": (lambda: np.ones(3), lambda: np.zeros(3)),
+    "tensors": (lambda: keras.ops.ones(3), lambda: keras.ops.zeros(3)),
+    "defaults": (lambda: lambda x, by=1: x, lambda: lambda x, by=2: x),
+    "code": (lambda: lambda x: x, lambda: lambda x: x.T),
+    "calls": (lambda: lambda x: 1 + np.sin(x), lambda: lambda x: 1 + np.cos(x)),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_another_one_of_its_kind_is_refused_and_its_equal_is_not(what, tmp_path):
+    make, other = OTHERS[what]
+    name = "loss.of remembers by" if what == "defaults" else "loss.of"
+
+    def puts(make):
+        return lambda net: setattr(net.loss, "of", make())
+
+    said = changed_by(puts(other), tmp_path / "other", loss=Made(make()))
+    assert [line.partition(": ")[0] for line in said] == [name]
+    again = [Interrupt(), Change()]
+    assert refused(tmp_path / "other", again, loss=Made(make())) == said
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NotExactWarning)
+        fitting.interrupted(
+            tmp_path / "equal",
+            net=net(loss=Made(make())),
+            callbacks=[Change(puts(make))],
+            save_freq=1,
+        )
+
+
+def test_what_a_function_counts_while_it_is_traced_is_no_change(tmp_path):
+    """Nor is what it writes into a list; but what every step counts is one."""
+    traced = keras.backend.backend() != "torch"
+    count, log = 0, []
+
+    def loss(y_true, y_pred):
+        nonlocal count
+        count += 1
+        log.append(count)
+        return keras.losses.mean_squared_error(y_true, y_pred)
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", NotExactWarning)
+        fitting.interrupted(
+            tmp_path, net=net(loss=loss, **TRACED), callbacks=[Change()], save_freq=1
+        )
+    told = [w for w in said if "loss remembers count" in str(w.message)]
+    assert len(told) == (not traced)
+    assert not any("log" in str(w.message) for w in said)
+    if traced:
+        count = 0
+        resumed = net(loss=loss, **TRACED)
+        fitting.fit(resumed, tmp_path, callbacks=[Interrupt(), Change()], save_freq=1)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="tensors cannot be changed in place"
+)
+def test_a_tensor_that_is_changed_in_place_is_refused(tmp_path):
+    def made():
+        return Made(keras.ops.ones(3))
+
+    said = changed_by(lambda net: net.loss.of.zero_(), tmp_path, loss=made())
+    assert [line.partition(": ")[0] for line in said] == ["loss.of"]
+    assert refused(tmp_path, [Interrupt(), Change()], loss=made()) == said
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_attributes_of_losses_in_a_list_are_told_as_those_of_one(eager, tmp_path):
+    """A number that the loss was not made with: put back, or said to be lost."""
+
+    def change(net):
+        net.loss[0].seen = 2
+
+    def made(seed=5):
+        loss = Made(None)
+        loss.seen = 1
+        return fitting.model(
+            loss=[loss],
+            metrics=["mae"],
+            run_eagerly=eager,
+            jit_compile=False,
+            seed=seed,
+        )
+
+    eager = eager or keras.backend.backend() == "torch"
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", NotExactWarning)
+        fitting.interrupted(
+            tmp_path, net=made(), callbacks=[Change(change)], save_freq=1
+        )
+    told = [w for w in said if "loss[0].seen" in str(w.message)]
+    assert len(told) == (not eager)
+    resumed = made(seed=99)
+    fitting.fit(resumed, tmp_path, callbacks=[Interrupt(), Change()], save_freq=1)
+    assert resumed.loss[0].seen == (2 if eager else 1)
 
 
 @pytest.mark.skipif(

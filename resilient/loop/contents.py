@@ -21,7 +21,7 @@ from resilient.loop.history import LogHistory
 from resilient.loop.objects import Objects
 from resilient.loop.objects.base import Saved
 from resilient.loop.standing import Standing
-from resilient.makeup import changes
+from resilient.makeup.makeup import changes
 from resilient.notices import CHANGED, DRAWN_AHEAD
 from resilient.parallel.same_model import require_same_values
 from resilient.progress import Progress

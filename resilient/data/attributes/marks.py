@@ -134,12 +134,14 @@ def _function(function: types.FunctionType) -> Any:
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # not set yet
             cells.append(cell.cell_contents)
-    return _code(function.__code__), cells, function.__defaults__
+    return contents_of_code(function.__code__), cells, function.__defaults__
 
 
-def _code(code: types.CodeType) -> Any:
+def contents_of_code(code: types.CodeType) -> Any:
+    """What a function computes, without where it stands."""
     constants = [
-        _code(c) if isinstance(c, types.CodeType) else c for c in code.co_consts
+        contents_of_code(each) if isinstance(each, types.CodeType) else each
+        for each in code.co_consts
     ]
     return code.co_code, code.co_names, constants
 
@@ -150,12 +152,13 @@ def _module(value: Any) -> Any:
 
     own = vars(torch.nn.Module())
     tensors = [*value._parameters.values(), *value._buffers.values()]
-    written = [None if each is None else _written(each) for each in tensors]
+    written = [None if each is None else tensor_version(each) for each in tensors]
     held = {key: item for key, item in vars(value).items() if key not in own}
     return value.training, written, held, dict(value._modules)
 
 
-def _written(tensor: Any) -> Any:
+def tensor_version(tensor: Any) -> Any:
+    """What changes when a tensor of torch is written to; None if that is unknown."""
     # A parameter that is still to be made, or a tensor of inference mode, has none.
     with contextlib.suppress(Exception):
         return tensor.data_ptr(), tuple(tensor.shape), tensor._version
@@ -164,7 +167,7 @@ def _written(tensor: Any) -> Any:
 
 def _tensor(tensor: Any) -> Any:
     if tensor.nbytes > _BYTES:
-        return _written(tensor)
+        return tensor_version(tensor)
     return pack_text(tensor)
 
 

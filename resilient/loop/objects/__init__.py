@@ -19,7 +19,7 @@ from resilient.loop.objects.kinds import kind_of
 from resilient.state import Leaf
 
 if TYPE_CHECKING:
-    from resilient.makeup import Makeup
+    from resilient.makeup.makeup import Makeup
 
 __all__ = ["Objects", "named_objects"]
 

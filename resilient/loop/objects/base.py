@@ -11,7 +11,7 @@ from resilient.keras_internals import BACKEND
 from resilient.state import Leaf, Variable
 
 if TYPE_CHECKING:
-    from resilient.makeup import Makeup
+    from resilient.makeup.makeup import Makeup
 
 JSON = Any
 

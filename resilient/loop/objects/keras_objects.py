@@ -8,7 +8,7 @@ import keras
 from resilient import replicas, state
 from resilient.encoding.json_values import NotEncodable, decode, encode
 from resilient.loop.objects.base import JSON, Kind
-from resilient.makeup import Makeup
+from resilient.makeup.makeup import Makeup
 from resilient.python_state import parts_of
 from resilient.state import Variable
 

@@ -1,0 +1,1 @@
+"""What a model trains with and no variable holds."""
