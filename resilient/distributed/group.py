@@ -16,6 +16,7 @@ from resilient.errors import PeerLostError, describe
 
 JSON = Any
 
+_LOST = "lost"  # what process 0 says to the others, with who and why
 _HEARING = 1.0  # seconds until the end of a process is known to the others
 
 
@@ -163,22 +164,31 @@ class Together:
     def _received(self, sender: int, message: dict[str, JSON]) -> None:
         if message["to"] == "wish":
             self._wishes.append(message["body"])
+        elif message["to"] == _LOST:
+            self._last_word.say_soon(self._peer_lost(*message["body"]))
         else:
             self._inbox.put(message["to"], sender, message["body"])
 
     def _lost(self, sender: int, why: str | None) -> None:
-        error = PeerLostError(
+        error = self._peer_lost(sender, why or "it ended its fit")
+        self._inbox.end(sender, error)
+        if why is None:
+            return
+        self._last_word.say_soon(error)
+        # This process may still wait for a third one, which waits for the lost one.
+        for each in self._connections if self.index == 0 else ():
+            each.send({"to": _LOST, "body": [sender, why]})
+
+    def _peer_lost(self, sender: int, why: str) -> PeerLostError:
+        return PeerLostError(
             describe(
                 "Another process of this training is not there any more, and without "
                 "it the others cannot go on.",
-                f"process {sender} of {self.count}: {why or 'it ended its fit'}",
+                f"process {sender} of {self.count}: {why}",
                 "Start all processes again: they resume from the last checkpoint. "
                 "`resilient run` does that by itself.",
             )
         )
-        self._inbox.end(sender, error)
-        if why is not None:
-            self._last_word.say_soon(error)
 
 
 def _first_line(error: BaseException) -> str:

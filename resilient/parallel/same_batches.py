@@ -173,12 +173,12 @@ def _judged(said: list[tuple[int, str]]) -> tuple[list[int], list[int]]:
 def _different(received: str) -> DataNotResumableError:
     return DataNotResumableError(
         describe(
-            "The processes have different data, and should have the same: each trains "
-            "its rows of it. Some samples would be trained twice, and others "
-            "not at all.",
+            "The processes have different data, and should have the same: they train "
+            "each batch of it together.",
             received,
-            "Give all processes the same arrays, and the same seed to what shuffles "
-            "(keras.utils.set_random_seed, a DataLoader's generator), or a DataLoader "
-            "a torch.utils.data.DistributedSampler.",
+            "Give them the same arrays, and the same seed to what shuffles "
+            "(keras.utils.set_random_seed, a DataLoader's generator). On PyTorch, "
+            "before Keras 3.16 and in loops by hand, a DataLoader may have a "
+            "torch.utils.data.DistributedSampler instead.",
         )
     )

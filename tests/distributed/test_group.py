@@ -137,6 +137,24 @@ raise RuntimeError("UNAVAILABLE: connection reset by peer")
     assert "PeerLostError" in out
 
 
+def test_all_are_told_of_a_lost_one_though_process_0_waits(directory: Path) -> None:
+    """As where it is in a collective with one that waited for the lost one."""
+    body = """
+print("met")
+if group.index == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(0.3)
+if group.index == 0:
+    time.sleep(1000)
+raise RuntimeError("UNAVAILABLE: connection reset by peer")
+"""
+    with started(body, 3, directory) as processes:
+        _, out = processes[1].end()
+    assert "RuntimeError: UNAVAILABLE: connection reset by peer" in out
+    assert "The above exception was the direct cause" in out
+    assert "process 2 of 3: it ended without a word" in out
+
+
 def test_directories_that_are_not_shared_are_refused(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,19 @@ def test_more_than_two_ranks_sum_gradients_in_the_same_order(
     check(run, uninterrupted)
 
 
+@pytest.mark.skipif(not OWN_DATA, reason="Keras divides no variables")
+def test_killed_where_batches_and_variables_are_divided(
+    run_of: MakeRun, uninterrupted: Expected
+):
+    """Two by two: each part of a variable is in two processes."""
+    run = run_of("both", count=4, options={"save_freq": 4, "keep": 2})
+    for one, other in zip(run(mode="keras"), uninterrupted("both", 4), strict=True):
+        assert_same(one.record, other.record)
+    assert is_killed(kill(run, {0: "train_batch_end@1:3"}))
+    assert is_killed(kill(run, {3: "train_batch_end@2:1"}))
+    check(run, uninterrupted)
+
+
 WORDS = ("collect ready@2", "tell ready@2", "collect part@2", "tell committed@2")
 SOME_WORDS = {0: ("tell ready@2", "publish@2", "published@2"), 1: WORDS[1:3]}
 ALL_WORDS = {0: (*WORDS, "publish@2", "published@2"), 1: WORDS}

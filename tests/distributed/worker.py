@@ -29,6 +29,7 @@ from resilient.distributed.group import Together
 from resilient.keras_internals.multi_worker import corrected
 from resilient.saving import Saving
 
+MODEL = ("model", "both")  # layouts that divide variables
 EPOCHS, BATCHES, LOCAL = 3, 6, 4  # batches of an epoch; rows of a process's batch
 
 
@@ -41,8 +42,9 @@ class Order:
         out: Name of the record's file, in ``home``, without the process's number.
         seed: Of every global random number generator.
         mode: ``"keras"`` for ``model.fit``, ``"resilient"`` for ours.
-        layout: How Keras distributes: ``"data"`` or ``"model"``; or ``"reversed"``,
-            as ``"data"``, of layers that are used in another order than they are made.
+        layout: How Keras distributes: ``"data"``, ``"model"`` or ``"both"``, in two
+            parts each; or ``"reversed"``, as ``"data"``, of layers that are used in
+            another order than they are made.
         kills: By a process's number, the point where it is killed, see ``install``.
         options: Arguments of ours: save_freq, keep.
         background: Whether training goes on while a checkpoint is written.
@@ -141,10 +143,12 @@ def compile_once(jax: Any) -> None:
 
 
 def distribution(layout: str) -> Any:
-    if layout != "model":
+    if layout not in MODEL:
         return keras.distribution.DataParallel(auto_shard_dataset=False)
     devices = keras.distribution.list_devices()
-    mesh = keras.distribution.DeviceMesh((1, len(devices)), ["batch", "model"], devices)
+    parts = 1 if layout == "model" else 2
+    shape = parts, len(devices) // parts
+    mesh = keras.distribution.DeviceMesh(shape, ["batch", "model"], devices)
     layouts = keras.distribution.LayoutMap(mesh)
     layouts[".*wide/kernel"] = (None, "model")
     layouts[".*wide/bias"] = ("model",)
@@ -180,7 +184,10 @@ def make_case(
                 [
                     keras.Input((6,)),
                     keras.layers.Dense(8, name="wide"),
-                    keras.layers.BatchNormalization(),
+                    # PyTorch cannot mask what a BatchNormalization gives there.
+                    keras.layers.LayerNormalization()
+                    if layout == "both"
+                    else keras.layers.BatchNormalization(),
                     keras.layers.Dropout(0.3),
                     keras.layers.Dense(3),
                 ]
@@ -192,22 +199,22 @@ def make_case(
             metrics=["accuracy"],
         )
     count, index = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-    whole = OWN_DATA and layout == "model"
-    own = OWN_DATA and not whole
-    batch = LOCAL if own or whole else LOCAL * count
+    parts = {"model": 1, "both": 2}.get(layout, count) if OWN_DATA else count
+    part = index * parts // count
+    batch = LOCAL if OWN_DATA else LOCAL * count
     random = np.random.RandomState(0)
-    rows = BATCHES * LOCAL * (1 if whole else count)
+    rows = BATCHES * LOCAL * parts
     x, y = random.rand(rows, 6).astype("float32"), random.randint(0, 3, rows)
     some = slice(0, 4 * count)
     validation = x[some], y[some]
-    if own:
-        x, y = x[index::count], y[index::count]
-        validation = tuple(part[index::count] for part in validation)
+    if OWN_DATA:
+        x, y = x[part::parts], y[part::parts]
+        validation = tuple(each[part::parts] for each in validation)
     stopping = keras.callbacks.EarlyStopping(
         monitor="val_loss",
         patience=20,
         # Keras cannot read weights that no process has the whole of.
-        restore_best_weights=layout != "model",
+        restore_best_weights=layout not in MODEL,
     )
     settings = {
         "epochs": EPOCHS,
