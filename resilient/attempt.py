@@ -185,6 +185,7 @@ class Attempt:
         ensure_built(self.model, self.iterator, layout, self.backend)
         self._comparison.late()
         self.engine.warm_up(self.model, self.iterator, self.backend)
+        self.contents.retracing.expect(saved.run)
         self.progress = self._checkpoint.progress
         epochs, stopped = self._arguments["epochs"], bool(saved.run["stop_training"])
         over = stopped or self.progress.epoch >= epochs

@@ -9,7 +9,7 @@ everything such a step changed; what was there before it is put back at once.
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -59,7 +59,7 @@ def _lacks_some(model: keras.Model, saved: list[dict[str, Any]]) -> bool:
 
 
 def _build_symbolically(model: keras.Model, iterator: Any) -> None:
-    spec = _keras_own(iterator).element_spec
+    spec = keras_own(iterator).element_spec
     try:
         batch = keras.tree.map_structure(
             lambda s: keras.KerasTensor(tuple(s.shape), s.dtype.name), spec
@@ -71,11 +71,18 @@ def _build_symbolically(model: keras.Model, iterator: Any) -> None:
 
 def take_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
     """Train one step, and put back what it changed; arguments as ``ensure_built``."""
+    with without_a_trace(model, backend):
+        model.train_function(_data_for_a_step(model, iterator))
+
+
+@contextlib.contextmanager
+def without_a_trace(model: keras.Model, backend: Backend) -> Iterator[None]:
+    """Put back what steps inside change: variables and the global random state."""
     live = leaves(model)
     before = backend.snapshot(live_tensors(model, live)).arrays
     try:
         with kept_random_state(backend):
-            model.train_function(_data_for_a_step(model, iterator))
+            yield
     finally:
         assign(backend, [leaf.to_json() for leaf in live], live, before)
 
@@ -88,7 +95,7 @@ def _try_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
         take_a_step(model, iterator, backend)
 
 
-def _keras_own(iterator: Any) -> Any:
+def keras_own(iterator: Any) -> Any:
     """What Keras's iterator would iterate, were it not ours."""
     return super(type(iterator), iterator)._get_iterator()
 
@@ -101,7 +108,7 @@ def _data_for_a_step(model: keras.Model, iterator: Any) -> Any:
             # Batches are drawn in another thread and ahead: the data would not stand
             # where the checkpoint left it.
             return _blank_batches(model, adapter.get_tf_dataset().element_spec)
-    batches = iter(_keras_own(iterator))
+    batches = iter(keras_own(iterator))
     return [next(batches)] if keras_internals.BACKEND == "torch" else batches
 
 

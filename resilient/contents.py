@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from resilient import architecture, random_state, record, state
+from resilient import architecture, random_state, record, retracing, state
 from resilient.backends.base import Backend, Part
 from resilient.callbacks.states import CallbackStates
 from resilient.comparison import Comparison, changed_before_a_step
@@ -59,6 +59,7 @@ class Contents:
         self._notices = Notices(model)
         self._snapshots = Snapshots(backend, part)
         self._architecture = architecture.Architecture(model)
+        self.retracing = retracing.of(model, backend)
         self._put_into: dict[str, Any] | None = None  # until the first epoch begins
         self._begun = False
 
@@ -123,6 +124,7 @@ class Contents:
             "losses": self._losses.state(),
             "makeup": makeup,
             "attributes": encode(kept, {}, "attributes") if self._eager else None,
+            retracing.KEY: self.retracing.now(),
             architecture.KEY: None if makeup.get("now") else self._architecture.now(),
         }
         tensors = state.live_tensors(self._model, live)

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from resilient import keras_internals
+from resilient.keras_internals import traces
 
 _STATEFUL = frozenset(
     {
@@ -36,7 +37,7 @@ def stateful_random_operations(model: keras.Model) -> list[str]:
     if keras_internals.BACKEND != "tensorflow":
         return []
     found: set[str] = set()
-    for function in keras_internals.traced_functions(model.train_function):
+    for function in traces.traced_functions(model.train_function):
         graph: Any = function.graph.as_graph_def()
         found.update(_stateful(graph.node))
         for nested in graph.library.function:

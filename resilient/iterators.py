@@ -49,6 +49,12 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         # The first reset ends fit's symbolic build, which peeks at one batch.
         self._armed = True
 
+    def __next__(self) -> Any:
+        item = super().__next__()
+        if self._armed:
+            self._attempt.contents.retracing.before_step("train_function", item[2])
+        return item
+
     def resume_at(self, position: JSON, batch: int) -> None:
         """Make the next epoch start at ``batch``, with the input at ``position``."""
         elastic.require_same_batches(position, drawn_by_all=self._drawn_by_all)
@@ -131,6 +137,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         if not self._armed:
             yield from batches
             return
+        self._attempt.contents.retracing.before_batches("train_function", self)
         resume, self._resume = self._resume, None
         position, first = resume or ({}, 0)
         if position.get("held"):
@@ -184,7 +191,13 @@ class ValidationIterator(Base):  # type: ignore[misc, valid-type]
         share = attempt.inputs.share
         share.divide(self.data_adapter, data, "validation_data", steps)
 
+    def __next__(self) -> Any:
+        item = super().__next__()
+        self._attempt.contents.retracing.before_step("test_function", item[2])
+        return item
+
     def _enumerate_iterator(self) -> Iterator[Any]:
+        self._attempt.contents.retracing.before_batches("test_function", self)
         for item in super()._enumerate_iterator():
             self._attempt.validating()
             yield item

@@ -112,7 +112,7 @@ def test_interrupted_after_the_rollback(tmp_path):
 def test_several_rollbacks_in_shuffled_epochs(tmp_path):
     """The bad sample comes at another batch in each epoch; it is its own replay."""
     how = Rollback(steps=2, skip=4, limit=9)
-    given = {"epochs": 3, "shuffle": True, "on_nan": how}
+    given = {"epochs": 3, "shuffle": True, "on_nan": how, "save_freq": 1}
     net = fitting.model()
     history = fit(net, tmp_path, *data(), **given)
     assert np.isfinite(history.history["loss"]).all()

@@ -108,6 +108,9 @@ _OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
     "serialize_keras_object": ("tf", "available"),
 }
 
+if BACKEND == "tensorflow":
+    _OF_ALL_GENERATIONS |= {"Trainer._make_function": ("one_step_on_data",)}
+
 # What is used on one backend only.
 _WAYS = {
     "tensorflow": ("get_tf_dataset", "_symbolic_build"),

@@ -15,11 +15,14 @@ class Generation(Protocol):
         expected: What they mention beside what all generations do, see ``expected``.
         orders: What orders of arrays are drawn from, in words.
         trains_on_ranks: Whether it trains one model on several ranks of torch.
+        traces_shapes: Whether TensorFlow traces a step for the shapes of a batch, see
+            ``traces``.
     """
 
     expected: Mapping[str, tuple[str, ...]]
     orders: str
     trains_on_ranks: bool
+    traces_shapes: bool
 
     def order(self, adapter: Any, random_state: Callable[[], Any]) -> Any:
         """What the next order of the adapter's batches is drawn from.

@@ -17,6 +17,7 @@ class Keras312:
     }
 
     orders = "the state of a random generator"
+    traces_shapes = False
     trains_on_ranks = False
 
     def order(self, adapter: Any, random_state: Callable[[], Any]) -> Any:

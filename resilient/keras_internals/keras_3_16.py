@@ -26,6 +26,7 @@ class Keras316:
     }
 
     orders = "the number of the epoch"
+    traces_shapes = True
     trains_on_ranks = True
 
     def order(self, adapter: Any, random_state: Callable[[], Any]) -> Any:

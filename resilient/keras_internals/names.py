@@ -88,7 +88,6 @@ __all__ = [
     "seed_generator",
     "set_global_seed_generator_state",
     "slice_tensorflow_sparse_wrapper",
-    "traced_functions",
     "trainer_module",
 ]
 
@@ -223,21 +222,6 @@ def backend_variables() -> tuple[type, ...]:
     import tensorflow as tf
 
     return (tf.Variable,)
-
-
-def traced_functions(train_function: Any) -> list[Any]:
-    """The concrete functions that TensorFlow traced for a Keras train function.
-
-    Keras's function closes over a ``tf.function``; TensorFlow has no public way to
-    list what that one traced.
-    """
-    cells = getattr(train_function, "__closure__", None) or ()
-    return [
-        traced
-        for cell in cells
-        if hasattr(cell.cell_contents, "_list_all_concrete_functions")
-        for traced in cell.cell_contents._list_all_concrete_functions()
-    ]
 
 
 def global_seed_generator_state() -> np.ndarray | None:

@@ -105,12 +105,6 @@ def jit_compile() -> Case:
     return case(compiled(noisy(), jit_compile=True), validation_data=validation())
 
 
-@scenario("train_batch_end@1:3", backends=("torch",), slow=True)
-def torch_compile() -> Case:
-    """Each process compiles for half a minute."""
-    return jit_compile()
-
-
 @scenario("train_batch_end@2:5", save_freq=4)
 def learning_rate_schedule() -> Case:
     rate = keras.optimizers.schedules.CosineDecay(0.05, 18, warmup_steps=4)

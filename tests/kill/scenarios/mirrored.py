@@ -64,8 +64,9 @@ def of_batches(make: Any) -> Case:
     return Case(model, (make(x, y),), settings)
 
 
-@scenario(*KILLS, save_freq=2, backends=["tensorflow"])
+@scenario("epoch_end@0", *KILLS, save_freq=2, backends=["tensorflow"])
 def mirrored_arrays() -> Case:
+    """First resumed at a batch that is smaller than the others."""
     model, (x, y) = compiled(), rows()
     settings = {"epochs": 3, "verbose": 0, "batch_size": 8}
     settings["validation_data"] = (x[:20], y[:20])

@@ -10,9 +10,22 @@ from .parts import CLASSES, SAMPLES, case, compiled, images, numbers, rows, vali
 from .registry import Case, scenario
 
 
-@scenario("train_batch_end@1:3", "test_batch_end@1:0", save_freq=3)
+@scenario("epoch_end@0", "train_batch_end@1:3", "test_batch_end@1:0", save_freq=3)
 def convolution() -> Case:
-    """Augmentation, convolution, BatchNormalization and dropout."""
+    """Augmentation, convolution, BatchNormalization and dropout.
+
+    First resumed at a batch that is smaller than the others.
+    """
+    return _convolution()
+
+
+@scenario("epoch_end@0", "train_batch_end@1:3", backends=("torch",), slow=True)
+def torch_compile() -> Case:
+    """The same, compiled: for half a minute in each process."""
+    return _convolution(jit_compile=True)
+
+
+def _convolution(**compiling: Any) -> Case:
     model = keras.Sequential(
         [
             keras.Input((8, 8, 1)),
@@ -24,7 +37,7 @@ def convolution() -> Case:
             layers.Dense(CLASSES),
         ]
     )
-    return case(compiled(model), validation_data=validation())
+    return case(compiled(model, **compiling), validation_data=validation())
 
 
 @scenario("train_batch_end@0:3", "train_batch_end@1:3", save_freq=2)

@@ -1,0 +1,163 @@
+"""What TensorFlow traced Keras's step for: the shapes of batches, in order.
+
+Since 3.16 Keras traces the step for the very shapes of the first batch, and where
+others come for all sizes of what differs. A batch is computed by the closest trace that
+is there, and two traces may round otherwise: what a step computes depends on the
+batches before it. So a resumed process first traces what was traced, in that order.
+
+Before, and where a step trains several batches, it traces for what an iterator says of
+its batches. That depends on earlier fits only: what they left is dropped.
+"""
+
+import inspect
+from typing import Any
+
+import keras
+
+from resilient.keras_internals import generation
+from resilient.keras_internals.names import BACKEND
+
+# Of each trace, for each tensor of a batch, its shape in each replica.
+Shapes = list[list[list[list[int | None] | None]]]
+
+# Attributes of a model, and what makes them.
+FUNCTIONS = {
+    "train_function": "make_train_function",
+    "test_function": "make_test_function",
+}
+
+
+def traced_functions(function: Any) -> list[Any]:
+    """The concrete functions that TensorFlow traced for a function of Keras's.
+
+    That one closes over a ``tf.function``; TensorFlow has no public way to list what it
+    traced.
+    """
+    return [
+        traced
+        for traceable in _traceable(function)
+        for traced in traceable._list_all_concrete_functions()
+    ]
+
+
+def matter(model: keras.Model) -> bool:
+    """Whether what a step computes depends on the batches before it."""
+    # Several steps at once are traced for an iterator, which knows no sizes.
+    one = int(model.steps_per_execution) == 1
+    return BACKEND == "tensorflow" and generation.traces_shapes and one
+
+
+def of(model: keras.Model) -> dict[str, Shapes]:
+    """What a model's functions were traced for, by their names."""
+    if not matter(model):
+        return {}
+    found = {name: _shapes(getattr(model, name, None)) for name in FUNCTIONS}
+    return {name: shapes for name, shapes in found.items() if shapes}
+
+
+def trace_again(model: keras.Model, name: str, shapes: Shapes, spec: Any) -> bool:
+    """Trace a function for these shapes, and no others, in their order.
+
+    Args:
+        model: Whose function it is; made, and what it uses is built.
+        name: Of the function.
+        shapes: What ``of`` returned.
+        spec: TensorFlow's ``element_spec`` of the batches.
+
+    Returns:
+        Whether it is traced so now.
+    """
+    if _shapes(getattr(model, name)) == shapes:
+        return True
+    getattr(model, FUNCTIONS[name])(force=True)  # a step that built it was traced
+    for each in _traceable(getattr(model, name)):
+        if each.__name__ == "one_step_on_data":
+            for one in shapes:
+                each.get_concrete_function(_with_shapes(spec, one))
+    return _shapes(getattr(model, name)) == shapes
+
+
+def forget_others(model: keras.Model, name: str, spec: Any) -> None:
+    """Make a function anew if it was traced for other batches than these.
+
+    Args:
+        model: Whose function it is.
+        name: Of the function.
+        spec: TensorFlow's ``element_spec`` of the batches.
+    """
+    mine = _of_batch(spec)
+    if any(shapes != mine for shapes in _shapes(getattr(model, name, None))):
+        getattr(model, FUNCTIONS[name])(force=True)
+
+
+def _traceable(function: Any) -> list[Any]:
+    cells = getattr(function, "__closure__", None) or ()
+    found = [inspect.unwrap(cell.cell_contents, stop=_is_traceable) for cell in cells]
+    return [each for each in found if _is_traceable(each)]
+
+
+def _is_traceable(function: Any) -> bool:
+    return hasattr(function, "_list_all_concrete_functions")
+
+
+def _shapes(function: Any) -> Shapes:
+    found: Shapes = []
+    for traced in traced_functions(function):
+        (data,), _ = traced.structured_input_signature
+        shapes = _of_batch(getattr(data, "element_spec", data))  # of an iterator
+        if shapes not in found:  # the trace that made variables was done twice
+            found.append(shapes)
+    return found
+
+
+def _of_batch(spec: Any) -> list[Any]:
+    import tensorflow as tf
+
+    return [_of_tensor(each) for each in tf.nest.flatten(spec) if not _is_none(each)]
+
+
+def _is_none(spec: Any) -> bool:
+    import tensorflow as tf
+
+    return spec is None or isinstance(spec, tf.NoneTensorSpec | tf.OptionalSpec)
+
+
+def _of_tensor(spec: Any) -> list[list[int | None] | None]:
+    parts = [each.shape for each in _replicas(spec)]
+    return [None if part.rank is None else part.as_list() for part in parts]
+
+
+def _replicas(spec: Any) -> list[Any]:
+    """The specification in each replica, of what is spread over several."""
+    import tensorflow as tf
+
+    if hasattr(spec, "shape"):
+        return [spec]
+    return list(tf.nest.flatten(spec, expand_composites=True))
+
+
+def _with_shapes(spec: Any, shapes: list[Any]) -> Any:
+    """The specification of a batch with other shapes."""
+    import tensorflow as tf
+
+    left = iter(shapes)
+
+    def tensor(spec: Any) -> Any:
+        if _is_none(spec):
+            return None
+        parts = _replicas(spec)
+        found = [_with_shape(*each) for each in zip(parts, next(left), strict=True)]
+        return found[0] if parts[0] is spec else type(spec)(*found)
+
+    return tf.nest.map_structure(tensor, spec)
+
+
+def _with_shape(spec: Any, shape: list[int | None] | None) -> Any:
+    import tensorflow as tf
+
+    if isinstance(spec, tf.SparseTensorSpec):
+        return tf.SparseTensorSpec(shape, spec.dtype)
+    if isinstance(spec, tf.RaggedTensorSpec):
+        splits = spec.row_splits_dtype
+        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, splits)
+    return tf.TensorSpec(shape, spec.dtype)
