@@ -14,6 +14,9 @@ from tensor_cases import differing, live, same
 from resilient import random_state
 from resilient.backends import Backend
 
+# Keras 3.12 on NumPy 2 (train_on_batch).
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
+
 BATCHES = 8
 
 
