@@ -12,3 +12,7 @@ BACKEND = keras.backend.backend()
 OWN_DATA = BACKEND == "jax" or (
     BACKEND == "torch" and keras_internals.generation.trains_on_ranks
 )
+# Keras 3.12 on JAX does not tell which part of a batch is a process's.
+NO_PARTS = BACKEND == "jax" and not hasattr(
+    keras.distribution.DataParallel, "num_model_replicas"
+)

@@ -7,14 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gang import Ended, run
-from own_data import BACKEND, OWN_DATA
+from own_data import BACKEND, NO_PARTS, OWN_DATA
 
 import resilient
 from resilient.backends import get_backend
 
 SCRIPT = Path(__file__).with_name("elastic_worker.py")
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(NO_PARTS, reason="refused, see test_loops.py"),
+]
 
 
 def attempt(

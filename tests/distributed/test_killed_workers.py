@@ -15,14 +15,17 @@ from typing import Any
 import pytest
 from gangs import HERE, End, Run, Server
 from kill.harness import KILLED, assert_same, environment
-from own_data import BACKEND, OWN_DATA
+from own_data import BACKEND, NO_PARTS, OWN_DATA
 
 KILLS = int(os.environ.get("RESILIENT_KILLS", "60"))
 MET = 10  # calls, after which the processes have found each other
 EVERY = {"save_freq": 1, "keep": 2}
 LAYOUTS = ["data", "model"] if OWN_DATA else ["data"]
 
-pytestmark = pytest.mark.timeout(900)  # tens of starts of several processes
+pytestmark = [
+    pytest.mark.timeout(900),  # tens of starts of several processes
+    pytest.mark.skipif(NO_PARTS, reason="refused, see test_loops.py"),
+]
 
 MakeRun = Callable[..., Run]
 Expected = Callable[..., list[End]]

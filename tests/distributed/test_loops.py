@@ -6,6 +6,7 @@ import signal
 import keras
 import pytest
 from gang import run
+from own_data import NO_PARTS
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() == "tensorflow",
@@ -18,6 +19,17 @@ def digests(ended):
     return [match and match[1] for match in found]
 
 
+@pytest.mark.skipif(not NO_PARTS, reason="Keras tells, or has no part in it")
+def test_processes_whose_parts_keras_does_not_tell_are_refused(tmp_path):
+    import loop_worker
+
+    ended = run(loop_worker.__file__, tmp_path, "0@-1")
+    for status, output in zip(ended.statuses, ended.outputs, strict=True):
+        assert status == 1
+        assert "NotSupportedError: Several JAX processes need a newer Keras" in output
+
+
+@pytest.mark.skipif(NO_PARTS, reason="refused, see above")
 @pytest.mark.timeout(400)
 def test_killed_it_ends_as_a_run_left_alone(tmp_path):
     """In each process: arrays in shards, optimizers, random numbers, positions."""

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import keras
 import pytest
+from own_data import NO_PARTS
+
+pytestmark = pytest.mark.skipif(NO_PARTS, reason="refused, see test_loops.py")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # The loop by hand is TensorFlow's.

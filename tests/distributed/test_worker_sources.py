@@ -13,11 +13,14 @@ from pathlib import Path
 
 import gang
 import pytest
-from own_data import BACKEND, OWN_DATA
+from own_data import BACKEND, NO_PARTS, OWN_DATA
 
 HERE = Path(__file__).parent
 KIND = "own" if OWN_DATA else BACKEND
-pytestmark = pytest.mark.timeout(900)  # for many fits each
+pytestmark = [
+    pytest.mark.timeout(900),  # for many fits each
+    pytest.mark.skipif(NO_PARTS, reason="refused, see test_loops.py"),
+]
 GROUPS = [
     "own",
     pytest.param("more", marks=pytest.mark.long),
