@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
 from resilient.backends.base import Backend
 from resilient.build import keras_own, without_a_trace
@@ -113,7 +114,11 @@ class TorchRetracing(Retracing):
         if not self._compiles:
             return
         self._look_back()
-        for shapes in self._left.pop(name, ()):
+        left = self._left.pop(name, [])
+        if any(len(shapes) != len(keras.tree.flatten(batches)) for shapes in left):
+            left = []
+            self._say(name)
+        for shapes in left:
             self._step(name, shapes, batches)
             self._look_back()
         self._last = name, _shapes(batches), _compiled()
@@ -121,9 +126,6 @@ class TorchRetracing(Retracing):
     def _step(self, name: str, shapes: list[Any], batches: Any) -> None:
         """Call a function with blank batches of these shapes, like the given ones."""
         self._last = name, shapes, _compiled()
-        if len(shapes) != len(keras.tree.flatten(batches)):
-            self._say(name)
-            return
         left = iter(shapes)
         blank = keras.tree.map_structure(lambda each: _blank(each, next(left)), batches)
         with without_a_trace(self._model, self._backend):
@@ -153,7 +155,11 @@ def _shapes(batches: Any) -> list[list[int] | None]:
 
 
 def _blank(like: Any, shape: list[int] | None) -> Any:
-    return like if shape is None else like.new_zeros(shape)
+    if shape is None:
+        return like
+    if isinstance(like, np.ndarray):
+        return np.zeros(shape, like.dtype)
+    return like.new_zeros(shape)
 
 
 def _forget() -> None:

@@ -244,6 +244,25 @@ WITHIN = {
 }
 
 
+def test_an_item_of_a_long_list_of_a_layer_is_seen(tmp_path):
+    """Which Keras keeps in a list of its own."""
+
+    class Long(keras.layers.Dense):
+        def __init__(self, of):
+            super().__init__(1)
+            self.of = of
+
+    def made(seed=5):
+        return fitting.model(of=lambda: [keras.Input((3,)), Long([0] * 99)], seed=seed)
+
+    change = Change(lambda net: net.layers[0].of.__setitem__(98, 1))
+    with pytest.warns(NotExactWarning, match=r"layer 1 \(Long\)\.of: "):
+        fitting.interrupted(tmp_path, net=made(), callbacks=[change], save_freq=1)
+    callbacks = [Interrupt(), Change()]
+    with pytest.raises(CheckpointMismatchError, match=r"layer 1 \(Long\)\.of: "):
+        fitting.fit(made(seed=99), tmp_path, callbacks=callbacks, save_freq=1)
+
+
 @pytest.mark.parametrize("within", WITHIN)
 def test_a_change_within_what_a_loss_is_made_with_is_refused(within, tmp_path):
     """Of which the loss knows nothing: it is the same object before and after."""

@@ -131,7 +131,8 @@ class Look:
                 self._tell_settings(name, value, depth)
 
     def _is_traced(self, value: Any) -> bool:
-        return isinstance(value, types.FunctionType) and not self._eager
+        functions = (types.FunctionType, types.MethodType)
+        return isinstance(value, functions) and not self._eager
 
     def _held(self, value: Any) -> dict[str, Any]:
         if not self._is_traced(value):

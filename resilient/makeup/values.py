@@ -68,7 +68,8 @@ def told(value: Any) -> Any:
         return int(value) if isinstance(value, int) else str(value)
     if isinstance(value, (list, tuple, dict)):
         name = f"{type(value).__name__} of {len(value)}"
-        return name if len(value) <= ITEMS else f"{name}, checksum {_checksum(value)}"
+        plain = dict(value) if isinstance(value, dict) else list(value)
+        return name if len(value) <= ITEMS else f"{name}, checksum {_checksum(plain)}"
     if is_array(value):
         shape = tuple(map(int, value.shape))
         return f"array of {value.dtype} {shape}, checksum {_checksum(value)}"
