@@ -7,6 +7,7 @@ two may round otherwise. A run begins with its usual batch; a resumed process ma
 with the last and smaller one of an epoch.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ from resilient.build import keras_own, without_a_trace
 from resilient.errors import warn_not_exact
 from resilient.keras_internals import BACKEND, traces
 from resilient.random_state import kept_random_state
+
+logger = logging.getLogger(__name__)
 
 KEY = "traces"  # in run.json; older checkpoints lack it
 
@@ -73,7 +76,7 @@ class TensorFlowRetracing(Retracing):
         self._begun: set[str] = set()
 
     def now(self) -> JSON:
-        return traces.of(self._model)
+        return self._left | traces.of(self._model)
 
     def before_batches(self, name: str, iterator: Any) -> None:
         if name in self._begun:
@@ -108,7 +111,8 @@ class TorchRetracing(Retracing):
 
     def now(self) -> JSON:
         self._look_back()
-        return {name: list(shapes) for name, shapes in self._known.items()}
+        known = {name: list(shapes) for name, shapes in self._known.items()}
+        return self._left | known
 
     def before_step(self, name: str, batches: Any) -> None:
         if not self._compiles:
@@ -128,8 +132,12 @@ class TorchRetracing(Retracing):
         self._last = name, shapes, _compiled()
         left = iter(shapes)
         blank = keras.tree.map_structure(lambda each: _blank(each, next(left)), batches)
-        with without_a_trace(self._model, self._backend):
-            getattr(self._model, name)(blank)
+        try:
+            with without_a_trace(self._model, self._backend):
+                getattr(self._model, name)(blank)
+        except Exception:  # whatever a user's step says of zeros
+            logger.debug("a step on blank batches failed", exc_info=True)
+            self._say(name)
 
     def _look_back(self) -> None:
         """Note the batch that came last, if something was compiled for it."""

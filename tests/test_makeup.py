@@ -10,6 +10,7 @@ import pytest
 from fitting import Do, Interrupt, Interrupted
 
 from resilient import CheckpointMismatchError, NotExactWarning
+from resilient.data.attributes.marks import contents_of_code
 
 pytestmark = [
     pytest.mark.usefixtures("seeded"),
@@ -244,25 +245,6 @@ WITHIN = {
 }
 
 
-def test_an_item_of_a_long_list_of_a_layer_is_seen(tmp_path):
-    """Which Keras keeps in a list of its own."""
-
-    class Long(keras.layers.Dense):
-        def __init__(self, of):
-            super().__init__(1)
-            self.of = of
-
-    def made(seed=5):
-        return fitting.model(of=lambda: [keras.Input((3,)), Long([0] * 99)], seed=seed)
-
-    change = Change(lambda net: net.layers[0].of.__setitem__(98, 1))
-    with pytest.warns(NotExactWarning, match=r"layer 1 \(Long\)\.of: "):
-        fitting.interrupted(tmp_path, net=made(), callbacks=[change], save_freq=1)
-    callbacks = [Interrupt(), Change()]
-    with pytest.raises(CheckpointMismatchError, match=r"layer 1 \(Long\)\.of: "):
-        fitting.fit(made(seed=99), tmp_path, callbacks=callbacks, save_freq=1)
-
-
 @pytest.mark.parametrize("within", WITHIN)
 def test_a_change_within_what_a_loss_is_made_with_is_refused(within, tmp_path):
     """Of which the loss knows nothing: it is the same object before and after."""
@@ -303,29 +285,79 @@ def test_another_one_of_its_kind_is_refused_and_its_equal_is_not(what, tmp_path)
         )
 
 
-def test_what_a_function_counts_while_it_is_traced_is_no_change(tmp_path):
-    """Nor is what it writes into a list; but what every step counts is one."""
-    traced = keras.backend.backend() != "torch"
-    count, log = 0, []
+class Remembering(keras.layers.Layer):
+    """A layer with a cache and a log that it was made with, which its calls fill."""
 
-    def loss(y_true, y_pred):
-        nonlocal count
-        count += 1
-        log.append(count)
-        return keras.losses.mean_squared_error(y_true, y_pred)
+    def __init__(self, cache=None, log=None, last=None):
+        super().__init__()
+        self.cache, self.log, self.last = {}, [], None
 
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always", NotExactWarning)
-        fitting.interrupted(
-            tmp_path, net=net(loss=loss, **TRACED), callbacks=[Change()], save_freq=1
-        )
-    told = [w for w in said if "loss remembers count" in str(w.message)]
-    assert len(told) == (not traced)
-    assert not any("log" in str(w.message) for w in said)
-    if traced:
+    def call(self, x):
+        self.cache[str(x.shape)] = 1
+        self.log.append(len(self.log))
+        self.last = x * 2
+        return x
+
+
+class Recipe(dict):
+    """A common recipe, which raises another error than it should."""
+
+    __getattr__ = dict.__getitem__
+
+
+class Secretive:
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+class Odd(keras.losses.MeanSquaredError):
+    """A loss that is made with what is hard to look at."""
+
+    def __init__(self, settings):
+        super().__init__()
+        self.settings = settings
+
+
+@pytest.mark.parametrize("compiling", [{}, TRACED], ids=["eager", "traced"])
+def test_what_steps_change_by_themselves_is_no_change(compiling, tmp_path):
+    """Containers and what functions count: each process does so anew."""
+
+    def made(seed=5):
         count = 0
-        resumed = net(loss=loss, **TRACED)
-        fitting.fit(resumed, tmp_path, callbacks=[Interrupt(), Change()], save_freq=1)
+
+        def loss(y_true, y_pred):
+            nonlocal count
+            count += 1
+            return keras.losses.mean_squared_error(y_true, y_pred)
+
+        def of():
+            return [keras.Input((3,)), Remembering(), *fitting.layers()[1:]]
+
+        return fitting.model(of=of, loss=loss, seed=seed, **compiling)
+
+    expected = made()
+    expected.fit(**fitting.arguments(callbacks=[Interrupt()]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NotExactWarning)
+        fitting.interrupted(tmp_path, net=made(), save_freq=1)
+        resumed = made(seed=99)
+        fitting.fit(resumed, tmp_path, callbacks=[Interrupt()], save_freq=1)
+    fitting.assert_equal(expected, resumed)
+
+
+def test_what_is_hard_to_look_at_stands_in_nobodys_way(tmp_path):
+    settings = [Recipe(a=1), Secretive(), functools.partial(doubled, x=Recipe())]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NotExactWarning)
+        fitting.interrupted(tmp_path, net=net(loss=Odd(settings)), save_freq=1)
+        again = net(loss=Odd(settings), seed=99)
+        fitting.fit(again, tmp_path, callbacks=[Interrupt()], save_freq=1)
+
+
+def test_a_function_is_told_alike_in_each_process():
+    """Also where its code has a set of texts, whose order is another in each."""
+    code = compile("x in {'a', 'b', 'c'}", "", "eval")
+    assert ["'a'", "'b'", "'c'"] in contents_of_code(code)[2]
 
 
 @pytest.mark.skipif(

@@ -159,6 +159,44 @@ def test_what_cannot_be_traced_again_is_said(tmp_path, monkeypatch):
 
 
 @traced
+def test_batches_of_another_number_of_tensors_are_said(tmp_path):
+    """Of validation, which may change between attempts."""
+    making, _ = KINDS["arrays"]
+    given = {"validation_data": (X[:7], Y[:7]), "save_freq": 1}
+    fitting.interrupted(tmp_path, 1, 3, net=made(making), **given)
+    given["validation_data"] += (np.ones(7),)
+    with pytest.warns(NotExactWarning, match="test_function"):
+        fitting.fit(made(making), tmp_path, callbacks=[fitting.Interrupt()], **given)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="it is TensorFlow that traces")
+def test_a_function_of_the_users_is_left_alone(tmp_path):
+    """Of any arguments, and made without any."""
+    import tensorflow as tf
+
+    class Own(keras.Sequential):
+        def make_train_function(self):
+            @tf.function
+            def step(x, y):
+                return self.train_step((x, y))
+
+            def train_function(iterator):
+                return step(*next(iterator))
+
+            self.train_function = train_function
+
+    def own(seed=5):
+        return made(PLAIN | {"cls": Own}, seed)
+
+    expected = own()
+    expected.fit(**fitting.arguments(callbacks=[fitting.Interrupt()]))
+    fitting.interrupted(tmp_path, net=own(), save_freq=1)
+    resumed = own(seed=99)
+    fitting.fit(resumed, tmp_path, callbacks=[fitting.Interrupt()], save_freq=1)
+    fitting.assert_equal(expected, resumed)
+
+
+@traced
 def test_a_step_of_several_batches_is_traced_for_all_sizes(tmp_path):
     net = made(PLAIN | {"steps_per_execution": 2})
     fitting.fit(net, tmp_path, epochs=1)
@@ -187,7 +225,7 @@ def test_what_an_earlier_fit_was_traced_for_does_not_matter(steps, tmp_path):
     resumed = after_another(first, seed=99)  # which trains nothing
     fitting.fit(resumed, second, callbacks=callbacks, **given)
     fitting.assert_equal(expected, resumed)
-    of_both = [traces._shapes(net.train_function) for net in (expected, resumed)]
+    of_both = [traces._shapes(net, "train_function") for net in (expected, resumed)]
     assert of_both[0] == of_both[1]
 
 

@@ -9,13 +9,20 @@ Before, and where a step trains several batches, it traces for what an iterator 
 its batches. That depends on earlier fits only: what they left is dropped.
 """
 
+import contextlib
 import inspect
+import logging
 from typing import Any
 
 import keras
 
 from resilient.keras_internals import generation
 from resilient.keras_internals.names import BACKEND
+
+logger = logging.getLogger(__name__)
+
+# What Keras calls its step, and that of several batches.
+_ONE, _SEVERAL = "one_step_on_data", "multi_step_on_iterator"
 
 # Of each trace, for each tensor of a batch, its shape in each replica.
 Shapes = list[list[list[list[int | None] | None]]]
@@ -51,7 +58,7 @@ def of(model: keras.Model) -> dict[str, Shapes]:
     """What a model's functions were traced for, by their names."""
     if not matter(model):
         return {}
-    found = {name: _shapes(getattr(model, name, None)) for name in FUNCTIONS}
+    found = {name: _shapes(model, name) for name in FUNCTIONS}
     return {name: shapes for name, shapes in found.items() if shapes}
 
 
@@ -67,14 +74,19 @@ def trace_again(model: keras.Model, name: str, shapes: Shapes, spec: Any) -> boo
     Returns:
         Whether it is traced so now.
     """
-    if _shapes(getattr(model, name)) == shapes:
+    if _shapes(model, name) == shapes or not _is_own(model, name):
         return True
+    if any(list(map(len, one)) != list(map(len, _of_batch(spec))) for one in shapes):
+        return False
     getattr(model, FUNCTIONS[name])(force=True)  # a step that built it was traced
-    for each in _traceable(getattr(model, name)):
-        if each.__name__ == "one_step_on_data":
-            for one in shapes:
-                each.get_concrete_function(_with_shapes(spec, one))
-    return _shapes(getattr(model, name)) == shapes
+    try:
+        for each in _traceable(getattr(model, name)):
+            if each.__name__ == _ONE:
+                for one in shapes:
+                    each.get_concrete_function(_with_shapes(spec, one))
+    except Exception:  # whatever a user's step raises; the first batch shows it, too
+        logger.debug("a step could not be traced again", exc_info=True)
+    return _shapes(model, name) == shapes
 
 
 def forget_others(model: keras.Model, name: str, spec: Any) -> None:
@@ -86,13 +98,21 @@ def forget_others(model: keras.Model, name: str, spec: Any) -> None:
         spec: TensorFlow's ``element_spec`` of the batches.
     """
     mine = _of_batch(spec)
-    if any(shapes != mine for shapes in _shapes(getattr(model, name, None))):
+    if any(shapes != mine for shapes in _shapes(model, name)):
         getattr(model, FUNCTIONS[name])(force=True)
 
 
+def _is_own(model: keras.Model, name: str) -> bool:
+    """Whether Keras makes the function, and no subclass."""
+    maker = FUNCTIONS[name]
+    return getattr(type(model), maker) is getattr(keras.Model, maker)
+
+
 def _traceable(function: Any) -> list[Any]:
-    cells = getattr(function, "__closure__", None) or ()
-    found = [inspect.unwrap(cell.cell_contents, stop=_is_traceable) for cell in cells]
+    found = []
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # not set yet
+            found.append(inspect.unwrap(cell.cell_contents, stop=_is_traceable))
     return [each for each in found if _is_traceable(each)]
 
 
@@ -100,13 +120,17 @@ def _is_traceable(function: Any) -> bool:
     return hasattr(function, "_list_all_concrete_functions")
 
 
-def _shapes(function: Any) -> Shapes:
+def _shapes(model: keras.Model, name: str) -> Shapes:
     found: Shapes = []
-    for traced in traced_functions(function):
-        (data,), _ = traced.structured_input_signature
-        shapes = _of_batch(getattr(data, "element_spec", data))  # of an iterator
-        if shapes not in found:  # the trace that made variables was done twice
-            found.append(shapes)
+    own = _traceable(getattr(model, name, None)) if _is_own(model, name) else ()
+    for function in own:
+        if function.__name__ not in (_ONE, _SEVERAL):
+            continue
+        for traced in function._list_all_concrete_functions():
+            (data,), _ = traced.structured_input_signature
+            shapes = _of_batch(getattr(data, "element_spec", data))  # of an iterator
+            if shapes not in found:  # the trace that made variables was done twice
+                found.append(shapes)
     return found
 
 

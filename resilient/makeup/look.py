@@ -29,8 +29,8 @@ class Look:
 
     Args:
         model: The model.
-        before: The look before. It knows tensors that may be gone by now, and what
-            functions remembered before a step was traced, which may call them.
+        before: The look before. It knows tensors that may be gone by now, and what was
+            in containers and functions before steps changed it.
 
     Attributes:
         facts: What was seen, by name.
@@ -42,7 +42,7 @@ class Look:
         self._attributes: list[tuple[Mapping[str, Any], str, Any]] = []
         self._containers: list[tuple[Any, tuple[Any, ...]]] = []
         self._arrays: list[tuple[Any, Any, Any]] = []
-        self._functions: list[tuple[Any, dict[str, Any]]] = []
+        self._fixed: dict[int, tuple[Any, Any, dict[str, Any]]] = {}
         self._before = before
         self._eager = is_eager(model)
         self._told: set[int] = set()
@@ -61,7 +61,7 @@ class Look:
             and keras_internals.arguments_of_compile(model) is self._arguments
             and _flags(model, layers, self._variables) == self._flags
             and all(read.get(key) is value for read, key, value in self._attributes)
-            and all(_are(values.held(each).values(), x) for each, x in self._containers)
+            and all(_are(values.items(each), x) for each, x in self._containers)
             and all(values.version(each) == then for each, then, _ in self._arrays)
         )
 
@@ -108,40 +108,46 @@ class Look:
     def _tell_settings(self, name: str, thing: Any, depth: int) -> None:
         self._told.add(id(thing))
         attributes = getattr(thing, "__dict__", {})
+        # These fill caches and logs with every call.
+        fixed = isinstance(thing, (keras.layers.Layer, keras.metrics.Metric))
         for setting in values.settings_of(type(thing)):
             key = setting if setting in attributes else f"_{setting}"
             if key in attributes:
                 value = self._watch(attributes, key)
-                self._tell(f"{name}.{setting}", value, depth + 1)
+                self._tell(f"{name}.{setting}", value, depth + 1, fixed=fixed)
 
-    def _tell(self, name: str, value: Any, depth: int = 0) -> None:
+    def _tell(
+        self, name: str, value: Any, depth: int = 0, *, fixed: bool = False
+    ) -> None:
+        """Tell of a value; of a ``fixed`` container what it held when first seen."""
         if isinstance(value, (keras.layers.Layer, keras.Variable)):  # seen elsewhere
             self.facts[name] = type(value).__name__
         elif values.is_array(value):
             self._tell_array(name, value)
         else:
-            self.facts[name] = values.told(value)
-            held = self._held(value)
-            if held and not isinstance(value, tuple) and not self._is_traced(value):
-                self._containers.append((value, tuple(held.values())))
-            if depth <= _DEPTH and len(held) <= values.ITEMS:
+            self.facts[name], held = self._content(value, fixed)
+            if depth <= _DEPTH:
                 for key, item in held.items():
-                    self._tell(f"{name}{key}", item, depth + 1)
-            if depth <= _DEPTH and hasattr(value, "get_config"):
-                self._tell_settings(name, value, depth)
+                    self._tell(f"{name}{key}", item, depth + 1, fixed=fixed)
+                if hasattr(type(value), "get_config"):
+                    self._tell_settings(name, value, depth)
 
-    def _is_traced(self, value: Any) -> bool:
-        functions = (types.FunctionType, types.MethodType)
-        return isinstance(value, functions) and not self._eager
-
-    def _held(self, value: Any) -> dict[str, Any]:
-        if not self._is_traced(value):
-            return values.held(value)
-        known = self._before._functions if self._before is not None else ()
-        found = next((held for each, held in known if each is value), None)
-        found = values.held(value) if found is None else found
-        self._functions.append((value, found))
-        return found
+    def _content(self, value: Any, fixed: bool) -> tuple[Any, dict[str, Any]]:
+        """What is told of a value, and what it holds."""
+        if isinstance(value, (types.FunctionType, types.MethodType)):
+            fixed = not self._eager  # they count when they are traced
+        elif not isinstance(value, (list, dict)):
+            fixed = False
+        if fixed and self._before is not None and id(value) in self._before._fixed:
+            self._fixed[id(value)] = known = self._before._fixed[id(value)]
+            return known[1:]
+        is_long = isinstance(value, values.CONTAINERS) and values.is_long(value)
+        fact, held = values.told(value), {} if is_long else values.held(value)
+        if fixed:
+            self._fixed[id(value)] = value, fact, held
+        elif not isinstance(value, tuple) and (items := values.items(value)):
+            self._containers.append((value, items))
+        return fact, held
 
     def _tell_array(self, name: str, array: Any) -> None:
         now = values.version(array)

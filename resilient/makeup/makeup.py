@@ -10,6 +10,7 @@ What a callback does before the first batch of every attempt is none of this: it
 has to be there when the checkpoint is put back.
 """
 
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -17,6 +18,7 @@ import keras
 
 from resilient import fingerprint
 from resilient.build import is_built
+from resilient.makeup import values
 from resilient.makeup.look import OF_LAYERS, Facts, Look
 
 JSON = dict[str, Any]
@@ -26,6 +28,10 @@ OF_COMPILE = ("compiled", "loss", "steps_per_execution")
 
 # What the names of facts begin with that building settles, beside those of layers.
 _METRICS = ("metrics[", "weighted_metrics[")
+# Facts of containers, arrays and tensors.
+_CONTENT = re.compile(r"\w+ of \d+(, checksum \w+)?|array of .*|\w*(Tensor|Tracer)")
+# Arguments of `compile`, which are containers.
+_COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
 
 class Makeup:
@@ -41,11 +47,14 @@ class Makeup:
         self._script = self._seen.facts
         self._began: Facts | None = None
         self._built, self._settled = is_built(model), False
+        self._moving: tuple[str, ...] | None = None
 
     def built(self) -> None:
         """The model and its metrics may be built now, as a first step leaves them."""
         if self._settled:
             return
+        if self._moving is None:
+            self._moving = self._changed_by_the_first_batch()
         late = _METRICS if self._built else (*_METRICS, OF_LAYERS)
         self._seen = Look(self._model, before=self._seen)  # it has variables now
         self._settled = self._built or is_built(self._model)
@@ -77,8 +86,8 @@ class Makeup:
         now = self.now()
         if now is self._began is self._script:  # asked at each save
             return {}
-        changed = _changed(self._began or now, now, but)
-        script = _changed(self._script, now, but)
+        changed = self._changed(self._began or now, now, but)
+        script = self._changed(self._script, now, but)
         if not (changed or script):
             return {}
         return {
@@ -96,11 +105,31 @@ class Makeup:
         """
         now = self.now()
         theirs = self._script | saved.get("script", {})
-        names = _changed(theirs, now, but)
+        names = self._changed(theirs, now, but)
         return fingerprint.differences(
             {name: theirs.get(name) for name in names},
             {name: now.get(name) for name in names},
         )
+
+    def _changed_by_the_first_batch(self) -> tuple[str, ...]:
+        """What steps change by themselves, as counters: each process does so anew.
+
+        Of containers, arrays and functions; numbers are the business of others.
+        """
+        before, now = self._began or {}, self.now()
+        found = dict[str, None]()
+        for name in _changed(before, now):
+            owner, inside, _ = name.rpartition("[")
+            if values.REMEMBERS in name or _CONTENT.fullmatch(str(now.get(name))):
+                found[name] = None
+            elif inside and owner not in _COMPILED:
+                found[owner] = None
+        return tuple(found)
+
+    def _changed(self, before: Facts, now: Facts, but: Collection[str]) -> list[str]:
+        left_out = self._moving or ()
+        names = _changed(before, now)
+        return [n for n in names if n not in but and not n.startswith(left_out)]
 
     def _settle(self, facts: Facts, late: tuple[str, ...]) -> Facts:
         """``facts``, but those whose names begin with ``late`` as they are now."""
@@ -126,9 +155,8 @@ def changes(saved: JSON, but: Collection[str] = ()) -> list[str]:
     return fingerprint.differences(now, then, other="training began with")
 
 
-def _changed(before: Facts, now: Facts, but: Collection[str]) -> list[str]:
+def _changed(before: Facts, now: Facts) -> list[str]:
     if before == now:
         return []
     names = (*before, *(name for name in now if name not in before))
-    different = (n for n in names if repr(before.get(n)) != repr(now.get(n)))
-    return [name for name in different if name not in but]
+    return [name for name in names if repr(before.get(name)) != repr(now.get(name))]

@@ -21,7 +21,9 @@ from resilient.data.attributes.kinds import Weight, digest, read, sample, tensor
 from resilient.data.attributes.marks import contents_of_code, tensor_version
 from resilient.encoding.json_values import NotEncodable
 
-ITEMS = 64  # of a container that are told one by one
+CONTAINERS = (list, tuple, dict)
+ITEMS = 64  # of a container, and of those in it, that are told one by one
+REMEMBERS = " remembers "  # in the names of facts of functions
 
 # Arguments that say nothing about what is computed, or that variables hold, or that are
 # told in another way.
@@ -66,10 +68,10 @@ def told(value: Any) -> Any:
         return float(value) if math.isfinite(value) else str(value)
     if isinstance(value, (int, str)):  # as JSON gives it back, also an enumeration's
         return int(value) if isinstance(value, int) else str(value)
-    if isinstance(value, (list, tuple, dict)):
+    if isinstance(value, CONTAINERS):
         name = f"{type(value).__name__} of {len(value)}"
         plain = dict(value) if isinstance(value, dict) else list(value)
-        return name if len(value) <= ITEMS else f"{name}, checksum {_checksum(plain)}"
+        return f"{name}, checksum {_checksum(plain)}" if is_long(value) else name
     if is_array(value):
         shape = tuple(map(int, value.shape))
         return f"array of {value.dtype} {shape}, checksum {_checksum(value)}"
@@ -88,14 +90,48 @@ def held(value: Any) -> dict[str, Any]:
         value = value.__func__
     if not isinstance(value, types.FunctionType) or _is_keras(value):
         return {}
-    found = {f" remembers {name}": item for name, item in _remembered(value)}
+    found = {f"{REMEMBERS}{name}": item for name, item in _remembered(value)}
     # Containers are what functions write to: for logs, as a rule.
     return {k: v for k, v in found.items() if not isinstance(v, (list, dict, set))}
 
 
+def items(value: Any) -> tuple[Any, ...]:
+    """The very objects that ``held`` tells of."""
+    if isinstance(value, dict):
+        return (*value, *value.values())
+    return tuple(value) if isinstance(value, list) else tuple(held(value).values())
+
+
+def is_long(value: Any) -> bool:
+    """Whether a container and those in it hold too much to be told one by one."""
+    found, todo = 0, [value]
+    while todo and found <= ITEMS:
+        each = todo.pop()
+        found += len(each)
+        inner = each.values() if isinstance(each, dict) else each
+        if found <= ITEMS:
+            todo.extend(item for item in inner if isinstance(item, CONTAINERS))
+    return found > ITEMS
+
+
 def is_array(value: Any) -> bool:
-    """Whether it is an array of NumPy, or a tensor of some library."""
-    return isinstance(value, np.ndarray) or tensor_size(value) is not None
+    """Whether it is an array of NumPy, or a tensor that no step computed."""
+    if isinstance(value, np.ndarray):
+        return True
+    library = type(value).__module__.partition(".")[0]
+    if library == "torch" and getattr(value, "grad_fn", None) is not None:
+        return False
+    if library == "tensorflow":
+        import tensorflow as tf
+
+        if tf.is_symbolic_tensor(value):
+            return False
+    if library in ("jax", "jaxlib"):
+        import jax
+
+        if isinstance(value, jax.core.Tracer):
+            return False
+    return tensor_size(value) is not None
 
 
 def version(array: Any) -> Any:
@@ -118,10 +154,13 @@ def _checksum(value: Any) -> str | None:
 
 
 def _called(value: Any) -> str:
-    name: str = getattr(value, "__name__", type(value).__name__)
-    code = getattr(value, "__code__", None)
-    if code is None or _is_keras(value):
+    name = type(value).__name__
+    with contextlib.suppress(Exception):  # whatever an object has for such names
+        name = str(value.__name__)
+    functions = (types.FunctionType, types.MethodType)
+    if not isinstance(value, functions) or _is_keras(value):
         return name
+    code = value.__code__
     return f"{name} {zlib.crc32(repr(contents_of_code(code)).encode()):08x}"
 
 

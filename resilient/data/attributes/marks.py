@@ -138,12 +138,17 @@ def _function(function: types.FunctionType) -> Any:
 
 
 def contents_of_code(code: types.CodeType) -> Any:
-    """What a function computes, without where it stands."""
-    constants = [
-        contents_of_code(each) if isinstance(each, types.CodeType) else each
-        for each in code.co_consts
-    ]
-    return code.co_code, code.co_names, constants
+    """What a function computes, without where it stands; the same in each process."""
+    return code.co_code, code.co_names, [_constant(each) for each in code.co_consts]
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, types.CodeType):
+        return contents_of_code(value)
+    if isinstance(value, tuple):
+        return tuple(map(_constant, value))
+    # A set of texts has another order in each process.
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else value
 
 
 def _module(value: Any) -> Any:
