@@ -123,20 +123,22 @@ class EventFiles:
         }
         began = getattr(self._callback, "_epoch_start_time", None)
         ago = None if began is None else time.time() - began
-        return encode({"files": sizes, "epoch_began_ago": ago}, arrays, name)
+        state = {"files": sizes, "epoch_began_ago": ago, "step": self._default_step()}
+        return encode(state, arrays, name)
 
     def plan(self, saved: JSON, arrays: Arrays) -> list[Action]:
         state = decode(saved, arrays)
-        return [lambda: self._restore(state["files"], state["epoch_began_ago"])]
+        return [lambda: self._restore(state)]
 
     def begin_anew(self) -> None:
         """Remove what attempts wrote that died before there was a checkpoint."""
         if not self._is_remote():
             self._remove_later({})
 
-    def _restore(self, files: dict[str, int], ago: float | None) -> None:
-        callback = self._callback
-        if ago is not None:  # as if the time in between had not passed
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        callback, files = self._callback, state["files"]
+        if (ago := state["epoch_began_ago"]) is not None:
+            # As if the time in between had not passed.
             callback._epoch_start_time = time.time() - ago
         if self._is_remote():
             return
@@ -154,8 +156,18 @@ class EventFiles:
                 file.path.unlink()
         self._remove_later(files)
         if pushed:
-            # The default writer of summaries, at the step where training was.
-            callback._push_writer(callback._train_writer, callback._global_train_batch)
+            # The default writer of summaries, which may record those of others, too.
+            step = state.get("step")
+            if step is None:
+                step = callback._global_train_batch
+            callback._push_writer(callback._train_writer, step)
+
+    def _default_step(self) -> int | None:
+        """That of the default writer: 0 all the time where Keras sets it once."""
+        if not self._callback._prev_summary_state:
+            return None
+        step = self._callback.summary.experimental.get_step()
+        return step if isinstance(step, int) else None
 
     def _cut(self, path: Path, size: int) -> None:
         found = path.stat().st_size if path.exists() else -1
