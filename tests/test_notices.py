@@ -40,6 +40,23 @@ def test_a_counter_in_a_traced_step_is_named_once(tmp_path):
     assert [w.category for w in caught].count(NotExactWarning) == 1
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="others keep no such state"
+)
+def test_random_operations_of_tensorflow_in_a_traced_step_are_named_once(tmp_path):
+    import tensorflow as tf
+
+    class Noise(keras.layers.Layer):
+        def call(self, inputs):
+            return inputs + tf.random.normal(tf.shape(inputs))
+
+    settings = {"run_eagerly": False, "jit_compile": False}
+    net = fitting.model(of=lambda: [*fitting.layers(), Noise()], **settings)
+    with pytest.warns(NotExactWarning, match="RandomStandardNormal") as caught:
+        fitting.fit(net, tmp_path, save_freq=2)
+    assert [w.category for w in caught].count(NotExactWarning) == 1
+
+
 def test_a_counter_in_a_step_that_runs_as_python_goes_on(tmp_path):
     """And so does a setting that a callback changes a little at each batch's end."""
 

@@ -126,6 +126,11 @@ def made(making, seed=5):
     return fitting.model(**making | settings)
 
 
+def in_last_checkpoint(directory):
+    *_, last = sorted(directory.glob("step-*/run.json"))
+    return json.loads(last.read_text())[retracing.KEY]
+
+
 @traced
 @pytest.mark.parametrize("at", [(0, 4), (1, 0)])
 @pytest.mark.parametrize("kind", KINDS)
@@ -197,6 +202,18 @@ def test_a_function_of_the_users_is_left_alone(tmp_path):
 
 
 @traced
+def test_what_is_not_traced_again_yet_stays_in_the_next_checkpoint(tmp_path):
+    """Of validation, when a resumed run is interrupted before it comes to that."""
+    making, given = KINDS["arrays"]
+    fitting.interrupted(tmp_path, 1, 0, net=made(making), save_freq=1, **given())
+    before = in_last_checkpoint(tmp_path)
+    resumed = made(making, seed=99)
+    fitting.interrupted(tmp_path, 1, 1, net=resumed, save_freq=1, **given())
+    assert before == in_last_checkpoint(tmp_path)
+    assert before.keys() == {"train_function", "test_function"}
+
+
+@traced
 def test_a_step_of_several_batches_is_traced_for_all_sizes(tmp_path):
     net = made(PLAIN | {"steps_per_execution": 2})
     fitting.fit(net, tmp_path, epochs=1)
@@ -265,6 +282,7 @@ def test_what_was_compiled_is_compiled_again_before_the_first_batch():
     assert run == {"traces": {"train_function": [[[4, 3], None], [[2, 3], None]]}}
     again = Compiled()
     again.retracing.expect(json.loads(json.dumps(run)))
+    assert again.retracing.now() == run[retracing.KEY]  # not compiled again yet
     kernel, random = again.net.get_layer(index=0).kernel, fitting.random_state()
     after = kernel.numpy() + 2 * 3
     again.train(2)
@@ -294,10 +312,9 @@ def quick(monkeypatch):
 
 def sizes(directory):
     """Of the last checkpoint: for how many rows each function was compiled."""
-    *_, last = sorted(directory.glob("step-*/run.json"))
     return {
         name: [shapes[0][0] for shapes in each]
-        for name, each in json.loads(last.read_text())["traces"].items()
+        for name, each in in_last_checkpoint(directory).items()
     }
 
 

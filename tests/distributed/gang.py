@@ -13,6 +13,8 @@ from resilient.supervise.environment import free_ports, of_process, ports_needed
 _HERE = Path(__file__).parent
 _OURS = [str(Path(resilient.__file__).parents[1]), str(_HERE), str(_HERE.parent)]
 
+_TOLD = 4000  # characters of a process's output, in a failure
+
 
 class Ended:
     """What is left of a gang: by rank, exit statuses and outputs."""
@@ -21,9 +23,13 @@ class Ended:
         self.statuses, self.outputs = statuses, outputs
 
     def check(self):
-        """Raise where a process failed, with all that was printed."""
+        """Raise where a process failed, with the end of what each printed.
+
+        What one printed that failed by itself, and was not killed for it, comes last.
+        """
         if any(self.statuses):
-            told = [f"rank {i}:\n{text}" for i, text in enumerate(self.outputs)]
+            ranks = sorted(range(len(self.outputs)), key=lambda i: self.statuses[i])
+            told = [f"rank {i}:\n{self.outputs[i][-_TOLD:]}" for i in ranks]
             raise AssertionError(f"{self.statuses}\n" + "\n".join(told))
         return self
 
