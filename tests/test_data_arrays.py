@@ -330,7 +330,7 @@ def test_without_a_seed_a_position_gives_its_own_order(shuffle):
 
 @pytest.mark.skipif(
     not hasattr(keras_internals.backend_epoch_iterator(), "_one_batch_ahead_iterator"),
-    reason="only JAX's trainer looks ahead, since Keras 3.13",
+    reason="only JAX's trainer looks ahead; before Keras 3.14 in all tests",
 )
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize("steps_per_epoch", [None, 3])

@@ -294,8 +294,11 @@ def test_a_silent_fit_shows_no_progress(tmp_path, capsys):
 
 
 def test_an_empty_generator_is_keras_own_error(tmp_path):
-    with pytest.raises(ValueError, match="at least one batch"):
+    with pytest.raises((ValueError, IndexError)) as theirs:  # of Keras 3.12 the latter
+        model().fit(batches(0))
+    with pytest.raises(theirs.type) as ours:
         fit(tmp_path, batches(0))
+    assert str(ours.value) == str(theirs.value)
 
 
 def test_validation_on_another_kind_of_data_begins_anew():

@@ -63,8 +63,11 @@ class Counting:
 
 @pytest.fixture
 def ahead(monkeypatch):
-    """As off the CPU."""
+    """As off the CPU. Before Keras 3.14 it looks ahead on the CPU, too."""
     iterator = keras_internals.backend_epoch_iterator()
+    if not hasattr(iterator, "_one_batch_ahead_iterator"):
+        yield
+        return
     looked = []
 
     def get_iterator(self):

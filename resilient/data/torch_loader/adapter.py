@@ -66,11 +66,17 @@ class TorchLoaderData(
 
 
 class _TrackedLoader(Tracked):
-    """With a loader's sampler, which Keras tells the epoch since 3.16."""
+    """With what Keras asks a loader for.
+
+    Attributes:
+        sampler: Told the epoch since Keras 3.16.
+        prefetch_factor: Tells JAX's trainer before Keras 3.14 not to draw ahead.
+    """
 
     def __init__(self, source: Replayed, settings: Settings, loader: Any) -> None:
         super().__init__(source, settings)
         self.sampler = getattr(loader, "sampler", None)
+        self.prefetch_factor = getattr(loader, "prefetch_factor", None)
 
 
 def _as_array(tensor: Any) -> np.ndarray:
