@@ -76,6 +76,8 @@ class IterableSource:
         self._x = x
         self._settings = settings
         self._batches_of_an_epoch = self.size
+        # An evaluation of some steps leaves the next one what is left of an epoch.
+        self._given = 0  # of the batches of an epoch
         self._ended = False  # the newest iterator; what comes next is another's
 
     def state(self) -> Any:
@@ -104,13 +106,14 @@ class IterableSource:
         if not self.started:
             return itertools.cycle(self.first)
         self._ended = False
-        return self._to_the_end(iter(self._x), 0)
+        return self._to_the_end(iter(self._x))
 
     def position(self, *, live: bool) -> JSON:
         return {
             "kind": _KIND,
             "state": self.state(),
             "ended": live and self._ended,
+            "given": self._given,
             "batches_of_an_epoch": self._batches_of_an_epoch,
         }
 
@@ -118,12 +121,14 @@ class IterableSource:
         if position.get("kind") == _KIND:
             self.load(position["state"])
             self._batches_of_an_epoch = position["batches_of_an_epoch"]
+            self._given = position.get("given", 0)  # older checkpoints lack it
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         self._ended = position["ended"]
         if self._ended:
             return iter(()), None
-        return self._to_the_end(iter(self._x), given), None
+        self._given = given
+        return self._to_the_end(iter(self._x)), None
 
     def again(self, position: JSON) -> Any:
         return None
@@ -131,27 +136,29 @@ class IterableSource:
     def fingerprint(self) -> JSON:
         return {"kind": _KIND, "class": self.name, "batches": self.size}
 
-    def _to_the_end(self, batches: Iterator[Any], given: int) -> Iterator[Any]:
+    def _to_the_end(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The batches; the end of the iterator is reached with the last of them.
 
         Keras stops at the last batch where it knows the number, and what an iterable
         does after its last ``yield`` would be done or not, as threads happen to run.
         """
         for batch in batches:
-            given += 1
-            if given == self._batches_of_an_epoch:
-                self._require_end(batches, given)
-                self._ended = True
+            self._given += 1
+            if self._given == self._batches_of_an_epoch:
+                self._require_end(batches)
+                self._given, self._ended = 0, True
             yield batch
-        self._batches_of_an_epoch, self._ended = given, True
+        if not self._ended:
+            self._batches_of_an_epoch = self._given
+            self._given, self._ended = 0, True
 
-    def _require_end(self, batches: Iterator[Any], given: int) -> None:
+    def _require_end(self, batches: Iterator[Any]) -> None:
         for _ in batches:
             raise DataNotResumableError(
                 describe(
                     f"`{self._settings.argument}` ({self.name}) has more batches than "
                     "in the epoch before, or than its len().",
-                    f"more than {given:,} batches",
+                    f"more than {self._given:,} batches",
                     "Give every epoch the same number of batches.",
                 )
             )

@@ -211,8 +211,9 @@ class Losses(keras.callbacks.Callback):
         self.losses.append(float(logs["loss"]))
 
 
-def test_validation_goes_on(tmp_path):
-    """Each evaluation takes the next batches of the validation data."""
+@pytest.mark.parametrize("steps", [2, 4])
+def test_validation_goes_on(steps, tmp_path):
+    """Each evaluation takes the next batches of the validation data, to its end."""
 
     def losses(directory, *at):
         seen, net = Losses(), model()
@@ -222,8 +223,8 @@ def test_validation_goes_on(tmp_path):
                 Sized(),
                 checkpoint_dir=tmp_path / directory,
                 validation_data=Sized(),
-                validation_steps=2,
-                epochs=3,
+                validation_steps=steps,
+                epochs=5,
                 save_freq=1,
                 verbose=0,
                 callbacks=[seen, Interrupt(*at)],
@@ -233,5 +234,8 @@ def test_validation_goes_on(tmp_path):
     whole = losses("whole")
     losses("parts", 1, 2)
     other_seed()
+    losses("parts", 3, 2)
+    other_seed()
     assert losses("parts") == whole
-    assert len(set(whole)) == 3
+    assert len(whole) == 5
+    assert whole[0] != whole[1]
