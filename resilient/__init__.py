@@ -4,8 +4,9 @@ Importing this package loads no backend and not Keras: that waits for the first 
 """
 
 from resilient._version import __version__
-from resilient.determinism import deterministic
-from resilient.divergence import Rollback
+from resilient.backends.determinism import deterministic
+from resilient.convert.export import export
+from resilient.convert.import_ import import_checkpoint
 from resilient.errors import (
     BackendNotAvailableError,
     CheckpointMismatchError,
@@ -23,15 +24,14 @@ from resilient.errors import (
     ResilientError,
     RolledBack,
 )
-from resilient.exporting import export
-from resilient.fit import ResilientFit, fit
-from resilient.importing import import_checkpoint
-from resilient.loop.run import Run
 from resilient.policies import auto, best, every, latest, spaced
+from resilient.policies.estimator import RunConfig
 from resilient.preemption import clouds
 from resilient.preemption.options import Preemption
-from resilient.run_config import RunConfig
-from resilient.variables import Checkpoints
+from resilient.saving.manual import Checkpoints
+from resilient.training.divergence.loss_watch import Rollback
+from resilient.training.fit.api import ResilientFit, fit
+from resilient.training.loop.api import Run
 
 __all__ = [
     "BackendNotAvailableError",

@@ -14,10 +14,10 @@ import sys
 
 from checkpoint_samples import at_call, before_disk_calls, save
 
-from resilient.checkpoints.lock import DirectoryLock
-from resilient.checkpoints.store import Store
 from resilient.errors import CheckpointWriteError, DirectoryInUseError
 from resilient.policies import latest
+from resilient.storage.lock import DirectoryLock
+from resilient.storage.store import Store
 
 FORKS = multiprocessing.get_context("forkserver")
 

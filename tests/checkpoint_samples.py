@@ -6,9 +6,9 @@ import os
 import random
 from pathlib import Path
 
-from resilient.checkpoints.layout import committed_steps
-from resilient.checkpoints.store import Store
 from resilient.progress import Progress
+from resilient.storage.layout import committed_steps
+from resilient.storage.store import Store
 
 # In memory where there is such a place: what is killed there did not ask the disk.
 RAM = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from waited import waiting
 
-from resilient.saving import Saving
+from resilient.saving.checkpointer import Saving
 
 SAVE = Saving.save
 Saving.save = waiting(SAVE)  # type: ignore[method-assign]  # for fixtures, too

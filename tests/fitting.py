@@ -7,7 +7,7 @@ import numpy as np
 
 import resilient
 from resilient.backends import get_backend
-from resilient.random_state import capture
+from resilient.state.rng import capture
 
 SAMPLES, BATCH = 22, 4
 STEPS = 6  # batches an epoch, the last one smaller

@@ -195,14 +195,14 @@ def commands(snippet: Snippet) -> list[list[str]]:
 
 def exists(words: list[str]) -> bool:
     """Whether a command does that a page shows, as far as it is ours."""
-    from resilient import cli
+    from resilient.cli import main
 
     scripts = [word for word in words if word.startswith("examples/")]
     if not all((ROOT / script).is_file() for script in scripts):
         return False
     match words:
         case ["resilient", *rest]:
-            arguments, unknown = cli._parser().parse_known_args(rest)
+            arguments, unknown = main._parser().parse_known_args(rest)
             return not unknown and exists(getattr(arguments, "command", []))
         case ["--", *rest]:
             return exists(rest)
@@ -291,10 +291,10 @@ def _ends_with(snippet: Snippet) -> Iterator[None]:
 
 def _run_commands(snippet: Snippet) -> None:
     """Run what looks at a directory; what trains is run by the tests of examples."""
-    from resilient import cli
+    from resilient.cli import main
 
     for words in commands(snippet):
-        if words[0] == "resilient" and words[1] != "run" and cli.main(words[1:]):
+        if words[0] == "resilient" and words[1] != "run" and main.main(words[1:]):
             raise PageError(f"{snippet.where} fails: {' '.join(words)}")
 
 

@@ -7,8 +7,8 @@ import pytest
 from test_saving import Clock, Content, FakeStore, at
 
 from resilient import CheckpointWriteError, best, every, latest
-from resilient.events import Events, read_events
-from resilient.saving import Saving
+from resilient.saving.checkpointer import Saving
+from resilient.telemetry.events import Events, read_events
 
 pytestmark = [pytest.mark.background, pytest.mark.once]
 
@@ -110,7 +110,7 @@ def test_a_write_lets_training_get_ahead_unless_somebody_waits_for_it(
     make, store, tmp_path, monkeypatch
 ):
     """A device that was told of steps ahead of time has caught up at a snapshot."""
-    monkeypatch.setattr("resilient.saving._HEAD_START", 3600)
+    monkeypatch.setattr("resilient.saving.checkpointer._HEAD_START", 3600)
     store.go.set()
     saving = make()
     with saving:

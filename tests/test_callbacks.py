@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import rich.console
 
-from resilient.callbacks.files import ProgressBar
-from resilient.callbacks.states import CallbackStates, monitored
 from resilient.errors import CheckpointMismatchError, NotExactWarning, NotSupportedError
+from resilient.objects.callbacks.capture import CallbackStates, monitored
+from resilient.objects.callbacks.files import ProgressBar
 from resilient.policies import every
 
 # Keras on NumPy 2 (keras.Variable.__array__).
@@ -349,7 +349,7 @@ def test_rows_of_an_attempt_without_a_checkpoint_are_named(tmp_path):
 
 
 def test_a_csv_file_above_the_limit_is_named_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("resilient.callbacks.files.CSV_LIMIT", 10)
+    monkeypatch.setattr("resilient.objects.callbacks.files.CSV_LIMIT", 10)
     callback, states = csv_logger(tmp_path / "a.csv", append=False)
     epoch([callback], 0)
     with pytest.warns(NotExactWarning, match=r"a\.csv.*more than 10"):

@@ -9,9 +9,9 @@ import sys
 import pytest
 from checkpoint_samples import filled, leftovers, save, steps
 
-from resilient.checkpoints.lock import DirectoryLock
-from resilient.checkpoints.store import Store
-from resilient.cli import main
+from resilient.cli.main import main
+from resilient.storage.lock import DirectoryLock
+from resilient.storage.store import Store
 
 pytestmark = pytest.mark.once
 

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from resilient.cli import main
-from resilient.cli_text import duration
-from resilient.goodput import goodput
+from resilient.cli.main import main
+from resilient.cli.text import duration
+from resilient.telemetry.goodput import goodput
 
 pytestmark = pytest.mark.once
 

@@ -33,7 +33,7 @@ from checkpoint_samples import (
     usable,
 )
 
-from resilient.checkpoints.store import Store
+from resilient.storage.store import Store
 
 pytestmark = pytest.mark.once
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from resilient.cost import CostMeter
 from resilient.policies import Cost
+from resilient.policies.save_cost import CostMeter
 from resilient.progress import Progress
 
 pytestmark = pytest.mark.once

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from checkpoint_samples import FILES, filled, holds, save, steps
 
-from resilient.checkpoints.manifest import Manifest, ManifestError
-from resilient.checkpoints.store import Store
 from resilient.errors import CorruptCheckpointError
 from resilient.policies import latest
+from resilient.storage.manifest import Manifest, ManifestError
+from resilient.storage.store import Store
 
 pytestmark = pytest.mark.once
 
@@ -255,7 +255,7 @@ def test_a_file_that_may_not_be_read_is_not_taken_for_damaged(tmp_path, monkeypa
     def refuse(*_arguments, **_keywords):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("resilient.checkpoints.checkpoint.record", refuse)
+    monkeypatch.setattr("resilient.storage.checkpoint.record", refuse)
     with pytest.raises(PermissionError):
         store.newest_good()
     assert steps(store) == [10]
@@ -267,7 +267,7 @@ def test_an_unreadable_sector_is_damage(tmp_path, monkeypatch):
     def fail(*_arguments, **_keywords):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("resilient.checkpoints.checkpoint.record", fail)
+    monkeypatch.setattr("resilient.storage.checkpoint.record", fail)
     assert store.problems(10)[0].endswith("cannot be read (Input/output error)")
 
 

@@ -12,10 +12,10 @@ from fitting import Interrupt
 
 from resilient import DataNotResumableError, keras_internals
 from resilient.backends import get_backend
-from resilient.data.checksum import array_fingerprint
+from resilient.data.arrays.fingerprint import array_fingerprint
 from resilient.data.select import adapter_for
 from resilient.data.source import Settings
-from resilient.random_state import capture, kept_random_state, restore
+from resilient.state.rng import capture, kept_random_state, restore
 
 pytestmark = [
     pytest.mark.usefixtures("seeded"),

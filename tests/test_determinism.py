@@ -11,7 +11,7 @@ import pytest
 
 import resilient
 from resilient import NotExactWarning, ResilientError, deterministic
-from resilient.determinism import environment, in_effect
+from resilient.backends.determinism import environment, in_effect
 
 # Keras on NumPy 2 (keras.Variable.__array__).
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
@@ -21,9 +21,9 @@ FLAG = environment.DETERMINISTIC
 
 @pytest.fixture
 def module(backend):
-    """The module of `resilient.determinism` about this backend."""
+    """The module of `backends.determinism` about this backend."""
     in_effect()  # imports it, and starts the devices
-    return sys.modules[f"resilient.determinism.{backend}"]
+    return sys.modules[f"resilient.backends.determinism.{backend}"]
 
 
 # In processes of their own ----------------------------------------------------------
@@ -38,7 +38,7 @@ if cores:
 resilient.deterministic(7, threads=int(threads))
 
 import fitting, keras, numpy as np
-from resilient.determinism import in_effect
+from resilient.backends.determinism import in_effect
 
 drawn = [random.random(), np.random.random(), keras.random.normal((2,))]
 if "torch" in sys.modules:

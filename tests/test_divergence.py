@@ -11,18 +11,18 @@ from resilient import (
     CorruptCheckpointError,
     NotSupportedError,
     Rollback,
-    rollbacks,
 )
-from resilient.checkpoints import layout
-from resilient.divergence import (
+from resilient.policies import KeepPolicy
+from resilient.storage import layout
+from resilient.training.divergence import rollback
+from resilient.training.divergence.loss_watch import (
     Bad,
     Diverged,
     LossWatch,
     checked_loss_spike,
     checked_on_nan,
 )
-from resilient.policies import KeepPolicy
-from resilient.rollbacks import Skip, left_out
+from resilient.training.divergence.rollback import Skip, left_out
 
 pytestmark = pytest.mark.once
 
@@ -223,30 +223,30 @@ def test_where_the_length_is_unknown_all_are_left_out():
 
 def test_rollbacks_are_kept(tmp_path):
     skips = [Skip(1, 3, 2, "why"), Skip(2, 5, 4, "ä")]
-    rollbacks.write(tmp_path, skips)
-    assert rollbacks.read(tmp_path) == skips
+    rollback.write(tmp_path, skips)
+    assert rollback.read(tmp_path) == skips
     assert [path.name for path in tmp_path.iterdir()] == ["rollbacks.json"]
-    rollbacks.forget(tmp_path)
-    rollbacks.forget(tmp_path)
-    assert rollbacks.read(tmp_path) == []
+    rollback.forget(tmp_path)
+    rollback.forget(tmp_path)
+    assert rollback.read(tmp_path) == []
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", '[{"start": 1}]', "[1]"])
 def test_a_damaged_file_is_no_reason_to_train_on(tmp_path, content):
     (tmp_path / "rollbacks.json").write_text(content)
     with pytest.raises(CorruptCheckpointError, match=r"rollbacks\.json"):
-        rollbacks.read(tmp_path)
+        rollback.read(tmp_path)
 
 
 def test_a_full_disk_leaves_the_old_ones(tmp_path, monkeypatch):
     def full(path):
         raise OSError(28, "No space left on device")
 
-    rollbacks.write(tmp_path, [Skip(1, 3, 2, "why")])
+    rollback.write(tmp_path, [Skip(1, 3, 2, "why")])
     monkeypatch.setattr(layout, "sync", full)
     with pytest.raises(CheckpointWriteError, match="No space left"):
-        rollbacks.write(tmp_path, [])
-    assert len(rollbacks.read(tmp_path)) == 1
+        rollback.write(tmp_path, [])
+    assert len(rollback.read(tmp_path)) == 1
 
 
 class At:

@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 
 from resilient import DataNotResumableError, NotExactWarning, NotSupportedError
-from resilient.elastic import ForReplicas, for_other_processes, require_same_batches
-from resilient.encoding.json_values import encode
-from resilient.record import Record
+from resilient.saving.record import Record
+from resilient.saving.reshard import (
+    ForReplicas,
+    for_other_processes,
+    require_same_batches,
+)
+from resilient.serialization.json_values import encode
 
 pytestmark = pytest.mark.once
 

@@ -5,7 +5,7 @@ import pytest
 from fitting import Do, Interrupt, Interrupted
 
 import resilient
-from resilient.events import read_events
+from resilient.telemetry.events import read_events
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
 

@@ -10,9 +10,9 @@ import sys
 import keras
 import pytest
 
-from resilient.callbacks.event_files import event_files
-from resilient.callbacks.states import CallbackStates
 from resilient.errors import NotExactWarning
+from resilient.objects.callbacks.capture import CallbackStates
+from resilient.objects.callbacks.tensorboard import event_files
 
 HOST = socket.gethostname()
 DEAD = {"host": HOST, "pid": 99_999_999, "time": 1000.5}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from resilient.events import Events, read_events
+from resilient.telemetry.events import Events, read_events
 
 pytestmark = pytest.mark.once
 

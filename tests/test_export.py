@@ -19,11 +19,11 @@ from resilient import (
     CorruptCheckpointError,
     NotExactWarning,
     NotSupportedError,
-    architecture,
 )
 from resilient.backends import get_backend
-from resilient.cli import main
-from resilient.formats import format_of, library, named_tensors
+from resilient.cli.main import main
+from resilient.convert.formats import format_of, library, named_tensors
+from resilient.state import model_config
 
 # Keras reads a variable in a way that numpy 2.4 says will end.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
@@ -251,7 +251,7 @@ def test_what_keras_would_lose_is_refused(tmp_path):
 
 
 def test_a_config_that_is_too_long_is_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(architecture, "_LONGEST", 1000)
+    monkeypatch.setattr(model_config, "_LONGEST", 1000)
     fit(model(), tmp_path / "run", epochs=1)
     with pytest.raises(NotSupportedError, match="too long to be kept"):
         resilient.export(tmp_path / "run", tmp_path / "x.keras")
@@ -305,12 +305,12 @@ def test_a_loop_is_exported(tmp_path):
 
 
 def test_replicas_are_merged_as_a_resume_in_one_process_would(tmp_path):
-    """Counted values are added up, statistics averaged; see resilient.elastic."""
-    from resilient import record
+    """Counted values are added up, statistics averaged; see saving.reshard."""
     from resilient.backends.base import ALONE
-    from resilient.checkpoints.store import Store
-    from resilient.exporting import export
+    from resilient.convert.export import export
     from resilient.progress import Progress
+    from resilient.saving import record
+    from resilient.storage.store import Store
 
     tensors = {
         "trainable.0000.w": np.float32([1, 2]),

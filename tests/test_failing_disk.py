@@ -22,9 +22,9 @@ from checkpoint_samples import (
     writer,
 )
 
-from resilient.checkpoints.store import Store
 from resilient.errors import CheckpointNotFoundError, CheckpointWriteError
 from resilient.progress import Progress
+from resilient.storage.store import Store
 
 pytestmark = pytest.mark.once
 

@@ -22,7 +22,7 @@ from resilient import (
     keras_internals,
     latest,
 )
-from resilient.events import read_events
+from resilient.telemetry.events import read_events
 
 pytestmark = [
     pytest.mark.usefixtures("seeded"),

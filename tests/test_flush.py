@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from resilient.checkpoints import flush
-from resilient.checkpoints.commit import commit
 from resilient.errors import CheckpointWriteError
 from resilient.progress import Progress
+from resilient.storage import flush
+from resilient.storage.commit import commit
 
 pytestmark = pytest.mark.once
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resilient.goodput import Goodput, goodput
+from resilient.telemetry.goodput import Goodput, goodput
 
 pytestmark = pytest.mark.once
 

@@ -14,7 +14,7 @@ from fitting import model as new_model
 
 import resilient
 from resilient import CheckpointMismatchError, NotExactWarning, NotSupportedError
-from resilient.cli import main
+from resilient.cli.main import main
 
 # Keras reads a variable in a way that numpy 2.4 says will end.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
@@ -280,9 +280,9 @@ def test_objects_of_a_loop_of_ones_own(tmp_path):
 
 
 def test_several_processes_are_refused(trained, tmp_path):
-    from resilient import record
     from resilient.backends import get_backend
     from resilient.backends.base import Part
+    from resilient.saving import record
 
     with pytest.warns(NotExactWarning, match=ANEW):
         checkpoint = resilient.import_checkpoint(

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from resilient.encoding.json_values import NotEncodable, decode, encode
+from resilient.serialization.json_values import NotEncodable, decode, encode
 
 
 class Colour(enum.Enum):

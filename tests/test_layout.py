@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from checkpoint_samples import save
 
-from resilient.checkpoints.lock import DirectoryLock
-from resilient.checkpoints.store import Store
 from resilient.errors import CheckpointWriteError, NotSupportedError
+from resilient.storage.lock import DirectoryLock
+from resilient.storage.store import Store
 
 pytestmark = pytest.mark.once
 

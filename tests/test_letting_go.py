@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import resilient
-from resilient.iterators import TrainingIterator
+from resilient.training.fit.iterators import TrainingIterator
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
 

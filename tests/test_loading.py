@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from checkpoint_samples import filled
 
-from resilient.checkpoints import checkpoint as module
-from resilient.checkpoints.checkpoint import Checkpoint, DamageError, Reader
-from resilient.checkpoints.store import Store
 from resilient.errors import CorruptCheckpointError
 from resilient.progress import Progress
+from resilient.storage import checkpoint as module
+from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
+from resilient.storage.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
 

@@ -11,8 +11,8 @@ import socket
 import pytest
 from checkpoint_kills import FORKS, hold_and_fork, hold_lock, in_child, try_lock
 
-from resilient.checkpoints.lock import DirectoryLock
 from resilient.errors import CheckpointWriteError, DirectoryInUseError
+from resilient.storage.lock import DirectoryLock
 
 pytestmark = pytest.mark.once
 

@@ -25,8 +25,8 @@ from resilient import (
     every,
 )
 from resilient.backends import get_backend
-from resilient.cli import main
-from resilient.events import read_events
+from resilient.cli.main import main
+from resilient.telemetry.events import read_events
 
 BATCH, STEPS = 4, 5
 

@@ -10,7 +10,7 @@ import pytest
 from fitting import Do, Interrupt, Interrupted
 
 from resilient import CheckpointMismatchError, NotExactWarning
-from resilient.data.attributes.marks import contents_of_code
+from resilient.objects.datasets.marks import contents_of_code
 
 pytestmark = [
     pytest.mark.usefixtures("seeded"),

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import resilient
-from resilient import CheckpointWriteError, record
+from resilient import CheckpointWriteError
 from resilient.backends import get_backend
-from resilient.checkpoints.store import Store
-from resilient.events import read_events
-from resilient.saving import Saving
+from resilient.saving import record
+from resilient.saving.checkpointer import Saving
+from resilient.storage.store import Store
+from resilient.telemetry.events import read_events
 
 pytestmark = [
     pytest.mark.background,

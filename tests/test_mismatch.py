@@ -12,7 +12,7 @@ import pytest
 from fitting import Interrupt
 
 from resilient import CheckpointMismatchError, NotExactWarning, ResilientFit
-from resilient.checkpoints.store import Store
+from resilient.storage.store import Store
 
 pytestmark = [
     pytest.mark.usefixtures("seeded"),

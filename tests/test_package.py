@@ -11,7 +11,7 @@ def test_the_command_line_loads_neither_keras_nor_a_backend(
 ) -> None:
     """It answers at once, and on machines where nothing else is installed."""
     code = (
-        "import sys, resilient.cli\n"
+        "import sys, resilient.cli.main\n"
         "heavy = {'keras', 'tensorflow', 'jax', 'torch', 'orbax', 'pandas', 'scipy'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -16,14 +16,14 @@ import pytest
 from fitting import Do
 
 import resilient
-from resilient import heartbeat
-from resilient.events import read_events
 from resilient.preemption import watch as watching
 from resilient.preemption.options import Preemption
 from resilient.preemption.requests import Requests
 from resilient.preemption.signals import listening
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
+from resilient.telemetry import heartbeat
+from resilient.telemetry.events import read_events
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
 TERM, INT, USR1 = signal.SIGTERM, signal.SIGINT, signal.SIGUSR1
@@ -503,7 +503,7 @@ def test_where_the_save_fails_it_does_not_say_that_it_is_saved(tmp_path, monkeyp
         raise resilient.CheckpointWriteError("the disk is full")
 
     def ask():
-        monkeypatch.setattr("resilient.checkpoints.store.Store.commit", fail)
+        monkeypatch.setattr("resilient.storage.store.Store.commit", fail)
         send(TERM)
 
     with pytest.raises(resilient.CheckpointWriteError):

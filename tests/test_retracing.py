@@ -14,9 +14,10 @@ import keras
 import numpy as np
 import pytest
 
-from resilient import NotExactWarning, retracing
+from resilient import NotExactWarning
 from resilient.backends import get_backend
 from resilient.keras_internals import BACKEND, generation, traces
+from resilient.state import retracing
 
 traced = pytest.mark.skipif(
     BACKEND != "tensorflow" or not generation.traces_shapes,

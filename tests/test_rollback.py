@@ -7,7 +7,7 @@ import pytest
 
 import resilient
 from resilient import Rollback
-from resilient.events import read_events
+from resilient.telemetry.events import read_events
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from resilient import CheckpointWriteError, auto, best, every, latest
-from resilient.events import Events, read_events
 from resilient.progress import Progress
-from resilient.saving import Saving
+from resilient.saving.checkpointer import Saving
+from resilient.telemetry.events import Events, read_events
 
 pytestmark = pytest.mark.once
 

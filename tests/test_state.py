@@ -11,17 +11,17 @@ import pytest
 
 from resilient import CheckpointMismatchError, ResilientFit, keras_internals
 from resilient.backends import get_backend
-from resilient.build import ensure_built, is_built
-from resilient.data.share import Share
+from resilient.data.shard import Share
 from resilient.data.source import Settings
-from resilient.iterators import TrainingIterator
-from resilient.parallel.engine import Engine
-from resilient.state import (
+from resilient.distributed.strategies.base import Engine
+from resilient.state.build import ensure_built, is_built
+from resilient.state.variables import (
     differences,
     leaves,
     live_tensors,
     weight_differences,
 )
+from resilient.training.fit.iterators import TrainingIterator
 
 pytestmark = [
     pytest.mark.usefixtures("seeded"),

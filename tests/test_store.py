@@ -7,9 +7,6 @@ from pathlib import Path
 import pytest
 from checkpoint_samples import filled, holds, leftovers, save, steps, writer
 
-from resilient.checkpoints.checkpoint import Checkpoint
-from resilient.checkpoints.manifest import Manifest
-from resilient.checkpoints.store import Store
 from resilient.errors import (
     CheckpointNotFoundError,
     CheckpointWriteError,
@@ -18,6 +15,9 @@ from resilient.errors import (
 )
 from resilient.policies import best, latest
 from resilient.progress import Progress
+from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.manifest import Manifest
+from resilient.storage.store import Store
 
 pytestmark = pytest.mark.once
 

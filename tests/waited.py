@@ -7,7 +7,7 @@ Tests about what happens meanwhile do without (the ``background`` marker).
 from collections.abc import Callable
 from typing import Any
 
-from resilient.saving import Saving
+from resilient.saving.checkpointer import Saving
 
 
 def waiting(save: Callable[..., None]) -> Callable[..., None]:

@@ -14,9 +14,9 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from resilient.parallel import torch_ranks
-from resilient.parallel.torch_dp.gradients import AveragedGradients
-from resilient.parallel.torch_dp.start import broadcast_variables
+from resilient.distributed.strategies import torch_ranks
+from resilient.distributed.torch_dp.gradients import AveragedGradients
+from resilient.distributed.torch_dp.start import broadcast_variables
 
 # Width of the input, of each hidden layer, and rows of each process's part of a batch.
 _MODELS = {

@@ -7,11 +7,11 @@ import keras
 import numpy as np
 
 from resilient.backends import Snapshot, get_backend
-from resilient.checkpoints.checkpoint import Checkpoint, Reader
-from resilient.checkpoints.store import Store
 from resilient.policies import latest
 from resilient.progress import Progress
-from resilient.state import leaves, live_tensors
+from resilient.state.variables import leaves, live_tensors
+from resilient.storage.checkpoint import Checkpoint, Reader
+from resilient.storage.store import Store
 
 
 class Ours:

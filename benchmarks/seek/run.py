@@ -30,8 +30,8 @@ from rich.table import Table
 from sources import SOURCES, available
 
 from resilient.backends import get_backend
-from resilient.encoding.json_values import decode, encode
-from resilient.random_state import kept_random_state
+from resilient.serialization.json_values import decode, encode
+from resilient.state.rng import kept_random_state
 
 BACKEND = keras.backend.backend()
 SIZE = 8  # samples a batch

@@ -18,12 +18,12 @@ from typing import Any
 
 from resilient import keras_internals
 from resilient.data import JSON
-from resilient.data.adapter import TrackedAdapter
-from resilient.data.batches import checksum
 from resilient.data.replay import skip
 from resilient.data.source import Settings, Tracked, verify
+from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import DataNotResumableError, describe
-from resilient.random_state import capture, kept_random_state, restore
+from resilient.serialization.batches import checksum
+from resilient.state.rng import capture, kept_random_state, restore
 
 _KIND = "generator"
 

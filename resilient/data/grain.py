@@ -16,11 +16,11 @@ import keras
 
 from resilient import keras_internals
 from resilient.data import JSON
-from resilient.data.adapter import TrackedAdapter
 from resilient.data.replay import ended, skip
 from resilient.data.source import Settings, Tracked
-from resilient.encoding.json_values import NotEncodable, encode
+from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import DataNotResumableError, describe
+from resilient.serialization.json_values import NotEncodable, encode
 
 _KIND = "grain"
 

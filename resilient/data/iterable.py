@@ -11,9 +11,9 @@ from typing import Any
 from resilient.data import JSON
 from resilient.data.generator import PythonData
 from resilient.data.source import Settings, Tracked
-from resilient.encoding.json_values import NotEncodable, decode, encode
 from resilient.errors import DataNotResumableError, NotSupportedError, describe
-from resilient.random_state import kept_random_state
+from resilient.serialization.json_values import NotEncodable, decode, encode
+from resilient.state.rng import kept_random_state
 
 _KIND = "iterable"
 

@@ -15,7 +15,7 @@ from resilient import keras_internals
 from resilient.data import JSON, Positioned
 from resilient.data.source import Settings
 from resilient.errors import DataNotResumableError, describe, warn_not_exact
-from resilient.stateful import Stateful
+from resilient.serialization.state_dict import Stateful
 
 # Keras's adapter -> the module and the name of ours.
 _OURS = {
@@ -25,9 +25,9 @@ _OURS = {
     "GeneratorDataAdapter": ("generator", "GeneratorData"),
 }
 _ARRAYS = {
-    "tensorflow": ("arrays_tensorflow", "TensorFlowArrays"),
-    "jax": ("arrays", "JaxArrays"),
-    "torch": ("arrays_torch", "TorchArrays"),
+    "tensorflow": ("arrays.tensorflow", "TensorFlowArrays"),
+    "jax": ("arrays.jax", "JaxArrays"),
+    "torch": ("arrays.torch", "TorchArrays"),
 }
 # Kinds of data that Keras draws nothing from to make its adapter.
 _EARLY = ("PyDatasetAdapter", "TFDatasetAdapter", "TorchDataLoaderAdapter")

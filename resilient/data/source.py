@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import keras
 
-from resilient.arguments import DataMode
 from resilient.backends.base import Backend
 from resilient.data import JSON
-from resilient.data.batches import checksum, copied, pack, unpack
-from resilient.data.share import Share
+from resilient.data.shard import Share
 from resilient.errors import DataNotResumableError, describe, warn_not_exact
+from resilient.serialization.batches import checksum, copied, pack, unpack
+from resilient.training.options import DataMode
 
 
 @dataclass(frozen=True)

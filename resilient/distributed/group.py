@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from resilient.distributed.channel import Connection, Inbox
-from resilient.distributed.lost import LastWord
+from resilient.distributed.peer_watchdog import LastWord
 from resilient.errors import PeerLostError, describe
 
 JSON = Any

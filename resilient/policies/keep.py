@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from resilient.errors import describe
-from resilient.policies.numbers import count, duration
+from resilient.policies.validate import count, duration
 
 Mode = Literal["auto", "min", "max"]
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from resilient.errors import describe
 from resilient.policies.auto import Auto, Cost
-from resilient.policies.numbers import count, duration
+from resilient.policies.validate import count, duration
 from resilient.progress import Progress
 
 _OR_ELSE = ', "auto", "epoch", or a policy such as every(minutes=10)'

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from resilient.errors import describe
-from resilient.policies.numbers import duration
+from resilient.policies.validate import duration
 from resilient.preemption.clouds import Probe
 
 # SIGTERM: schedulers and clouds. SIGINT: Ctrl-C. SIGUSR1: SLURM, where a job asks for

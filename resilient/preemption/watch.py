@@ -17,14 +17,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from resilient.checkpoints.layout import HEARTBEAT, SAVE, STOP
 from resilient.errors import Preempted
-from resilient.heartbeat import VARIABLE, Heartbeat, Phase
 from resilient.preemption.clouds import Probe
 from resilient.preemption.options import Preemption
 from resilient.preemption.requests import STOP_FILE, Requests
 from resilient.preemption.signals import listening, wake_main_thread
 from resilient.progress import Progress
+from resilient.storage.layout import HEARTBEAT, SAVE, STOP
+from resilient.telemetry.heartbeat import VARIABLE, Heartbeat, Phase
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from resilient.heartbeat import Beat
 from resilient.supervise import evidence, status
 from resilient.supervise.failures import (
     Ending,
@@ -27,6 +26,7 @@ from resilient.supervise.memory import oom_kills
 from resilient.supervise.options import Options
 from resilient.supervise.output import STDERR, STDOUT, Output, Stream
 from resilient.supervise.processes import Process
+from resilient.telemetry.heartbeat import Beat
 
 POLL = 0.25
 _SLEPT = 5.0  # between two looks: then it was we who stood still

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from resilient.heartbeat import VARIABLE
+from resilient.telemetry.heartbeat import VARIABLE
 
 HOST = "127.0.0.1"
 

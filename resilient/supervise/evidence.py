@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from resilient.checkpoints import layout
-from resilient.events import read_events
-from resilient.heartbeat import Beat
+from resilient.storage import layout
+from resilient.telemetry.events import read_events
+from resilient.telemetry.heartbeat import Beat
 
 _SLACK = 1.0  # seconds by which a process may seem to act before it was started
 

@@ -10,7 +10,7 @@ its user says how long a start may take.
 from collections import Counter
 from dataclasses import dataclass
 
-from resilient.heartbeat import Beat
+from resilient.telemetry.heartbeat import Beat
 
 DEFAULT_STARTUP = 1800.0
 _MINIMUM = 60.0

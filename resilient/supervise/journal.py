@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from resilient.events import Events
+from resilient.telemetry.events import Events
 
 
 class Journal:

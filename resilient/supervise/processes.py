@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from resilient import heartbeat
-from resilient.heartbeat import Beat
+from resilient.telemetry import heartbeat
+from resilient.telemetry.heartbeat import Beat
 
 if sys.platform == "linux":
     import resource

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from resilient.heartbeat import Beat
+from resilient.telemetry.heartbeat import Beat
 
 _WINDOW = 20.0  # seconds
 

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from draws import draw
 
-from resilient import keras_internals, random_state
+from resilient import keras_internals
 from resilient.backends import Backend, get_backend
 from resilient.errors import NotExactWarning, NotSupportedError
+from resilient.state import rng
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -30,13 +31,13 @@ def test_drawing_again_after_a_restore_gives_the_same_numbers(
 ) -> None:
     """Also twice from one state, and after other seeds were set in between."""
     draw()
-    state = through_json(random_state.capture(adapter))
+    state = through_json(rng.capture(adapter))
     first = draw()
-    random_state.restore(adapter, state)
+    rng.restore(adapter, state)
     assert draw() == first
     keras.utils.set_random_seed(99)
     assert draw() != first
-    random_state.restore(adapter, state)
+    rng.restore(adapter, state)
     assert draw() == first
 
 
@@ -76,12 +77,12 @@ def test_a_fresh_process_goes_on_with_the_same_numbers(
 
 def test_capturing_draws_nothing(adapter: Backend) -> None:
     """An uninterrupted run draws the same numbers whether or not it saves."""
-    first_state = through_json(random_state.capture(adapter))
-    assert through_json(random_state.capture(adapter)) == first_state
+    first_state = through_json(rng.capture(adapter))
+    assert through_json(rng.capture(adapter)) == first_state
     first = draw()
-    random_state.restore(adapter, first_state)
+    rng.restore(adapter, first_state)
     for _ in range(3):
-        random_state.capture(adapter)
+        rng.capture(adapter)
     assert draw() == first
 
 
@@ -91,9 +92,9 @@ def test_half_of_a_pair_of_normals_is_kept(adapter: Backend, draws: int) -> None
     for _ in range(draws):
         random.gauss(0, 1)
         np.random.normal()
-    state = through_json(random_state.capture(adapter))
+    state = through_json(rng.capture(adapter))
     first = random.gauss(0, 1), np.random.normal()
-    random_state.restore(adapter, state)
+    rng.restore(adapter, state)
     assert (random.gauss(0, 1), np.random.normal()) == first
 
 
@@ -102,10 +103,10 @@ def test_kerass_seed_generator_is_made_where_the_saved_run_had_one(
 ) -> None:
     """Making it draws from Python's generator, which is set after it."""
     np.asarray(keras.random.uniform((2,)))
-    state = through_json(random_state.capture(adapter))
+    state = through_json(rng.capture(adapter))
     first = np.asarray(keras.random.uniform((2,))).tolist(), random.random()
     keras_internals.set_global_seed_generator_state(None, adapter.assign)
-    random_state.restore(adapter, state)
+    rng.restore(adapter, state)
     assert (np.asarray(keras.random.uniform((2,))).tolist(), random.random()) == first
 
 
@@ -114,9 +115,9 @@ def test_kerass_seed_generator_is_forgotten_where_the_saved_run_had_none(
 ) -> None:
     """So that its first use draws its seed from Python, as in the saved run."""
     keras_internals.set_global_seed_generator_state(None, adapter.assign)
-    state = through_json(random_state.capture(adapter))
+    state = through_json(rng.capture(adapter))
     first = np.asarray(keras.random.uniform((2,))).tolist(), random.random()
-    random_state.restore(adapter, state)
+    rng.restore(adapter, state)
     assert keras_internals.global_seed_generator_state() is None
     assert (np.asarray(keras.random.uniform((2,))).tolist(), random.random()) == first
 
@@ -127,7 +128,7 @@ def test_another_bit_generator_of_numpy_is_refused(adapter: Backend) -> None:
     try:
         np.random.set_bit_generator(np.random.PCG64(0))
         with pytest.raises(NotSupportedError, match="PCG64"):
-            random_state.capture(adapter)
+            rng.capture(adapter)
     finally:
         np.random.set_bit_generator(original)
 
@@ -152,7 +153,7 @@ def torch_beside(backend: str, monkeypatch: pytest.MonkeyPatch) -> Library:
     library = Library()
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
     monkeypatch.setattr(
-        random_state,
+        rng,
         "get_backend",
         lambda name: library if name == "torch" else get_backend(name),
     )
@@ -164,9 +165,9 @@ def test_torch_loaded_beside_another_backend_is_captured(
 ) -> None:
     """A user's DataLoader draws from it."""
     torch_beside.state = 3
-    state = through_json(random_state.capture(adapter))
+    state = through_json(rng.capture(adapter))
     torch_beside.state = 8
-    random_state.restore(adapter, state)
+    rng.restore(adapter, state)
     assert torch_beside.state == 3
 
 
@@ -174,12 +175,12 @@ def test_a_library_that_is_gone_is_named_in_a_warning(
     adapter: Backend, torch_beside: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its numbers will differ; everything else is restored."""
-    state = through_json(random_state.capture(adapter))
+    state = through_json(rng.capture(adapter))
     first = draw_without_torch()
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setattr(random_state, "get_backend", get_backend)
+    monkeypatch.setattr(rng, "get_backend", get_backend)
     with pytest.warns(NotExactWarning, match="torch"):
-        random_state.restore(adapter, state)
+        rng.restore(adapter, state)
     assert draw_without_torch() == first
 
 
@@ -286,7 +287,7 @@ def test_an_unseeded_tensorflow_stays_unseeded(
 
 def test_restoring_says_nothing(adapter: Backend) -> None:
     """No warning where nothing changed."""
-    state = through_json(random_state.capture(adapter))
+    state = through_json(rng.capture(adapter))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        random_state.restore(adapter, state)
+        rng.restore(adapter, state)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tensor_cases import differing, live, same
 
-from resilient import random_state
 from resilient.backends import Backend
+from resilient.state import rng as random_state
 
 # Keras 3.12 on NumPy 2 (train_on_batch).
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")

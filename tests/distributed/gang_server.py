@@ -50,7 +50,11 @@ def serve() -> None:
     warnings.simplefilter("ignore")  # JAX warns of forks; no thread runs here yet
     import worker
 
-    for name in ("running", f"backends.{keras.backend.backend()}", "parallel.engine"):
+    for name in (
+        "training.fit.run",
+        f"backends.{keras.backend.backend()}",
+        "distributed.strategies.base",
+    ):
         import_module(f"resilient.{name}")
     gc.freeze()  # or each attempt's first collection copies all of this process's pages
     print("ready", flush=True)

@@ -13,7 +13,7 @@ import numpy as np
 from waited import waiting
 
 import resilient
-from resilient.saving import Saving
+from resilient.saving.checkpointer import Saving
 
 Saving.save = waiting(Saving.save)  # so that a step says what is committed
 ROWS, BATCH, FEATURES = 24, 8, 3  # of all processes together

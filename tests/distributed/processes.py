@@ -14,7 +14,7 @@ import resilient
 PROGRAM = """
 import json, os, signal, sys, threading, time
 from pathlib import Path
-from resilient.distributed.meeting import met
+from resilient.distributed.rendezvous import met
 
 class Files:
     '''Stands for an engine: passes the text of process 0 through a file.'''

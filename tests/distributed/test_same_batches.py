@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from resilient.distributed.agreement import Agreement
-from resilient.errors import DataNotResumableError, ResilientError
-from resilient.parallel.same_batches import (
+from resilient.distributed.checks.batches import (
     compared,
     in_step,
     require_same_arrays,
     require_same_length,
 )
+from resilient.errors import DataNotResumableError, ResilientError
 from resilient.progress import Progress
+from resilient.training.consensus import Agreement
 
 pytestmark = pytest.mark.once
 

@@ -4,14 +4,14 @@ import keras
 import numpy as np
 import pytest
 
-from resilient.data.batches import checksum
-from resilient.errors import ResilientError
-from resilient.parallel.same_model import (
+from resilient.distributed.checks.model import (
     require_same_settings,
     require_same_values,
     require_same_variables,
 )
-from resilient.state import leaves
+from resilient.errors import ResilientError
+from resilient.serialization.batches import checksum
+from resilient.state.variables import leaves
 
 
 class Chief:

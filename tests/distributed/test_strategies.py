@@ -4,7 +4,7 @@ import keras
 import pytest
 
 from resilient import NotSupportedError
-from resilient.distribution import require_supported
+from resilient.distributed.strategies.supported import require_supported
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="tf.distribute is TensorFlow's"

@@ -16,15 +16,15 @@ import torch
 import torch_parts
 
 from resilient import keras_internals
-from resilient.errors import NotSupportedError
-from resilient.parallel.torch_dp.agreement import are_equal, notes_for
-from resilient.parallel.torch_slices import (
+from resilient.distributed.strategies.torch_slices import (
     is_own_part,
     part,
     require_divisible,
     rows,
     sliced,
 )
+from resilient.distributed.torch_dp.agreement import are_equal, notes_for
+from resilient.errors import NotSupportedError
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
 

@@ -17,15 +17,15 @@ import numpy as np
 import torch
 from torch import distributed
 
+from resilient.data.arrays.torch_ranks import RankArrays
+from resilient.distributed.strategies.torch_slices import part
+from resilient.distributed.torch_dp import gradients, losses, start
+from resilient.distributed.torch_dp.agreement import Agreement
+from resilient.distributed.torch_dp.averaging import tensor_of
+from resilient.distributed.torch_dp.gradients import AveragedGradients
+from resilient.distributed.torch_dp.metrics import MergedLogs
+from resilient.distributed.torch_dp.steps import SynchronisedSteps
 from resilient.errors import ResilientError
-from resilient.parallel.torch_arrays import RankArrays
-from resilient.parallel.torch_dp import gradients, losses, start
-from resilient.parallel.torch_dp.agreement import Agreement
-from resilient.parallel.torch_dp.averaging import tensor_of
-from resilient.parallel.torch_dp.gradients import AveragedGradients
-from resilient.parallel.torch_dp.metrics import MergedLogs
-from resilient.parallel.torch_dp.steps import SynchronisedSteps
-from resilient.parallel.torch_slices import part
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 TIMEOUT = timedelta(seconds=60)

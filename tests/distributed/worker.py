@@ -27,7 +27,7 @@ from waited import waiting
 
 from resilient.distributed.group import Together
 from resilient.keras_internals.multi_worker import corrected
-from resilient.saving import Saving
+from resilient.saving.checkpointer import Saving
 
 MODEL = ("model", "both")  # layouts that divide variables
 EPOCHS, BATCHES, LOCAL = 3, 6, 4  # batches of an epoch; rows of a process's batch

@@ -28,7 +28,7 @@ from waited import waiting
 
 import resilient
 from resilient.errors import ResilientError
-from resilient.saving import Saving
+from resilient.saving.checkpointer import Saving
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 SAMPLES, BATCH, EPOCHS = 48, 8, 3

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 from waited import waiting
 
-from resilient.saving import Saving
+from resilient.saving.checkpointer import Saving
 
 from . import capture, record
 from .callbacks import Recorder

@@ -41,7 +41,7 @@ def serve() -> None:
     warnings.simplefilter("ignore")  # JAX warns of forks; no thread runs here yet
     from . import attempt
 
-    import_module("resilient.running")
+    import_module("resilient.training.fit.run")
     import_module(f"resilient.backends.{keras.backend.backend()}")
     gc.freeze()  # or each attempt's first collection copies all of this process's pages
     print("ready", flush=True)

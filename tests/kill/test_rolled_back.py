@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from resilient.events import read_events
+from resilient.telemetry.events import read_events
 
 from .conftest import MakeRun
 from .harness import assert_same

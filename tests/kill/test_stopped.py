@@ -6,7 +6,7 @@ nothing.
 
 import pytest
 
-from resilient.events import read_events
+from resilient.telemetry.events import read_events
 
 from .conftest import Expected, MakeRun
 from .harness import assert_same

@@ -16,15 +16,15 @@ import keras
 import numpy as np
 import pytest
 
-from resilient.data.attributes import kinds, seen
-from resilient.data.attributes.changes import DataAttributes
-from resilient.data.batches import checksum
-from resilient.encoding.json_values import decode, encode
 from resilient.errors import NotExactWarning, NotSupportedError
+from resilient.objects.datasets import baseline, content
+from resilient.objects.datasets.tracker import DataAttributes
+from resilient.serialization.batches import checksum
+from resilient.serialization.json_values import decode, encode
 
 pytestmark = pytest.mark.sources
 
-BIG = kinds.WHOLE_BYTES // 8 + 1  # elements of the smallest large array
+BIG = content.WHOLE_BYTES // 8 + 1  # elements of the smallest large array
 
 
 class Inner:
@@ -294,7 +294,7 @@ def test_what_cannot_be_kept_is_named():
     data = Data(table=table, cache={}, numbers=itertools.count())
     attributes = DataAttributes({"x": data})
     data.table = table.sample(frac=1, random_state=1)
-    data.cache = {i: (np.zeros(2), np.zeros(1)) for i in range(kinds.LEAVES)}
+    data.cache = {i: (np.zeros(2), np.zeros(1)) for i in range(content.LEAVES)}
     captured = through_json(attributes.capture())
     assert [name.split()[0] for name in attributes.uncaptured()] == [
         "Data.table",
@@ -317,18 +317,18 @@ def test_small_caches_are_kept():
 def test_large_arrays_are_never_read_whole_unless_they_changed(monkeypatch):
     """The cost is told in bytes, not in seconds."""
     read = []
-    plain = kinds.as_bytes
+    plain = content.as_bytes
     monkeypatch.setattr(
-        kinds,
+        content,
         "as_bytes",
         lambda array: read.append(array.nbytes) or plain(array),
     )
-    monkeypatch.setattr(seen, "keep", None)  # nothing is kept
+    monkeypatch.setattr(baseline, "keep", None)  # nothing is kept
     data = Data(x=np.zeros(4 * BIG), parts=[np.zeros(BIG), np.zeros(BIG)], y=[0.5] * 99)
     attributes = DataAttributes({"x": data})
     for _ in range(3):
         assert attributes.capture() == {}
-    assert sum(read) < 4 * 4 * 8 * kinds.SAMPLED
+    assert sum(read) < 4 * 4 * 8 * content.SAMPLED
 
 
 def test_large_array_shuffled_in_place_is_kept():
@@ -340,7 +340,7 @@ def test_large_array_shuffled_in_place_is_kept():
 
 
 def test_larger_array_shuffled_in_place_is_named(monkeypatch):
-    monkeypatch.setattr(seen, "KEPT_BYTES", 2**20)
+    monkeypatch.setattr(baseline, "KEPT_BYTES", 2**20)
     data = Data(order=np.arange(BIG))
     attributes = DataAttributes({"x": data})
     np.random.RandomState(1).shuffle(data.order)
@@ -348,7 +348,7 @@ def test_larger_array_shuffled_in_place_is_named(monkeypatch):
 
 
 def test_long_list_that_was_shuffled_is_kept_as_its_order():
-    names = [f"image-{i}.png" for i in range(2 * kinds.LEAVES)]
+    names = [f"image-{i}.png" for i in range(2 * content.LEAVES)]
 
     def change(data):
         random.Random(1).shuffle(data.names)

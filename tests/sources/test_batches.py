@@ -11,8 +11,8 @@ import tensorflow as tf
 import torch
 
 from resilient import NotSupportedError
-from resilient.data.batches import checksum, copied, pack, unpack
-from resilient.encoding.json_values import decode, encode
+from resilient.serialization.batches import checksum, copied, pack, unpack
+from resilient.serialization.json_values import decode, encode
 
 pytestmark = pytest.mark.sources
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from resilient.backends import get_backend
-from resilient.callbacks.remembered import assign_in_place
-from resilient.data.attributes import generators
-from resilient.data.attributes.generator_states import set_state, state
 from resilient.data.py_dataset.adapter import PyDatasetData
 from resilient.data.source import Settings
-from resilient.encoding.json_values import decode, encode
+from resilient.objects import find_generators
+from resilient.objects.snapshot import assign_in_place
+from resilient.serialization.json_values import decode, encode
+from resilient.serialization.rng import set_state, state
 
 pytestmark = pytest.mark.sources
 
@@ -33,7 +33,7 @@ settings.inner.MINE = np.random.default_rng(3)
 
 
 def found(**parts):
-    return list(generators.find(parts).values())
+    return list(find_generators.find(parts).values())
 
 
 def finds(value, *expected):
@@ -48,7 +48,7 @@ def test_in_the_globals_of_a_methods_module():
 
     data = Data()
     assert finds(data, RNG)
-    assert list(generators.find({"x": data})) == ["x.__getitem__.RNG"]
+    assert list(find_generators.find({"x": data})) == ["x.__getitem__.RNG"]
 
 
 def test_in_a_closure():
@@ -195,7 +195,7 @@ def test_of_equal_names_in_two_modules():
 def test_each_once_by_the_name_of_the_first_part():
     rng = np.random.default_rng(3)
     parts = {"dataset": [[[lambda: [rng.normal()]]]], "sampler": rng, "bits": [rng]}
-    (path,) = generators.find(parts)
+    (path,) = find_generators.find(parts)
     assert path.startswith("dataset.")
     assert found(x=[rng, rng.bit_generator]) == [rng]
 
@@ -327,8 +327,8 @@ class Drawing(keras.utils.PyDataset):
 
 def test_claimed_ones_belong_to_the_data_that_came_first():
     rng, given = random.Random(3), Settings(get_backend())
-    assert generators.unclaimed({"x.rng": rng}, given) == {"x.rng": rng}
-    assert generators.unclaimed({"x.rng": rng, "y": OTHER}, given) == {"y": OTHER}
+    assert find_generators.unclaimed({"x.rng": rng}, given) == {"x.rng": rng}
+    assert find_generators.unclaimed({"x.rng": rng, "y": OTHER}, given) == {"y": OTHER}
 
 
 def adapters(rng):

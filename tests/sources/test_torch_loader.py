@@ -13,8 +13,8 @@ import resilient
 from resilient import DataNotResumableError, NotExactWarning, NotSupportedError
 from resilient.backends import get_backend
 from resilient.data.source import Settings
-from resilient.encoding.json_values import decode, encode
-from resilient.random_state import capture, kept_random_state, restore
+from resilient.serialization.json_values import decode, encode
+from resilient.state.rng import capture, kept_random_state, restore
 
 torch = pytest.importorskip("torch")
 torchdata = pytest.importorskip("torchdata.stateful_dataloader")

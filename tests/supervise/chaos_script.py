@@ -22,7 +22,7 @@ import numpy as np
 
 import resilient
 from resilient import Rollback, every
-from resilient.heartbeat import VARIABLE, read
+from resilient.telemetry.heartbeat import VARIABLE, read
 
 SIZE, BATCHES, EPOCHS = 4, 40, 3
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}

@@ -17,8 +17,8 @@ from pathlib import Path
 PRELUDE = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-from resilient.events import Events
-from resilient.heartbeat import Heartbeat
+from resilient.telemetry.events import Events
+from resilient.telemetry.heartbeat import Heartbeat
 from resilient.progress import Progress
 
 directory = Path(sys.argv[1])

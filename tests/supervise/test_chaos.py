@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from resilient.events import read_events
-from resilient.goodput import goodput
+from resilient.telemetry.events import read_events
+from resilient.telemetry.goodput import goodput
 
 SCRIPT = Path(__file__).with_name("chaos_script.py")
 STEPS, ROLLBACK = 120, 3  # batches of the run, and that it goes back

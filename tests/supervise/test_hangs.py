@@ -2,8 +2,8 @@
 
 import pytest
 
-from resilient.heartbeat import Beat
 from resilient.supervise.hangs import DEFAULT_STARTUP, HangLimit
+from resilient.telemetry.heartbeat import Beat
 
 pytestmark = pytest.mark.once
 

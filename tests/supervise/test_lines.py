@@ -2,9 +2,9 @@
 
 import pytest
 
-from resilient.heartbeat import Beat
 from resilient.supervise import status
 from resilient.supervise.lines import Lines, visible
+from resilient.telemetry.heartbeat import Beat
 
 pytestmark = pytest.mark.once
 

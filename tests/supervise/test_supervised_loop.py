@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from resilient.events import read_events
+from resilient.telemetry.events import read_events
 
 SCRIPT = """
 import os, random, signal, sys
 from pathlib import Path
 import keras
 import resilient
-from resilient.saving import Saving
+from resilient.saving.checkpointer import Saving
 from waited import waiting
 
 Saving.save = waiting(Saving.save)  # each attempt has something to go on from

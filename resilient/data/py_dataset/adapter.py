@@ -11,16 +11,17 @@ import itertools
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from resilient import keras_internals, random_state
+from resilient import keras_internals
 from resilient.data import JSON
-from resilient.data.adapter import TrackedAdapter
-from resilient.data.attributes import generators
-from resilient.data.attributes.changes import DataAttributes
-from resilient.data.attributes.generator_states import set_states, states
 from resilient.data.py_dataset.order import Order
 from resilient.data.py_dataset.workers import Workers
 from resilient.data.source import Settings, Tracked, lazily
+from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import WarnOnce
+from resilient.objects import find_generators
+from resilient.objects.datasets.tracker import DataAttributes
+from resilient.serialization.rng import set_states, states
+from resilient.state import rng
 
 
 class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: ignore[misc]
@@ -89,8 +90,8 @@ class PyDatasetSource:
         workers = queue is not None
         self.order = Order(adapter, workers=workers)
         self._workers = Workers(self._dataset, queue) if queue is not None else None
-        self._reached = found = generators.find({"x": self._dataset})
-        self._generators = generators.unclaimed(found, settings)
+        self._reached = found = find_generators.find({"x": self._dataset})
+        self._generators = find_generators.unclaimed(found, settings)
         # What is named is not looked for in the attributes.
         others = {n: found[n] for n in found if n not in self._generators}
         self._attributes = DataAttributes({"x": self._dataset, **others})
@@ -218,11 +219,11 @@ class PyDatasetSource:
         """The batch, made again; None where making it draws or changes something."""
         backend = self._settings.backend
         attributes = DataAttributes({"x": self._dataset})
-        before, reached = random_state.capture(backend), states(self._reached)
+        before, reached = rng.capture(backend), states(self._reached)
         batch = self._standardized(self._dataset[index])
         if reached != states(self._reached):
             set_states(self._reached, reached)
             return None
-        if attributes.capture() or before != random_state.capture(backend):
+        if attributes.capture() or before != rng.capture(backend):
             return None
         return batch

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from resilient import keras_internals
-from resilient.data.attributes import generators
-from resilient.data.attributes.changes import DataAttributes
-from resilient.data.attributes.generator_states import states
-from resilient.data.attributes.kinds import digest
-from resilient.encoding import plain_objects
 from resilient.errors import DataWorkerError, describe
+from resilient.objects import find_generators
+from resilient.objects.datasets.content import digest
+from resilient.objects.datasets.tracker import DataAttributes
+from resilient.serialization import classes
+from resilient.serialization.rng import states
 
 _PATIENCE = 1.0  # seconds between two looks at the processes
 _WATCHED = 2  # batches
@@ -130,7 +130,7 @@ class Watching:
         self._count += 1
         if self._count > _WATCHED:
             return self._dataset[index], []
-        reached = generators.find({"self": self._dataset})
+        reached = find_generators.find({"self": self._dataset})
         # What is named is not looked for in the attributes.
         held = {"self": self._dataset, **reached}
         attributes = None if self._forked else DataAttributes(held)
@@ -176,7 +176,7 @@ def glance(value: Any, depth: int = 3) -> Any:
         return [(key, glance(item, depth - 1)) for key, item in items]
     if type(value) is np.ndarray and value.nbytes <= _FEW * 8:
         return value.tobytes()
-    if depth and not plain_objects.is_foreign(type(value)):
+    if depth and not classes.is_foreign(type(value)):
         found = getattr(value, "__dict__", {})
         return [(key, glance(item, depth - 1)) for key, item in found.items()]
     return id(value)

@@ -7,11 +7,11 @@ import tensorflow as tf
 
 from resilient import keras_internals
 from resilient.data import JSON
-from resilient.data.batches import checksum
 from resilient.data.source import Settings, verify
 from resilient.data.tf_data.checksums import Checksums, ReplicaChecksums
 from resilient.data.tf_data.pipeline import Pipeline
 from resilient.errors import DataNotResumableError, describe
+from resilient.serialization.batches import checksum
 
 
 class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]

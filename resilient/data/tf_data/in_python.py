@@ -6,10 +6,10 @@ from typing import Any
 
 from resilient import keras_internals
 from resilient.data import JSON
-from resilient.data.adapter import TrackedAdapter
-from resilient.data.batches import checksum
 from resilient.data.source import Settings, Tracked
 from resilient.data.tf_data.pipeline import Pipeline, fingerprint_of
+from resilient.data.tracked_adapter import TrackedAdapter
+from resilient.serialization.batches import checksum
 
 
 class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type: ignore[misc]

@@ -11,10 +11,11 @@ from typing import Any
 from tensorflow.python.ops import script_ops
 
 from resilient.data import JSON
-from resilient.data.attributes import generator_states, generators
 from resilient.data.source import Settings
 from resilient.data.tf_data.seed_counts import SeedCount
 from resilient.data.tf_data.variables import Variables
+from resilient.objects import find_generators
+from resilient.serialization import rng
 
 
 class Lasting:
@@ -37,14 +38,16 @@ class Lasting:
             settings: Of this fit.
         """
         functions = {str(i): each for i, each in enumerate(_python_functions(nodes))}
-        self._generators = generators.unclaimed(generators.find(functions), settings)
+        self._generators = find_generators.unclaimed(
+            find_generators.find(functions), settings
+        )
         settings.drawn_ahead.update(map(id, self._generators.values()))
 
     def get(self) -> JSON:
         return {
             "counts": [count.get() for count in self.counts],
             "variables": self._variables.get(),
-            "generators": generator_states.states(self._generators),
+            "generators": rng.states(self._generators),
         }
 
     def set(self, state: JSON) -> None:
@@ -52,7 +55,7 @@ class Lasting:
         for count, value in zip(self.counts, state["counts"], strict=False):
             count.set(value)
         self._variables.set(state["variables"])
-        generator_states.set_states(self._generators, state["generators"])
+        rng.set_states(self._generators, state["generators"])
 
 
 def _python_functions(nodes: Iterable[Any]) -> Iterator[Any]:

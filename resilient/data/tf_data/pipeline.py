@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from resilient import random_state
 from resilient.data import JSON, replay
 from resilient.data.source import Settings, verify
 from resilient.data.tf_data import facts, iterator_state, shuffles
@@ -27,6 +26,7 @@ from resilient.data.tf_data.lasting import Lasting
 from resilient.data.tf_data.seed_counts import SeedCount, UnknownFormat
 from resilient.data.tf_data.variables import Variables
 from resilient.errors import DataNotResumableError, describe, warn_not_exact
+from resilient.state import rng
 
 # Of iterator state in one checkpoint: beyond this there is a warning.
 LARGE_STATE = 64 * 2**20
@@ -148,7 +148,7 @@ class Pipeline:
         """A new iterator of the dataset, or of what it was distributed to."""
         self._begun = {
             "lasting": self._lasting.get(),
-            "random": random_state.capture(self._settings.backend),
+            "random": rng.capture(self._settings.backend),
         }
         return self._iterator(iterable)
 
@@ -171,7 +171,7 @@ class Pipeline:
             return
         self._unchecked = False
         lasting = self._lasting.get()
-        with random_state.kept_random_state(self._settings.backend):
+        with rng.kept_random_state(self._settings.backend):
             for _ in range(2):
                 self._set_to(self._last["begun"])
                 # Not kept: it may draw ahead as long as it is there.
@@ -181,7 +181,7 @@ class Pipeline:
 
     def _set_to(self, begun: JSON) -> None:
         self._lasting.set(begun["lasting"])
-        random_state.restore(self._settings.backend, begun["random"])
+        rng.restore(self._settings.backend, begun["random"])
 
     def _iterator(self, iterable: Any) -> Any:
         return iter(self.dataset if iterable is None else iterable)
@@ -263,8 +263,8 @@ class Pipeline:
         self._set_to(self._begun)
         iterator = self._iterator(iterable)
         last = replay.skip(iterator, given, self.name, self._settings)
-        now = random_state.capture(self._settings.backend)
-        drawn = random_state.drawn_from(self._begun["random"], now)
+        now = rng.capture(self._settings.backend)
+        drawn = rng.drawn_from(self._begun["random"], now)
         self._settings.drawn_ahead.update(drawn)
         return iterator, last
 

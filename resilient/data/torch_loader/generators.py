@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from resilient.data.attributes import generator_states
+from resilient.serialization import rng
 
 GLOBAL = ("python", "numpy", "torch")
 
@@ -19,16 +19,16 @@ def state(name: str, generator: Any) -> Any:
         generator: Where the name is another.
     """
     if name == "numpy":
-        return generator_states.frozen(np.random.get_state(legacy=False))
-    return generator_states.state(_named(name, generator))
+        return rng.frozen(np.random.get_state(legacy=False))
+    return rng.state(_named(name, generator))
 
 
 def set_state(name: str, generator: Any, state: Any) -> None:
     """Set what ``state`` returned."""
     if name == "numpy":
-        np.random.set_state(generator_states.thawed(state))
+        np.random.set_state(rng.thawed(state))
     else:
-        generator_states.set_state(_named(name, generator), state)
+        rng.set_state(_named(name, generator), state)
 
 
 def _named(name: str, generator: Any) -> Any:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from torch.utils.data import _DatasetKind
 
-from resilient import random_state
 from resilient.data import JSON
 from resilient.data.replay import ended
 from resilient.data.torch_loader.replayed import Replayed
+from resilient.state import rng
 
 
 class Positioned(Replayed):
@@ -82,9 +82,9 @@ class Positioned(Replayed):
         if indices is None or not _same(attributes, now["attributes"]):
             return None
         backend = self.settings.backend
-        before = random_state.capture(backend)
+        before = rng.capture(backend)
         batch = fetcher.fetch(indices)
-        if random_state.capture(backend) == before and _same(self.state.lasting(), now):
+        if rng.capture(backend) == before and _same(self.state.lasting(), now):
             return batch
         self.state.restore(now)
         return None

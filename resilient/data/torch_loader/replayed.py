@@ -18,7 +18,7 @@ from resilient.data.source import Settings
 from resilient.data.torch_loader.indices import Indices, draws_for_each_batch
 from resilient.data.torch_loader.state import LoaderState
 from resilient.errors import WarnOnce, warn_not_exact
-from resilient.random_state import kept_random_state
+from resilient.state.rng import kept_random_state
 
 FOLLOWED = "_followed_by_resilient"  # attribute of a loader with persistent workers
 

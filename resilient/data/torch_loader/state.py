@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from resilient.data import JSON
-from resilient.data.attributes.changes import DataAttributes
-from resilient.data.attributes.generators import find, unclaimed
 from resilient.data.source import Settings
 from resilient.data.torch_loader import generators
+from resilient.objects.datasets.tracker import DataAttributes
+from resilient.objects.find_generators import find, unclaimed
 
 
 class LoaderState:

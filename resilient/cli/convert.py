@@ -1,0 +1,182 @@
+"""The commands that write, or read, what other programs know: ``export``, ``import``.
+
+They alone import Keras and a backend, when they run.
+"""
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resilient.convert.export import backend_of, choose, export
+from resilient.convert.formats import FORMATS, format_of
+from resilient.convert.import_ import import_checkpoint
+from resilient.errors import NotExactWarning, describe
+from resilient.storage.store import Store
+
+if TYPE_CHECKING:
+    import keras
+
+JSON = dict[str, Any]
+Add = Callable[..., argparse.ArgumentParser]
+
+
+class UsageError(Exception):
+    """The command was called in a way that means nothing."""
+
+
+def add_export(add: Add) -> None:
+    """Add ``export`` to the commands."""
+    text = "Write a checkpoint as a file, or directory, of another format."
+    command = add("export", _export, _report_export, text)
+    command.add_argument(
+        "--to",
+        metavar="PATH",
+        required=True,
+        help="x.keras, x.weights.h5, x.safetensors, x.tf, x.orbax, x.pt",
+    )
+    command.add_argument("--format", choices=FORMATS, help="where PATH does not tell")
+    command.add_argument(
+        "--step", metavar="STEP", type=int, help="the newest if left out"
+    )
+    _add_model(command, "makes the model, for .keras and .weights.h5")
+    command.add_argument("--force", action="store_true", help="replace PATH")
+    command.set_defaults(check=_check_export)
+
+
+def add_import(add: Add) -> None:
+    """Add ``import`` to the commands."""
+    text = "Start a run from a checkpoint of another library."
+    command = add("import", _import, _report_import, text, directory=False)
+    command.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="of BackupAndRestore, TensorFlow, Orbax; .keras, .weights.h5, .pt, .pth",
+    )
+    command.add_argument(
+        "--to",
+        dest="directory",
+        metavar="DIR",
+        required=True,
+        help="the checkpoint_dir of the run to start",
+    )
+    _add_model(command, "makes the model", required=True)
+    command.add_argument("--epoch", metavar="N", type=int, help="epochs that are done")
+    command.add_argument("--step", metavar="N", type=int, help="batches that are done")
+    command.set_defaults(makes_directory=True)
+
+
+def _add_model(command: argparse.ArgumentParser, text: str, **options: Any) -> None:
+    command.add_argument(
+        "--model",
+        metavar="MODULE:FUNCTION",
+        help=f"{text}, built and compiled",
+        **options,
+    )
+
+
+def _check_export(arguments: argparse.Namespace) -> None:
+    format_of(Path(arguments.to), arguments.format)
+
+
+def _export(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
+    checkpoint = choose(store, arguments.step)
+    if "keras" not in sys.modules:
+        # Its library has to be here, to read the checkpoint; others need not.
+        os.environ["KERAS_BACKEND"] = backend_of(checkpoint)
+    with _told() as told:
+        target = export(
+            store.directory,
+            arguments.to,
+            step=checkpoint.step,
+            format=arguments.format,
+            model=_made(arguments.model) if arguments.model else None,
+            overwrite=arguments.force,
+        )
+    data = {
+        "checkpoint": os.fspath(checkpoint.path),
+        "step": checkpoint.step,
+        "target": os.fspath(target),
+        "not_exact": told,
+    }
+    return 0, data
+
+
+def _import(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
+    with _told() as told:
+        model = _made(arguments.model)
+        try:
+            checkpoint = import_checkpoint(
+                arguments.source,
+                model,
+                checkpoint_dir=store.directory,
+                epoch=arguments.epoch,
+                step=arguments.step,
+            )
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+    data = {
+        "source": os.path.abspath(arguments.source),
+        "checkpoint": os.fspath(checkpoint.path),
+        **checkpoint.progress.to_json(),
+        "not_exact": told,
+    }
+    return 0, data
+
+
+def _report_import(data: JSON) -> None:
+    _warn(data)
+    print(
+        f"Wrote {data['checkpoint']} from {data['source']}: the next fit begins at "
+        f"epoch {data['epoch'] + 1:,}"
+    )
+
+
+def _report_export(data: JSON) -> None:
+    _warn(data)
+    print(f"Wrote {data['target']} (step {data['step']:,} of {data['checkpoint']})")
+
+
+def _warn(data: JSON) -> None:
+    for text in data["not_exact"]:
+        print(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[list[str]]:
+    """What is not exact; whatever else is said does not mix with our output."""
+    told: list[str] = []
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", NotExactWarning)
+        with contextlib.redirect_stdout(sys.stderr):
+            yield told
+    for each in found:
+        if issubclass(each.category, NotExactWarning):
+            told.append(str(each.message))
+        else:
+            print(f"{each.category.__name__}: {each.message}", file=sys.stderr)
+
+
+def _made(text: str) -> "keras.Model":
+    """Call the function that makes the model."""
+    module, _, name = text.partition(":")
+    sys.path.insert(0, os.getcwd())  # as `python -m` has it
+    try:
+        make = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            describe(
+                "The function that makes the model cannot be imported.",
+                f"--model {text}: {type(error).__name__}: {error}",
+                "Name a module that can be imported from here, and a function of it "
+                "without arguments: --model train:make_model. Keras takes its backend "
+                "from KERAS_BACKEND.",
+            )
+        ) from error
+    model: keras.Model = make()
+    return model

@@ -1,0 +1,140 @@
+"""``resilient run``: its arguments, and its way through the supervisor."""
+
+import argparse
+import math
+import sys
+from typing import Any
+
+from resilient.errors import ResilientError
+
+_EXIT_CODES = """\
+exit codes:
+  0    the command ended with 0
+  2    wrong usage
+  126  the command cannot be executed; 127: it was not found
+  130  it was interrupted (SIGINT)
+  143  it was preempted and must not run on here, or it was told to stop (SIGTERM)
+  else that of the command's last attempt (128 + number of the signal that killed it)
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to those of ``resilient``.
+
+    Args:
+        commands: What ``add_subparsers`` gave.
+    """
+    text = "Run a training script, and run it again when it dies."
+    parser = commands.add_parser(
+        "run",
+        help=text,
+        description=text,
+        usage="resilient run [options] -- COMMAND [ARGUMENT ...]",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _gang_options(parser)
+    _restart_options(parser)
+    _hang_options(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.set_defaults(supervise=supervise, usage_error=parser.error)
+
+
+def _gang_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--dir", metavar="DIR", help="the checkpoint_dir (found out if left out)")
+    add("--nproc", metavar="N", type=_count, default=1, help="start N processes (1)")
+    text = "seconds for the others to save when one failed (10)"
+    add("--gang-grace", metavar="SECONDS", type=_seconds, default=10.0, help=text)
+
+
+def _restart_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    text = "give up after N restarts (no limit)"
+    add("--max-restarts", metavar="N", type=_number, help=text)
+    text = "give up when the same failure came N times without progress (3)"
+    add("--same-failure", metavar="N", type=_count, default=3, help=text)
+    text = "give up after N restarts without a newer checkpoint (10)"
+    add("--no-progress", metavar="N", type=_count, default=10, help=text)
+    text = "longest wait before the first restart; it doubles (1)"
+    add("--backoff", metavar="SECONDS", type=_seconds, default=1.0, help=text)
+    text = "longest wait before any restart (300)"
+    add("--max-backoff", metavar="SECONDS", type=_seconds, default=300.0, help=text)
+
+
+def _hang_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    text = "longest silence while training (learned); 0: never a hang"
+    add("--hang-timeout", metavar="SECONDS", type=_seconds, help=text)
+    text = "longest start, and longest save (1800, once there was a sign of life)"
+    add("--startup-timeout", metavar="SECONDS", type=_seconds, help=text)
+
+
+def supervise(arguments: argparse.Namespace) -> int:
+    """Run the command that was asked for; the exit code."""
+    from resilient.supervise.inbox import Inbox
+    from resilient.supervise.output import Output
+    from resilient.supervise.supervisor import Supervisor
+
+    command = arguments.command[arguments.command[:1] == ["--"] :]
+    if not command:
+        arguments.usage_error(
+            "there is no command to run; give one, such as: resilient run -- python "
+            "train.py"
+        )
+    try:
+        options = _options(arguments, command)
+    except (OSError, ValueError, ResilientError) as error:
+        sys.stderr.write(f"resilient: {error}\n")
+        return 2
+    output = Output()
+    with Inbox() as inbox:
+        supervisor = Supervisor(options, output, inbox)
+        output.start()
+        try:
+            return supervisor.run()
+        finally:
+            output.stop()
+
+
+def _options(arguments: argparse.Namespace, command: list[str]) -> Any:
+    from resilient.storage.layout import local_directory
+    from resilient.supervise.backoff import Backoff
+    from resilient.supervise.give_up import Rules
+    from resilient.supervise.options import Options
+
+    return Options(
+        command=command,
+        nproc=arguments.nproc,
+        directory=None if arguments.dir is None else local_directory(arguments.dir),
+        rules=Rules(
+            arguments.same_failure, arguments.no_progress, arguments.max_restarts
+        ),
+        backoff=Backoff(arguments.backoff, arguments.max_backoff),
+        hang_timeout=arguments.hang_timeout,
+        startup_timeout=arguments.startup_timeout,
+        gang_grace=arguments.gang_grace,
+    )
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 0 or more")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, 0 or more")
+    return seconds

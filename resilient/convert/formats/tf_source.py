@@ -1,0 +1,108 @@
+"""A TensorFlow checkpoint: of objects (``tf.train.Checkpoint``), or tensors by paths.
+
+Objects are found again by the attributes that lead to them, so that takes Keras on
+TensorFlow, and the model and the optimizer of the program that saved.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from resilient import keras_internals
+from resilient.convert.formats import library
+from resilient.convert.formats.matching import (
+    Layout,
+    by_loading,
+    by_name,
+    mismatch,
+    paths,
+    require_same,
+)
+from resilient.errors import NotSupportedError, describe
+from resilient.state.weights import needed, ready
+
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_COUNTER = "save_counter"
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def is_here(path: Path) -> bool:
+    """Whether a path is a directory of checkpoints, or the prefix of one."""
+    beside = path.with_name(f"{_prefix(path).name}.index")
+    return (path / "checkpoint").is_file() or beside.is_file()
+
+
+def values(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
+    """The values in the newest one, see ``sources.Source.values``."""
+    tf = library("tf")
+    prefix = str(_prefix(path))
+    if path.is_dir():
+        prefix = tf.train.latest_checkpoint(path) or str(path)
+    reader = tf.train.load_checkpoint(prefix)
+    names = list(reader.get_variable_to_shape_map())
+    if _GRAPH not in names:
+        tensors = {name: np.asarray(reader.get_tensor(name)) for name in names}
+        return by_name(path, tensors, paths(model), model)
+    if keras_internals.BACKEND != "tensorflow":
+        raise NotSupportedError(
+            describe(
+                "A tf.train.Checkpoint of objects is read through Keras's objects on "
+                "TensorFlow.",
+                f"{path}, and Keras on {keras_internals.BACKEND}",
+                "Set KERAS_BACKEND=tensorflow.",
+            )
+        )
+    checkpoint = _checkpoint(tf, reader.get_tensor(_GRAPH), model)
+    counted = any(name.startswith(f"{_COUNTER}/") for name in names)
+    read = checkpoint.restore if counted else checkpoint.read
+
+    def load() -> None:
+        try:
+            read(prefix).assert_consumed()
+        except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
+            require_same(path, _layout(reader), _layout_now(tf, checkpoint))
+            raise mismatch(path, [str(error)]) from error
+
+    live = ready(model)
+    return by_loading(path, live, needed(model, live), load)
+
+
+def _layout_now(tf: Any, checkpoint: Any) -> Layout:
+    """What the objects would be written as."""
+    with tempfile.TemporaryDirectory() as beside:
+        written = checkpoint.write(os.path.join(beside, "now"))
+        return _layout(tf.train.load_checkpoint(written))
+
+
+def _layout(reader: Any) -> Layout:
+    dtypes = reader.get_variable_to_dtype_map()
+    return {
+        name.removesuffix(_VALUE): (tuple(shape), dtypes[name].name)
+        for name, shape in reader.get_variable_to_shape_map().items()
+        if name != _GRAPH and not name.startswith(f"{_COUNTER}/")
+    }
+
+
+def _prefix(path: Path) -> Path:
+    return path.with_suffix("") if path.suffix == ".index" else path
+
+
+def _checkpoint(tf: Any, graph: bytes, model: keras.Model) -> Any:
+    """The objects by the names that the source has for them."""
+    from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
+        TrackableObjectGraph,
+    )
+
+    root = TrackableObjectGraph.FromString(graph).nodes[0]
+    names = {child.local_name for child in root.children} - {_COUNTER}
+    models = names - {"optimizer"}
+    if len(models) != 1:  # it was given without a name
+        return tf.train.Checkpoint(model)
+    objects = {models.pop(): model}
+    if "optimizer" in names:
+        objects["optimizer"] = model.optimizer
+    return tf.train.Checkpoint(**objects)

@@ -1,0 +1,193 @@
+"""Arrays on JAX: Keras's own order, drawn again from the same random state.
+
+Keras draws one permutation per epoch (``shuffle=True``) or one per batch
+(``shuffle="batch"``). We keep what it draws each from (before Keras 3.16 the state of
+numpy's global generator, see ``keras_internals.Generation``), let Keras draw it again
+in a resumed run, and slice from the batch asked for: no data is read to get back to a
+position.
+
+``SeekableArrays``, the part shared by all backends, holds the position that the next
+iterator starts at and the fingerprint of the data.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import keras
+
+from resilient import keras_internals
+from resilient.data import JSON
+from resilient.data.arrays.fingerprint import array_fingerprint
+from resilient.data.shard import Share
+from resilient.errors import DataNotResumableError, describe
+from resilient.state.rng import from_numpy_state, numpy_state
+
+_NAMES = ("x", "y", "sample_weight")
+
+
+class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
+    """Keras's array adapter, with a position.
+
+    A backend's says what global random state it draws orders from, where it does.
+    """
+
+    _start: JSON | None = None
+    _random_state: Callable[[], Any]
+    _from_random_state: Callable[[Any], AbstractContextManager[None]]
+
+    def __init__(
+        self,
+        *args: Any,
+        shuffle: bool | str = False,
+        share: Share | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, shuffle=shuffle, **kwargs)
+        self.shuffled = shuffle
+        arrays = keras.tree.flatten(self._inputs)
+        self.samples = int(next(x.shape[0] for x in arrays if x is not None))
+        self._draw_seed = (share or Share()).seed
+
+    def position(self, drawn: int, *, held: bool) -> JSON:
+        """The part that each backend's has; one that is held, if any was drawn."""
+        generation = keras_internals.generation
+        return {
+            "drawn": drawn,
+            "epochs": generation.epochs(self),
+            "drawn_from": self._orders(),
+        }
+
+    def resume(self, position: JSON) -> None:
+        keras_internals.generation.set_epochs(self, position["epochs"])
+
+    def seek(self, position: JSON) -> None:
+        theirs, ours = position["drawn_from"], self._orders()
+        if position.get("order") is not None and theirs != ours:
+            raise DataNotResumableError(
+                describe(
+                    "The order of the data in the epoch that was interrupted cannot be "
+                    "drawn again: it was drawn in another way.",
+                    f"an order drawn from {theirs}, where Keras "
+                    f"{keras.__version__} draws it from {ours} now",
+                    "Go on with the version of Keras, and the keras.distribution, that "
+                    "saved, at least until the epoch ends, or start anew with "
+                    'resume="never".',
+                )
+            )
+        self._start = position
+
+    def prepare(self) -> None:
+        """Nothing to do."""
+
+    def made(self, iterable: Any) -> Any:
+        return iterable
+
+    def trained(self, drawn: int) -> None:
+        """Nothing to forget."""
+
+    def paused(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def _orders(self) -> str:
+        """What orders are drawn from, in words."""
+        return keras_internals.generation.orders
+
+    def _take_start(self) -> JSON:
+        """The position to start at, once; an empty one where none was given."""
+        start, self._start = self._start, None
+        return start or {}
+
+    def _next_order(self) -> Any:
+        """What the order that is drawn next is drawn from; None without an order."""
+        if not self.shuffled:
+            return None
+        return keras_internals.generation.order(self, self._random_state)
+
+    def _drawing_again(self, order: Any) -> AbstractContextManager[None]:
+        """While an order is drawn from what ``_next_order`` returned."""
+        if order is None:
+            return nullcontext()
+        again = keras_internals.generation.drawing_again
+        return again(self, order, self._from_random_state)
+
+    def fingerprint(self) -> JSON:
+        inputs = self._inputs if isinstance(self._inputs, tuple) else (self._inputs,)
+        arrays = {
+            "/".join((_NAMES[path[0]], *map(str, path[1:]))): array_fingerprint(array)
+            for path, array in keras.tree.flatten_with_path(inputs)
+            if array is not None
+        }
+        return {
+            "kind": "arrays",
+            "samples": self.samples,
+            "batch_size": int(self.batch_size),
+            "shuffle": self.shuffled
+            if self.shuffled == "batch"
+            else bool(self.shuffled),
+            **arrays,
+        }
+
+
+class SlicedArrays(SeekableArrays):
+    """Where Keras slices batches in Python: for JAX, and for DTensors of torch."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._order: Any = None  # what the permutation in use is drawn from
+        self._draws: dict[int, Any] = {}  # batch -> what it is drawn from ("batch")
+        self._started = 0
+
+    def position(self, drawn: int, *, held: bool) -> JSON:
+        found = super().position(drawn, held=held)
+        if not drawn:
+            return found
+        ahead = [self._draws[i] for i in range(drawn, self._started) if self._draws]
+        return {**found, "order": self._order, "ahead": ahead}
+
+    def _get_iterator(
+        self, slice_and_convert_fn: Callable[..., Any], inputs: Any
+    ) -> Iterator[Any]:
+        # A generator: all this happens when the first batch is asked for, as in Keras.
+        for rows in self._rows(super()._get_iterator(_only_rows, 0)):
+            convert = functools.partial(slice_and_convert_fn, indices=rows)
+            yield keras.tree.map_structure(convert, inputs, none_is_leaf=False)
+
+    def _rows(self, keras_rows: Iterator[Any]) -> Iterator[Any]:
+        """The rows of each batch from the start on, of all that Keras draws."""
+        start = self._take_start()
+        first, ahead = start.get("drawn", 0), list(start.get("ahead", ()))
+        self._order, self._draws, self._started = start.get("order"), {}, first
+        if first:
+            with self._drawing_again(self._order):
+                next(itertools.islice(keras_rows, first, first), None)
+        else:
+            self._order = self._next_order()
+        by_batch = self.shuffled == "batch"
+        for i in range(first, self.num_batches):
+            drawing: AbstractContextManager[None] = nullcontext()
+            if by_batch:
+                kept = {k: v for k, v in self._draws.items() if k >= i - 1}
+                if ahead:  # drawn before the kill; not a second time
+                    order = ahead.pop(0)
+                    drawing = self._drawing_again(order)
+                else:
+                    order = self._next_order()
+                self._draws = {**kept, i: order}
+            with drawing:
+                rows = next(keras_rows)
+            self._started = i + 1
+            yield rows
+
+
+class JaxArrays(SlicedArrays):
+    """Array input of the JAX trainer."""
+
+    _random_state = staticmethod(numpy_state)
+    _from_random_state = staticmethod(from_numpy_state)
+
+
+def _only_rows(_: Any, indices: Any) -> Any:
+    return indices

@@ -1,0 +1,73 @@
+"""Arrays on torch, in several processes: only the rank's own rows are read.
+
+Keras's sampler draws the order of an epoch from torch's global generator. All ranks
+draw it from the state that rank 0's generator has, and each advances its own as one
+process would: their states may differ, and stay each rank's own.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from resilient.data.arrays.torch import TorchArrays, from_random_state, random_state
+from resilient.distributed.strategies.torch_slices import require_divisible, rows
+
+
+class RankArrays(TorchArrays):
+    """A rank's part of array input; positions count batches of the whole job."""
+
+    gives_own_rows = True
+
+    def __init__(
+        self,
+        *args: Any,
+        rank: int,
+        world: int,
+        share: Callable[[str], str],
+        **kwargs: Any,
+    ) -> None:
+        """As Keras's adapter.
+
+        Args:
+            *args: Of Keras's adapter.
+            rank: Which of the processes this is.
+            world: How many there are.
+            share: Returns the text that rank 0 called it with; all call it.
+            **kwargs: Of Keras's adapter.
+
+        Raises:
+            ValueError: A batch cannot be divided evenly.
+        """
+        super().__init__(*args, **kwargs)
+        require_divisible(self.samples, int(self.batch_size), world)
+        self._rank, self._world, self._share = rank, world, share
+
+    def one_order(self, batches: Any) -> Any:
+        return _OneOrder(batches, self)
+
+    def drawn_alike(self, batches: Any) -> Iterator[list[int]]:
+        """This rank's part of Keras's batches, in the order that rank 0 draws."""
+        common, own = iter(batches), iter(batches)
+        # "batch": each batch draws when its turn comes; otherwise the first draws all.
+        draws = len(batches) if self.shuffled == "batch" else bool(self.shuffled)
+        for i in range(len(batches)):
+            if i < draws:
+                with from_random_state(self._share(random_state())):
+                    batch = next(common)
+                next(own)
+            else:
+                batch = next(common)
+            yield batch[rows(len(batch), self._rank, self._world)]
+
+
+class _OneOrder:
+    """A batch sampler whose order is rank 0's."""
+
+    def __init__(self, batches: Any, adapter: RankArrays) -> None:
+        self._batches = batches
+        self._adapter = adapter
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._adapter.drawn_alike(self._batches)

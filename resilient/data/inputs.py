@@ -1,0 +1,118 @@
+"""The data of one fit, of training and of validation: where it was, and where it is."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from resilient import keras_internals
+from resilient.backends.base import Backend
+from resilient.data import Positioned
+from resilient.data.select import ahead_of_training, is_same
+from resilient.data.shard import Share
+from resilient.data.source import Settings
+from resilient.state import rng
+from resilient.training.options import DataMode
+
+
+class TrainingInput(Protocol):
+    """What gives the batches to train on, and knows where it is."""
+
+    data_adapter: Positioned
+
+    def resume_at(self, position: Any, batch: int) -> None:
+        """Make the next epoch start at ``batch``, with the data at ``position``."""
+
+    def position(self, *, in_epoch: bool) -> Any:
+        """Where the data is, after the batches that were trained."""
+
+
+class Inputs:
+    """The training input and the validation input, once they are made.
+
+    Args:
+        strategy: That of tf.distribute which batches are spread with.
+        backend: The backend's adapter.
+        mode: How data is to be treated, see ``data.source.Settings``.
+        arguments: Local variables of Keras's ``fit``; of a loop, what they would be.
+        positions: Where the checkpoint has the data; empty without one.
+        replaying: See ``data.source.Settings``.
+        share: What this process trains of it.
+
+    Attributes:
+        drawn_ahead: Random generators that data draws from ahead of training.
+        validation: The data of validation, as soon as it is known.
+        validated: Whether Keras made the input for it already, in any attempt.
+        only_arrays: Whether all data used so far are arrays, which have no state.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        backend: Backend,
+        *,
+        mode: DataMode,
+        arguments: Mapping[str, Any],
+        positions: dict[str, Any],
+        replaying: Callable[[], None],
+        share: Share,
+    ) -> None:
+        self.backend = backend
+        self.training: TrainingInput | None = None
+        self.drawn_ahead: set[str | int] = set()
+        self.validation: Positioned | None = None
+        self.validated = False
+        self.only_arrays = False
+        self._strategy, self._mode = strategy, mode
+        self._arguments, self._positions = arguments, positions
+        self._replaying, self.share = replaying, share
+        self._claimed: dict[int, Any] = {}
+
+    def settings(self, argument: str) -> Settings:
+        """How the data that is ``argument`` of ``fit`` is to be treated."""
+        return Settings(
+            backend=self.backend,
+            mode=self._mode,
+            verbose=self._arguments["verbose"] not in (0, "0"),
+            ahead=keras_internals.looks_ahead(),
+            argument=argument,
+            strategy=self._strategy,
+            claimed=self._claimed,
+            drawn_ahead=self.drawn_ahead,
+            replaying=self._replaying,
+            share=self.share,
+        )
+
+    def saved(self, argument: str) -> Any:
+        """The position that the checkpoint has of that data; None without one."""
+        return self._positions.get(argument)
+
+    def begin(self, iterator: TrainingInput) -> None:
+        """Keras made the training input; that for validation it makes later."""
+        self.training = iterator
+        data, saved = self._arguments["validation_data"], self.saved("validation_data")
+        settings = self.settings("validation_data")
+        self.validation = ahead_of_training(data, settings, saved)
+        if self.validation and saved and not is_same(self.validation, saved["data"]):
+            del self._positions["validation_data"]
+        self.validated = self._positions.get("validation_data", {}).get("made", False)
+
+    def resume(self, batch: int) -> None:
+        """Let the next epoch start at ``batch``, at the saved positions."""
+        assert self.training is not None
+        self.training.resume_at(self._positions["x"], batch)
+        if self.validation is not None and "validation_data" in self._positions:
+            self.validation.resume(self._positions["validation_data"])
+
+    def positions(self, *, in_epoch: bool) -> tuple[dict[str, Any], Any]:
+        """Where the data is, and the random state of that moment."""
+        if self.training is None:  # as it was, if it was anywhere
+            return self._positions, rng.capture(self.backend)
+        with self.training.data_adapter.paused():
+            random = rng.capture(self.backend)
+            self._positions["x"] = self.training.position(in_epoch=in_epoch)
+            if self.validation is not None:
+                self._positions["validation_data"] = {
+                    "made": self.validated,
+                    "data": self.validation.fingerprint(),
+                    **self.validation.position(0, held=False),
+                }
+        return self._positions, random

@@ -1,0 +1,94 @@
+"""What a process trains of its data, where several train one model."""
+
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from resilient import keras_internals
+from resilient.data import JSON
+from resilient.distributed.checks.batches import (
+    in_step,
+    require_same_arrays,
+    require_same_length,
+)
+from resilient.distributed.group import ALONE, Group
+from resilient.distributed.strategies.base import Engine
+
+# How Keras asks an adapter for batches, where it draws them from Python.
+_WAYS = {
+    "tensorflow": (),
+    "jax": ("get_jax_iterator",),
+    "torch": ("get_torch_dataloader", "get_numpy_iterator"),
+}
+
+
+@dataclass(frozen=True)
+class Share:
+    """A process's share.
+
+    Attributes:
+        engine: Which trains the model.
+        group: These processes.
+    """
+
+    engine: Engine = field(default_factory=Engine)
+    group: Group = ALONE
+
+    def seed(self, bits: int) -> int:
+        """A random number of so many bits, the same in all processes."""
+        mine = 0 if self.group.index else secrets.randbits(bits)
+        return int(self.group.tell("seed", mine))
+
+    def arrays(self, usual: Callable[..., Any]) -> Callable[..., Any]:
+        """Makes the adapter for arrays to train on, which gives what is ours of it."""
+        return self.engine.arrays(self.group) or partial(usual, share=self)
+
+    def divide(self, adapter: Any, data: Any, name: str, steps: int | None) -> None:
+        """Let one of Keras's adapters give what this process trains of its batches.
+
+        Args:
+            adapter: Gives all that this process draws.
+            data: What the user passed.
+            name: What that is called in messages.
+            steps: Batches of an epoch, if that is limited.
+
+        Raises:
+            ResilientError: Another process has more batches, or less.
+        """
+        if self.engine.count == 1:
+            return
+        length = adapter.num_batches
+        require_same_length([length, steps], name, self.group)
+        if getattr(adapter, "gives_own_rows", False):
+            return
+        for way in _WAYS[keras_internals.BACKEND]:
+            plain = getattr(adapter, way)
+            rows = partial(self._rows, plain, data, name, unknown=length is None)
+            setattr(adapter, way, rows)
+
+    def _rows(
+        self,
+        draw: Callable[[], Iterable[Any]],
+        data: Any,
+        name: str,
+        *,
+        unknown: bool,
+        super_batch: int | None = None,
+    ) -> Iterable[Any]:
+        mine = self.engine.rows(draw(), data, name, self.group)
+        mine = in_step(mine, name, self.group) if unknown else mine
+        return keras_internals.generation.in_steps(mine, super_batch)
+
+    def require_same(self, fingerprint: JSON) -> None:
+        """Raise where processes have other arrays of which each trains its part.
+
+        Args:
+            fingerprint: Of the training data.
+
+        Raises:
+            DataNotResumableError: Names the processes.
+        """
+        if self.engine.divides_arrays and fingerprint["kind"] == "arrays":
+            require_same_arrays(fingerprint, "x", self.group)

@@ -1,0 +1,84 @@
+"""An iterator of tf.data that a loop draws from by itself.
+
+Its state, and how often each shuffle was drawn from, which is in no iterator's state.
+What needs more to be exact is refused: give such a dataset to ``loop``.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+from resilient.data.tf_data import iterator_state, shuffles
+from resilient.data.tf_data.graph import PipelineGraph
+from resilient.data.tf_data.pipeline import HANGS
+from resilient.errors import DataNotResumableError, describe
+from resilient.objects.adapters.base import JSON, Kind
+from resilient.serialization.json_values import decode, encode
+
+
+class IteratorKind(Kind):
+    """An iterator, just made.
+
+    Raises:
+        DataNotResumableError: Its pipeline cannot be resumed exactly in this way.
+    """
+
+    kind: ClassVar[str] = "tf.data iterator"
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        graph = PipelineGraph(value._dataset)
+        self._seeds = [[each.op, list(each.seeds)] for each in graph.seeded]
+        unseeded = [each.op for each in graph.seeded if each.unseeded]
+        if unseeded:
+            raise _refused(f"{unseeded[0]} without a seed")
+        if graph.state_outside() or any(HANGS in op for op in graph.all_operations()):
+            raise _refused("operations whose state is outside of the iterator")
+        self._counts = shuffles.count_draws(graph)
+
+    def capture(
+        self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
+    ) -> JSON:
+        try:
+            state = iterator_state.save(self.value, known=False)
+        except tf.errors.OpError as error:
+            raise _refused(str(error).partition("\n")[0]) from error
+        return {
+            "state": encode(np.array(state), arrays, name),
+            "counts": [count.get() for count in self._counts],
+            "seeds": self._seeds,
+        }
+
+    def differences(self, name: str, saved: JSON) -> list[str]:
+        if saved["seeds"] == self._seeds:
+            return []
+        theirs, ours = saved["seeds"], self._seeds
+        return [f"{name}: the checkpoint has the seeds {theirs}, this run has {ours}"]
+
+    def restore(self, saved: JSON, arrays: Mapping[str, Any]) -> None:
+        try:
+            iterator_state.restore(self.value, decode(saved["state"], arrays))
+        except tf.errors.OpError as error:
+            raise DataNotResumableError(
+                describe(
+                    "An iterator cannot be set to the state in the checkpoint: its "
+                    "pipeline is another one.",
+                    str(error).partition("\n")[0],
+                    "Make the data what it was, or use another checkpoint_dir.",
+                )
+            ) from error
+        for count, value in zip(self._counts, saved["counts"], strict=True):
+            count.set(value)
+
+
+def _refused(why: str) -> DataNotResumableError:
+    return DataNotResumableError(
+        describe(
+            "An iterator over this pipeline cannot be resumed exactly.",
+            why,
+            "Give the dataset itself to run.loop, which needs no seeds and draws again "
+            "what cannot be saved; or give every shuffle a seed.",
+        )
+    )

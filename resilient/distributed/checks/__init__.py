@@ -1,0 +1,1 @@
+"""Whether all processes train the same model, on the same number of batches."""

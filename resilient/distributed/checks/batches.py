@@ -1,0 +1,184 @@
+"""Sees that processes draw the batches that they should.
+
+Two processes that divide batches and shuffle in different orders would train some
+samples twice and others not at all; two that are given parts of the data, and were
+given the same part, would do all work twice. Nothing else would tell.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from resilient.distributed.group import Group
+from resilient.errors import DataNotResumableError, ResilientError, describe
+from resilient.serialization.batches import checksum
+
+SAME_LENGTH = (
+    "Give all processes data of the same number of batches: leave out what is left "
+    "over, or pass steps_per_epoch (validation_steps) and data that goes on forever."
+)
+_END: Any = object()
+
+
+def compared(
+    batches: Iterable[Any],
+    name: str,
+    group: Group,
+    shard: int = 0,
+    warn: Callable[[str], None] | None = None,
+) -> Iterator[Any]:
+    """The batches, the first one compared with that of the other processes.
+
+    They begin to be drawn now, as Keras begins: to make an iterator may draw random
+    numbers, and Keras makes some that it draws no batch from.
+
+    Args:
+        batches: What this process draws.
+        name: What the data is called in messages.
+        group: The processes.
+        shard: Which part of the data this process draws; those of equal number draw
+            the same.
+        warn: Called where parts that should be others are the same.
+
+    Raises:
+        DataNotResumableError: Processes drew different ones.
+    """
+    return _compared(iter(batches), name, group, shard, warn)
+
+
+def _compared(
+    batches: Iterator[Any],
+    name: str,
+    group: Group,
+    shard: int,
+    warn: Callable[[str], None] | None,
+) -> Iterator[Any]:
+    for number, batch in enumerate(batches):
+        if number == 0:
+            said = group.collect(f"first of {name}", [shard, checksum(batch)])
+            others, twins = group.tell(f"others of {name}", _judged(said))
+            if others:
+                what = "begin with another batch than those before"
+                raise _different(f"`{name}`: processes {others} {what}")
+            if twins and warn is not None:
+                warn(
+                    f"Processes {twins} begin with the same batch of `{name}` as "
+                    "another process: each process trains all that it is "
+                    "given. Give each its own part, or a tf.data.Dataset, which "
+                    "keras.distribution divides (auto_shard_dataset)."
+                )
+        yield batch
+
+
+def in_step(batches: Iterable[Any], name: str, group: Group) -> Iterator[Any]:
+    """The batches of data that does not tell how many it has.
+
+    Of each it is agreed on that all processes have it: one that trains a batch more
+    than another would wait for that one forever.
+
+    Args:
+        batches: What this process trains.
+        name: What the data is called in messages.
+        group: The processes.
+
+    Raises:
+        ResilientError: The data of this process ended, or that of process 0.
+    """
+    return _in_step(iter(batches), name, group)
+
+
+def _in_step(batches: Iterator[Any], name: str, group: Group) -> Iterator[Any]:
+    for number in itertools.count():
+        batch = next(batches, _END)
+        there = bool(group.tell(f"more of {name}", batch is not _END))
+        if there != (batch is not _END):
+            mine, theirs = ("does", "does not") if there else ("does not", "does")
+            raise ResilientError(
+                describe(
+                    "The processes have data of different lengths: those with more "
+                    "would wait for the others forever.",
+                    f"after {number:,} batches `{name}` {mine} end in process "
+                    f"{group.index}, and {theirs} in process 0",
+                    SAME_LENGTH,
+                )
+            )
+        if batch is _END:
+            return
+        yield batch
+
+
+def require_same_length(length: list[int | None], name: str, group: Group) -> None:
+    """Raise where processes have data of different lengths, before it is trained.
+
+    Args:
+        length: Batches of the data, and of an epoch if that is limited; None: unknown.
+        name: What the data is called in messages.
+        group: The processes.
+
+    Raises:
+        ResilientError: They are not the same.
+    """
+    everyones = group.tell("lengths", group.collect("length", length))
+    if any(theirs != everyones[0] for theirs in everyones):
+        told = [_length(*theirs) for theirs in everyones]
+        raise ResilientError(
+            describe(
+                "The processes have data of different lengths: those with more would "
+                "wait for the others forever.",
+                f"`{name}` has, by process: {', '.join(told)}",
+                SAME_LENGTH,
+            )
+        )
+
+
+def _length(batches: int | None, steps: int | None) -> str:
+    found = (
+        "an unknown number of batches" if batches is None else f"{batches:,} batches"
+    )
+    return found if steps is None else f"{found} ({steps:,} steps an epoch)"
+
+
+def require_same_arrays(fingerprint: Any, name: str, group: Group) -> None:
+    """Raise where processes that divide arrays have different ones.
+
+    Args:
+        fingerprint: What tells this process's arrays from others.
+        name: What they are called in messages.
+        group: The processes.
+
+    Raises:
+        DataNotResumableError: They are not the same.
+    """
+    everyones = group.tell("all arrays", group.collect("arrays", fingerprint))
+    others = [n for n, theirs in enumerate(everyones) if theirs != everyones[0]]
+    if others:
+        raise _different(f"`{name}`: processes {others} have other arrays")
+
+
+def _judged(said: list[tuple[int, str]]) -> tuple[list[int], list[int]]:
+    """Processes that should have what another has, and those that should not."""
+    first: dict[int, str] = {}
+    others, twins, seen = list[int](), list[int](), set[str]()
+    for process, (shard, digest) in enumerate(said):
+        if shard not in first:
+            first[shard] = digest
+            if digest in seen:
+                twins.append(process)
+            seen.add(digest)
+        elif first[shard] != digest:
+            others.append(process)
+    return others, twins
+
+
+def _different(received: str) -> DataNotResumableError:
+    return DataNotResumableError(
+        describe(
+            "The processes have different data, and should have the same: they train "
+            "each batch of it together.",
+            received,
+            "Give them the same arrays, and the same seed to what shuffles "
+            "(keras.utils.set_random_seed, a DataLoader's generator). On PyTorch, "
+            "before Keras 3.16 and in loops by hand, a DataLoader may have a "
+            "torch.utils.data.DistributedSampler instead.",
+        )
+    )

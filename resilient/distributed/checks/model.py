@@ -1,0 +1,103 @@
+"""That all processes train the same model alike: found out before the first batch.
+
+Names tell variables apart in a checkpoint that all processes write together. One whose
+variables are called otherwise would save what it cannot resume from; one that validates
+when others do not, or trains longer, would wait for them forever.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from resilient.distributed.group import Group
+from resilient.errors import ResilientError, describe
+from resilient.serialization.batches import checksum
+from resilient.state.variables import Leaf
+
+
+def require_same_variables(live: Sequence[Leaf], group: Group) -> None:
+    """Raise where processes have other variables.
+
+    Args:
+        live: Those of this process.
+        group: The processes.
+
+    Raises:
+        ResilientError: Names the processes, and some variables of each.
+    """
+    mine = {leaf.name: str(leaf.shape) for leaf in live}
+    everyones = group.collect("variables", mine)
+    differing = group.tell("other variables", _differing(everyones))
+    if differing:
+        raise ResilientError(
+            describe(
+                "The processes have other variables, or other names for them.",
+                "; ".join(differing),
+                "Make the same layers and optimizers in the same order in all "
+                "processes, or name them: Keras numbers those without a name as they "
+                "are made.",
+            )
+        )
+
+
+def require_same_values(shared: Mapping[str, Any], group: Group) -> None:
+    """Raise where processes have other values of what is saved once for all.
+
+    Args:
+        shared: Host arrays, by name.
+        group: The processes.
+
+    Raises:
+        ResilientError: Names the processes.
+    """
+    mine = {name: checksum(array) for name, array in shared.items()}
+    everyones = group.collect("values", mine)
+    differing = group.tell("other values", _differing(everyones))
+    if differing:
+        raise ResilientError(
+            describe(
+                "The processes do not train one model: each has other values.",
+                "; ".join(differing),
+                "Wrap the model in DistributedDataParallel, or let each process have "
+                "a checkpoint_dir and a training of its own.",
+            )
+        )
+
+
+def require_same_settings(settings: Mapping[str, Any], group: Group) -> None:
+    """Raise where processes train in other ways.
+
+    Args:
+        settings: Of this process: JSON, by name; but for `class_weight`.
+        group: The processes.
+
+    Raises:
+        ResilientError: Names the processes, and some settings of each.
+    """
+    mine = {f"{name}:": repr(value) for name, value in settings.items()}
+    everyones = group.collect("settings", mine)
+    differing = group.tell("other settings", _differing(everyones))
+    if differing:
+        raise ResilientError(
+            describe(
+                "The processes train in other ways: they would wait for each other "
+                "forever, or not train one model.",
+                "; ".join(differing),
+                "Give compile and fit the same arguments in all processes, and "
+                "validation data to all or none.",
+            )
+        )
+
+
+def _differing(everyones: list[dict[str, str]]) -> list[str]:
+    return [
+        f"process {index} has {_some(theirs.items() - everyones[0].items())}, "
+        f"process 0 {_some(everyones[0].items() - theirs.items())}"
+        for index, theirs in enumerate(everyones)
+        if theirs != everyones[0]
+    ]
+
+
+def _some(found: set[tuple[str, str]]) -> str:
+    names = sorted(f"{name} {told[:200]}" for name, told in found)
+    more = f" and {len(names) - 3} more" if names[3:] else ""
+    return (", ".join(names[:3]) or "none of these") + more

@@ -1,0 +1,115 @@
+"""How the processes of one training find each other, and share a directory.
+
+Process 0 opens a door and passes its number by a collective of the library; the others
+knock. Then process 0 leaves a file in the checkpoint directory: who does not see it has
+another directory of the same name.
+"""
+
+import contextlib
+import json
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from resilient.distributed.channel import Connection, Door, knock
+from resilient.distributed.group import ALONE, Group, Together
+from resilient.distributed.strategies.base import Engine
+from resilient.errors import NotSupportedError, PeerLostError, describe
+from resilient.storage.layout import shared_name
+
+_SEEN_WITHIN = 10.0  # seconds: network file systems remember what was not there
+
+
+@contextlib.contextmanager
+def met(engine: Engine, directory: Path) -> Iterator[Group]:
+    """The processes that train together; while it is entered they are connected.
+
+    Args:
+        engine: Of this training.
+        directory: The checkpoint directory, which exists in each process.
+
+    Raises:
+        PeerLostError: Some did not come.
+        NotSupportedError: They do not share the directory.
+    """
+    if engine.count == 1:
+        yield ALONE
+        return
+    with Together(engine.index, engine.count, _connecting(engine)) as group:
+        _require_shared(group, directory)
+        try:
+            yield group
+        except PeerLostError:
+            engine.peer_lost()
+            raise
+
+
+def _connecting(engine: Engine) -> Callable[..., list[Connection]]:
+    def connect(received: Any, lost: Any) -> list[Connection]:
+        try:
+            return [
+                Connection(each, peer, received, lost)
+                for peer, each in _sockets(engine).items()
+            ]
+        except OSError as error:
+            raise PeerLostError(
+                describe(
+                    "The processes of this training do not reach each other.",
+                    f"process {engine.index} of {engine.count}, with process 0 on "
+                    f"{engine.host}: {type(error).__name__}: {error}",
+                    "Let them connect to any port of that host (a firewall may forbid "
+                    "it), and see whether all processes were started.",
+                )
+            ) from error
+
+    return connect
+
+
+def _sockets(engine: Engine) -> dict[int, socket.socket]:
+    if engine.index == 0:
+        door = Door(engine.host)
+        engine.broadcast(json.dumps({"port": door.port, "key": door.key}))
+        return door.let_in(engine.count)
+    said = json.loads(engine.broadcast(""))
+    return {0: knock(engine.host, said["port"], said["key"], engine.index)}
+
+
+def _require_shared(group: Group, directory: Path) -> None:
+    name = group.tell("directory", shared_name(secrets.token_hex(8)))
+    here = directory / name
+    if group.index == 0:
+        here.touch()
+    try:
+        group.tell("look")
+        seen = group.collect("seen", None if _is_there(here) else _place(directory))
+        blind = [where for where in seen if where is not None]
+        where, blind = group.tell("blind", [_place(directory), blind])
+    finally:
+        if group.index == 0:
+            here.unlink(missing_ok=True)
+    if blind:
+        raise NotSupportedError(
+            describe(
+                "The processes do not share the checkpoint directory: a checkpoint "
+                "would have parts in several places.",
+                f"what process 0 wrote in {where} is not there in {'; '.join(blind)}",
+                "Use a checkpoint_dir on a file system that all hosts have mounted, "
+                "by the same path.",
+            )
+        )
+
+
+def _is_there(path: Path) -> bool:
+    until = time.monotonic() + _SEEN_WITHIN
+    while not path.exists():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _place(directory: Path) -> str:
+    return f"{directory} on {socket.gethostname()}"

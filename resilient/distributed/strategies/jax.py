@@ -1,0 +1,83 @@
+"""JAX: ``jax.distributed``, with the layouts of ``keras.distribution``."""
+
+import atexit
+import ctypes
+import os
+
+import jax
+import keras
+import numpy as np
+from jax._src import distributed
+from jax.experimental import multihost_utils
+
+from resilient.distributed.strategies.base import as_bytes, as_text, host_of
+from resilient.distributed.strategies.keras_processes import (
+    KerasProcesses,
+    models_of_their_own,
+)
+from resilient.errors import NotSupportedError, describe
+
+_COORDINATOR = ("JAX_COORDINATOR_ADDRESS", "KERAS_DISTRIBUTION_JOB_ADDRESSES")
+_COUNT = "KERAS_DISTRIBUTION_NUM_PROCESSES"
+
+
+class JaxProcesses(KerasProcesses):
+    """The processes that ``jax.distributed.initialize`` connected."""
+
+    def __init__(self) -> None:
+        self.index = jax.process_index()
+        self.count = jax.process_count()
+        self.host = host_of(_coordinator())
+
+    def broadcast(self, text: str) -> str:
+        said = np.asarray(as_bytes(text), np.uint8)
+        return as_text(np.asarray(multihost_utils.broadcast_one_to_all(said)))
+
+    def peer_lost(self) -> None:
+        atexit.register(_leave)  # before what JAX registered
+
+
+def engine_under(strategy: None, *, by_hand: bool) -> JaxProcesses | None:
+    """The processes of this program, if there are several."""
+    if jax.process_count() == 1:
+        told = os.environ.get(_COUNT, "1")
+        if told in ("", "1"):
+            return None
+        raise models_of_their_own(
+            f"{_COUNT}={told}, and jax.distributed is not initialized"
+        )
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        raise models_of_their_own(
+            f"{jax.process_count()} JAX processes and no keras.distribution"
+        )
+    if not hasattr(distribution, "num_model_replicas"):
+        raise NotSupportedError(
+            describe(
+                "Several JAX processes need a newer Keras: this one does not tell "
+                "which part of a batch is a process's.",
+                f"Keras {keras.__version__}",
+                "Update Keras, or train in one process.",
+            )
+        )
+    return JaxProcesses()
+
+
+def _leave() -> None:
+    """Let JAX wait for nobody while this process ends.
+
+    It waits for all processes, a lost one too: for a minute and a half, and aborts.
+    """
+    state = distributed.global_state
+    for held in (state.client, state.service, state.preemption_sync_manager):
+        # Destroyed, it would wait, too, or abort.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+    state.client = state.service = state.preemption_sync_manager = None
+
+
+def _coordinator() -> str:
+    address = distributed.global_state.coordinator_address
+    if address:
+        return str(address)
+    told = next((os.environ[name] for name in _COORDINATOR if name in os.environ), "")
+    return told.partition(",")[0]

@@ -1,0 +1,62 @@
+"""Processes that Keras itself trains one model in: on JAX, and on torch since 3.16.
+
+Each trains all that its data gives it; ``keras.distribution`` divides what it can.
+"""
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+
+from resilient import keras_internals
+from resilient.distributed.checks.batches import compared
+from resilient.distributed.group import Group
+from resilient.distributed.strategies.base import Engine
+from resilient.errors import NotSupportedError, describe
+
+
+class KerasProcesses(Engine):
+    """Mixed into the processes of a library."""
+
+    _warned = False
+
+    def rows(
+        self, batches: Iterable[Any], data: Any, name: str, group: Group
+    ) -> Iterable[Any]:
+        distribution = keras.distribution.distribution()
+        shard = self.index if distribution is None else distribution.data_shard_id
+        warn = self._warn_once if name == "x" else None  # validation may be in common
+        return compared(batches, name, group, int(shard), warn)
+
+    def draws_all(self, data: Any) -> bool:
+        distribution = keras.distribution.distribution()
+        if distribution is None:
+            return False
+        divided = (
+            keras_internals.data_kind(data) == "TFDatasetAdapter"
+            and distribution.auto_shard_dataset
+        )
+        return bool(divided or distribution.num_model_replicas == 1)
+
+    def _warn_once(self, text: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(text, stacklevel=2)
+
+
+def models_of_their_own(received: str) -> NotSupportedError:
+    """The error where each process would train a model of its own.
+
+    Args:
+        received: What tells that there are several processes, and what is missing.
+    """
+    return NotSupportedError(
+        describe(
+            "Each process would train a model of its own.",
+            received,
+            "Call keras.distribution.initialize() first of all, then "
+            "keras.distribution.set_distribution(keras.distribution.DataParallel()), "
+            "or ModelParallel with a layout map, before the model is made.",
+        )
+    )

@@ -1,0 +1,124 @@
+"""Ranks of ``torch.distributed``: how they meet, and the rows of a batch that each has.
+
+A loop by hand averages its gradients by itself; of data that all ranks draw alike, each
+is given its rows.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+from torch import distributed
+
+from resilient.backends import dcp_format
+from resilient.data.arrays.torch_ranks import RankArrays
+from resilient.distributed.checks.batches import compared
+from resilient.distributed.group import Group
+from resilient.distributed.strategies.base import Engine, as_bytes, as_text
+from resilient.distributed.strategies.torch_slices import is_own_part, sliced
+from resilient.errors import ResilientError, describe
+
+# Of collectives. Nobody waits so long for a process that is lost: that is seen before.
+TIMEOUT = timedelta(minutes=30)
+
+
+class Ranks(Engine):
+    """The ranks of the default process group, which exists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = distributed.get_rank()
+        self.count = distributed.get_world_size()
+        self.host = os.environ.get("MASTER_ADDR", "localhost")
+        dcp_format.make_group()
+
+    def broadcast(self, text: str) -> str:
+        said = torch.tensor(as_bytes(text), dtype=torch.uint8)
+        distributed.broadcast(said, 0, group=dcp_format.group())
+        return as_text(said.tolist())
+
+
+class DividingRanks(Ranks):
+    """Ranks that draw the same batches, and of each train their rows."""
+
+    divides_arrays = True
+
+    def arrays(self, group: Group) -> Callable[..., Any] | None:
+        share = partial(group.tell, "order")
+        return partial(RankArrays, rank=self.index, world=self.count, share=share)
+
+    def rows(
+        self, batches: Iterable[Any], data: Any, name: str, group: Group
+    ) -> Iterable[Any]:
+        if is_own_part(data, self.index, self.count):
+            return batches
+        return sliced(compared(batches, name, group), self.index, self.count)
+
+    def draws_all(self, data: Any) -> bool:
+        return not is_own_part(data, self.index, self.count)
+
+
+def have_met() -> bool:
+    """Whether the script made a process group of several processes.
+
+    Raises:
+        ResilientError: It is not the launcher's.
+    """
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return False
+    size: int = distributed.get_world_size()
+    if started() > 1 and size != started():
+        raise ResilientError(
+            describe(
+                "torch.distributed was initialized with another number of processes "
+                "than the launcher started.",
+                f"{size} processes, WORLD_SIZE={started()}",
+                "Initialize it with all of them, or leave that to resilient.",
+            )
+        )
+    return size > 1
+
+
+def started() -> int:
+    """How many processes the launcher says that it started."""
+    return int(os.environ.get("WORLD_SIZE") or 1)
+
+
+def initialize() -> bool:
+    """Let the processes of a launcher find each other, where they have not yet.
+
+    Returns:
+        Whether there are several processes.
+
+    Raises:
+        ResilientError: The launcher's variables do not fit this machine, or the group
+            of processes that the script made.
+    """
+    if distributed.is_available() and distributed.is_initialized():
+        return have_met()
+    if started() < 2:
+        return False
+    backend = "gloo"
+    if torch.cuda.is_available():
+        _take_device()
+        backend = "cpu:gloo,cuda:nccl"
+    distributed.init_process_group(backend, timeout=TIMEOUT)
+    return True
+
+
+def _take_device() -> None:
+    """Make the local rank's device the current one, which Keras then uses."""
+    local, count = os.environ.get("LOCAL_RANK", ""), torch.cuda.device_count()
+    if not local.isdigit() or int(local) >= count:
+        raise ResilientError(
+            describe(
+                "Every process needs a CUDA device of its own.",
+                f"LOCAL_RANK={local or 'not set'}, {count} devices",
+                "Start no more processes on a machine than it has devices, or hide "
+                "them all with CUDA_VISIBLE_DEVICES=''.",
+            )
+        )
+    torch.cuda.set_device(int(local))

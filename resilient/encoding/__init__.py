@@ -1,5 +1,0 @@
-"""Python values as JSON and arrays, exactly, without pickle.
-
-``json_values`` encodes and decodes; ``json_types`` has the codecs of single types,
-``json_arrays`` those of arrays, ``plain_objects`` finds classes and functions by name.
-"""

@@ -1,0 +1,134 @@
+"""A pytree of JAX: what ``run.state`` is."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from resilient.backends.base import Backend
+from resilient.backends.jax import like
+from resilient.objects.adapters.base import JSON, Kind
+from resilient.objects.adapters.python_objects import encoded
+from resilient.serialization import jax_keys
+from resilient.serialization.json_values import decode
+from resilient.state.variables import Leaf, Variable
+
+
+class PytreeKind(Kind):
+    """A tree whose leaves are arrays, keys of random numbers, and plain values."""
+
+    kind: ClassVar[str] = "JAX pytree"
+    immutable: ClassVar[bool] = True
+
+    def variables(self) -> Iterable[Variable]:
+        for index, (path, leaf) in enumerate(self._leaves()):
+            if isinstance(leaf, jax.Array):
+                is_key = jax_keys.is_key(leaf)
+                yield (
+                    "state",
+                    index,
+                    path,
+                    jax.random.key_data(leaf) if is_key else leaf,
+                )
+
+    def capture(
+        self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
+    ) -> JSON:
+        leaves = self._leaves()
+        return {
+            "paths": [path for path, _ in leaves],
+            "keys": self._keys(),
+            "plain": {
+                str(index): encoded(leaf, arrays, f"{name}.{index}", f"state{path}")
+                for index, (path, leaf) in enumerate(leaves)
+                if not isinstance(leaf, jax.Array)
+            },
+            "weak": [
+                index
+                for index, (_, leaf) in enumerate(leaves)
+                if isinstance(leaf, jax.Array)
+                and not jax_keys.is_key(leaf)
+                and leaf.weak_type
+            ],
+        }
+
+    def build(self, saved: JSON, known: Mapping[str, Any]) -> None:
+        """Make arrays of what a step makes them of: numbers, and arrays of NumPy."""
+        leaves, tree = jax.tree.flatten(self.value)
+        if [path for path, _ in self._leaves()] != saved["paths"]:
+            return  # which is told by ``differences``
+        for index, leaf in enumerate(leaves):
+            number = isinstance(leaf, int | float | complex | np.ndarray | np.generic)
+            if number and str(index) not in saved["plain"]:
+                leaves[index] = jnp.asarray(leaf)
+        self.value = jax.tree.unflatten(tree, leaves)
+
+    def differences(self, name: str, saved: JSON) -> list[str]:
+        live = [path for path, _ in self._leaves()]
+        theirs, ours = saved["paths"], live
+        found = [
+            f"{name}: only the checkpoint has {p}" for p in theirs if p not in ours
+        ]
+        found += [f"{name}: only this run has {p}" for p in ours if p not in theirs]
+        if not found and theirs != ours:
+            found = [f"{name}: the leaves are in another order"]
+        if not found and saved["keys"] != self._keys():
+            found = [f"{name}: the keys are of other generators, {saved['keys']}"]
+        return found
+
+    def assign(
+        self,
+        backend: Backend,
+        layout: Sequence[Mapping[str, Any]],
+        live: Sequence[Leaf],
+        tensors: Mapping[str, Any],
+    ) -> None:
+        leaves, tree = jax.tree.flatten(self.value)
+        for old, leaf in zip(layout, live, strict=True):
+            index = leaf.slot[1]
+            value = like(leaf.target, tensors[old["name"]])
+            if jax_keys.is_key(leaves[index]):
+                impl = str(jax.random.key_impl(leaves[index]))
+                value = jax.random.wrap_key_data(value, impl=impl)
+            leaves[index] = value
+        self.value = jax.tree.unflatten(tree, leaves)
+
+    def restore(self, saved: JSON, arrays: Mapping[str, Any]) -> None:
+        leaves, tree = jax.tree.flatten(self.value)
+        for index, value in saved["plain"].items():
+            leaves[int(index)] = decode(value, arrays)
+        for index in saved["weak"]:
+            leaves[index] = _weakly_typed(leaves[index])
+        self.value = jax.tree.unflatten(tree, leaves)
+
+    def _leaves(self) -> list[tuple[str, Any]]:
+        found, _ = jax.tree_util.tree_flatten_with_path(self.value)
+        return [(jax.tree_util.keystr(path), leaf) for path, leaf in found]
+
+    def _keys(self) -> dict[str, str]:
+        """Place of each key of random numbers -> the name of its generator."""
+        return {
+            str(index): str(jax.random.key_impl(leaf))
+            for index, (_, leaf) in enumerate(self._leaves())
+            if jax_keys.is_key(leaf)
+        }
+
+
+def _weakly_typed(array: jax.Array) -> jax.Array:
+    """The array, with a type that gives way to that of others, as a number's does.
+
+    What it is computed with decides: a checkpoint that forgot it would go on in float32
+    where the run was in bfloat16. Only numbers begin so, hence a zero that is set.
+    """
+    number = array.dtype.type(0).item()
+
+    def weak(value: jax.Array) -> jax.Array:
+        return lax.broadcast(jnp.asarray(number), value.shape).at[...].set(value)
+
+    where = array.sharding if array.committed else None
+    found: jax.Array = jax.jit(weak, out_shardings=where)(array)
+    assert found.dtype == array.dtype, array.dtype
+    return found

@@ -1,0 +1,138 @@
+"""Objects of Keras: models and layers, optimizers, metrics, variables, seeds."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import keras
+
+from resilient.objects.adapters.base import JSON, Kind
+from resilient.serialization.json_values import NotEncodable, decode, encode
+from resilient.state import replicas
+from resilient.state.attribute_watch import parts_of
+from resilient.state.makeup.makeup import Makeup
+from resilient.state.variables import Variable, variables_of
+
+
+def kind_of(name: str, value: Any) -> Kind | None:
+    """The kind of an object of Keras; None for what is none."""
+    if isinstance(value, keras.layers.Layer):
+        return LayerKind(value)
+    if isinstance(value, keras.optimizers.Optimizer):
+        return OptimizerKind(value)
+    if isinstance(value, keras.metrics.Metric):
+        return MetricKind(value)
+    if isinstance(value, keras.random.SeedGenerator):
+        return SeedKind(value)
+    return VariableKind(value) if isinstance(value, keras.Variable) else None
+
+
+class LayerKind(Kind):
+    """A model or a layer, with all that hangs on it."""
+
+    kind: ClassVar[str] = "Keras layer"
+
+    def strategy(self) -> Any:
+        return replicas.strategy_of(self.value)
+
+    def variables(self) -> Iterable[Variable]:
+        return variables_of(self.value)
+
+    def parts(self) -> Iterable[tuple[str, Any]]:
+        return parts_of(self.value)
+
+    def makeup(self) -> Makeup | None:
+        return Makeup(self.value) if getattr(self.value, "compiled", False) else None
+
+    def capture(
+        self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
+    ) -> JSON:
+        optimizer = getattr(self.value, "optimizer", None)
+        return {
+            "build": self._build_config(name) if self.value.built else None,
+            "compiled": bool(optimizer is not None and optimizer.built),
+        }
+
+    def _build_config(self, name: str) -> JSON:
+        """What Keras builds the layer with; None where that is not known."""
+        try:
+            return encode(self.value.get_build_config(), {}, name)
+        except (NotEncodable, NotImplementedError, ValueError):
+            return None
+
+    def build(self, saved: JSON, known: Mapping[str, Any]) -> None:
+        if not self.value.built and saved["build"] is not None:
+            self.value.build_from_config(decode(saved["build"], {}))
+        optimizer = getattr(self.value, "optimizer", None)
+        if saved["compiled"] and optimizer is not None and not optimizer.built:
+            optimizer.build(self.value.trainable_variables)
+
+
+class OptimizerKind(Kind):
+    """An optimizer; it knows the variables that it was built for."""
+
+    kind: ClassVar[str] = "Keras optimizer"
+    _built_for: list[str] | None = None
+
+    def variables(self) -> Iterable[Variable]:
+        variables = self.value.variables if self.value.built else ()
+        for index, variable in enumerate(variables):
+            yield "optimizer", index, variable.path, variable
+
+    def parts(self) -> Iterable[tuple[str, Any]]:
+        return [(type(self.value).__name__, self.value)]
+
+    def capture(
+        self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
+    ) -> JSON:
+        if self._built_for is None and self.value.built:
+            trained = _innermost(self.value)._trainable_variables
+            self._built_for = [known.get(id(variable), "") for variable in trained]
+        return {"class": type(self.value).__name__, "for": self._built_for}
+
+    def build(self, saved: JSON, known: Mapping[str, Any]) -> None:
+        names = saved["for"]
+        if self.value.built or names is None or not all(n in known for n in names):
+            return
+        self.value.build([known[name] for name in names])
+
+    def differences(self, name: str, saved: JSON) -> list[str]:
+        live = type(self.value).__name__
+        if saved["class"] == live:
+            return []
+        return [f"{name}: the checkpoint has {saved['class']}, this run has {live}"]
+
+
+class MetricKind(Kind):
+    """A metric."""
+
+    kind: ClassVar[str] = "Keras metric"
+
+    def variables(self) -> Iterable[Variable]:
+        for index, variable in enumerate(self.value.variables):
+            yield "metrics", index, variable.path, variable
+
+
+class SeedKind(Kind):
+    """A seed generator."""
+
+    kind: ClassVar[str] = "Keras seed generator"
+
+    def variables(self) -> Iterable[Variable]:
+        yield "non_trainable", 0, self.value.state.path, self.value.state
+
+
+class VariableKind(Kind):
+    """A single variable."""
+
+    kind: ClassVar[str] = "Keras variable"
+
+    def variables(self) -> Iterable[Variable]:
+        group = "trainable" if self.value.trainable else "non_trainable"
+        yield group, 0, self.value.path, self.value
+
+
+def _innermost(optimizer: Any) -> Any:
+    """The optimizer itself, inside of those that wrap it."""
+    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
+        optimizer = inner
+    return optimizer

@@ -1,0 +1,56 @@
+"""Which kind an object is; a library that is not loaded has no objects."""
+
+import importlib
+import sys
+from typing import Any
+
+from resilient.errors import describe
+from resilient.objects.adapters.base import Kind
+
+# In this order: a Keras model on PyTorch is a torch.nn.Module as well.
+_MODULES = {
+    "keras": "keras_objects",
+    "tensorflow": "tensorflow_objects",
+    "torch": "torch_objects",
+}
+
+
+def kind_of(name: str, value: Any) -> Kind:
+    """How an object is saved and restored.
+
+    Args:
+        name: What it was passed as.
+        value: The object.
+
+    Raises:
+        TypeError: It is of no kind that is known.
+        NotSupportedError: It belongs to another backend than Keras runs on.
+    """
+    if isinstance(value, Kind):
+        return value
+    for library, module in _MODULES.items():
+        if library in sys.modules:
+            kinds = importlib.import_module(f"resilient.objects.adapters.{module}")
+            found: Kind | None = kinds.kind_of(name, value)
+            if found is not None:
+                return found
+    from resilient.objects.adapters import python_objects
+
+    kind = python_objects.kind_of(name, value)
+    if kind is None:
+        raise _unknown(name, value)
+    return kind
+
+
+def _unknown(name: str, value: Any) -> TypeError:
+    cls = type(value)
+    return TypeError(
+        describe(
+            f"No way is known to save and restore `{name}`.",
+            f"{name} of type {cls.__module__}.{cls.__qualname__}",
+            "Pass models, layers, optimizers, metrics, variables and generators of "
+            "random numbers of Keras, TensorFlow, PyTorch or NumPy, or any object "
+            "with state_dict() and load_state_dict(). JAX's arrays go in `state`; the "
+            "data is what `loop` is given.",
+        )
+    )

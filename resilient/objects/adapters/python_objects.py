@@ -1,0 +1,66 @@
+"""Random generators, and objects that tell and take their own state."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from resilient.errors import NotSupportedError, describe
+from resilient.objects.adapters.base import JSON, Kind
+from resilient.serialization.json_values import NotEncodable, decode, encode
+from resilient.serialization.rng import is_generator, set_state, state
+from resilient.serialization.state_dict import Stateful
+
+
+def kind_of(name: str, value: Any) -> Kind | None:
+    """The kind of a generator, or of an object with the two methods; else None."""
+    if is_generator(value):
+        return GeneratorKind(value)
+    return StatefulKind(value) if isinstance(value, Stateful) else None
+
+
+class GeneratorKind(Kind):
+    """A generator of random numbers of Python, NumPy or PyTorch."""
+
+    kind: ClassVar[str] = "random generator"
+
+    def capture(
+        self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
+    ) -> JSON:
+        cls = type(getattr(self.value, "bit_generator", self.value)).__name__
+        return {"class": cls, "state": encode(state(self.value), arrays, name)}
+
+    def differences(self, name: str, saved: JSON) -> list[str]:
+        live = type(getattr(self.value, "bit_generator", self.value)).__name__
+        if saved["class"] == live:
+            return []
+        return [f"{name}: the checkpoint has {saved['class']}, this run has {live}"]
+
+    def restore(self, saved: JSON, arrays: Mapping[str, Any]) -> None:
+        set_state(self.value, decode(saved["state"], arrays))
+
+
+class StatefulKind(Kind):
+    """Anything with ``state_dict`` and ``load_state_dict``."""
+
+    kind: ClassVar[str] = "stateful object"
+
+    def capture(
+        self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
+    ) -> JSON:
+        return encoded(self.value.state_dict(), arrays, name, type(self.value).__name__)
+
+    def restore(self, saved: JSON, arrays: Mapping[str, Any]) -> None:
+        self.value.load_state_dict(decode(saved, arrays))
+
+
+def encoded(value: Any, arrays: dict[str, Any], name: str, whose: str) -> JSON:
+    """A state as JSON; what cannot be kept is an error that says whose it is."""
+    try:
+        return encode(value, arrays, name)
+    except NotEncodable as error:
+        raise NotSupportedError(
+            describe(
+                f"The state of {whose} cannot be kept.",
+                str(error),
+                "Let state_dict() give plain values, lists, dicts, arrays and tensors.",
+            )
+        ) from error

@@ -1,0 +1,148 @@
+"""Objects of TensorFlow: modules, variables, random generators."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from resilient.data.tf_data.iterator_object import IteratorKind
+from resilient.errors import NotSupportedError, describe
+from resilient.objects.adapters import keras_objects
+from resilient.objects.adapters.base import JSON, Kind, require_backend
+from resilient.state.variables import Variable
+
+
+def kind_of(name: str, value: Any) -> Kind | None:
+    """The kind of an object of TensorFlow; None for what is none."""
+    found = next((k for cls, k in _KINDS.items() if isinstance(value, cls)), None)
+    if found is None:
+        return None
+    require_backend("tensorflow", name, value)
+    return found(value)
+
+
+class VariableKind(Kind):
+    """A single variable."""
+
+    kind: ClassVar[str] = "TensorFlow variable"
+
+    def strategy(self) -> Any:
+        return next(
+            (
+                variable.distribute_strategy
+                for _, _, _, variable in self.variables()
+                if isinstance(variable, tf.distribute.DistributedValues)
+            ),
+            None,
+        )
+
+    def variables(self) -> Iterable[Variable]:
+        group, path, variable = _told(self.value)
+        yield group, 0, path, variable
+
+
+class ModuleKind(VariableKind):
+    """A module, with what hangs on it: a module does not tell of objects of Keras.
+
+    Raises:
+        NotSupportedError: Something hangs on it that cannot be saved in this way.
+    """
+
+    kind: ClassVar[str] = "TensorFlow module"
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        for name, held in self._held():
+            tables = {cls.__name__ for cls in type(held).__mro__} & _TABLES
+            if tables or isinstance(held, tf.data.Iterator):
+                raise NotSupportedError(
+                    describe(
+                        "A module holds something that cannot be saved with it.",
+                        f"{name}, a {type(held).__name__}",
+                        "Pass an iterator to Run by a name of its own; keep a table's "
+                        "entries in variables.",
+                    )
+                )
+
+    def variables(self) -> Iterable[Variable]:
+        count: Counter[str] = Counter()
+        for group, path, variable in self._all():
+            yield group, count[group], path, variable
+            count[group] += 1
+
+    def parts(self) -> Iterable[tuple[str, Any]]:
+        for number, module in enumerate((self.value, *self.value.submodules)):
+            yield f"module {number} ({type(module).__name__})", module
+        for name, held in self._held():
+            kind = keras_objects.kind_of(name, held)
+            for part, value in kind.parts() if kind else ():
+                yield f"{name} {part}", value
+
+    def _all(self) -> Iterator[tuple[str, str, Any]]:
+        for variable in self.value.variables:
+            yield _told(variable)
+        for name, held in self._held():
+            random = isinstance(held, tf.random.Generator)
+            kind = GeneratorKind(held) if random else keras_objects.kind_of(name, held)
+            for group, _, path, variable in kind.variables() if kind else ():
+                yield group, f"{name}/{path}", variable
+
+    def _held(self) -> Iterator[tuple[str, Any]]:
+        """What hangs on the module and its submodules, by the names there."""
+        for module in (self.value, *self.value.submodules):
+            for name, held in vars(module).items():
+                if name.startswith("_self_"):  # what TensorFlow keeps of the others
+                    continue
+                nested = isinstance(held, list | tuple | dict)
+                for each in tf.nest.flatten(held) if nested else [held]:
+                    yield name, each
+
+
+class GeneratorKind(Kind):
+    """A ``tf.random.Generator``."""
+
+    kind: ClassVar[str] = "TensorFlow random generator"
+
+    def variables(self) -> Iterable[Variable]:
+        yield "non_trainable", 0, "state", self.value.state
+
+    def capture(
+        self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
+    ) -> JSON:
+        return int(self.value.algorithm)
+
+    def differences(self, name: str, saved: JSON) -> list[str]:
+        live = int(self.value.algorithm)
+        if saved == live:
+            return []
+        return [f"{name}: the checkpoint has algorithm {saved}, this run has {live}"]
+
+
+def _told(variable: Any) -> tuple[str, str, Any]:
+    """The group of a variable, its name, and itself.
+
+    Raises:
+        NotSupportedError: It has no shape to compare.
+    """
+    if not variable.shape.is_fully_defined():
+        raise NotSupportedError(
+            describe(
+                "A variable of unknown shape cannot be compared.",
+                f"{variable.name}, {variable.shape}",
+                "Give it a shape.",
+            )
+        )
+    group = "trainable" if variable.trainable else "non_trainable"
+    return group, variable.name.partition(":")[0], variable
+
+
+# By name: TensorFlow has no public class that they have in common.
+_TABLES = {"LookupInterface"}
+
+_KINDS: dict[type, type[Kind]] = {
+    tf.Module: ModuleKind,
+    tf.Variable: VariableKind,
+    tf.random.Generator: GeneratorKind,
+    tf.data.Iterator: IteratorKind,
+}

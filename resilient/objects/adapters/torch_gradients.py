@@ -1,0 +1,66 @@
+"""Gradients on PyTorch: they outlast a batch where a loop accumulates them.
+
+A loop that calls ``zero_grad`` first does not need them, but that cannot be seen. Saved
+with them is which tensors are trained, since a loop may thaw layers.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from resilient.backends.torch import to_numpy, to_torch
+from resilient.serialization.json_values import decode, encode
+from resilient.state.variables import Leaf
+
+JSON = dict[str, Any]
+
+
+def capture(live: Sequence[Leaf], arrays: dict[str, Any]) -> JSON:
+    """By their place among the variables: gradients, and what has or may have one."""
+    tensors = {str(index): _tensor(leaf.target) for index, leaf in enumerate(live)}
+    return {
+        "trained": [index for index, tensor in tensors.items() if tensor.requires_grad],
+        "gradients": {
+            index: encode(_parts(tensor.grad), arrays, f"gradients.{index}")
+            for index, tensor in tensors.items()
+            if tensor.is_leaf and tensor.grad is not None
+        },
+    }
+
+
+def restore(saved: JSON, live: Sequence[Leaf], arrays: Mapping[str, Any]) -> None:
+    """Set what ``capture`` returned."""
+    for index, leaf in enumerate(live):
+        tensor = _tensor(leaf.target)
+        if not tensor.is_leaf:
+            continue
+        if tensor.is_floating_point():
+            tensor.requires_grad_(str(index) in saved["trained"])
+        parts = saved["gradients"].get(str(index))
+        tensor.grad = None if parts is None else _built(decode(parts, arrays), tensor)
+
+
+def _tensor(target: Any) -> Any:
+    return target if isinstance(target, torch.Tensor) else target.value
+
+
+def _parts(gradient: torch.Tensor) -> list[Any]:
+    if gradient.layout == torch.strided:
+        return [_array(gradient)]
+    indices, values = gradient._indices(), gradient._values()
+    return [_array(indices), _array(values), gradient.is_coalesced()]
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return to_numpy(tensor.detach().cpu().contiguous())
+
+
+def _built(parts: list[Any], like: torch.Tensor) -> torch.Tensor:
+    first, *rest = parts
+    indices = to_torch(first).to(like.device)
+    if not rest:
+        return indices  # the gradient itself
+    values = to_torch(rest[0]).to(like.device)
+    return torch.sparse_coo_tensor(indices, values, like.shape, is_coalesced=rest[1])

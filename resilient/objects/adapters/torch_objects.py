@@ -1,0 +1,150 @@
+"""Objects of PyTorch: modules, tensors and optimizers.
+
+Schedulers, gradient scalers and the like have ``state_dict``, which is all of them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from resilient.errors import NotSupportedError, describe
+from resilient.objects.adapters.base import JSON, Kind, require_backend
+from resilient.objects.adapters.python_objects import encoded
+from resilient.serialization.json_values import decode
+from resilient.state.variables import Variable
+
+
+def kind_of(name: str, value: Any) -> Kind | None:
+    """The kind of an object of PyTorch; None for what is none of these."""
+    found = next((k for cls, k in _KINDS.items() if isinstance(value, cls)), None)
+    if found is None:
+        return None
+    require_backend("torch", name, value)
+    return found(value)
+
+
+class ModuleKind(Kind):
+    """A module: parameters, all buffers, and what ``get_extra_state`` gives."""
+
+    kind: ClassVar[str] = "PyTorch module"
+
+    def variables(self) -> Iterable[Variable]:
+        for index, (path, tensor) in enumerate(self.value.named_parameters()):
+            _require_plain(path, tensor)
+            yield "trainable", index, path, tensor
+        for index, (path, tensor) in enumerate(self.value.named_buffers()):
+            _require_plain(path, tensor)
+            yield "non_trainable", index, path, tensor
+
+    def parts(self) -> Iterable[tuple[str, Any]]:
+        own = {id(module) for _, module in self._with_extra_state()}
+        for path, module in self.value.named_modules():
+            # PyTorch's own changes from call to call.
+            wraps = isinstance(module, torch.nn.parallel.DistributedDataParallel)
+            if not wraps and id(module) not in own:
+                yield path or type(module).__name__, module
+
+    def capture(
+        self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
+    ) -> JSON:
+        return {
+            path: encoded(module.get_extra_state(), arrays, f"{name}.{index}", name)
+            for index, (path, module) in enumerate(self._with_extra_state())
+        }
+
+    def differences(self, name: str, saved: JSON) -> list[str]:
+        live = {path for path, _ in self._with_extra_state()}
+        return [
+            f"{name}: only one has an extra state of the module {path!r}"
+            for path in sorted(live ^ set(saved))
+        ]
+
+    def restore(self, saved: JSON, arrays: Mapping[str, Any]) -> None:
+        for path, module in self._with_extra_state():
+            module.set_extra_state(decode(saved[path], arrays))
+
+    def _with_extra_state(self) -> Iterator[tuple[str, Any]]:
+        plain = torch.nn.Module.get_extra_state
+        for path, module in self.value.named_modules():
+            if type(module).get_extra_state is not plain:
+                yield path, module
+
+
+class TensorKind(Kind):
+    """A single tensor, or parameter."""
+
+    kind: ClassVar[str] = "PyTorch tensor"
+
+    def variables(self) -> Iterable[Variable]:
+        _require_plain("tensor", self.value)
+        yield "trainable", 0, "tensor", self.value
+
+
+class OptimizerKind(Kind):
+    """An optimizer, whose state begins to be with its first step."""
+
+    kind: ClassVar[str] = "PyTorch optimizer"
+
+    def capture(
+        self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
+    ) -> JSON:
+        return {
+            "class": type(self.value).__name__,
+            "parameters": self._sizes(),
+            "state": encoded(self.value.state_dict(), arrays, name, name),
+        }
+
+    def differences(self, name: str, saved: JSON) -> list[str]:
+        theirs = [saved["class"], saved["parameters"]]
+        ours = [type(self.value).__name__, self._sizes()]
+        if theirs == ours:
+            return []
+        return [f"{name}: the checkpoint has {theirs}, this run has {ours}"]
+
+    def restore(self, saved: JSON, arrays: Mapping[str, Any]) -> None:
+        state = decode(saved["state"], arrays)
+        self.value.load_state_dict(state)
+        # That casts what it loads to the parameters' types.
+        parameters = [p for group in self.value.param_groups for p in group["params"]]
+        for index, values in state["state"].items():
+            loaded = self.value.state[parameters[index]]
+            for key, value in values.items():
+                if isinstance(value, torch.Tensor):
+                    loaded[key] = value.to(loaded[key].device)
+
+    def _sizes(self) -> list[list[list[int]]]:
+        """The shapes of the parameters in each group."""
+        groups = self.value.param_groups
+        return [[list(p.shape) for p in group["params"]] for group in groups]
+
+
+def _require_plain(path: str, tensor: Any) -> None:
+    """Raise for tensors without values, spread over processes, or not to be set."""
+    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        why = "it has no values yet"
+        todo = "Call the module on a batch before the run is made: then it has."
+    elif hasattr(tensor, "full_tensor"):
+        why = "it is sharded"
+        todo = "Train with DistributedDataParallel."
+    elif any(
+        n > 1 and not s for n, s in zip(tensor.shape, tensor.stride(), strict=True)
+    ):
+        why = "its elements share memory (expand)"
+        todo = "Make it contiguous."
+    else:
+        return
+    raise NotSupportedError(
+        describe(
+            f"The tensor {path!r} is of a kind that cannot be restored.",
+            f"{type(tensor).__name__}: {why}",
+            todo,
+        )
+    )
+
+
+_KINDS: dict[type, type[Kind]] = {
+    torch.nn.Module: ModuleKind,
+    torch.Tensor: TensorKind,
+    torch.optim.Optimizer: OptimizerKind,
+}

@@ -1,0 +1,180 @@
+"""Callbacks of Keras whose state is not only in their attributes.
+
+``CSVLogger`` opens its file anew when training begins: the checkpoint keeps the rows.
+``ProgbarLogger`` goes on at the batch where it was. For ``TensorBoard`` see
+``tensorboard``, for ``OrbaxCheckpoint`` ``orbax``.
+
+Files above ``CSV_LIMIT`` and files that are not local are left as they are, with a
+warning.
+"""
+
+import csv
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+
+from resilient.errors import warn_not_exact
+from resilient.objects.callbacks.orbax import OrbaxSteps
+from resilient.objects.callbacks.tensorboard import EventFiles
+from resilient.objects.traversal import Action, Arrays
+from resilient.serialization.json_values import JSON, NotEncodable, decode, encode
+
+CSV_LIMIT = 64 * 2**20  # bytes
+
+
+class Special(Protocol):
+    """What a callback needs besides its attributes.
+
+    Attributes:
+        skipped: Names of attributes that are captured here, or not at all.
+    """
+
+    skipped: frozenset[str]
+
+    def capture(self, arrays: dict[str, np.ndarray], name: str) -> JSON | None:
+        """What to keep; None if there is nothing."""
+
+    def plan(self, saved: JSON, arrays: Arrays) -> list[Action]:
+        """What to do to be as captured; nothing is done before the actions run."""
+
+    def begin_anew(self) -> None:
+        """Undo what attempts left that died before there was a checkpoint."""
+
+
+def special(callback: Any, attempts: Sequence[Mapping[str, Any]]) -> Special | None:
+    """The special treatment that a callback needs, if any."""
+    if isinstance(callback, keras.callbacks.CSVLogger):
+        return CsvFile(callback, attempts)
+    if isinstance(callback, keras.callbacks.ProgbarLogger):
+        return ProgressBar(callback)
+    if isinstance(callback, keras.callbacks.TensorBoard):
+        return EventFiles(callback, attempts)
+    orbax = getattr(keras.callbacks, "OrbaxCheckpoint", None)  # since Keras 3.14
+    if orbax is not None and isinstance(callback, orbax):
+        return OrbaxSteps(callback, attempts)
+    return None
+
+
+class CsvFile:
+    """The file of a ``CSVLogger``: its bytes, and what is known of its columns."""
+
+    skipped = frozenset({"csv_file", "writer", "keys", "append_header"})
+
+    def __init__(self, callback: Any, attempts: Sequence[Mapping[str, Any]]) -> None:
+        self._callback = callback
+        self._attempts = attempts
+        self._warned = False
+        self._content = np.empty(0, np.uint8)
+
+    def capture(self, arrays: dict[str, np.ndarray], name: str) -> JSON | None:
+        file = self._callback.csv_file
+        if file is None or file.closed:
+            return None
+        if not self._is_local(file):
+            return None
+        file.flush()
+        size = os.path.getsize(file.name)
+        if size > CSV_LIMIT:
+            self._warn(f"it has {size:,} bytes, more than {CSV_LIMIT:,}")
+            return None
+        if size != self._content.size:  # rows are only ever added
+            self._content = np.fromfile(file.name, np.uint8)
+        state = {
+            "content": self._content,
+            "written": self._callback.writer is not None,
+            "keys": self._callback.keys,
+            "append_header": self._callback.append_header,
+        }
+        return encode(state, arrays, name)
+
+    def plan(self, saved: JSON, arrays: Arrays) -> list[Action]:
+        state = decode(saved, arrays)
+        return [lambda: self._restore(state)]
+
+    def begin_anew(self) -> None:
+        file = self._callback.csv_file
+        if not self._attempts or not file or not hasattr(file, "buffer"):
+            return
+        started = min(a.get("started", a.get("time", 0)) for a in self._attempts)
+        found = os.stat(file.name)
+        if found.st_size and found.st_mtime >= started:
+            self._warn("it has rows of an attempt that died before a checkpoint")
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        callback = self._callback
+        file = callback.csv_file
+        if file is None or file.closed or not self._is_local(file):
+            return
+        file.seek(0)
+        file.truncate()
+        file.flush()
+        file.buffer.write(state["content"].tobytes())
+        file.flush()
+        callback.keys = state["keys"]
+        callback.append_header = state["append_header"]
+        callback.writer = None
+        if state["written"]:
+            # Else Keras makes it with the next row, and writes the header again.
+            callback.writer = csv.DictWriter(
+                file,
+                fieldnames=["epoch", *(state["keys"] or [])],
+                delimiter=callback.sep,
+            )
+
+    def _is_local(self, file: Any) -> bool:
+        if hasattr(file, "buffer"):
+            return True
+        self._warn("it is not a local file")
+        return False
+
+    def _warn(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warn_not_exact(
+                "rows of this file may be there twice or not at all",
+                [f"CSVLogger({self._callback.filename!r}): {why}"],
+            )
+
+
+class ProgressBar:
+    """How far Keras's progress bar is, and the means and times it shows."""
+
+    skipped = frozenset({"progbar", "verbose", "epochs"})
+    # Attributes of keras.utils.Progbar; one that another Keras lacks is left out.
+    _SEEN = ("_seen_so_far", "_values", "_values_order")
+    _CLOCKS = ("_start", "_time_at_epoch_start", "_time_after_first_step")
+
+    def __init__(self, callback: Any) -> None:
+        self._callback = callback
+
+    def capture(self, arrays: dict[str, np.ndarray], name: str) -> JSON | None:
+        bar = vars(self._callback.progbar) if self._callback.progbar else None
+        if bar is None:
+            return None
+        now = time.time()
+        seen = {key: bar[key] for key in self._SEEN if key in bar}
+        ago = {key: now - bar[key] for key in self._CLOCKS if bar.get(key) is not None}
+        try:
+            return encode({"seen": seen, "ago": ago}, arrays, name)
+        except NotEncodable:  # a metric of the user's own kind: the bar begins anew
+            return None
+
+    def plan(self, saved: JSON, arrays: Arrays) -> list[Action]:
+        state = decode(saved, arrays)
+        return [lambda: self._restore(state)]
+
+    def begin_anew(self) -> None:
+        """There is nothing of an earlier attempt on a screen."""
+
+    def _restore(self, state: dict[str, dict[str, Any]]) -> None:
+        bar = self._callback.progbar
+        if bar is None:  # the epoch has not begun
+            return
+        now = time.time()
+        vars(bar).update(state["seen"])
+        # As if the time in between had not passed.
+        vars(bar).update({key: now - ago for key, ago in state["ago"].items()})

@@ -1,0 +1,55 @@
+"""The steps that Keras's ``OrbaxCheckpoint`` wrote.
+
+A snapshot waits until they are written and records which there are. A resume deletes
+those that came later: the callback writes them again, and Orbax refuses a step that
+exists. Directories that are not local are left as they are.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from resilient.objects.traversal import Action, Arrays
+from resilient.serialization.json_values import JSON
+
+
+class OrbaxSteps:
+    """The directory of an ``OrbaxCheckpoint`` callback.
+
+    Args:
+        callback: The callback.
+        attempts: The processes that worked on this run before and died.
+    """
+
+    skipped = frozenset({"checkpointer", "_async_futures", "_multihost_initialized"})
+
+    def __init__(self, callback: Any, attempts: Sequence[Mapping[str, Any]]) -> None:
+        self._callback = callback
+        self._starts = [float(a.get("started", a.get("time", 0))) for a in attempts]
+
+    def capture(self, arrays: dict[str, np.ndarray], name: str) -> JSON | None:
+        self._callback.wait_until_finished()
+        return self._steps()
+
+    def plan(self, saved: JSON, arrays: Arrays) -> list[Action]:
+        return [lambda: self._keep_only(saved)]
+
+    def begin_anew(self) -> None:
+        directory = Path(str(self._callback.checkpointer.directory))
+        if self._starts and directory.is_dir():
+            earlier = [
+                step
+                for step in self._steps()
+                if (directory / str(step)).stat().st_mtime < min(self._starts)
+            ]
+            self._keep_only(earlier)
+
+    def _steps(self) -> list[int]:
+        return sorted(found.step for found in self._callback.checkpointer.checkpoints)
+
+    def _keep_only(self, steps: list[int]) -> None:
+        for step in self._steps():
+            if step not in steps:
+                self._callback.checkpointer.delete(step)

@@ -1,0 +1,221 @@
+"""TensorBoard's event files: neither a step twice nor a step lost after a resume.
+
+A snapshot records how long each event file of the run is. A resume cuts them to that
+length, removes those that attempts which died began later, and gives the callback new
+writers, so what it wrote again while ``fit`` began (the model's graph) is gone too.
+
+Files that no attempt of this run wrote are never touched. Remote log directories are
+left as they are, with a warning. A profile that was being taken is not taken again.
+"""
+
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from resilient.errors import warn_not_exact
+from resilient.keras_internals import contract
+from resilient.keras_internals.expected import OF_TENSORBOARD
+from resilient.objects.traversal import Action, Arrays
+from resilient.serialization.json_values import JSON, decode, encode
+
+_NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.(.+)\.(\d+)\.(\d+)\.v2")
+
+
+class EventFile(NamedTuple):
+    """What the name of an event file says; sorts by age.
+
+    Attributes:
+        created: Seconds since the epoch, whole.
+        number: Counts the writers of its process.
+        host: Name of the machine that wrote it.
+        pid: Process that wrote it.
+        path: The file.
+    """
+
+    created: int
+    number: int
+    host: str
+    pid: int
+    path: Path
+
+
+def event_files(directory: Path) -> list[EventFile]:
+    """The event files right in a directory, oldest first."""
+    found = []
+    for path in directory.iterdir() if directory.is_dir() else ():
+        match = _NAME.fullmatch(path.name)
+        if match:
+            created, host, pid, number = match.groups()
+            found.append(EventFile(int(created), int(number), host, int(pid), path))
+    return sorted(found)
+
+
+def _is_mine(file: EventFile) -> bool:
+    return (file.host, file.pid) == (socket.gethostname(), os.getpid())
+
+
+def _shorten(path: Path, size: int) -> None:
+    """Keep the first ``size`` bytes.
+
+    In a new file: should a writer of the former one still live in this process, what it
+    flushes later must not go here.
+    """
+    part = path.with_name(f".{path.name}.part")
+    with open(path, "rb") as source, open(part, "wb") as target:
+        while size and (chunk := source.read(min(size, 2**20))):
+            target.write(chunk)
+            size -= len(chunk)
+    os.replace(part, path)
+
+
+class EventFiles:
+    """The files and writers of a ``TensorBoard`` callback.
+
+    Args:
+        callback: The callback, told that training begins.
+        attempts: ``host``, ``pid`` and start (``started`` or ``time``) of the
+            processes that worked on this run before and died.
+    """
+
+    skipped = frozenset(
+        {
+            "_writers",
+            "_prev_summary_state",
+            "_summary_module",
+            "_profiler_started",
+            "_batch_trace_context",
+            "_is_tracing",
+            "_batch_start_time",
+            "_epoch_start_time",
+        }
+    )
+
+    def __init__(self, callback: Any, attempts: Sequence[Mapping[str, Any]]) -> None:
+        contract.require_known(OF_TENSORBOARD)
+        self._callback = callback
+        self._attempts = attempts
+        self._recorded: dict[str, int] = {}
+        self._warned: set[str] = set()
+        self._first = (0, 0)
+        mine = [file[:2] for file in self._files() if _is_mine(file)]
+        if mine:
+            newest = max(mine)
+            # The callback's writer is the newest one, if it has one already.
+            self._first = newest if callback._writers else (newest[0], newest[1] + 1)
+
+    def capture(self, arrays: dict[str, np.ndarray], name: str) -> JSON | None:
+        if self._is_remote():
+            return None
+        for writer in self._callback._writers.values():
+            writer.flush()
+        paths = {file.path for file in self._own()}
+        paths.update(self._root / key for key in self._recorded)
+        sizes = {
+            str(path.relative_to(self._root)): path.stat().st_size
+            for path in sorted(paths)
+            if path.exists()
+        }
+        began = getattr(self._callback, "_epoch_start_time", None)
+        ago = None if began is None else time.time() - began
+        state = {"files": sizes, "epoch_began_ago": ago, "step": self._default_step()}
+        return encode(state, arrays, name)
+
+    def plan(self, saved: JSON, arrays: Arrays) -> list[Action]:
+        state = decode(saved, arrays)
+        return [lambda: self._restore(state)]
+
+    def begin_anew(self) -> None:
+        """Remove what attempts wrote that died before there was a checkpoint."""
+        if not self._is_remote():
+            self._remove_later({})
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        callback, files = self._callback, state["files"]
+        if (ago := state["epoch_began_ago"]) is not None:
+            # As if the time in between had not passed.
+            callback._epoch_start_time = time.time() - ago
+        if self._is_remote():
+            return
+        self._recorded = files
+        pushed = len(callback._prev_summary_state)
+        for _ in range(pushed):
+            callback._pop_writer()
+        for writer in callback._writers.values():
+            writer.close()
+        callback._writers = {}
+        for key, size in files.items():
+            self._cut(self._root / key, size)
+        for file in self._own():
+            if str(file.path.relative_to(self._root)) not in files:
+                file.path.unlink()
+        self._remove_later(files)
+        if pushed:
+            # The default writer of summaries, which may record those of others, too.
+            step = state.get("step")
+            if step is None:
+                step = callback._global_train_batch
+            callback._push_writer(callback._train_writer, step)
+
+    def _default_step(self) -> int | None:
+        """That of the default writer: 0 all the time where Keras sets it once."""
+        if not self._callback._prev_summary_state:
+            return None
+        step = self._callback.summary.experimental.get_step()
+        return step if isinstance(step, int) else None
+
+    def _cut(self, path: Path, size: int) -> None:
+        found = path.stat().st_size if path.exists() else -1
+        if found < size:
+            state = "is gone" if found < 0 else f"lost its last {size - found:,} bytes"
+            self._warn(f"{path} {state}")
+        elif found > size:
+            _shorten(path, size)
+
+    def _remove_later(self, recorded: Mapping[str, int]) -> None:
+        """Remove the files of dead attempts that no checkpoint knows."""
+        own = {file.path for file in self._own()}
+        for file in self._files():
+            key = str(file.path.relative_to(self._root))
+            if file.path not in own and key not in recorded and self._died(file):
+                file.path.unlink(missing_ok=True)
+
+    def _died(self, file: EventFile) -> bool:
+        """Whether an attempt of this run that died wrote the file."""
+        starts = [float(a.get("started", a.get("time", 0))) for a in self._attempts]
+        for attempt, start in zip(self._attempts, starts, strict=True):
+            end = min((s for s in starts if s > start), default=time.time())
+            if (file.host, file.pid) == (
+                attempt.get("host"),
+                attempt.get("pid"),
+            ) and int(start) <= file.created <= end:
+                return True
+        return False
+
+    @property
+    def _root(self) -> Path:
+        return Path(self._callback.log_dir)
+
+    def _files(self) -> list[EventFile]:
+        directories = (self._root / "train", self._root / "validation")
+        return [file for path in directories for file in event_files(path)]
+
+    def _own(self) -> list[EventFile]:
+        """Those of the writers that this callback has and had in this fit."""
+        return [f for f in self._files() if _is_mine(f) and f[:2] >= self._first]
+
+    def _is_remote(self) -> bool:
+        remote = "://" in self._callback.log_dir
+        if remote:
+            self._warn(f"{self._callback.log_dir} is not a local directory")
+        return remote
+
+    def _warn(self, why: str) -> None:
+        if why not in self._warned:
+            self._warned.add(why)
+            warn_not_exact("TensorBoard may show steps twice or not at all", [why])

@@ -1,0 +1,182 @@
+"""A mark of an object that is not understood: another mark, and it has changed.
+
+Such an object is pickled, up to a size, and the pickle thrown away. What has no state,
+what is told elsewhere, and what must not be pickled since that may change it (open
+files, the user's own ``__getstate__``) is left out or taken apart here. No mark:
+nothing can be told, as of locks, connections and large objects.
+"""
+
+import contextlib
+import io
+import pickle
+import queue
+import types
+from collections.abc import Set
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from resilient.objects import find_generators, kinds
+from resilient.objects.datasets.content import pack_text
+from resilient.serialization import classes
+
+_BYTES = 2**20
+_SILENT = frozenset({"keras", "tensorflow", "grain", "orbax", "h5py"})
+
+
+def mark(value: Any, elsewhere: Set[int] = frozenset()) -> str | None:
+    """A checksum that changes when the object is seen to change; None if it is not.
+
+    Args:
+        value: Anything.
+        elsewhere: The ids of objects whose changes are told elsewhere.
+    """
+    if isinstance(value, io.IOBase):
+        return _unsure(value)
+    if isinstance(value, np.memmap):
+        return None  # what is in the file is the file's
+    hashed = _Hashed()
+    # Generators that Python functions and attributes reach are kept by their states.
+    reached = {id(each) for each in find_generators.find({"": value}).values()}
+    try:
+        _Marking(hashed, elsewhere | reached).dump(value)
+    except Exception:  # by whatever code an object has for this
+        return None
+    return hashed.found.hexdigest()
+
+
+def _unsure(file: io.IOBase) -> str | None:
+    """Of a file whose place cannot be told: whether that is since it was read on."""
+    with contextlib.suppress(Exception):
+        if file.readable() and file.seekable():
+            return "read on"  # by next(), which disables tell()
+    return None
+
+
+class _TooLarge(Exception):
+    """A pickle is too large to be made at each checkpoint."""
+
+
+class _Hashed:
+    """What a pickle is written to."""
+
+    def __init__(self) -> None:
+        self.found = xxhash.xxh3_128()
+        self._left = _BYTES
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self._left -= view.nbytes
+        if self._left < 0:
+            raise _TooLarge
+        self.found.update(view)
+        return view.nbytes
+
+    def write_buffer(self, buffer: pickle.PickleBuffer) -> None:
+        self.write(buffer.raw())
+
+
+class _Marking(pickle.Pickler):
+    """Pickles what has state; the result cannot be unpickled."""
+
+    def __init__(self, hashed: _Hashed, elsewhere: Set[int]) -> None:
+        super().__init__(hashed, protocol=5, buffer_callback=hashed.write_buffer)
+        self._elsewhere = elsewhere
+        self._held: list[Any] = []  # pickle tells objects apart by id
+
+    def reducer_override(self, value: Any) -> Any:
+        cls = type(value)
+        if value is str:
+            return NotImplemented  # what all others are reduced to
+        if isinstance(value, type):
+            return self._as(value, None)
+        if id(value) in self._elsewhere or _is_silent(value):
+            return self._as(cls, None)
+        if isinstance(value, types.FunctionType):
+            return self._as(value, _function(value))
+        if _is_module(cls):
+            return self._as(cls, _module(value))
+        if cls.__module__.partition(".")[0] == "torch" and hasattr(value, "data_ptr"):
+            return self._as(cls, _tensor(value))
+        if isinstance(value, queue.Queue):
+            return self._as(cls, list(value.queue))
+        if callable(getattr(value, "qsize", None)):
+            return self._as(cls, value.qsize())
+        if classes.is_plain(cls):
+            return self._as(cls, classes.attributes(value))
+        return NotImplemented
+
+    def _as(self, named: Any, state: Any) -> Any:
+        self._held.append(state)
+        return str, (f"{named.__module__}.{named.__qualname__}",), (state,)
+
+
+def _is_silent(value: Any) -> bool:
+    """Whether this is made anew by the script, with nothing in it to be told."""
+    cls = type(value)
+    return (
+        isinstance(value, io.IOBase | types.MethodType | np.memmap)
+        or any(classes.top_module(base) in _SILENT for base in cls.__mro__)
+        or (
+            not isinstance(value, types.FunctionType)
+            and cls.__name__ != "partial"
+            and not _is_module(cls)
+            and kinds.is_configuration(value)
+        )
+    )
+
+
+def _function(function: types.FunctionType) -> Any:
+    """What a function of the user's holds: itself, its closure and its defaults."""
+    cells = []
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not set yet
+            cells.append(cell.cell_contents)
+    return contents_of_code(function.__code__), cells, function.__defaults__
+
+
+def contents_of_code(code: types.CodeType) -> Any:
+    """What a function computes, without where it stands; the same in each process."""
+    return code.co_code, code.co_names, [_constant(each) for each in code.co_consts]
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, types.CodeType):
+        return contents_of_code(value)
+    if isinstance(value, tuple):
+        return tuple(map(_constant, value))
+    # A set of texts has another order in each process.
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else value
+
+
+def _module(value: Any) -> Any:
+    """A torch module: its plain attributes, and whether its tensors were written."""
+    import torch
+
+    own = vars(torch.nn.Module())
+    tensors = [*value._parameters.values(), *value._buffers.values()]
+    written = [None if each is None else tensor_version(each) for each in tensors]
+    held = {key: item for key, item in vars(value).items() if key not in own}
+    return value.training, written, held, dict(value._modules)
+
+
+def tensor_version(tensor: Any) -> Any:
+    """What changes when a tensor of torch is written to; None if that is unknown."""
+    # A parameter that is still to be made, or a tensor of inference mode, has none.
+    with contextlib.suppress(Exception):
+        return tensor.data_ptr(), tuple(tensor.shape), tensor._version
+    return None
+
+
+def _tensor(tensor: Any) -> Any:
+    if tensor.nbytes > _BYTES:
+        return tensor_version(tensor)
+    return pack_text(tensor)
+
+
+def _is_module(cls: type) -> bool:
+    return any(
+        (classes.top_module(base), base.__name__) == ("torch", "Module")
+        for base in cls.__mro__
+    )

@@ -1,0 +1,203 @@
+"""Generators of random numbers that the user's data draws from: found, kept, put back.
+
+Data draws not only from its attributes, but from what its functions reach: variables
+of a module, as in ``rng = np.random.default_rng(0)`` above a class, and what a closure
+holds. So the code of the user's own methods and functions is read for the names it
+uses. Global generators of libraries are not among these: a checkpoint has them anyway.
+"""
+
+import functools
+import random
+import sys
+import types
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from resilient.data.source import Settings
+from resilient.serialization import classes
+from resilient.serialization.rng import is_generator
+
+_DEPTH = 8
+_ITEMS = 64  # a longer list holds samples, not parts
+_ENTERED = frozenset(
+    {("torch", "Dataset"), ("torch", "Sampler"), ("torch", "Module")}
+    | {("keras", "PyDataset")}
+)
+_DESCRIPTORS = (
+    staticmethod,
+    classmethod,
+    property,
+    functools.cached_property,
+    functools.partialmethod,
+)
+
+
+def find(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The generators that these objects lead to, by path; each once."""
+    found: dict[str, Any] = {}
+    met = {id(generator): generator for generator in _global()}
+    for name, value in parts.items():
+        _search(value, name, found, met)
+    return found
+
+
+def unclaimed(found: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """Those that no other data of this fit puts back; from now on they are claimed.
+
+    Validation data is made after some training, when what it shares with the training
+    data was put back long ago and went on.
+    """
+    claimed = settings.claimed
+    mine = {path: item for path, item in found.items() if id(item) not in claimed}
+    claimed.update({id(item): item for item in mine.values()})
+    return mine
+
+
+def _global() -> Iterator[Any]:
+    """The libraries' own ones."""
+    yield random.getstate.__self__  # type: ignore[attr-defined]
+    yield np.random.get_state.__self__  # type: ignore[attr-defined]
+    if "torch" in sys.modules:
+        yield sys.modules["torch"].default_generator
+
+
+def _search(value: Any, path: str, found: dict[str, Any], met: dict[int, Any]) -> None:
+    """What is near comes first: a long way round must not use up the depth.
+
+    Args:
+        value: Where it begins.
+        path: Its name.
+        found: Is added to.
+        met: By id, what was looked at; alive, or an id could be another's.
+    """
+    todo = deque([(value, path, 0)])
+    while todo:
+        value, path, depth = todo.popleft()
+        if id(value) in met:
+            continue
+        if is_generator(value):
+            met[id(value)] = value
+            if not isinstance(value, random.SystemRandom):
+                found[path] = value
+            if isinstance(value, np.random.Generator):
+                met[id(value.bit_generator)] = value.bit_generator
+            continue
+        inner = _inner(value) if depth < _DEPTH else {}
+        if inner:
+            met[id(value)] = value
+        todo.extend((item, f"{path}.{key}", depth + 1) for key, item in inner.items())
+
+
+def _inner(value: Any) -> Mapping[Any, Any]:
+    """What something leads to, by name."""
+    if isinstance(value, functools.partial):
+        return {"func": value.func, "args": value.args, "keywords": value.keywords}
+    if isinstance(value, types.MethodType):  # numpy's too: `normal = rng.normal`
+        return {"self": value.__self__, "func": value.__func__}
+    if isinstance(value, types.BuiltinMethodType):  # such as `draw = generator.random`
+        return {"self": value.__self__}
+    if isinstance(value, types.FunctionType):
+        return {} if classes.is_foreign(value) else _names(value)  # type: ignore[arg-type]
+    if isinstance(value, type):
+        return _methods(value)
+    if isinstance(value, types.ModuleType):
+        return {}
+    items = _items(value)
+    if _is_entered(type(value)):
+        return {**items, **_methods(type(value)), **classes.attributes(value)}
+    wrapped = getattr(type(value), "__wrapped__", None) and value.__wrapped__
+    return {"wrapped": wrapped} if wrapped else items
+
+
+def _items(value: Any) -> Mapping[Any, Any]:
+    """Of a short list, tuple or dict."""
+    if not isinstance(value, list | tuple | dict) or len(value) > _ITEMS:
+        return {}
+    return dict(value) if isinstance(value, dict) else dict(enumerate(value))
+
+
+def _is_entered(cls: type) -> bool:
+    """Whether the attributes of such objects may be generators, or draw from some.
+
+    Those of other libraries as well: they call functions of the user's.
+    """
+    names = {(classes.top_module(base), base.__name__) for base in cls.__mro__}
+    if ("keras", "KerasSaveable") in names:
+        return False  # on torch these are modules
+    return not classes.is_foreign(cls) or not names.isdisjoint(_ENTERED)
+
+
+def _methods(cls: type) -> dict[str, Any]:
+    """The functions of a class and its bases, where they are the user's own."""
+    found: dict[str, Any] = {}
+    for base in cls.__mro__:
+        if classes.is_foreign(base):
+            continue
+        for name, item in vars(base).items():
+            # What others override they may call, by `super()`.
+            key = f"{base.__name__}.{name}" if name in found else name
+            found[key] = _function(item)
+    return found
+
+
+def _function(item: Any) -> Any:
+    """What is inside a static method, a property and the like."""
+    if not isinstance(item, _DESCRIPTORS):
+        return item
+    names = ("__func__", "fget", "func")
+    return next(getattr(item, name) for name in names if hasattr(item, name))
+
+
+def _names(function: types.FunctionType) -> dict[str, Any]:
+    """What a function finds under the names in its code, and as its defaults."""
+    found: dict[str, Any] = {}
+    for name, cell in zip(
+        function.__code__.co_freevars, function.__closure__ or (), strict=True
+    ):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not set yet
+            continue
+    found["defaults"] = function.__defaults__ or ()
+    found["keyword_defaults"] = function.__kwdefaults__ or {}
+    for space, name, value in _global_names(function):
+        found.setdefault(f"{space}{name}", value)
+    return found
+
+
+def _global_names(function: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
+    """Of each name in a function's code that a module has: whose, what and its value.
+
+    Modules are entered, as in `settings.rng.normal()`, also where the function itself
+    imports them; libraries are not.
+    """
+    used = dict.fromkeys(_used(function.__code__))
+    imported = {name: sys.modules[name] for name in used if name in sys.modules}
+    spaces: list[tuple[str, Mapping[str, Any]]]
+    spaces = [("", function.__globals__), ("", imported)]
+    entered: set[int] = set()
+    for space, values in spaces:  # grows
+        for name in used:
+            value = values.get(name)
+            if not isinstance(value, types.ModuleType):
+                if name in values:
+                    yield space, name, value
+            elif id(value) not in entered and not _is_library(value):
+                entered.add(id(value))
+                spaces.append((f"{space}{name}.", vars(value)))
+
+
+def _used(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _used(inner)
+
+
+def _is_library(module: types.ModuleType) -> bool:
+    name = module.__name__.partition(".")[0]
+    probe = type("_", (), {"__module__": name})
+    return classes.is_foreign(probe)

@@ -1,0 +1,99 @@
+"""What kind of thing an attribute of a callback is: state, configuration, or unknown.
+
+Configuration (functions, classes, modules, loggers, locks, datasets, losses, schedules)
+is made again by the script, so it is not captured. Captured are Keras objects with
+variables, through those variables; objects with ``state_dict`` and ``load_state_dict``,
+through these; the user's own plain objects, through their attributes.
+"""
+
+import functools
+import logging
+import re
+import threading
+import types
+import weakref
+from typing import Any
+
+import keras
+
+from resilient.serialization import classes
+
+_CONFIGURATION = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.MethodWrapperType,
+    types.ModuleType,
+    type,
+    functools.partial,
+    logging.Logger,
+    logging.LoggerAdapter,
+    logging.Handler,
+    re.Pattern,
+    threading.Event,
+    threading.Condition,
+    type(threading.Lock()),
+    type(threading.RLock()),
+    weakref.ReferenceType,
+)
+# Names of classes, so that none of these libraries has to be imported.
+_DATASETS = frozenset(
+    {
+        ("tensorflow", "DatasetV2"),
+        ("tensorflow", "DistributedDataset"),
+        ("torch", "Dataset"),
+        ("torch", "DataLoader"),
+        ("grain", "DataLoader"),
+        ("grain", "MapDataset"),
+        ("grain", "IterDataset"),
+    }
+)
+
+
+def is_keras(value: object) -> bool:
+    """Whether the object's class is Keras's or derived from one."""
+    return any(classes.top_module(base) == "keras" for base in type(value).__mro__)
+
+
+def is_configuration(value: object) -> bool:
+    """Whether the script makes this anew, with no state of a run in it."""
+    if isinstance(value, _CONFIGURATION):
+        return True
+    if is_keras(value):
+        return not variables(value) and not isinstance(value, keras.callbacks.Callback)
+    if classes.top_module(type(value)) == "resilient":
+        return True  # such as the ResilientFit whose save() a callback calls
+    names = {(classes.top_module(b), b.__name__) for b in type(value).__mro__}
+    return bool(names & _DATASETS)
+
+
+def is_object(value: object) -> bool:
+    """Whether the object is captured through its attributes, in place."""
+    plain = classes.is_plain(type(value))
+    return (plain or isinstance(value, keras.callbacks.Callback)) and not (
+        has_state_dict(value)
+    )
+
+
+def has_state_dict(value: object) -> bool:
+    """Whether the object gives its state and takes it back."""
+    cls = type(value)
+    if is_keras(value) and not isinstance(value, keras.callbacks.Callback):
+        return False  # with PyTorch every layer has them, Keras has better
+    return callable(getattr(cls, "state_dict", None)) and callable(
+        getattr(cls, "load_state_dict", None)
+    )
+
+
+def variables(value: Any) -> list[Any]:
+    """The variables that an object of Keras is or holds; none for other objects."""
+    if isinstance(value, keras.Variable) or (
+        hasattr(value, "assign") and keras.ops.is_tensor(value)  # tf.Variable
+    ):
+        return [value]
+    if not is_keras(value):
+        return []
+    held = getattr(value, "variables", None)
+    if isinstance(held, list):
+        return held
+    return [v for v in vars(value).values() if isinstance(v, keras.Variable)]

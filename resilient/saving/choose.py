@@ -1,0 +1,137 @@
+"""Which checkpoint a run goes on from, and what becomes of those it does not use."""
+
+import logging
+from typing import TypeVar
+
+from resilient.distributed.group import Group
+from resilient.errors import CheckpointNotFoundError, describe
+from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
+from resilient.storage.manifest import ManifestError
+from resilient.storage.store import Store
+from resilient.telemetry.events import Events
+from resilient.training.options import Resume
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def find(
+    store: Store,
+    resume: Resume,
+    reader: Reader[T],
+    events: Events,
+) -> tuple[Checkpoint, T] | None:
+    """The checkpoint that ``resume`` asks for, with what the reader made of it.
+
+    Raises:
+        CheckpointNotFoundError: It asks for one that is not there.
+        CorruptCheckpointError: There are some, and none that may be used is intact.
+    """
+    if resume == "never":
+        return None
+    if isinstance(resume, int):
+        return store.load(resume, reader)
+
+    def fell_back(name: str, reason: str) -> None:
+        log_fall_back(name, reason)
+        events.emit("fell back", checkpoint=name, reason=reason)
+
+    found = store.load_newest(reader, fell_back)
+    if found is None and resume == "must":
+        raise not_found(store.directory)
+    return found
+
+
+def find_together(
+    group: Group,
+    store: Store,
+    resume: Resume,
+    reader: Reader[T],
+    events: Events,
+) -> tuple[Checkpoint, T] | None:
+    """The same in several processes: one that is whole for all of them.
+
+    Process 0 chooses, as ``find`` does; each reads its part, and where that is damaged
+    for one, all use the checkpoint before.
+    """
+    if group.count == 1:
+        return find(store, resume, reader, events)
+    if group.index:
+        return _follow(group, store, reader)
+
+    def read(checkpoint: Checkpoint) -> T:
+        group.tell("try", checkpoint.step)
+        failure = None
+        try:
+            mine = reader.read(checkpoint)
+        except Exception as error:
+            failure = error
+        # Whatever it was: the others read the same one, and their answers are for this.
+        told = group.collect("tried", None if failure is None else str(failure))
+        if failure is not None:
+            raise failure  # `Checkpoint.load` finds out whether that is damage
+        damage = [f"process {n}: {what}" for n, what in enumerate(told) if what]
+        if damage:
+            raise DamageError(damage)
+        return mine
+
+    found = find(store, resume, Reader(read, reader.compares), events)
+    group.tell("try")
+    return found
+
+
+def _follow(
+    group: Group, store: Store, reader: Reader[T]
+) -> tuple[Checkpoint, T] | None:
+    """Try what process 0 tries; the last one is what it uses."""
+    found = None
+    while (step := group.tell("try")) is not None:
+        problem = None
+        try:
+            found = store.try_to_load(step, reader)
+        except (DamageError, ManifestError) as error:
+            found, problem = None, str(error)
+        group.collect("tried", problem)
+    return found
+
+
+def newest(store: Store, reader: Reader[T]) -> tuple[Checkpoint, T]:
+    """The newest intact checkpoint, of which there has to be one.
+
+    Raises:
+        CheckpointNotFoundError: There is none.
+        CorruptCheckpointError: There are some, and none is intact.
+    """
+    found = store.load_newest(reader, log_fall_back)
+    if found is None:
+        raise not_found(store.directory)
+    return found
+
+
+def discard(store: Store, resume: Resume, events: Events) -> None:
+    """Move away the checkpoints that ``resume`` says not to use."""
+    if resume == "never":
+        discarded = store.discard_all()
+        if discarded:
+            events.emit("started over", discarded=discarded)
+    elif isinstance(resume, int):
+        discarded = store.discard_after(resume)
+        if discarded:
+            events.emit("rolled back", step=resume, discarded=discarded)
+
+
+def log_fall_back(name: str, reason: str) -> None:
+    """Say that a checkpoint cannot be used."""
+    logger.warning("%s is damaged, the one before is used: %s", name, reason)
+
+
+def not_found(directory: object) -> CheckpointNotFoundError:
+    """The error that says that there is none."""
+    return CheckpointNotFoundError(
+        describe(
+            "There is no checkpoint to resume from.",
+            str(directory),
+            'Check checkpoint_dir, or use resume="auto" to start where there is none.',
+        )
+    )

@@ -1,0 +1,48 @@
+"""A run that begins from an import: what its first checkpoint lacks begins anew.
+
+It holds the weights, the optimizer where its source had one, and seeds where that had
+them; ``run.json`` says what could not be known. The next fit begins at its epoch with
+these variables, and with data, random state and callbacks as a new run has them.
+
+Importing this module loads neither Keras nor a backend.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from resilient.errors import warn_not_exact
+from resilient.saving.record import IMPORTED, Record
+from resilient.storage.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    import keras
+
+JSON = dict[str, Any]
+
+
+def is_import(saved: Record) -> bool:
+    """Whether a checkpoint was imported."""
+    return IMPORTED in saved.run
+
+
+def put(model: "keras.Model", checkpoint: Checkpoint, saved: Record) -> None:
+    """Set what an imported checkpoint has, all of it or nothing.
+
+    Raises:
+        CheckpointMismatchError: It is of another model; nothing was changed.
+    """
+    from resilient.state import weights
+
+    weights.put(model, saved.run["variables"], saved.tensors, checkpoint.path)
+
+
+def begin(model: "keras.Model", checkpoint: Checkpoint, saved: Record) -> None:
+    """The same, and say what begins anew."""
+    put(model, checkpoint, saved)
+    told = saved.run[IMPORTED]
+    warn(told["source"], told["unknown"])
+
+
+def warn(source: str, unknown: Sequence[str]) -> None:
+    """Say what an import could not know."""
+    warn_not_exact(f"{source} does not tell these, which begin anew", unknown)

@@ -1,0 +1,163 @@
+"""Checkpoints of variables, for a training loop of one's own.
+
+The loop says when nothing is changing its variables, and what step it is at; a save
+then holds every byte of them, and a restore sets all of them or none. Nothing else is
+saved: where the data is, random state and callbacks are what ``fit`` takes care of.
+
+Importing this module loads neither Keras nor a backend.
+"""
+
+import os
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from resilient.backends import Backend, get_backend
+from resilient.errors import CheckpointMismatchError, ResilientError, describe
+from resilient.policies import keep_policy
+from resilient.progress import Progress
+from resilient.saving import choose, record
+from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.lock import DirectoryLock
+from resilient.storage.store import Store
+
+if TYPE_CHECKING:
+    from resilient.state.variables import Leaf
+
+
+class Checkpoints:
+    """Saves and restores variables; a context, which holds the directory's lock.
+
+    .. code-block:: python
+
+        variables = [*model.variables, *optimizer.variables]
+        with resilient.Checkpoints("runs/own-loop", variables) as checkpoints:
+            step = checkpoints.restore()
+            while step < steps:
+                step = train_some_steps(step)
+                checkpoints.save(step)
+
+    Args:
+        checkpoint_dir: Local directory of this run's checkpoints; made if missing.
+        variables: Built Keras variables, or the backend's. They are known by their
+            order, shape and dtype, since names that Keras gives differ from one process
+            to the next: give the same ones each time.
+        keep: How many checkpoints to keep.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str | os.PathLike[str],
+        variables: Iterable[Any],
+        *,
+        keep: int = 3,
+    ) -> None:
+        self._store = Store(checkpoint_dir)
+        self._variables = list(variables)
+        self._keep = keep_policy(keep)
+        self._lock = DirectoryLock(self._store.directory)
+        self._entered = False
+
+    def __enter__(self) -> "Checkpoints":
+        """Take the lock.
+
+        Raises:
+            DirectoryInUseError: Another run is using the directory.
+        """
+        self._lock.acquire()
+        self._entered = True
+        self._store.remove_stale_staging()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._entered = False
+        self._lock.release()
+
+    def save(self, step: int) -> Checkpoint:
+        """Commit a checkpoint of the variables as they are now, and prune older ones.
+
+        When it returns the checkpoint is on the disk. Nothing may change a variable
+        meanwhile: with a ``ClusterCoordinator``, call ``join`` before.
+
+        Args:
+            step: Steps done since the start of the run; names the checkpoint.
+
+        Raises:
+            CheckpointWriteError: The file system failed; older checkpoints are intact.
+        """
+        from resilient.state import fingerprint
+        from resilient.state.variables import tensors as tensors_of
+
+        backend, live = self._ready()
+        tensors = tensors_of(live)
+        run = {
+            "variables": [leaf.to_json() for leaf in live],
+            "tensors": sorted(tensors),
+            "arrays": [],
+        }
+        content = record.Content(run, {}, backend.snapshot(tensors))
+        checkpoint = self._store.commit(
+            Progress(step, 0, step),
+            lambda path: content.write(path, lambda: None),
+            metrics={},
+            finished=False,
+            environment=fingerprint.environment(backend),
+        )
+        self._store.prune(self._keep)
+        return checkpoint
+
+    def restore(self) -> int:
+        """Set the variables to the newest intact checkpoint.
+
+        Returns:
+            Its step; 0 where there is no checkpoint yet, and nothing was changed.
+
+        Raises:
+            CheckpointMismatchError: It is of other variables; nothing was changed.
+            CorruptCheckpointError: There are some, and none is intact.
+        """
+        from resilient.state.variables import assign
+
+        backend, live = self._ready()
+        found = self._store.load_newest(record.reader(backend), choose.log_fall_back)
+        if found is None:
+            return 0
+        checkpoint, saved = found
+        _require_same(checkpoint, saved.run["variables"], live)
+        assign(backend, saved.run["variables"], live, saved.tensors)
+        return checkpoint.step
+
+    def _ready(self) -> "tuple[Backend, list[Leaf]]":
+        from resilient.state.variables import leaves_of
+
+        if not self._entered:
+            raise ResilientError(
+                describe(
+                    "Only who holds the lock of a checkpoint directory may use it.",
+                    f"{self._store.directory}, outside of `with`",
+                    "Write `with resilient.Checkpoints(...) as checkpoints:`.",
+                )
+            )
+        return get_backend(), leaves_of(self._variables)
+
+
+def _require_same(
+    checkpoint: Checkpoint, saved: list[dict[str, Any]], live: "list[Leaf]"
+) -> None:
+    from resilient.state.variables import LOOP, differences
+
+    different = differences(saved, live, groups=(LOOP,))
+    if different or len(saved) != len(live):
+        raise CheckpointMismatchError(
+            describe(
+                f"{checkpoint.path} is of other variables. Nothing was changed.",
+                "\n  " + "\n  ".join(different or ["a checkpoint of fit"]),
+                "Give the same variables in the same order, all of them built, or use "
+                "another checkpoint_dir.",
+            )
+        )

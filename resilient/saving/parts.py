@@ -1,0 +1,146 @@
+"""A checkpoint of several processes: each writes its part, process 0 makes it one.
+
+Each part is staged in a directory of its own, with the names that its files will have,
+and flushed to the disk. When all parts are told of, process 0 moves their files beside
+its own and commits: a kill before that leaves directories that no reader looks at.
+
+A library may write by collectives: nobody begins before all can.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from resilient.distributed.group import Group
+from resilient.errors import CheckpointWriteError, describe
+from resilient.progress import Progress
+from resilient.storage import commit, layout
+from resilient.storage.manifest import FileRecord
+
+JSON = Any
+# Fills a directory; calls what it is given when it is about to write tensors.
+Write = Callable[[str, Callable[[], None]], None]
+
+
+class OthersFailedError(Exception):
+    """Another process cannot write its part; it says why by itself."""
+
+
+class Parts:
+    """The parts of one checkpoint.
+
+    Args:
+        group: The processes.
+        name: Of the staging directory of process 0.
+    """
+
+    def __init__(self, group: Group, name: str) -> None:
+        self.name = name
+        self._group = group
+        self._were_ready = False
+        self._parts: list[JSON] | None = None
+
+    def ready(self) -> None:
+        """Wait until all processes are about to write tensors.
+
+        Raises:
+            OthersFailedError: One of them is not.
+        """
+        if not self._all_ready(mine=True):
+            raise OthersFailedError
+
+    def _all_ready(self, *, mine: bool) -> bool:
+        self._were_ready = True
+        said = self._group.collect("ready", mine)
+        return bool(self._group.tell("ready", all(said)))
+
+    # At process 0. ----------------------------------------------------------------
+
+    def add_to(self, staging: Path) -> dict[str, FileRecord]:
+        """Move all files of the others into the staging directory; says what they are.
+
+        Raises:
+            CheckpointWriteError: One of the others could not write its part.
+            PeerLostError: One of them is not there any more.
+        """
+        records = {}
+        for index, part in enumerate(self._collected()[1:], 1):
+            if part["error"] is not None:
+                raise CheckpointWriteError(part["error"])
+            own = staging.parent / layout.part_name(self.name, index)
+            for path, record in part["files"].items():
+                target = staging / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.rename(own / path, target)
+                records[path] = FileRecord(**record)
+            shutil.rmtree(own, ignore_errors=True)
+        return records
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """Tell the others what became of the commit inside."""
+        try:
+            yield
+        except Exception as error:
+            if not self._were_ready:
+                self._all_ready(mine=False)
+            said = [part["error"] for part in self._collected()[1:] if part["error"]]
+            if isinstance(error, OthersFailedError):
+                self._group.tell("committed", said[0])
+                raise CheckpointWriteError(said[0]) from None
+            self._group.tell("committed", str(error))
+            raise
+        self._group.tell("committed")
+
+    def _collected(self) -> list[JSON]:
+        if self._parts is None:
+            self._parts = self._group.collect("part")
+        return self._parts
+
+    # At the others. ---------------------------------------------------------------
+
+    def contribute(self, directory: Path, progress: Progress, write: Write) -> None:
+        """Write this process's part, and wait until the checkpoint is committed.
+
+        Args:
+            directory: The checkpoint directory.
+            progress: Where the run is.
+            write: Fills the directory that it is given the path of.
+
+        Raises:
+            CheckpointWriteError: There is no such checkpoint; those before are intact.
+            PeerLostError: Process 0 is not there any more.
+        """
+        staging = directory / layout.part_name(self.name, self._group.index)
+        mine: Exception | None = None
+        part: JSON = {"error": None, "files": {}}
+        try:
+            records = commit.stage(
+                staging, progress, lambda path: write(path, self.ready)
+            )
+            part["files"] = {path: vars(record) for path, record in records.items()}
+        except Exception as error:
+            if not self._were_ready:
+                self._all_ready(mine=False)
+            if not isinstance(error, OthersFailedError):
+                mine, part["error"] = error, _text(self._group, error)
+        self._group.collect("part", part)
+        failure = self._group.tell("committed")
+        if mine is None and failure is None:
+            return
+        shutil.rmtree(staging, ignore_errors=True)
+        raise mine or CheckpointWriteError(failure)
+
+
+def _text(group: Group, error: Exception) -> str:
+    if isinstance(error, CheckpointWriteError):
+        return f"In process {group.index} of {group.count}: {error}"
+    return describe(
+        f"Process {group.index} of {group.count} failed to write its part of a "
+        "checkpoint. The checkpoints before it are intact.",
+        f"{type(error).__name__}: {error}",
+        "See the traceback of that process.",
+    )

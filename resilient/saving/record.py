@@ -1,0 +1,174 @@
+"""What is inside a checkpoint: ``run.json``, ``data/`` and ``variables/``.
+
+Composed when a snapshot is taken, written while training goes on, read back when a run
+resumes. Everything that is not a tensor is JSON; every tensor is in ``variables/``, in
+the backend's own format.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from resilient.backends.base import ALONE, Backend, Part, Snapshot
+from resilient.errors import CorruptCheckpointError, NotSupportedError, describe
+from resilient.saving import reshard
+from resilient.storage.checkpoint import Checkpoint, Reader
+
+JSON = dict[str, Any]
+
+IMPORTED = "imported"  # in `run.json`: what an import could not know
+
+_RUN = "run.json"
+_VARIABLES = "variables"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One process's part of a checkpoint, in memory.
+
+    Attributes:
+        run: Callbacks, random state, fingerprint, layout of the variables...
+        position: Where the data is, encoded.
+        tensors: Every tensor, by name.
+    """
+
+    run: JSON
+    position: Any
+    tensors: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Content:
+    """One process's part of a checkpoint that is yet to be written.
+
+    Attributes:
+        run: As in ``Record``; training changes nothing in it any more.
+        position: The same.
+        snapshot: The tensors.
+        part: Which part it is.
+    """
+
+    run: JSON
+    position: Any
+    snapshot: Snapshot
+    part: Part = ALONE
+
+    def write(self, directory: str, ready: Callable[[], None]) -> None:
+        """Fill a staging directory; committing it is the store's business.
+
+        Args:
+            directory: Which exists and is empty.
+            ready: Called before tensors are written; returns when all processes are
+                about to.
+        """
+        root = Path(directory)
+        run, position = _paths(self.part)
+        for path, content in ((run, self.run), (position, self.position)):
+            (root / path).parent.mkdir(exist_ok=True)
+            text = json.dumps(content, allow_nan=False)
+            (root / path).write_text(text, encoding="utf-8")
+        (root / _VARIABLES).mkdir()
+        ready()
+        self.snapshot.write(str(root / _VARIABLES), self.part)
+
+    def release(self) -> None:
+        """Let go of what the snapshot holds."""
+        self.snapshot.release()
+
+
+def reader(backend: Backend, part: Part = ALONE) -> Reader[Record]:
+    """Reads a process's part of checkpoints in the format of this backend."""
+    compares = backend.compares and f"{_VARIABLES}/{backend.compares}"
+    return Reader(partial(_read, backend, part), compares)
+
+
+def reader_of_all(backend: Backend) -> Reader[Record]:
+    """Reads what all processes had, as the one replica of one process would have it.
+
+    Not where they were in their data, nor their random state: those of process 0.
+    """
+    compares = backend.compares and f"{_VARIABLES}/{backend.compares}"
+    return Reader(partial(_read_all, backend), compares)
+
+
+def _paths(part: Part) -> tuple[str, str]:
+    """Where a part's run and its position are."""
+    run = f"run/{part.name}.json" if part.index else _RUN
+    return run, f"data/{part.name}.json"
+
+
+def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> Record:
+    """Read what a process needs, whoever saved it.
+
+    Raises:
+        CorruptCheckpointError: Tensors and their list in ``run.json`` disagree.
+        DataNotResumableError: Another number of processes has no position in the data.
+    """
+    count = _processes(checkpoint)
+    mine = part if count == part.count else Part(0, count)
+    found = _read_part(backend, mine, checkpoint)
+    if IMPORTED in found.run and part.count > 1:
+        raise NotSupportedError(
+            describe(
+                "Several processes cannot begin from an import.",
+                f"{checkpoint.path}, {part.count} processes",
+                "Train the first epoch in one process; then go on in several.",
+            )
+        )
+    saved = found.run.get("replicas", 1)
+    if count == part.count and saved == part.replicas:
+        return found
+    numbers = [k for k in range(count) if k != mine.index]
+    others = [_read_part(backend, Part(k, count), checkpoint) for k in numbers]
+    if count != part.count:
+        found = reshard.for_other_processes([found, *others])
+    tensors = reshard.ForReplicas(
+        {n: t for each in (*others, found) for n, t in each.tensors.items()},
+        saved=saved,
+        live=part.replicas,
+    )
+    return Record(found.run, found.position, tensors)
+
+
+def _read_all(backend: Backend, checkpoint: Checkpoint) -> Record:
+    count = _processes(checkpoint)
+    first, *others = (
+        _read_part(backend, Part(k, count), checkpoint) for k in range(count)
+    )
+    tensors = reshard.ForReplicas(
+        {n: t for each in (*others, first) for n, t in each.tensors.items()},
+        saved=first.run.get("replicas", 1),
+        live=1,
+    )
+    return Record(first.run, first.position, tensors)
+
+
+def _processes(checkpoint: Checkpoint) -> int:
+    return sum(path.startswith("data/process-") for path in checkpoint.files)
+
+
+def _read_part(backend: Backend, part: Part, checkpoint: Checkpoint) -> Record:
+    run, position = (
+        json.loads((checkpoint.path / path).read_text(encoding="utf-8"))
+        for path in _paths(part)
+    )
+    tensors = backend.read(str(checkpoint.path / _VARIABLES), part)
+    expected = set(run["tensors"])
+    if not expected <= set(tensors):
+        raise CorruptCheckpointError(
+            describe(
+                f"{checkpoint.path} does not hold the tensors that it lists.",
+                f"missing: {sorted(expected - set(tensors))}, "
+                f"unexpected: {sorted(set(tensors) - expected)}",
+                "Resume from another step, for example "
+                "resume=<step> with one that `resilient ls` shows.",
+            )
+        )
+    # What is no variable is needed whole.
+    own = {name: np.asarray(tensors[name]) for name in run["arrays"]}
+    return Record(run, position, {**tensors, **own})

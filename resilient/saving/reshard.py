@@ -1,0 +1,197 @@
+"""Goes on with other processes or replicas than a checkpoint was saved by.
+
+What all have in common is restored as it was. What is a replica's own is found by the
+replica's number; where there are as many replicas as before, nothing else is to be
+done, whichever processes they are in. For another number of replicas:
+
+* metrics: replica 0 gets the sum of what all counted, the others nothing;
+* statistics (of BatchNorm): all replicas get the mean over those before;
+* seeds, and what was the same in all: replica k gets what replica k had, counted anew
+  from 0 where there are more of them now;
+* anything else cannot be told: the resume is refused.
+
+What is a process's own (random state, callbacks, where the data is) is that of process
+0 for all, if all had the same position in the data.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from resilient.errors import (
+    DataNotResumableError,
+    NotSupportedError,
+    describe,
+    warn_not_exact,
+)
+from resilient.serialization.json_values import decode, encode
+
+if TYPE_CHECKING:
+    from resilient.saving.record import Record
+
+# Of a position in a tf.data pipeline: what is of the process's own batches.
+_LOCAL = ("last", "pending", "given", "ended")
+
+_OWN = re.compile(r"(.+)\.replica_(\d+)")
+
+
+class ForReplicas(Mapping[str, Any]):
+    """The tensors of a checkpoint, as another number of replicas needs them.
+
+    Args:
+        tensors: Those of all processes, by name.
+        saved: How many replicas there were.
+        live: How many there are.
+    """
+
+    def __init__(self, tensors: Mapping[str, Any], *, saved: int, live: int) -> None:
+        self._tensors, self._saved, self._live = tensors, saved, live
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __getitem__(self, name: str) -> Any:
+        if self._saved == self._live:
+            return self._tensors[name]
+        own = _OWN.fullmatch(name)
+        base, replica = (own[1], int(own[2])) if own else (name, 0)
+        before = self._before(base)
+        if len(before) == 1 and own is None:
+            return before[0]
+        return _given(base, before, replica)
+
+    def _before(self, base: str) -> list[Any]:
+        """What the replicas had; one value where they had it in common."""
+        if base in self._tensors:
+            return [self._tensors[base]]
+        numbers = range(self._saved)
+        return [self._tensors[f"{base}.replica_{number}"] for number in numbers]
+
+
+def _given(name: str, before: list[np.ndarray], replica: int) -> np.ndarray:
+    """What a replica gets of the values that those before had."""
+    group, first = name.partition(".")[0], np.asarray(before[0])
+    if group == "metrics":
+        total = np.asarray(np.sum(np.stack(before), axis=0, dtype=first.dtype))
+        return total if replica == 0 else np.zeros_like(first)
+    alike = all(np.array_equal(first, each) for each in before[1:])
+    if alike or np.issubdtype(first.dtype, np.integer):
+        return np.asarray(before[replica % len(before)])
+    if group == "non_trainable":
+        mean = np.mean(np.stack(before), axis=0, dtype=np.float64)
+        return np.asarray(mean, dtype=first.dtype)
+    raise NotSupportedError(
+        describe(
+            "The replicas had different values of a variable, and no rule says what "
+            "another number of replicas should begin with.",
+            f"{name}, {len(before)} replicas",
+            "Resume with as many replicas as before, or keep such state in a weight "
+            "of a layer.",
+        )
+    )
+
+
+def for_other_processes(parts: "Sequence[Record]") -> "Record":
+    """The record of any process, where there was another number of them.
+
+    Raises:
+        DataNotResumableError: The processes were at different places in their data.
+    """
+    from resilient.saving.record import Record
+
+    first = parts[0]
+    positions = [_common(decode(p.position, p.tensors)) for p in parts]
+    if not all(_equal(positions[0], each) for each in positions[1:]):
+        raise _own_data(f"a checkpoint of {len(parts)} processes at different places")
+    positions[0]["x"]["elsewhere"] = True
+    unequal = [
+        what
+        for what in ("random", "callbacks", "stateful")
+        if any(each.run[what] != first.run[what] for each in parts[1:])
+    ]
+    if unequal:
+        warn_not_exact(
+            "the checkpoint is of another number of processes, which differed; all go "
+            "on with what process 0 had",
+            unequal,
+        )
+    arrays: dict[str, Any] = {}
+    position = encode(positions[0], arrays, "elastic")
+    return Record(first.run, position, {**first.tensors, **arrays})
+
+
+def require_same_batches(position: Mapping[str, Any], *, drawn_by_all: bool) -> None:
+    """Raise where the processes would not go on with the same batches.
+
+    Args:
+        position: Of the training data, as a checkpoint has it.
+        drawn_by_all: Whether every process draws the same batches now.
+
+    Raises:
+        DataNotResumableError: They did not draw so, or are another number.
+    """
+    before = position.get("drawn_by_all", True)
+    if position.get("elsewhere"):
+        if not (before and drawn_by_all):
+            when = "when the checkpoint was saved" if not before else "now"
+            raise _own_data(f"data in parts {when}")
+    elif before != drawn_by_all:
+        rows, own = "rows of the batches that all draw", "batches of its own"
+        then, now = (rows, own) if before else (own, rows)
+        raise DataNotResumableError(
+            describe(
+                "The processes divide the data otherwise than before, and would not go "
+                "on with the same batches.",
+                f"before, a process trained {then}; now it trains {now}",
+                "Divide it as before: with the same kind of data, keras.distribution "
+                "and, on torch, the same Keras (since 3.16 Keras divides by itself).",
+            )
+        )
+
+
+def _own_data(received: str) -> DataNotResumableError:
+    return DataNotResumableError(
+        describe(
+            "Each process is given a part of the data, and another number of processes "
+            "cannot go on with the same batches.",
+            received,
+            "Start as many processes as before; or give all processes the same data: "
+            "on TensorFlow arrays or a tf.data.Dataset with AutoShardPolicy.DATA; on "
+            "JAX and torch a tf.data.Dataset with auto_shard_dataset, or anything "
+            "under a ModelParallel of one replica; on torch before Keras 3.16 anything "
+            "but a DistributedSampler.",
+        )
+    )
+
+
+def _common(positions: dict[str, Any]) -> dict[str, Any]:
+    """Of positions what is not about the process's own share of batches."""
+    return {argument: _whole(position) for argument, position in positions.items()}
+
+
+def _whole(position: Any) -> Any:
+    """Where a pipeline can be begun again, that counts, and not an iterator's state."""
+    source = position.get("source") if isinstance(position, dict) else None
+    if not isinstance(source, dict) or "seeds" not in source:
+        return position
+    whole = {name: item for name, item in position.items() if name not in _LOCAL}
+    whole["source"] = {name: item for name, item in source.items() if name != "state"}
+    if "given" in position:
+        whole |= {"given": position["drawn"], "pending": [], "last": None}
+    return whole
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        same = len(one) == len(other)
+        return same and all(map(_equal, one, other))
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return bool(np.array_equal(one, other))
+    return bool(one == other)

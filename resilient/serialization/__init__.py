@@ -1,0 +1,5 @@
+"""Python values as JSON and arrays, exactly, without pickle.
+
+``json_values`` encodes and decodes; ``json_types`` has the codecs of single types,
+``json_arrays`` those of arrays, ``classes`` finds classes and functions by name.
+"""

@@ -1,0 +1,291 @@
+"""Python values as JSON, and back: the same types, the same bits.
+
+JSON's own types stand for themselves, everything else is ``{"!": tag, "v": ...}``.
+Arrays above ``json_arrays.INLINE_BYTES`` go by reference into a mapping of named
+arrays, which the backend writes beside the JSON. Those arrays are not copied: write or
+copy them before training goes on. Decoding copies.
+
+Refused with ``NotEncodable``, which says where: values that contain themselves, and
+types that are neither known here, nor of the user's own plain classes. That the same
+object is reachable twice inside one value is not kept: it decodes as two equal objects.
+"""
+
+import base64
+import enum
+import math
+import re
+import struct
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from resilient.serialization import classes, json_arrays, json_types
+
+JSON = Any
+_PACK_LENGTH = 64  # longer lists of only floats or only ints are kept as one array
+_EXACT_INT = 2**53  # beyond this some JSON tools round
+_DEPTH = 100
+
+
+class NotEncodable(TypeError):
+    """A value that JSON cannot hold exactly.
+
+    Attributes:
+        path: Where inside the encoded value it is, such as ``"losses[3]"``.
+        value: The value that was refused.
+    """
+
+    def __init__(self, path: str, value: object, why: str = "") -> None:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        super().__init__(f"{path} cannot be kept as JSON: {why or 'type ' + kind}")
+        self.path = path
+        self.value = value
+
+
+class _Place(NamedTuple):
+    """Where encoding is: for messages, for names of arrays, and to notice cycles."""
+
+    arrays: dict[str, np.ndarray]
+    path: str
+    name: str
+    around: frozenset[int]
+
+    def inside(self, value: object, path: str, name: str) -> "_Place":
+        if id(value) in self.around:
+            raise NotEncodable(self.path, value, "it contains itself")
+        if len(self.around) >= _DEPTH:
+            raise NotEncodable(self.path, value, f"it is nested over {_DEPTH} deep")
+        if name:
+            name = "." + re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
+        around = self.around | {id(value)}
+        return _Place(self.arrays, self.path + path, self.name + name, around)
+
+
+def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> JSON:
+    """Encode a value.
+
+    Args:
+        value: Anything.
+        arrays: Receives the larger arrays, under names that begin with ``name``.
+        name: Letters, digits, ``_``, ``-`` and ``.``; also begins messages' paths.
+
+    Raises:
+        NotEncodable: Some part of the value cannot be encoded.
+    """
+    return _encode(value, _Place(arrays, name, name, frozenset()))
+
+
+def decode(data: JSON, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Decode what ``encode`` returned into new objects that share nothing.
+
+    Raises:
+        LookupError: An array, class or function it refers to is not there.
+        ValueError: This is not an encoded value.
+    """
+    if isinstance(data, list):
+        return [decode(item, arrays) for item in data]
+    if not isinstance(data, dict):
+        return data
+    tag, content = data.get("!"), data.get("v")
+    if tag in _DECODERS:
+        return _DECODERS[tag](content, arrays)
+    if tag in json_types.BY_TAG:
+        parts = [decode(part, arrays) for part in content or []]
+        return json_types.BY_TAG[tag].build(parts)
+    raise ValueError(f"Not an encoded value: unknown tag {tag!r}")
+
+
+def missing_names(data: JSON) -> list[str]:
+    """Classes and functions that an encoded value refers to and that are not there."""
+    if isinstance(data, dict):
+        if data.get("!") in ("import", "enum", "namedtuple", "object"):
+            content = data["v"]
+            name = content if isinstance(content, str) else content[0]
+            try:
+                classes.resolve(name)
+            except LookupError as error:
+                return [str(error)]
+        data = list(data.values())
+    if isinstance(data, list):
+        return [name for item in data for name in missing_names(item)]
+    return []
+
+
+def _tagged(tag: str, content: JSON) -> JSON:
+    return {"!": tag, "v": content}
+
+
+def _text(raw: bytes) -> str:
+    return base64.b64encode(raw).decode("ascii")
+
+
+def _encode(value: Any, place: _Place) -> JSON:
+    kind = type(value)
+    if value is None or kind is bool:
+        return value
+    if kind in _SCALARS:
+        return _SCALARS[kind](value)
+    if kind is list:
+        return _encode_list(value, place)
+    if kind is dict:
+        return _tagged("dict", _encode_pairs(value, place))
+    if kind is np.ndarray or isinstance(value, np.generic):
+        return _encode_array(value, place)
+    if kind in json_types.BY_TYPE:
+        codec = json_types.BY_TYPE[kind]
+        parts = _encode_items(codec.parts(value), value, place)
+        if kind in (set, frozenset):
+            parts.sort(key=str)  # iteration order is another one in each process
+        return _tagged(codec.tag, parts)
+    return _encode_other(value, place)
+
+
+def _encode_int(value: int) -> JSON:
+    return value if abs(value) < _EXACT_INT else _tagged("int", hex(value))
+
+
+def _encode_float(value: float) -> JSON:
+    if math.isfinite(value):
+        return value  # JSON keeps the shortest text that reads back the same, and -0.0
+    return _tagged("float", struct.pack("<d", value).hex())
+
+
+def _encode_str(value: str) -> JSON:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:  # JSON would join or refuse lone surrogates
+        return _tagged("str", _text(value.encode("utf-32-le", "surrogatepass")))
+    return value
+
+
+_SCALARS: dict[type, Callable[[Any], JSON]] = {
+    int: _encode_int,
+    float: _encode_float,
+    str: _encode_str,
+    bytes: lambda value: _tagged("bytes", _text(value)),
+}
+
+
+def _encode_items(items: list[Any], owner: Any, place: _Place) -> list[JSON]:
+    return [
+        _encode(item, place.inside(owner, f"[{index}]", str(index)))
+        for index, item in enumerate(items)
+    ]
+
+
+def _encode_list(value: list[Any], place: _Place) -> JSON:
+    if len(value) > _PACK_LENGTH:
+        kinds = set(map(type, value))
+        if kinds == {float}:
+            return _tagged("list", _encode_array(np.array(value, np.float64), place))
+        if kinds == {int} and min(value) >= -(2**63) and max(value) < 2**63:
+            return _tagged("list", _encode_array(np.array(value, np.int64), place))
+    return _encode_items(value, value, place)
+
+
+def _encode_pairs(value: dict[Any, Any], place: _Place) -> list[JSON]:
+    pairs = []
+    for index, (key, item) in enumerate(value.items()):
+        name = key if isinstance(key, str) else str(index)
+        inner = place.inside(value, f"[{key!r}]", name)
+        pairs.append([_encode(key, inner), _encode(item, inner)])
+    return pairs
+
+
+def _encode_array(value: Any, place: _Place) -> JSON:
+    if value.dtype.hasobject:
+        if isinstance(value, np.generic):
+            raise NotEncodable(place.path, value)
+        items = _encode_items(value.ravel().tolist(), value, place)
+        return _tagged("objects", [list(value.shape), items])
+    name, number = place.name, 2
+    while name in place.arrays:
+        name, number = f"{place.name}-{number}", number + 1
+    try:
+        content = json_arrays.encode_array(value, place.arrays, name)
+    except ValueError as error:
+        raise NotEncodable(place.path, value, str(error)) from error
+    return _tagged("array" if isinstance(value, np.ndarray) else "scalar", content)
+
+
+def _decode_objects(data: JSON, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    shape, items = data
+    built = np.empty(len(items), object)
+    for index, item in enumerate(items):
+        built[index] = decode(item, arrays)
+    return built.reshape(shape)
+
+
+def _encode_other(value: Any, place: _Place) -> JSON:
+    if isinstance(value, np.dtype):
+        return _tagged("dtype", json_arrays.encode_dtype(value))
+    if isinstance(value, enum.Enum):
+        return _encode_instance("enum", value, value._value_, place)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return _encode_instance("namedtuple", value, list(value), place)
+    name = classes.reference(value)
+    if name is not None:
+        return _tagged("import", name)
+    if classes.is_plain(type(value)):
+        return _encode_instance("object", value, classes.attributes(value), place)
+    return _encode_tensor(value, place)
+
+
+def _encode_instance(tag: str, value: Any, state: Any, place: _Place) -> JSON:
+    name = classes.reference(type(value))
+    if name is None:
+        raise NotEncodable(place.path, value)
+    return _tagged(tag, [name, _encode(state, place.inside(value, "", ""))])
+
+
+def _decode_instance(data: JSON, arrays: Mapping[str, np.ndarray]) -> Any:
+    cls, state = classes.resolve(data[0]), decode(data[1], arrays)
+    return classes.rebuild(cls, state)
+
+
+def _encode_tensor(value: Any, place: _Place) -> JSON:
+    keras = sys.modules.get("keras")
+    if keras is None or not keras.ops.is_tensor(value) or hasattr(value, "assign"):
+        raise NotEncodable(place.path, value)  # a variable is more than its tensor
+    try:
+        with warnings.catch_warnings():
+            # Keras's own, of tensors of torch under numpy 2.4.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            array = np.asarray(keras.ops.convert_to_numpy(value))
+    except Exception as error:  # symbolic tensors, PRNG keys: each backend its own
+        raise NotEncodable(place.path, value) from error
+    dtype = keras.backend.standardize_dtype(value.dtype)
+    return _tagged("tensor", [dtype, _encode_array(array, place)])
+
+
+def _decode_tensor(data: JSON, arrays: Mapping[str, np.ndarray]) -> Any:
+    keras = sys.modules.get("keras")
+    if keras is None:
+        raise LookupError("a tensor cannot be decoded before Keras is imported")
+    return keras.ops.convert_to_tensor(decode(data[1], arrays), dtype=data[0])
+
+
+_DECODERS: dict[str, Callable[[JSON, Mapping[str, np.ndarray]], Any]] = {
+    "int": lambda data, _: int(data, 16),
+    "float": lambda data, _: struct.unpack("<d", bytes.fromhex(data))[0],
+    "str": lambda data, _: base64.b64decode(data).decode("utf-32-le", "surrogatepass"),
+    "bytes": lambda data, _: base64.b64decode(data),
+    "list": lambda data, arrays: decode(data, arrays).tolist(),
+    "dict": lambda data, arrays: {
+        decode(key, arrays): decode(item, arrays) for key, item in data
+    },
+    "array": json_arrays.decode_array,
+    "scalar": lambda data, arrays: json_arrays.decode_array(data, arrays)[()],
+    "objects": _decode_objects,
+    "dtype": lambda data, _: json_arrays.decode_dtype(data),
+    "enum": lambda data, arrays: classes.resolve(data[0])(decode(data[1], arrays)),
+    "namedtuple": lambda data, arrays: classes.resolve(data[0])._make(
+        decode(data[1], arrays)
+    ),
+    "import": lambda data, _: classes.resolve(data),
+    "object": _decode_instance,
+    "tensor": _decode_tensor,
+}

@@ -1,0 +1,79 @@
+"""The user's own state: objects with ``state_dict`` and ``load_state_dict``."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from resilient.errors import NotSupportedError, describe
+from resilient.serialization.json_values import NotEncodable, decode, encode
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything that can give its state and take it back."""
+
+    def state_dict(self) -> Any:
+        """The state: plain values and arrays."""
+
+    def load_state_dict(self, state: Any, /) -> Any:
+        """Take what ``state_dict`` gave."""
+
+
+class StatefulObjects:
+    """What was passed as ``stateful={"name": obj}``.
+
+    Args:
+        objects: Name to object.
+
+    Raises:
+        TypeError: A name is no string, or an object lacks one of the two methods.
+    """
+
+    def __init__(self, objects: Mapping[str, Stateful] | None) -> None:
+        if not isinstance(objects, Mapping | None):
+            raise _wrong(type(objects).__name__)
+        self._objects = dict(objects or {})
+        for name, thing in self._objects.items():
+            if not isinstance(name, str) or not isinstance(thing, Stateful):
+                raise _wrong(f"{name!r}: {type(thing).__name__}")
+
+    def capture(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Every object's state as JSON; larger arrays go into ``arrays``."""
+        state = {}
+        for index, (name, thing) in enumerate(self._objects.items()):
+            try:
+                value = thing.state_dict()
+                state[name] = encode(value, arrays, f"stateful.{index}")
+            except NotEncodable as error:
+                raise NotSupportedError(
+                    describe(
+                        f"The state_dict() of stateful object {name!r} cannot be kept.",
+                        str(error),
+                        "Return plain values, lists, dicts and numpy arrays.",
+                    )
+                ) from error
+        return state
+
+    def differences(self, saved: Mapping[str, Any]) -> list[str]:
+        """How the saved names differ from these; empty if they do not."""
+        if set(saved) == set(self._objects):
+            return []
+        theirs, ours = sorted(saved), sorted(self._objects)
+        return [f"stateful: the checkpoint has {theirs}, this run has {ours}"]
+
+    def restore(
+        self, saved: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+    ) -> None:
+        for name, thing in self._objects.items():
+            thing.load_state_dict(decode(saved[name], arrays))
+
+
+def _wrong(received: str) -> TypeError:
+    return TypeError(
+        describe(
+            "`stateful` maps names to objects with state_dict() and load_state_dict().",
+            received,
+            'Pass a dict such as {"name": obj}, whose objects have these two methods.',
+        )
+    )

@@ -1,0 +1,136 @@
+"""Making every variable exist before a checkpoint is restored into them.
+
+TensorFlow without a strategy builds model, metrics and optimizer in the first trace
+of the train function; some custom ``train_step`` build a second optimizer at its first
+use. A resumed run restores before its first step, so we build first: symbolically
+where Keras can, otherwise by one real step on one batch. A resume overwrites
+everything such a step changed; what was there before it is put back at once.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from resilient import keras_internals
+from resilient.backends.base import Backend
+from resilient.state.rng import kept_random_state
+from resilient.state.variables import assign, leaves, live_tensors
+
+logger = logging.getLogger(__name__)
+
+
+def ensure_built(
+    model: keras.Model, iterator: Any, saved: list[dict[str, Any]], backend: Backend
+) -> None:
+    """Build ``model`` until its variables are laid out as ``saved``, if they can be.
+
+    Args:
+        model: The compiled model, its train function made.
+        iterator: The training iterator of this fit.
+        saved: The checkpoint's list of variables.
+        backend: The backend's adapter.
+    """
+    if not _lacks_some(model, saved):
+        return
+    ways: list[Callable[[], None]] = [lambda: _try_a_step(model, iterator, backend)]
+    if keras_internals.BACKEND == "tensorflow":
+        ways.insert(0, lambda: _build_symbolically(model, iterator))
+        if type(model).train_step is not keras.Model.train_step:
+            # Its optimizer may train a part of the weights only, its metrics may be
+            # idle: a symbolic build would build more than its steps do.
+            ways.reverse()
+    with kept_random_state(backend):
+        for build in ways:
+            if _lacks_some(model, saved):
+                build()
+
+
+def is_built(model: keras.Model) -> bool:
+    """Whether the model has all its weights; the optimizer may lack some."""
+    return all(layer.built for layer in model._flatten_layers())
+
+
+def _lacks_some(model: keras.Model, saved: list[dict[str, Any]]) -> bool:
+    """Whether building may help: it adds variables, it never changes one."""
+    return len(leaves(model)) < len(saved)
+
+
+def _build_symbolically(model: keras.Model, iterator: Any) -> None:
+    spec = keras_own(iterator).element_spec
+    try:
+        batch = keras.tree.map_structure(
+            lambda s: keras.KerasTensor(tuple(s.shape), s.dtype.name), spec
+        )
+        model._symbolic_build(data_batch=batch)
+    except Exception:  # whatever a user's call() raises on symbolic input
+        logger.debug("symbolic build failed; one real step builds", exc_info=True)
+
+
+def take_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
+    """Train one step, and put back what it changed; arguments as ``ensure_built``."""
+    with without_a_trace(model, backend):
+        model.train_function(_data_for_a_step(model, iterator))
+
+
+@contextlib.contextmanager
+def without_a_trace(model: keras.Model, backend: Backend) -> Iterator[None]:
+    """Put back what steps inside change: variables and the global random state."""
+    live = leaves(model)
+    before = backend.snapshot(live_tensors(model, live)).arrays
+    try:
+        with kept_random_state(backend):
+            yield
+    finally:
+        assign(backend, [leaf.to_json() for leaf in live], live, before)
+
+
+def _try_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
+    if keras_internals.BACKEND == "jax":
+        return  # stateless: a step creates no variables there
+    # The user's step fails in the same way in the first real step, and says why there.
+    with contextlib.suppress(Exception):
+        take_a_step(model, iterator, backend)
+
+
+def keras_own(iterator: Any) -> Any:
+    """What Keras's iterator would iterate, were it not ours."""
+    return super(type(iterator), iterator)._get_iterator()
+
+
+def _data_for_a_step(model: keras.Model, iterator: Any) -> Any:
+    """What Keras's train function takes, with at least one batch."""
+    if keras_internals.BACKEND == "tensorflow":
+        adapter = iterator.data_adapter
+        if not isinstance(adapter, keras_internals.ArrayDataAdapter):
+            # Batches are drawn in another thread and ahead: the data would not stand
+            # where the checkpoint left it.
+            return _blank_batches(model, adapter.get_tf_dataset().element_spec)
+    batches = iter(keras_own(iterator))
+    return [next(batches)] if keras_internals.BACKEND == "torch" else batches
+
+
+def _blank_batches(model: keras.Model, spec: Any) -> Any:
+    """A TensorFlow iterator over zeros of the shapes and types of real batches."""
+    import tensorflow as tf
+
+    def blank(spec: Any) -> Any:
+        first, *rest = spec.shape
+        shape = [2 if first is None else first, *(32 if n is None else n for n in rest)]
+        if isinstance(spec, tf.SparseTensorSpec):
+            nowhere = tf.zeros((0, len(shape)), tf.int64)
+            return tf.SparseTensor(nowhere, tf.zeros((0,), spec.dtype), shape)
+        zeros = tf.zeros(shape, spec.dtype)
+        if isinstance(spec, tf.RaggedTensorSpec):
+            return tf.RaggedTensor.from_tensor(
+                zeros,
+                ragged_rank=spec.ragged_rank,
+                row_splits_dtype=spec.row_splits_dtype,
+            )
+        return zeros
+
+    batch = tf.nest.map_structure(blank, spec)
+    batches = tf.data.Dataset.from_tensors(batch).repeat()
+    return iter(model.distribute_strategy.experimental_distribute_dataset(batches))

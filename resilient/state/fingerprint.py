@@ -1,0 +1,258 @@
+"""What a run is, so that a checkpoint of another run is not resumed by mistake.
+
+Three kinds of facts:
+
+* ``identity``: another value means that the run cannot be resumed exactly; a resume
+  is refused and the differences are listed (layers, optimizer, data, initial epoch...);
+* ``settings``: may legitimately change between attempts; the script's value wins and
+  one ``NotExactWarning`` names them (dropout rate, loss, jit_compile, versions...);
+* ``determinism``: settings as well, of what makes a computation repeat. Checkpoints of
+  before they were recorded have none to compare.
+
+Epochs, verbose, patience and the like are in neither: they may change freely.
+"""
+
+import math
+import platform
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from resilient import keras_internals
+from resilient.backends.base import Backend
+from resilient.backends.determinism import in_effect
+from resilient.state import replicas
+from resilient.state.build import is_built
+from resilient.state.topology import wiring
+
+if TYPE_CHECKING:
+    from resilient.state.makeup.makeup import Makeup
+
+JSON = dict[str, Any]
+
+# Arguments of fit that another attempt may change, and several processes share.
+_SHARED = ("epochs", "validation_freq", "validation_steps", "class_weight")
+
+
+def fingerprint(
+    model: keras.Model, data: JSON, fit_arguments: Mapping[str, Any], backend: Backend
+) -> JSON:
+    """The facts of this run, as JSON.
+
+    Args:
+        model: The compiled model; it may not be built yet.
+        data: Fingerprint of the training data.
+        fit_arguments: Local variables of Keras's ``fit``.
+        backend: The backend's adapter.
+    """
+    layers = list(model._flatten_layers(include_self=False))
+    return {
+        "identity": {
+            "backend": keras_internals.BACKEND,
+            "model": type(model).__name__,
+            "layers": [type(layer).__name__ for layer in layers],
+            "dtype policies": [layer.dtype_policy.name for layer in layers],
+            "optimizer": _class_names(model.optimizer),
+            "steps_per_execution": int(model.steps_per_execution),
+            "initial_epoch": int(fit_arguments["initial_epoch"]),
+            "steps_per_epoch": fit_arguments["steps_per_epoch"],
+            **wiring(_raw_config(model)),
+            **{f"data {name}": value for name, value in data.items()},
+        },
+        "settings": {
+            **_spread(model),
+            "run_eagerly": bool(model.run_eagerly),
+            "jit_compile": bool(model.jit_compile),
+            "loss": _simple(getattr(model, "loss", None)),
+            **{
+                f"layer {i} ({type(layer).__name__}) {key}": value
+                for i, layer in enumerate(layers)
+                for key, value in _config(layer).items()
+            },
+            **{
+                f"optimizer {key}": value
+                for key, value in _config(model.optimizer).items()
+            },
+            **environment(backend),
+        },
+        "determinism": in_effect(),
+    }
+
+
+def _spread(model: keras.Model) -> JSON:
+    """Over what replicas or devices: sums are taken in another order over others."""
+    distribution = keras.distribution.distribution()
+    number, found = replicas.count(model), JSON()
+    if distribution is not None:
+        shape = [int(n) for n in distribution.device_mesh.shape]
+        number, found = math.prod(shape), {"device mesh": shape}
+    elif number > 1:
+        found = {"replicas": number}
+    if number > 2:  # two can be summed in one order only
+        found["sums between processes"] = replicas.are_in_several_processes(model)
+    return found
+
+
+class Facts:
+    """This run's fingerprint, complete once the model is built.
+
+    Args:
+        model: The compiled model.
+        data: Fingerprint of the training data.
+        fit_arguments: Local variables of Keras's ``fit``.
+        backend: The backend's adapter.
+        makeup: What the model trains with, in detail and at any time.
+
+    Attributes:
+        learning_rate: The rate that the script gives, where it is a plain number.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        data: JSON,
+        fit_arguments: Mapping[str, Any],
+        backend: Backend,
+        makeup: "Makeup",
+    ) -> None:
+        self.makeup = makeup
+        rate = getattr(model.optimizer, "_learning_rate", None)
+        self.learning_rate = (
+            # A sum is a plain tensor, also where the variable has replicas.
+            float(keras.ops.convert_to_tensor(rate) + 0.0)
+            if isinstance(rate, keras.Variable)
+            else None
+        )
+        self._model = model
+        self._rest = data, fit_arguments, backend
+        self._complete: JSON | None = None
+
+    def now(self) -> JSON:
+        """The fingerprint; what callbacks do to a built model does not change it."""
+        if self._complete is not None:
+            return self._complete
+        found = fingerprint(self._model, *self._rest)
+        if is_built(self._model):
+            self._complete = found
+        return found
+
+    def of_all_processes(self) -> JSON:
+        """What has to be the same in all processes of one training.
+
+        Not the data, of which each may have its own part, and not versions.
+        """
+        found, (_, arguments, backend) = self.now(), self._rest
+        either = found["identity"] | found["settings"]
+        mine = {"data", *environment(backend)}
+        validated = arguments["validation_data"] is not None
+        return {
+            **{name: arguments[name] for name in _SHARED},
+            "validation_data": "given" if validated else "none",
+            "learning rate": self.learning_rate,
+            **{k: v for k, v in either.items() if k.partition(" ")[0] not in mine},
+        }
+
+
+def environment(backend: Backend) -> dict[str, str]:
+    """Versions that decide bytes."""
+    return {
+        "keras": keras.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        **backend.versions(),
+    }
+
+
+def identity_differences(
+    saved: JSON, live: JSON, *, but: Sequence[str] = ()
+) -> list[str]:
+    """What makes the checkpoint another run's, one line each.
+
+    Args:
+        saved: Fingerprint of the checkpoint.
+        live: Fingerprint of this run.
+        but: Names of facts that are not compared.
+    """
+    theirs, ours = (
+        {k: v for k, v in each["identity"].items() if k not in but}
+        for each in (saved, live)
+    )
+    return differences(theirs, ours)
+
+
+def settings_differences(saved: JSON, live: JSON) -> list[str]:
+    """What changed but does not block, one line each."""
+    found = differences(saved["settings"], live["settings"])
+    if "determinism" in saved:
+        found += differences(saved["determinism"], live["determinism"])
+    return found
+
+
+def differences(saved: JSON, live: JSON, *, other: str = "this run has") -> list[str]:
+    """Which facts differ, one line each.
+
+    Args:
+        saved: Those of a checkpoint, by name.
+        live: What they are compared with.
+        other: Says whose ``live`` are.
+    """
+    return [
+        f"{name}: the checkpoint has {_short(saved.get(name))}, "
+        f"{other} {_short(live.get(name))}"
+        for name in (*saved, *(k for k in live if k not in saved))
+        # repr: nan equals itself, True is not 1
+        if repr(saved.get(name)) != repr(live.get(name))
+    ]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def _class_names(optimizer: Any) -> list[str]:
+    """An optimizer's class, and those of the optimizers that it wraps."""
+    names = []
+    while optimizer is not None:
+        names.append(type(optimizer).__name__)
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    return names
+
+
+def _raw_config(thing: Any) -> JSON:
+    """``get_config()``, where there is one."""
+    try:
+        with warnings.catch_warnings():
+            # Keras's own get_config of an optimizer warns under numpy 2.4.
+            warnings.simplefilter("ignore")
+            return dict(thing.get_config())
+    except Exception:
+        # No optimizer, or a user's class without a config: nothing to compare.
+        return {}
+
+
+def _config(thing: Any) -> JSON:
+    """The plain values of a layer's or optimizer's config, less names."""
+    # Seeds: drawn anew in each process where the script gives none, then restored.
+    # Shapes of input layers: by what the model was built with; weights have theirs.
+    left_out = (
+        *("name", "dtype", "build_config", "layers", "learning_rate", "seed"),
+        *("batch_shape", "batch_input_shape"),
+    )
+    config = _raw_config(thing)
+    simple = {k: _simple(v) for k, v in config.items() if k not in left_out}
+    return {k: v for k, v in simple.items() if v is not None}
+
+
+def _simple(value: Any) -> Any:
+    """``value`` where it is JSON already, otherwise None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # strict JSON has no such numbers
+    if isinstance(value, (str, int, float, bool)):
+        return value
+    if isinstance(value, (list, tuple)):
+        items = [_simple(v) for v in value]
+        return None if any(v is None for v in items) else items
+    return None

@@ -1,0 +1,162 @@
+"""What a model trains with and no variable holds, and whether training changed it.
+
+The optimizer, the loss and the metrics; the layers, which of their weights are trained,
+and what each was made with (a dropout rate). A callback may put something else there in
+the middle of training, and a resumed process begins with what the script makes. It
+cannot be put back: a traced step goes on with what was there when it was traced, which
+nobody can look up. So it is said when a checkpoint is made, and a resume is refused.
+
+What a callback does before the first batch of every attempt is none of this: it only
+has to be there when the checkpoint is put back.
+"""
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+import keras
+
+from resilient.state import fingerprint
+from resilient.state.build import is_built
+from resilient.state.makeup import values
+from resilient.state.makeup.look import OF_LAYERS, Facts, Look
+
+JSON = dict[str, Any]
+
+# Public attributes of a model that `compile` sets, and that are told by other means.
+OF_COMPILE = ("compiled", "loss", "steps_per_execution")
+
+# What the names of facts begin with that building settles, beside those of layers.
+_METRICS = ("metrics[", "weighted_metrics[")
+# Facts of containers, arrays and tensors.
+_CONTENT = re.compile(r"\w+ of \d+(, checksum \w+)?|array of .*|\w*(Tensor|Tracer)")
+# Arguments of `compile`, which are containers.
+_COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics")
+
+
+class Makeup:
+    """What one model trains with: as the script made it, at the first batch, and now.
+
+    Args:
+        model: The compiled model, before any callback was told anything.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._seen = Look(model)
+        self._script = self._seen.facts
+        self._began: Facts | None = None
+        self._built, self._settled = is_built(model), False
+        self._moving: tuple[str, ...] | None = None
+
+    def built(self) -> None:
+        """The model and its metrics may be built now, as a first step leaves them."""
+        if self._settled:
+            return
+        if self._moving is None:
+            self._moving = self._changed_by_the_first_batch()
+        late = _METRICS if self._built else (*_METRICS, OF_LAYERS)
+        self._seen = Look(self._model, before=self._seen)  # it has variables now
+        self._settled = self._built or is_built(self._model)
+        self._script = self._settle(self._script, late)
+        if self._began is not None:
+            self._began = self._settle(self._began, late)
+
+    def begin(self) -> None:
+        """The first batch is about to be trained, and the step to be traced."""
+        if self._began is None:
+            self._began = self.now()
+
+    def now(self) -> Facts:
+        """What it trains with, by name."""
+        if self._seen.is_old(self._model):
+            self._seen = Look(self._model, before=self._seen)
+        return self._seen.facts
+
+    def to_json(self, but: Collection[str] = ()) -> JSON:
+        """For a checkpoint: what is not as the script made it; empty if all is.
+
+        Args:
+            but: Names of facts that are put back.
+
+        Returns:
+            ``script``: what differs from what the script made; ``now`` and ``then``:
+            what is another than at the first batch.
+        """
+        now = self.now()
+        if now is self._began is self._script:  # asked at each save
+            return {}
+        changed = self._changed(self._began or now, now, but)
+        script = self._changed(self._script, now, but)
+        if not (changed or script):
+            return {}
+        return {
+            "script": {name: now.get(name) for name in script},
+            "now": {name: now.get(name) for name in changed},
+            "then": {name: (self._began or {}).get(name) for name in changed},
+        }
+
+    def differences(self, saved: JSON, but: Collection[str] = ()) -> list[str]:
+        """Why a checkpoint cannot be put into this model as it is now.
+
+        Args:
+            saved: What ``to_json`` returned.
+            but: Names of facts that are put back.
+        """
+        now = self.now()
+        theirs = self._script | saved.get("script", {})
+        names = self._changed(theirs, now, but)
+        return fingerprint.differences(
+            {name: theirs.get(name) for name in names},
+            {name: now.get(name) for name in names},
+        )
+
+    def _changed_by_the_first_batch(self) -> tuple[str, ...]:
+        """What steps change by themselves, as counters: each process does so anew.
+
+        Of containers, arrays and functions; numbers are the business of others.
+        """
+        before, now = self._began or {}, self.now()
+        found = dict[str, None]()
+        for name in _changed(before, now):
+            owner, inside, _ = name.rpartition("[")
+            if values.REMEMBERS in name or _CONTENT.fullmatch(str(now.get(name))):
+                found[name] = None
+            elif inside and owner not in _COMPILED:
+                found[owner] = None
+        return tuple(found)
+
+    def _changed(self, before: Facts, now: Facts, but: Collection[str]) -> list[str]:
+        left_out = self._moving or ()
+        names = _changed(before, now)
+        return [n for n in names if n not in but and not n.startswith(left_out)]
+
+    def _settle(self, facts: Facts, late: tuple[str, ...]) -> Facts:
+        """``facts``, but those whose names begin with ``late`` as they are now."""
+        now = self.now()
+        settled = {
+            **{k: v for k, v in facts.items() if not k.startswith(late)},
+            **{k: v for k, v in now.items() if k.startswith(late)},
+        }
+        return now if settled == now else settled
+
+
+def changes(saved: JSON, but: Collection[str] = ()) -> list[str]:
+    """What changed in mid-training, one line each: no resume can follow that.
+
+    Args:
+        saved: What ``Makeup.to_json`` returned.
+        but: Names of facts to leave out.
+    """
+    now, then = (
+        {name: value for name, value in saved.get(key, {}).items() if name not in but}
+        for key in ("now", "then")
+    )
+    return fingerprint.differences(now, then, other="training began with")
+
+
+def _changed(before: Facts, now: Facts) -> list[str]:
+    if before == now:
+        return []
+    names = (*before, *(name for name in now if name not in before))
+    return [name for name in names if repr(before.get(name)) != repr(now.get(name))]

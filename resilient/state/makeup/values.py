@@ -1,0 +1,180 @@
+"""What objects are made with, told so that two of them compare, in JSON.
+
+Numbers and texts are told as they are, arrays by a checksum, functions by their name
+and their code; anything else by what it is called. What containers and functions hold
+is told beside them, see ``held``.
+"""
+
+import contextlib
+import functools
+import inspect
+import math
+import types
+import weakref
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from resilient.objects.datasets.content import Weight, digest, read, sample, tensor_size
+from resilient.objects.datasets.marks import contents_of_code, tensor_version
+from resilient.serialization.json_values import NotEncodable
+
+CONTAINERS = (list, tuple, dict)
+ITEMS = 64  # of a container, and of those in it, that are told one by one
+REMEMBERS = " remembers "  # in the names of facts of functions
+
+# Arguments that say nothing about what is computed, or that variables hold, or that are
+# told in another way.
+_LEFT_OUT = frozenset(
+    {
+        *("self", "args", "kwargs", "name", "dtype", "seed", "seed_generator", "build"),
+        *("layers", "inputs", "outputs", "input_shape", "batch_shape"),
+    }
+)
+_SETTINGS: "weakref.WeakKeyDictionary[type, tuple[str, ...]]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def settings_of(cls: type) -> tuple[str, ...]:
+    """Names of what an object of this class is made with."""
+    known = _SETTINGS.get(cls)
+    if known is not None:
+        return known
+    names: dict[str, None] = {}
+    for base in cls.__mro__:
+        init = vars(base).get("__init__")
+        if inspect.isfunction(init):
+            names.update(dict.fromkeys(inspect.signature(init).parameters))
+    # The arguments of the function that a loss or a metric wraps are a setting as well.
+    found = tuple(
+        name
+        for name in (*names, "fn_kwargs")
+        if name not in _LEFT_OUT and not name.endswith("_initializer")
+    )
+    _SETTINGS[cls] = found
+    return found
+
+
+def told(value: Any) -> Any:
+    """A value in JSON: of what holds others only how many there are."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, float):
+        # Strict JSON has no infinity.
+        return float(value) if math.isfinite(value) else str(value)
+    if isinstance(value, (int, str)):  # as JSON gives it back, also an enumeration's
+        return int(value) if isinstance(value, int) else str(value)
+    if isinstance(value, CONTAINERS):
+        name = f"{type(value).__name__} of {len(value)}"
+        plain = dict(value) if isinstance(value, dict) else list(value)
+        return f"{name}, checksum {_checksum(plain)}" if is_long(value) else name
+    if is_array(value):
+        shape = tuple(map(int, value.shape))
+        return f"array of {value.dtype} {shape}, checksum {_checksum(value)}"
+    return _called(value)
+
+
+def held(value: Any) -> dict[str, Any]:
+    """What a container or a function holds, by what to append to its name."""
+    if isinstance(value, dict):
+        return {f"[{key!r}]": item for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return {f"[{index}]": item for index, item in enumerate(value)}
+    if isinstance(value, functools.partial):
+        return {".func": value.func, ".args": value.args, ".keywords": value.keywords}
+    if isinstance(value, types.MethodType):
+        value = value.__func__
+    if not isinstance(value, types.FunctionType) or _is_keras(value):
+        return {}
+    found = {f"{REMEMBERS}{name}": item for name, item in _remembered(value)}
+    # Containers are what functions write to: for logs, as a rule.
+    return {k: v for k, v in found.items() if not isinstance(v, (list, dict, set))}
+
+
+def items(value: Any) -> tuple[Any, ...]:
+    """The very objects that ``held`` tells of."""
+    if isinstance(value, dict):
+        return (*value, *value.values())
+    return tuple(value) if isinstance(value, list) else tuple(held(value).values())
+
+
+def is_long(value: Any) -> bool:
+    """Whether a container and those in it hold too much to be told one by one."""
+    found, todo = 0, [value]
+    while todo and found <= ITEMS:
+        each = todo.pop()
+        found += len(each)
+        inner = each.values() if isinstance(each, dict) else each
+        if found <= ITEMS:
+            todo.extend(item for item in inner if isinstance(item, CONTAINERS))
+    return found > ITEMS
+
+
+def is_array(value: Any) -> bool:
+    """Whether it is an array of NumPy, or a tensor that no step computed."""
+    if isinstance(value, np.ndarray):
+        return True
+    library = type(value).__module__.partition(".")[0]
+    if library == "torch" and getattr(value, "grad_fn", None) is not None:
+        return False
+    if library == "tensorflow":
+        import tensorflow as tf
+
+        if tf.is_symbolic_tensor(value):
+            return False
+    if library in ("jax", "jaxlib"):
+        import jax
+
+        if isinstance(value, jax.core.Tracer):
+            return False
+    return tensor_size(value) is not None
+
+
+def version(array: Any) -> Any:
+    """Another one once an array was written to; None where nothing can write to it."""
+    if isinstance(array, np.ndarray):
+        return _checksum(array)
+    # Not what is in it: training would wait for the device.
+    return tensor_version(array) if hasattr(array, "data_ptr") else None
+
+
+def _checksum(value: Any) -> str | None:
+    """Of all that is in it, of something very large of a sample; None if unknown."""
+    content = read(value)
+    if content.weight is Weight.LARGE:
+        return sample(value)[:8]
+    try:
+        return digest(content.plain)[1][:8] if content.weight is Weight.LIGHT else None
+    except NotEncodable:
+        return None
+
+
+def _called(value: Any) -> str:
+    name = type(value).__name__
+    with contextlib.suppress(Exception):  # whatever an object has for such names
+        name = str(value.__name__)
+    functions = (types.FunctionType, types.MethodType)
+    if not isinstance(value, functions) or _is_keras(value):
+        return name
+    code = value.__code__
+    return f"{name} {zlib.crc32(repr(contents_of_code(code)).encode()):08x}"
+
+
+def _remembered(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function's closure and its defaults hold, with names."""
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # not set yet
+            yield name, cell.cell_contents
+    defaults = function.__defaults__ or ()
+    arguments = code.co_varnames[: code.co_argcount]
+    yield from zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
+
+
+def _is_keras(function: Any) -> bool:
+    return str(function.__module__).partition(".")[0] == "keras"

@@ -1,0 +1,106 @@
+"""What a model is made of, as Keras serialises it: kept with each checkpoint of a fit.
+
+From it an export makes the model again, without the program that trained it. It is not
+looked at when a run resumes, and a model that has none (a class without ``get_config``)
+is saved all the same.
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from resilient.backends import get_backend
+from resilient.errors import NotSupportedError, describe
+from resilient.state.build import is_built
+from resilient.state.rng import kept_random_state
+
+logger = logging.getLogger(__name__)
+
+KEY = "architecture"  # in `run.json`
+
+# Characters; each checkpoint has it. A matrix that an initializer is given is longer.
+_LONGEST = 1 << 22
+
+
+class Architecture:
+    """The architecture of a model, as text; known once the model is built.
+
+    Args:
+        model: The compiled model.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._built = False
+        self._text: str | None = None
+
+    def now(self) -> str | None:
+        """The text, computed once; None if there is none, or none yet."""
+        if not self._built and is_built(self._model):
+            self._built = True
+            self._text = _serialised(self._model)
+        return self._text
+
+
+def _serialised(model: keras.Model) -> str | None:
+    try:
+        with warnings.catch_warnings():
+            # Keras's own get_config of an optimizer warns under numpy 2.4.
+            warnings.simplefilter("ignore")
+            config = keras.saving.serialize_keras_object(model)
+        return _text(config)
+    except Exception:  # whatever a user's get_config raises
+        logger.debug("the model has no config", exc_info=True)
+        return None
+
+
+def _text(config: Any) -> str | None:
+    """As ``Model.to_json`` has it; None once it gets too long."""
+    parts, length = [], 0
+    for part in json.JSONEncoder().iterencode(config):
+        parts.append(part)
+        length += len(part)
+        if length > _LONGEST:
+            logger.debug("the model's config is too long to be kept")
+            return None
+    return "".join(parts)
+
+
+def rebuilt(run: Mapping[str, Any]) -> keras.Model:
+    """Make the model of a checkpoint again, compiled; its weights are new ones.
+
+    Args:
+        run: The checkpoint's ``run.json``.
+
+    Raises:
+        NotSupportedError: It cannot be made.
+    """
+    todo = (
+        "Pass the model, built and compiled, or on the command line a function that "
+        "makes it: --model module:function."
+    )
+    text = run.get(KEY)
+    if text is None:
+        raise NotSupportedError(
+            describe(
+                "The checkpoint does not tell what its model is made of.",
+                "a model without a config, or one too long to be kept; or an import",
+                todo,
+            )
+        )
+    try:
+        with kept_random_state(get_backend()):  # its new weights are drawn
+            model: keras.Model = keras.models.model_from_json(text)
+    except Exception as error:
+        raise NotSupportedError(
+            describe(
+                "The model cannot be made from the config in the checkpoint.",
+                f"{type(error).__name__}: {error}",
+                todo,
+            )
+        ) from error
+    return model

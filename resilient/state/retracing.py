@@ -1,0 +1,183 @@
+"""Has a resumed process compile what the interrupted one had compiled.
+
+Where a step is compiled, what it computes may depend on the sizes of the batches that
+came before: TensorFlow since Keras 3.16 (see ``traces``) and ``torch.compile`` make
+something that fits one size, and once another one comes something that fits all. The
+two may round otherwise. A run begins with its usual batch; a resumed process may begin
+with the last and smaller one of an epoch.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from resilient.backends.base import Backend
+from resilient.errors import warn_not_exact
+from resilient.keras_internals import BACKEND, traces
+from resilient.state.build import keras_own, without_a_trace
+from resilient.state.rng import kept_random_state
+
+logger = logging.getLogger(__name__)
+
+KEY = "traces"  # in run.json; older checkpoints lack it
+
+JSON = dict[str, Any]
+
+
+class Retracing:
+    """What is still to be compiled once more: nothing, before a checkpoint is restored.
+
+    What is here does nothing: JAX compiles each size for itself.
+
+    Args:
+        model: The compiled model.
+        backend: Its backend's adapter.
+    """
+
+    def __init__(self, model: keras.Model, backend: Backend) -> None:
+        self._model, self._backend = model, backend
+        self._left: JSON = {}
+
+    def now(self) -> JSON:
+        """For a checkpoint: sizes by a function's name, in the order of compilation."""
+        return {}
+
+    def expect(self, run: Mapping[str, Any]) -> None:
+        """A checkpoint with this ``run.json`` is about to be restored."""
+        self._left = dict(run.get(KEY, {}))
+
+    def before_batches(self, name: str, iterator: Any) -> None:
+        """A function is about to be called with the batches of an iterator.
+
+        Args:
+            name: Of the model's attribute.
+            iterator: Of Keras.
+        """
+
+    def before_step(self, name: str, batches: Any) -> None:
+        """A function is about to be called with these batches, a list of one."""
+
+    def _say(self, name: str) -> None:
+        warn_not_exact(
+            "what is compiled of the model for batches of several sizes could not be "
+            "compiled as before the interruption, and may round otherwise",
+            [name],
+        )
+
+
+class TensorFlowRetracing(Retracing):
+    """Traces before the first batch comes."""
+
+    def __init__(self, model: keras.Model, backend: Backend) -> None:
+        super().__init__(model, backend)
+        self._begun: set[str] = set()
+
+    def now(self) -> JSON:
+        return self._left | traces.of(self._model)
+
+    def before_batches(self, name: str, iterator: Any) -> None:
+        if name in self._begun:
+            return
+        self._begun.add(name)
+        shapes = self._left.pop(name, None)
+        with kept_random_state(self._backend):
+            spec = keras_own(iterator).element_spec
+            if not traces.matter(self._model):
+                traces.forget_others(self._model, name, spec)
+                return
+            again = traces.trace_again
+            done = shapes is None or again(self._model, name, shapes, spec)
+        if not done:
+            self._say(name)
+
+
+class TorchRetracing(Retracing):
+    """Takes steps on blank batches of those sizes at the first batch, and undoes them.
+
+    ``torch.compile`` compiles nothing before it is called. It remembers sizes of the
+    whole process, also of other models: each fit, and each rollback, begins anew.
+    """
+
+    def __init__(self, model: keras.Model, backend: Backend) -> None:
+        super().__init__(model, backend)
+        self._compiles = bool(model.jit_compile) and not model.run_eagerly
+        self._known: dict[str, list[Any]] = {}
+        self._last: tuple[str, list[Any], int] | None = None
+        if self._compiles and _compiled():
+            _forget()
+
+    def now(self) -> JSON:
+        self._look_back()
+        known = {name: list(shapes) for name, shapes in self._known.items()}
+        return self._left | known
+
+    def before_step(self, name: str, batches: Any) -> None:
+        if not self._compiles:
+            return
+        self._look_back()
+        left = self._left.pop(name, [])
+        if any(len(shapes) != len(keras.tree.flatten(batches)) for shapes in left):
+            left = []
+            self._say(name)
+        for shapes in left:
+            self._step(name, shapes, batches)
+            self._look_back()
+        self._last = name, _shapes(batches), _compiled()
+
+    def _step(self, name: str, shapes: list[Any], batches: Any) -> None:
+        """Call a function with blank batches of these shapes, like the given ones."""
+        self._last = name, shapes, _compiled()
+        left = iter(shapes)
+        blank = keras.tree.map_structure(lambda each: _blank(each, next(left)), batches)
+        try:
+            with without_a_trace(self._model, self._backend):
+                getattr(self._model, name)(blank)
+        except Exception:  # whatever a user's step says of zeros
+            logger.debug("a step on blank batches failed", exc_info=True)
+            self._say(name)
+
+    def _look_back(self) -> None:
+        """Note the batch that came last, if something was compiled for it."""
+        if self._last is None:
+            return
+        (name, shapes, before), self._last = self._last, None
+        known = self._known.setdefault(name, [])
+        if _compiled() > before and shapes not in known:
+            known.append(shapes)
+
+
+def of(model: keras.Model, backend: Backend) -> Retracing:
+    """The way of this backend."""
+    ways = {"tensorflow": TensorFlowRetracing, "torch": TorchRetracing}
+    return ways.get(BACKEND, Retracing)(model, backend)
+
+
+def _shapes(batches: Any) -> list[list[int] | None]:
+    return [
+        list(map(int, each.shape)) if hasattr(each, "shape") else None
+        for each in keras.tree.flatten(batches)
+    ]
+
+
+def _blank(like: Any, shape: list[int] | None) -> Any:
+    if shape is None:
+        return like
+    if isinstance(like, np.ndarray):
+        return np.zeros(shape, like.dtype)
+    return like.new_zeros(shape)
+
+
+def _forget() -> None:
+    import torch
+
+    torch.compiler.reset()
+
+
+def _compiled() -> int:
+    """How much ``torch.compile`` compiled in this process."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])

@@ -1,0 +1,262 @@
+"""What a model's state is: every tensor that a training step may change.
+
+Four groups, as Keras names them (trainable, non_trainable, optimizer, metrics), and
+``extra``: what hangs on the model or a layer as an attribute and is in none of them
+(a second optimizer, seed generators, raw backend variables, torch buffers).
+
+Tensors are matched by structure (group, order, shape, dtype). Paths are for messages
+only: Keras's automatic names differ from one process to the next.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from resilient import keras_internals
+from resilient.backends.base import Backend
+from resilient.state import replicas
+
+GROUPS = ("trainable", "non_trainable", "optimizer", "metrics")
+LOOP = "loop"  # the one group of variables that a loop of the user's own names itself
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_WEIGHT_GROUPS = GROUPS[:2]
+_WEIGHTS = tuple(f"{group}." for group in _WEIGHT_GROUPS)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One variable of the state: a tensor, or one for each replica.
+
+    Attributes:
+        name: Unique, made of letters, digits, ``_``, ``-`` and ``.``.
+        path: What Keras or the attribute is called, for messages.
+        shape: Static shape.
+        dtype: Name of the dtype.
+        target: The live variable or buffer.
+        copies: What is added to ``name`` for each tensor of this process -> variables
+            that hold it.
+        slot: Group and index, where JAX keeps the value while ``fit`` runs.
+    """
+
+    name: str
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    target: Any
+    copies: replicas.Copies
+    slot: tuple[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "path": self.path,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+        }
+
+
+# Group, index in it, path, and the variable.
+Variable = tuple[str, int, str, Any]
+
+
+def leaves(model: keras.Model) -> list[Leaf]:
+    """Every tensor of the model's state, in a stable order, each once."""
+    return once(leaf(*variable) for variable in variables_of(model))
+
+
+def variables_of(model: Any) -> Iterator[Variable]:
+    """Every variable of a model or a layer: group, index, path, and itself."""
+    for group in GROUPS:
+        for index, variable in enumerate(_group(model, group)):
+            yield group, index, variable.path, variable
+    for index, (path, target) in enumerate(_extras(model)):
+        yield "extra", index, path, target
+
+
+def leaves_of(variables: Iterable[Any]) -> list[Leaf]:
+    """The tensors of these variables, in their order, each once."""
+    return once(
+        leaf(LOOP, index, getattr(variable, "path", None) or variable.name, variable)
+        for index, variable in enumerate(variables)
+    )
+
+
+def once(found: Iterable[Leaf]) -> list[Leaf]:
+    """Those leaves whose variable is not that of one before."""
+    seen: set[int] = set()
+    return [leaf for leaf in found if is_new(leaf.target, seen)]
+
+
+def live_tensors(model: keras.Model, state: list[Leaf]) -> dict[str, Any]:
+    """The current values of ``state`` in this process, by name, where they are now.
+
+    On JAX ``fit`` holds them outside the variables between two synchronisations;
+    reading them there spares a forced synchronisation.
+    """
+    held: Mapping[str, Any] = getattr(model, "_jax_state", None) or {}
+    if getattr(model, "_jax_state_synced", True):
+        held = {}
+    found = tensors(state)
+    for leaf in state:
+        group, index = leaf.slot
+        values = held.get(f"{group}_variables")
+        if values is not None and index < len(values):  # not of what came later
+            found[leaf.name] = values[index]
+    return found
+
+
+def tensors(state: Sequence[Leaf]) -> dict[str, Any]:
+    """What holds each tensor of ``state`` in this process, by name."""
+    return {
+        leaf.name + suffix: copies[0]
+        for leaf in state
+        for suffix, copies in leaf.copies.items()
+    }
+
+
+def assign(
+    backend: Backend,
+    layout: Sequence[Mapping[str, Any]],
+    live: Sequence[Leaf],
+    tensors: Mapping[str, Any],
+) -> None:
+    """Set every copy of the live variables.
+
+    Args:
+        backend: The backend's adapter.
+        layout: The saved variables, as ``Leaf.to_json`` tells them; equal to the live.
+        live: The live ones.
+        tensors: The saved tensors, by name.
+    """
+    for old, leaf in zip(layout, live, strict=True):
+        for suffix, copies in leaf.copies.items():
+            for copy in copies:
+                backend.assign(copy, tensors[old["name"] + suffix])
+
+
+def differences(
+    saved: list[dict[str, Any]],
+    live: list[Leaf],
+    *,
+    groups: Sequence[str] = (*GROUPS, "extra"),
+) -> list[str]:
+    """How the saved tensors' layout differs from the live one; empty if it does not."""
+    found = []
+    for group in groups:
+        theirs = [s for s in saved if s["name"].startswith(f"{group}.")]
+        ours = [leaf for leaf in live if leaf.name.startswith(f"{group}.")]
+        if len(theirs) != len(ours):
+            found.append(
+                f"{group} variables: the checkpoint has {len(theirs)}, "
+                f"this model has {len(ours)}"
+            )
+        for old, new in zip(theirs, ours, strict=False):
+            if (tuple(old["shape"]), old["dtype"]) != (new.shape, new.dtype):
+                found.append(
+                    f"{group} variable {new.path}: the checkpoint has {old['path']} "
+                    f"{tuple(old['shape'])} {old['dtype']}, "
+                    f"this model has {new.shape} {new.dtype}"
+                )
+    return found
+
+
+def weight_differences(saved: list[dict[str, Any]], live: list[Leaf]) -> list[str]:
+    """How the weights differ, in whichever group they are; empty if they do not.
+
+    Freezing a layer, which a callback may do when training begins, moves weights from
+    one group to the other and makes no others.
+    """
+    theirs, ours = (
+        sorted((v["shape"], v["dtype"]) for v in each if v["name"].startswith(_WEIGHTS))
+        for each in (saved, [leaf.to_json() for leaf in live])
+    )
+    return differences(saved, live, groups=_WEIGHT_GROUPS) if theirs != ours else []
+
+
+def _group(model: keras.Model, group: str) -> list[Any]:
+    if group == "optimizer":
+        optimizer = getattr(model, "optimizer", None)  # none before compile
+        return [] if optimizer is None else list(optimizer.variables)
+    return list(getattr(model, f"{group}_variables"))
+
+
+def leaf(group: str, index: int, path: str, target: Any, *, of: str = "") -> Leaf:
+    """The leaf of a variable.
+
+    Args:
+        group: One of ``GROUPS``, ``"extra"`` or ``LOOP``.
+        index: Its place in the group.
+        path: What it is called.
+        target: The variable, or a tensor of the backend.
+        of: Name of the object that it belongs to, where there are several.
+    """
+    safe = _UNSAFE.sub("_", path.replace("/", "."))
+    first = f"{group}.{of}" if of else group
+    dtype = getattr(target.dtype, "name", None) or str(target.dtype)
+    return Leaf(
+        name=f"{first}.{index:04d}.{safe}",
+        path=path,
+        shape=tuple(int(d) for d in target.shape),
+        dtype=dtype.removeprefix("torch."),
+        target=target,
+        copies=replicas.copies(group, target),
+        slot=(group, index),
+    )
+
+
+def is_new(variable: Any, seen: set[int]) -> bool:
+    """Whether a variable is not in ``seen``, as itself or as its backend's tensor."""
+    # JAX's arrays are immutable: two variables may hold the same one for a while.
+    mutable = keras_internals.BACKEND != "jax"
+    tensor = getattr(variable, "_value", None) if mutable else None
+    keys = {id(variable)} | ({id(tensor)} if tensor is not None else set())
+    known = bool(keys & seen)
+    seen |= keys
+    return not known
+
+
+def _extras(model: keras.Model) -> Iterator[tuple[str, Any]]:
+    """Variables that hang on the model or one of its layers."""
+    for number, layer in enumerate(model._flatten_layers()):
+        prefix = "" if layer is model else f"layer{number}_{type(layer).__name__}/"
+        held = {k: v for k, v in vars(layer).items() if isinstance(v, _HOLDING)}
+        # Private ones last: TensorFlow's own tracking is less telling than a name.
+        for name in sorted(held, key=lambda name: (name.startswith("_"), name)):
+            for variable in _variables(held[name]):
+                yield f"{prefix}{name}", variable
+        if keras_internals.BACKEND == "torch":
+            # Wrapped torch modules: buffers are not Keras variables, and
+            # model.named_buffers() is empty since layers are no torch submodules.
+            for kind in (layer.named_buffers, layer.named_parameters):
+                for name, tensor in kind():
+                    yield f"{prefix}{name}", tensor
+
+
+# All that is a variable or may hold some. Most attributes are not, and training waits
+# while they are looked at.
+_HOLDING = (
+    *(list, tuple, dict, keras.Variable, keras.optimizers.Optimizer),
+    *(keras.random.SeedGenerator, keras.metrics.Metric, keras.losses.Loss),
+    *keras_internals.backend_variables(),
+)
+
+
+def _variables(value: Any) -> list[Any]:
+    if not isinstance(value, _HOLDING):
+        return []
+    if isinstance(value, (list, tuple)):
+        return [v for item in value for v in _variables(item)]
+    if isinstance(value, dict):
+        return [v for item in value.values() for v in _variables(item)]
+    if isinstance(value, keras.optimizers.Optimizer):
+        return list(value.variables) if value.built else []
+    if isinstance(value, keras.random.SeedGenerator):
+        return [value.state]
+    if isinstance(value, keras.metrics.Metric):
+        return list(value.variables)
+    if isinstance(value, keras.losses.Loss):
+        return [v for item in vars(value).values() for v in _variables(item)]
+    return [value]

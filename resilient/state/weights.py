@@ -1,0 +1,122 @@
+"""Weights and optimizer of a checkpoint, put into a model outside of ``fit``.
+
+All of them or none. Matched like everything else by group, order, shape and dtype.
+What a model has besides (seeds, metrics) is set where the checkpoint has it too and is
+otherwise left as it is.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from resilient import keras_internals
+from resilient.backends import get_backend
+from resilient.errors import CheckpointMismatchError, describe
+from resilient.state import variables
+from resilient.state.variables import Leaf
+
+JSON = dict[str, Any]
+Pairs = list[tuple[Mapping[str, Any], Leaf]]
+
+GROUPS = ("trainable", "non_trainable", "optimizer")
+
+
+def group(name: str) -> str:
+    """The group of a variable's name in a checkpoint."""
+    return name.partition(".")[0]
+
+
+def ready(model: keras.Model) -> list[Leaf]:
+    """The weights, seeds and optimizer's variables of a model."""
+    optimizer = getattr(model, "optimizer", None)  # none before compile
+    if model.built and optimizer is not None and not optimizer.built:
+        with _scope(model):
+            optimizer.build(model.trainable_variables)
+    return [leaf for leaf in variables.leaves(model) if group(leaf.name) in GROUPS]
+
+
+def needed(model: keras.Model, live: Sequence[Leaf]) -> dict[str, Leaf]:
+    """Those without which the model is not the same: by name; no seeds, no metrics."""
+    weights = {id(variable) for variable in model.weights}
+    return {
+        leaf.name: leaf
+        for leaf in live
+        if id(leaf.target) in weights or group(leaf.name) == "optimizer"
+    }
+
+
+def put(model: keras.Model, saved: Sequence[JSON], tensors: Any, path: Path) -> Pairs:
+    """Set weights and optimizer; what the checkpoint lacks of an optimizer, none.
+
+    Args:
+        model: Built, and compiled if the checkpoint has an optimizer.
+        saved: The checkpoint's list of variables.
+        tensors: Its tensors, by name.
+        path: Where it is, for messages.
+
+    Returns:
+        What was set, beside what it was set to.
+
+    Raises:
+        CheckpointMismatchError: It is of another model; nothing was changed.
+    """
+    pairs = _pairs(model, saved, path)
+    layout, leaves = [old for old, _ in pairs], [leaf for _, leaf in pairs]
+    variables.assign(get_backend(), layout, leaves, tensors)
+    return pairs
+
+
+def _pairs(model: keras.Model, saved: Sequence[JSON], path: Path) -> Pairs:
+    live = ready(model)
+    theirs = {_slot(v["name"]): v for v in saved if group(v["name"]) in GROUPS}
+    ours = {_slot(leaf.name): leaf for leaf in live}
+    begins_anew = not any(slot.startswith("optimizer.") for slot in theirs)
+    must = {
+        _slot(name)
+        for name in needed(model, live)
+        if not (begins_anew and group(name) == "optimizer")
+    }
+    found = [f"missing: {ours[slot].path}" for slot in ours if slot in must - {*theirs}]
+    found += [f"unexpected: {theirs[k]['path']}" for k in theirs if k not in ours]
+    pairs: Pairs = [(theirs[slot], ours[slot]) for slot in theirs if slot in ours]
+    found += [
+        f"{old['path']}: the checkpoint has {tuple(old['shape'])} {old['dtype']}, "
+        f"this model's {leaf.path} is {leaf.shape} {leaf.dtype}"
+        for old, leaf in pairs
+        if (tuple(old["shape"]), old["dtype"]) != (leaf.shape, leaf.dtype)
+    ]
+    if found:
+        raise CheckpointMismatchError(
+            describe(
+                f"{path} is of another model, or this one is not built yet. Nothing "
+                "was changed.",
+                "\n  " + "\n  ".join(found),
+                "Use the same model with the same optimizer, on the same backend, and "
+                "build it (call it on a batch) first.",
+            )
+        )
+    return pairs
+
+
+@contextlib.contextmanager
+def kept(live: Sequence[Leaf]) -> Iterator[None]:
+    """Put every variable back in the end."""
+    backend = get_backend()
+    before = dict(backend.snapshot(variables.tensors(live)).arrays)
+    try:
+        yield
+    finally:
+        variables.assign(backend, [leaf.to_json() for leaf in live], live, before)
+
+
+def _slot(name: str) -> str:
+    return ".".join(name.split(".")[:2])
+
+
+def _scope(model: keras.Model) -> Any:
+    if keras_internals.BACKEND == "tensorflow":
+        return model.distribute_strategy.scope()
+    return contextlib.nullcontext()

@@ -1,0 +1,186 @@
+"""One committed directory, and whether it is still what was committed.
+
+Verifying reads every byte that the manifest lists. Files that it does not list are
+no damage: network file systems, file browsers and editors leave their own, and no
+reader of a checkpoint looks at names that the manifest does not have. A symbolic link
+counts as what it points to.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from resilient.progress import Progress
+from resilient.storage.layout import MANIFEST, committed_name
+from resilient.storage.manifest import FileRecord, Manifest, ManifestError, record
+
+T = TypeVar("T")
+
+
+class DamageError(Exception):
+    """A checkpoint is not what was committed; the arguments say in which ways."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+
+
+@dataclass(frozen=True)
+class Reader(Generic[T]):
+    """Reads a checkpoint whose other files were verified.
+
+    Attributes:
+        read: What it makes of the checkpoint.
+        compares: Pattern of the files whose every byte ``read`` compares by itself, and
+            raises where one is another. Only the size of these is verified before, so
+            that they are read once.
+    """
+
+    read: "Callable[[Checkpoint], T]"
+    compares: str = ""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A committed directory.
+
+    Attributes:
+        path: The directory.
+        manifest: What it held when it was committed.
+    """
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def step(self) -> int:
+        """Batches trained since the start of the run; names the checkpoint."""
+        return self.manifest.progress.step
+
+    @property
+    def progress(self) -> Progress:
+        """Where the run was."""
+        return self.manifest.progress
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run was over."""
+        return self.manifest.finished
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """What keep policies look at."""
+        return self.manifest.metrics
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Versions of what wrote it."""
+        return self.manifest.environment
+
+    @property
+    def created(self) -> str:
+        """When it was committed, ISO 8601 in UTC."""
+        return self.manifest.created
+
+    @property
+    def files(self) -> Mapping[str, FileRecord]:
+        """Path relative to the checkpoint to what has to be there."""
+        return self.manifest.files
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all files but the manifest."""
+        return sum(record.size for record in self.files.values())
+
+    @classmethod
+    def read(cls, path: Path) -> "Checkpoint":
+        """Read the manifest of a committed directory, and nothing else.
+
+        Raises:
+            ManifestError: If it is missing or damaged, or belongs to another step.
+            NotSupportedError: If a later version of this library wrote it.
+            PermissionError: If this user may not read it, which is no damage.
+        """
+        try:
+            manifest = Manifest.from_bytes((path / MANIFEST).read_bytes())
+        except FileNotFoundError:
+            raise ManifestError("is missing") from None
+        except NotADirectoryError:
+            raise ManifestError("is missing (this is not a directory)") from None
+        except PermissionError:
+            raise
+        except OSError as error:
+            raise ManifestError(f"cannot be read ({error.strerror})") from None
+        if committed_name(manifest.progress.step) != path.name:
+            step = manifest.progress.step
+            raise ManifestError(f"belongs to step {step:,}, not to {path.name}")
+        return cls(path, manifest)
+
+    def verify(self) -> list[str]:
+        """Compare every byte with what was committed.
+
+        Returns:
+            What is wrong, a line for each file; empty if nothing is.
+
+        Raises:
+            PermissionError: If this user may not read it, which is no damage.
+        """
+        return self._manifest_problems() or self._file_problems(self.files)
+
+    def load(self, reader: "Reader[T]") -> T:
+        """What a reader makes of it, if every byte is what was committed.
+
+        Raises:
+            DamageError: If it is not what was committed.
+            PermissionError: If this user may not read it, which is no damage.
+        """
+        problems = self._manifest_problems()
+        _refuse(problems or self._file_problems(self.files, but=reader.compares))
+        try:
+            return reader.read(self)
+        except Exception:  # damage is why it could not be read, if there is some
+            _refuse(self._file_problems(self.files))
+            raise
+
+    def _manifest_problems(self) -> list[str]:
+        try:
+            found = Checkpoint.read(self.path).manifest
+            # As bytes: a metric that is NaN does not equal itself.
+            if found.to_bytes() != self.manifest.to_bytes():
+                return [f"{MANIFEST} was replaced after it was read"]
+        except ManifestError as error:
+            return [f"{MANIFEST} {error}"]
+        return []
+
+    def _file_problems(
+        self, files: Mapping[str, FileRecord], but: str = ""
+    ) -> list[str]:
+        problems = (
+            _problem(self.path / name, name, expected, only_size=fnmatchcase(name, but))
+            for name, expected in files.items()
+        )
+        return [problem for problem in problems if problem is not None]
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise DamageError(problems)
+
+
+def _problem(
+    path: Path, name: str, expected: FileRecord, *, only_size: bool
+) -> str | None:
+    try:
+        size = path.stat().st_size
+        if size != expected.size:
+            return f"{name} has {size:,} bytes instead of {expected.size:,}"
+        if not only_size and record(path) != expected:
+            return f"{name} has other content than was written (checksum)"
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{name} is missing"
+    except PermissionError:
+        raise
+    except OSError as error:
+        return f"{name} cannot be read ({error.strerror})"
+    return None

@@ -1,0 +1,263 @@
+"""Bytes in a staging directory become a checkpoint, or nothing does.
+
+    write; fsync each file; manifest; fsync; fsync directories; rename; fsync parent
+
+The rename is the commit: before it a kill leaves staging that no reader looks at,
+after it the checkpoint is whole. If the step has a checkpoint already, that one steps
+aside under another name first; ``recover`` brings it back when a kill came in between.
+
+Every failure of the file system, however the writing library dresses it up, is one
+``CheckpointWriteError``. Other errors of the writing function pass unchanged.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+
+from resilient.errors import CheckpointWriteError, ResilientError, describe
+from resilient.progress import Progress
+from resilient.storage import layout, quarantine
+from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.flush import flushed_meanwhile
+from resilient.storage.manifest import FileRecord, Manifest, record
+
+# What a full or failing disk looks like. Backends report these as TensorFlow's
+# ResourceExhaustedError, Orbax's ValueError, torch's RuntimeError: by text only.
+_DISK_ERRORS = {
+    errno.ENOSPC: "Free some space, or keep fewer checkpoints.",
+    errno.EDQUOT: "Free some of your quota, or keep fewer checkpoints.",
+    errno.EFBIG: "Raise the limit on the size of files (`ulimit -f`).",
+    errno.EROFS: "Choose a checkpoint_dir on a writable file system.",
+    errno.EACCES: "Allow this user to write there, or choose another checkpoint_dir.",
+    errno.EPERM: "Allow this user to write there, or choose another checkpoint_dir.",
+    errno.EIO: "Check the disk: the system log may say more.",
+    errno.ESTALE: "Check the network file system; it may have to be mounted again.",
+    errno.ENOENT: "Something removed the directory: make sure that nothing does.",
+    errno.ENOTDIR: "Something replaced the directory: make sure that nothing does.",
+}
+_FULL_OR_FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_TORCH_WRITE_FAILED = ("PytorchStreamWriter failed", "file write failed")
+
+
+def commit(
+    directory: Path,
+    progress: Progress,
+    write: Callable[[str], None],
+    *,
+    metrics: Mapping[str, float],
+    finished: bool,
+    environment: Mapping[str, str],
+    name: str | None = None,
+    others: Callable[[Path], dict[str, FileRecord]] | None = None,
+) -> Checkpoint:
+    """Make a checkpoint out of what ``write`` puts into a directory.
+
+    Args:
+        directory: The checkpoint directory; it has to exist.
+        progress: Where the run is.
+        write: Fills the empty staging directory that it is given the path of.
+        metrics: What keep policies look at.
+        finished: Whether the run is over.
+        environment: Versions of what writes it.
+        name: Of the staging directory, where others have to know it.
+        others: Moves into it what other processes wrote and flushed.
+
+    Raises:
+        CheckpointWriteError: If the file system fails; the others are intact.
+    """
+    staging = directory / (name or layout.staging_name(progress.step))
+    try:
+        records = stage(staging, progress, write)
+        with _explained(staging, progress):
+            if others is not None:
+                records |= others(staging)
+            now = quarantine.now()
+            manifest = Manifest(progress, finished, metrics, now, environment, records)
+            _finish(staging, manifest)
+            return Checkpoint(_publish(staging, progress.step), manifest)
+    finally:
+        # After the rename there is nothing under this name any more.
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def stage(
+    staging: Path, progress: Progress, write: Callable[[str], None]
+) -> dict[str, FileRecord]:
+    """Fill a new directory, and wait until its files are on the disk.
+
+    Returns:
+        What they are, by their paths relative to the directory.
+
+    Raises:
+        CheckpointWriteError: If the file system fails.
+    """
+    with _explained(staging, progress):
+        os.mkdir(staging)
+        # One thread for all files: whenever a thread starts or goes on, training may
+        # lose the interpreter for a moment.
+        with ThreadPoolExecutor(1, thread_name_prefix="resilient-disk") as beside:
+            _write_into(staging, write, beside)
+            files, _ = _tree(staging)
+            return _seal(staging, files, beside)
+
+
+@contextlib.contextmanager
+def _explained(staging: Path, progress: Progress) -> Iterator[None]:
+    """Make every failure of the file system a CheckpointWriteError."""
+    try:
+        yield
+    except ResilientError:  # explains itself
+        raise
+    except Exception as error:
+        number = disk_error(error)
+        if number is None:
+            raise
+        raise _write_error(staging, progress, number, error) from error
+
+
+def recover(directory: Path) -> None:
+    """Finish replacements that a kill interrupted. Needs the lock."""
+    for former, committed in layout.replaced_paths(directory):
+        if os.path.lexists(committed):
+            delete(former)
+        else:
+            os.rename(former, committed)
+            layout.sync(directory)
+
+
+def delete(path: Path) -> None:
+    """Delete a directory; of a symbolic link, only the link."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    else:
+        shutil.rmtree(path)
+
+
+def disk_error(error: BaseException) -> int | None:
+    """The errno behind an exception, if the file system is to blame for it."""
+    if isinstance(error, OSError):
+        return error.errno or errno.EIO
+    text = str(error)
+    for number in _DISK_ERRORS:
+        if os.strerror(number) in text:
+            return number
+    if any(phrase in text for phrase in _TORCH_WRITE_FAILED):
+        return errno.EIO
+    if error.__cause__ is not None:
+        return disk_error(error.__cause__)
+    if error.__context__ is not None and not error.__suppress_context__:
+        number = disk_error(error.__context__) or 0
+        # A file that was looked for and not found explains no other error.
+        return number if number in _FULL_OR_FAILING else None
+    return None
+
+
+def _write_into(staging: Path, write: Callable[[str], None], beside: Executor) -> None:
+    """Let ``write`` fill the directory, and make sure that it is still the same.
+
+    TensorFlow makes missing directories anew: when something deletes the staging
+    directory, what is there afterwards lacks what was written before.
+    """
+    # While it is open, no other directory gets the same number.
+    descriptor = os.open(staging, os.O_RDONLY)
+    try:
+        with flushed_meanwhile(staging, beside):
+            write(os.fspath(staging))
+        if not os.path.samestat(os.fstat(descriptor), os.stat(staging)):
+            raise FileNotFoundError(
+                errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(staging)
+            )
+    finally:
+        os.close(descriptor)
+
+
+def _write_error(
+    staging: Path, progress: Progress, number: int, error: Exception
+) -> CheckpointWriteError:
+    path = error.filename if isinstance(error, OSError) else None
+    code = errno.errorcode.get(number, str(number))
+    return CheckpointWriteError(
+        describe(
+            f"The checkpoint at {progress} cannot be written: {os.strerror(number)} "
+            f"({code}). The checkpoints before it are intact.",
+            f"{path or staging}: {type(error).__name__}: {error}",
+            _DISK_ERRORS.get(number, "Check the file system of this directory."),
+        )
+    )
+
+
+def _seal(staging: Path, files: list[str], beside: Executor) -> dict[str, FileRecord]:
+    """Record every file and wait until it is on the disk, both at the same time.
+
+    Args:
+        staging: Where they are.
+        files: With all that ``write`` wrote.
+        beside: Of one thread, which has flushed them meanwhile: that is over by now.
+    """
+    syncing = beside.submit(_sync, files)
+    records = {
+        Path(path).relative_to(staging).as_posix(): record(path) for path in files
+    }
+    syncing.result()
+    return records
+
+
+def _tree(directory: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
+    """Every file by name, and every directory, the inner ones first.
+
+    Raises:
+        OSError: Something is neither.
+    """
+    files, directories = list[str](), list[str]()
+    with os.scandir(directory) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir(follow_symlinks=False):
+                inner_files, inner_directories = _tree(entry.path)
+                files += inner_files
+                directories += inner_directories
+            elif entry.is_file(follow_symlinks=False):
+                files.append(entry.path)
+            else:
+                what = "A checkpoint may hold regular files only"
+                raise OSError(errno.EINVAL, what, entry.path)
+    return files, [*directories, os.fspath(directory)]
+
+
+def _sync(paths: Iterable[str]) -> None:
+    for path in paths:
+        layout.sync(path)
+
+
+def _finish(staging: Path, manifest: Manifest) -> None:
+    """Write the manifest, and wait until it and every name are on the disk."""
+    _, directories = _tree(staging)
+    with open(staging / layout.MANIFEST, "wb") as file:
+        file.write(manifest.to_bytes())
+        file.flush()
+        os.fsync(file.fileno())
+    _sync(directories)
+
+
+def _publish(staging: Path, step: int) -> Path:
+    """The commit itself."""
+    directory, former = staging.parent, None
+    committed = directory / layout.committed_name(step)
+    if os.path.lexists(committed):
+        former = directory / layout.replaced_name(step)
+        os.rename(committed, former)
+    try:
+        os.rename(staging, committed)
+    except BaseException:
+        if former is not None:
+            os.rename(former, committed)
+        raise
+    layout.sync(directory)
+    if former is not None:
+        # What is left of it, `recover` deletes: the commit has succeeded.
+        with contextlib.suppress(OSError):
+            delete(former)
+    return committed

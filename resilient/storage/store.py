@@ -1,0 +1,286 @@
+"""Finds, verifies, falls back, prunes: a checkpoint directory as the library sees it.
+
+Methods that change the directory expect their caller to hold its ``DirectoryLock``.
+A checkpoint that fails verification is never used and never deleted, but moved to
+quarantine with the reason; where nothing good is left the store refuses, it does not
+pretend that there never was anything.
+"""
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from resilient.errors import (
+    CheckpointNotFoundError,
+    CheckpointWriteError,
+    CorruptCheckpointError,
+    describe,
+)
+from resilient.policies import KeepPolicy
+from resilient.progress import Progress
+from resilient.storage import commit, layout, quarantine
+from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
+from resilient.storage.manifest import FileRecord, ManifestError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+_ONLY_VERIFY = Reader(lambda _: None)
+
+
+class Store:
+    """The checkpoints of one run, in one local directory.
+
+    Attributes:
+        directory: Absolute path; it need not exist yet.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory: Path = layout.local_directory(directory)
+        self._settled = False
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The committed checkpoints by step, from their manifests alone.
+
+        One whose manifest cannot be read is not among them: ``newest_good`` and
+        ``damaged`` deal with it.
+        """
+        found = []
+        for step in layout.committed_steps(self.directory):
+            with contextlib.suppress(ManifestError):
+                found.append(Checkpoint.read(self._path(step)))
+        return found
+
+    def problems(self, step: int) -> list[str]:
+        """What is wrong with the checkpoint of a step, every byte read."""
+        try:
+            return Checkpoint.read(self._path(step)).verify()
+        except ManifestError as error:
+            return [f"{layout.MANIFEST} {error}"]
+
+    def newest_good(
+        self, report: Callable[[str, str], None] | None = None
+    ) -> Checkpoint | None:
+        """The newest checkpoint that verifies, as ``load_newest`` finds it."""
+        found = self.load_newest(_ONLY_VERIFY, report)
+        return None if found is None else found[0]
+
+    def load_newest(
+        self, reader: Reader[T], report: Callable[[str, str], None] | None = None
+    ) -> tuple[Checkpoint, T] | None:
+        """The newest checkpoint that verifies; newer ones go to quarantine.
+
+        Args:
+            reader: What becomes of it.
+            report: Called with the name and the reason of each that does not verify.
+
+        Returns:
+            The checkpoint, with what the reader made of it. None only if there never
+            was a checkpoint here.
+
+        Raises:
+            CorruptCheckpointError: If there were some and none is good.
+        """
+        commit.recover(self.directory)
+        failed = {}
+        for step in reversed(layout.committed_steps(self.directory)):
+            try:
+                checkpoint = Checkpoint.read(self._path(step))
+                return checkpoint, checkpoint.load(reader)
+            except ManifestError as error:
+                reason = f"{layout.MANIFEST} {error}"
+            except DamageError as error:
+                reason = str(error)
+            failed[self._quarantine(step, "damaged", reason)] = reason
+            self._settled = False
+            if report is not None:
+                report(layout.committed_name(step), reason)
+        for entry in quarantine.entries(self.directory):
+            if entry.reason.open:
+                failed[entry.path] = entry.reason.text
+        if failed:
+            raise self._corrupt("No checkpoint in this directory is intact.", failed)
+        return None
+
+    def get(self, step: int) -> Checkpoint:
+        """The checkpoint of a step, verified, as ``load`` finds it."""
+        return self.load(step, _ONLY_VERIFY)[0]
+
+    def load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
+        """The checkpoint of a step, verified, with what the reader made of it.
+
+        Raises:
+            CheckpointNotFoundError: If there is none.
+            CorruptCheckpointError: If it does not verify; it stays where it is.
+        """
+        commit.recover(self.directory)
+        checkpoint = self.read(step)
+        try:
+            return checkpoint, checkpoint.load(reader)
+        except DamageError as error:
+            raise self._damaged(step, str(error)) from None
+
+    def try_to_load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
+        """The checkpoint of a step, verified; changes nothing.
+
+        Raises:
+            ManifestError: Its manifest is damaged, or it is not there.
+            DamageError: Something else of it is damaged.
+        """
+        checkpoint = Checkpoint.read(self._path(step))
+        return checkpoint, checkpoint.load(reader)
+
+    def read(self, step: int) -> Checkpoint:
+        """The checkpoint of a step from its manifest alone; changes nothing.
+
+        Raises:
+            CheckpointNotFoundError: If there is none.
+            CorruptCheckpointError: If its manifest cannot be read.
+        """
+        steps = layout.committed_steps(self.directory)
+        if step not in steps:
+            available = ", ".join(map(str, steps)) or "no checkpoint at all"
+            raise CheckpointNotFoundError(
+                describe(
+                    f"There is no checkpoint of step {step} in {self.directory}.",
+                    f"step {step}",
+                    f"Choose one of the steps that are there: {available}.",
+                )
+            )
+        try:
+            return Checkpoint.read(self._path(step))
+        except ManifestError as error:
+            raise self._damaged(step, f"{layout.MANIFEST} {error}") from None
+
+    def commit(
+        self,
+        progress: Progress,
+        write: Callable[[str], None],
+        *,
+        metrics: Mapping[str, float],
+        finished: bool,
+        environment: Mapping[str, str],
+        name: str | None = None,
+        others: Callable[[Path], dict[str, FileRecord]] | None = None,
+    ) -> Checkpoint:
+        """Make a checkpoint of what ``write`` puts into the directory it is given.
+
+        A checkpoint of the same step is replaced, without a moment without either. The
+        arguments are those of ``commit.commit``.
+
+        Raises:
+            CheckpointWriteError: If the file system fails; the others are intact.
+        """
+        checkpoint = commit.commit(
+            self.directory,
+            progress,
+            write,
+            metrics=metrics,
+            finished=finished,
+            environment=environment,
+            name=name,
+            others=others,
+        )
+        if not self._settled:
+            with contextlib.suppress(OSError):
+                quarantine.settle(self.directory)
+            self._settled = True
+        return checkpoint
+
+    def prune(self, keep: KeepPolicy) -> list[int]:
+        """Delete what the policy does not select; never the newest.
+
+        Returns:
+            The steps that were deleted.
+
+        Raises:
+            CheckpointWriteError: If the file system does not allow it.
+        """
+        checkpoints = self.checkpoints()
+        kept = keep.select(checkpoints) | {c.step for c in checkpoints[-1:]}
+        doomed = [c for c in checkpoints if c.step not in kept]
+        try:
+            self._delete([checkpoint.path for checkpoint in doomed])
+        except OSError as error:
+            raise CheckpointWriteError(
+                describe(
+                    f"Old checkpoints cannot be deleted: {error.strerror}.",
+                    error,
+                    f"Allow this user to delete in {self.directory}.",
+                )
+            ) from error
+        return [checkpoint.step for checkpoint in doomed]
+
+    def discard_after(self, step: int) -> list[int]:
+        """Move checkpoints newer than ``step`` to quarantine; returns their steps."""
+        newer = [s for s in layout.committed_steps(self.directory) if s > step]
+        for other in newer:
+            self._quarantine(other, "superseded", f"resumed from step {step} instead")
+        return newer
+
+    def discard_all(self) -> list[int]:
+        """Start over: move every checkpoint to quarantine; returns their steps."""
+        commit.recover(self.directory)
+        steps = layout.committed_steps(self.directory)
+        for step in steps:
+            self._quarantine(step, "discarded", "the run was started over")
+        quarantine.settle(self.directory)
+        return steps
+
+    def remove_stale_staging(self) -> list[Path]:
+        """Delete what dead attempts left unfinished; returns what it was."""
+        commit.recover(self.directory)
+        stale = layout.staging_paths(self.directory)
+        for path in stale:
+            with contextlib.suppress(OSError):
+                commit.delete(path)
+        return stale
+
+    def _path(self, step: int) -> Path:
+        return self.directory / layout.committed_name(step)
+
+    def _delete(self, paths: list[Path]) -> None:
+        """Rename first: a kill never leaves half of what looks committed."""
+        renamed = []
+        for path in paths:
+            target = path.with_name(layout.staging_name(int(path.name.split("-")[1])))
+            os.rename(path, target)
+            renamed.append(target)
+        if renamed:
+            layout.sync(self.directory)
+        for path in renamed:
+            commit.delete(path)
+
+    def _quarantine(self, step: int, kind: quarantine.Kind, reason: str) -> Path:
+        try:
+            return quarantine.move(self._path(step), kind, reason)
+        except OSError as error:
+            if kind != "damaged":
+                raise
+            # A read-only directory can still be fallen back in.
+            logger.warning("%s stays where it is: %s", self._path(step).name, error)
+            return self._path(step)
+
+    def _damaged(self, step: int, reason: str) -> CorruptCheckpointError:
+        what = f"The checkpoint of step {step} is damaged."
+        return self._corrupt(what, {self._path(step): reason})
+
+    def _corrupt(self, what: str, failed: Mapping[Path, str]) -> CorruptCheckpointError:
+        lines = "".join(
+            f"\n  {path.relative_to(self.directory)}: {reason}"
+            for path, reason in failed.items()
+        )
+        return CorruptCheckpointError(
+            describe(
+                what,
+                f"{self.directory}{lines}",
+                "Bring back a copy of a good checkpoint under its own name, choose "
+                'another step, or start over with resume="never". What was damaged is '
+                f"kept in {self.directory / layout.QUARANTINE}.",
+            )
+        )

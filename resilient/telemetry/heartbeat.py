@@ -1,0 +1,130 @@
+"""Tells whoever looks on that training is alive, and where it is.
+
+Training only counts (``beat``); a thread beside it writes the files, so that a disk
+that hangs does not stop training. A file changes only when training has beaten since:
+who looks on (a supervisor that finds hangs, a report about a killed process) reads one
+line of JSON. A torn line, which a crash or a write in progress leaves, reads as
+nothing.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from resilient.progress import Progress
+from resilient.storage.layout import HEARTBEAT
+
+# A supervisor names a file here, for it cannot know the checkpoint directory.
+VARIABLE = "RESILIENT_HEARTBEAT"
+
+Phase = Literal["starting", "replaying", "training", "validating", "saving", "ended"]
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The last sign of life of a process.
+
+    Attributes:
+        attempt: Which process life, as in ``events.jsonl``.
+        host: Where it runs.
+        pid: Which process it is there.
+        directory: The checkpoint directory.
+        time: When training gave the sign, Unix seconds.
+        count: Signs so far: one a batch, one an element that is replayed...
+        phase: What training was doing.
+        step: Batches trained since the start of the run.
+        epoch: Epoch in progress, from 0.
+        batch: Batches trained in that epoch.
+    """
+
+    attempt: str
+    host: str
+    pid: int
+    directory: str
+    time: float
+    count: int
+    phase: Phase
+    step: int
+    epoch: int
+    batch: int
+
+
+class Heartbeat:
+    """Counts the signs of one attempt, and writes them when asked.
+
+    Args:
+        attempt: Identifies the process life.
+        directory: The checkpoint directory.
+        paths: Files to write.
+    """
+
+    def __init__(
+        self, attempt: str, directory: os.PathLike[str], paths: Sequence[Path]
+    ) -> None:
+        self._attempt = attempt
+        self._directory = os.fspath(directory)
+        self._paths = list(paths)
+        self._host = socket.gethostname()
+        self._written = -1
+        self._size = 0
+        self.count = 0
+        self.phase: Phase = "starting"
+        self.progress = Progress(0, 0, 0)
+
+    def beat(self, phase: Phase, progress: Progress | None = None) -> None:
+        """Training goes on; costs next to nothing."""
+        self.count += 1
+        self.phase = phase
+        if progress is not None:
+            self.progress = progress
+
+    def write(self) -> None:
+        """Write the files, if there was a sign since. Never raises OSError."""
+        count = self.count
+        if count == self._written:
+            return
+        self._written = count
+        now = Beat(
+            attempt=self._attempt,
+            host=self._host,
+            pid=os.getpid(),
+            directory=self._directory,
+            time=time.time(),
+            count=count,
+            phase=self.phase,
+            **self.progress.to_json(),
+        )
+        line = json.dumps(asdict(now))
+        self._size = max(self._size, len(line))  # a shorter one covers the last one
+        for path in self._paths:
+            with contextlib.suppress(OSError):  # a sign that nobody gets harms nobody
+                _overwrite(path, line.ljust(self._size).encode() + b"\n")
+
+
+def read(path: str | os.PathLike[str]) -> Beat | None:
+    """The last sign in a file; None where there is none that can be read."""
+    try:
+        return Beat(**json.loads(Path(path).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def last_words(directory: Path) -> dict[str, object] | None:
+    """The last sign that another process left in a checkpoint directory, as JSON."""
+    beat = read(directory / HEARTBEAT)
+    return None if beat is None else asdict(beat)
+
+
+def _overwrite(path: Path, line: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        os.pwrite(descriptor, line, 0)
+        os.ftruncate(descriptor, len(line))
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,173 @@
+"""What is done where training can be held: between two batches, and at epochs' ends.
+
+The losses of the batches that were trained are looked at; a snapshot is taken if one is
+due; and if somebody asked for it, training stops there.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NoReturn, Protocol
+
+from resilient.data.inputs import Inputs
+from resilient.distributed.group import Group
+from resilient.preemption.watch import Watch
+from resilient.progress import Progress
+from resilient.saving import record
+from resilient.saving.checkpointer import Saving
+from resilient.telemetry.events import Events
+from resilient.training.consensus import Agreement
+from resilient.training.divergence.loss_watch import LossWatch
+
+
+class Contents(Protocol):
+    """All that makes a checkpoint."""
+
+    def after_step(self) -> None:
+        """A training step was done."""
+
+    def take(
+        self,
+        progress: Progress,
+        positions: Mapping[str, Any],
+        random: Any,
+        *,
+        logs: Mapping[str, float] | None,
+    ) -> record.Content:
+        """Take a snapshot of everything."""
+
+
+class Boundaries:
+    """The boundaries of one fit, or loop, from its first batch on.
+
+    Args:
+        contents: All that makes a checkpoint.
+        inputs: The data.
+        losses: Looks at the loss of each batch.
+        saving: Says when a checkpoint is due, and commits it.
+        watch: Told that training goes on; knows whether it was asked to stop.
+        group: The processes that train.
+        events: Told of the first batch.
+        settle: Makes Keras's callbacks be done with the batches before.
+    """
+
+    def __init__(
+        self,
+        contents: Contents,
+        inputs: Inputs,
+        *,
+        losses: LossWatch,
+        saving: Saving,
+        watch: Watch,
+        group: Group,
+        events: Events,
+        settle: Callable[[], None],
+    ) -> None:
+        self._contents, self._inputs, self._losses = contents, inputs, losses
+        self._saving, self._watch, self._events = saving, watch, events
+        self._agreement = Agreement(group, saving, watch)
+        self._settle = settle
+        self._stopping = False  # agreed on by all processes
+        self._taken: record.Content | None = None
+        self._uncommitted: Callable[[], None] | None = None
+        self._begun = False
+
+    def next_batch_is_there(self) -> None:
+        """Commit a snapshot that waited for the batch after it."""
+        if self._commit() and self._stopping:
+            self._stop()
+
+    def between_batches(
+        self, progress: Progress, logs: Mapping[str, float] | None, *, certain: bool
+    ) -> None:
+        """A batch is trained, the next one is not begun.
+
+        Args:
+            progress: Where training is.
+            logs: Of the last epoch that ended.
+            certain: Whether the next batch is sure to come. If not, a snapshot is
+                committed only once it came: resumed with no batch left, Keras would
+                have no logs.
+        """
+        self._watch.stop_unless_time(self._saving.slowest)
+        verdict = self._agreement.at(progress)
+        self._stopping = verdict.stop is not None
+        if verdict.save is not None:
+            self._losses.check(all_of_them=True)
+            self._take(progress, logs, verdict.save, in_epoch=True)
+            if certain and self._commit() and self._stopping:
+                self._stop()
+
+    def all_trained(self, progress: Progress) -> None:
+        """This process has no other batch in this epoch; neither have the others.
+
+        Raises:
+            ResilientError: Another process goes on with this epoch.
+        """
+        self._agreement.out_of_batches(progress)
+
+    def at_epoch_end(
+        self, progress: Progress, logs: Mapping[str, float], *, finished: bool
+    ) -> None:
+        """Every callback was told that an epoch ended.
+
+        Args:
+            progress: Where training is.
+            logs: Of that epoch.
+            finished: Whether it is the last one.
+        """
+        if self._uncommitted and self._taken:  # no batch came after it
+            self._taken.release()
+        self._uncommitted = None
+        if not finished:
+            self._watch.stop_unless_time(self._saving.slowest)
+        verdict = self._agreement.at(progress, finished=finished)
+        self._stopping = verdict.stop is not None
+        if verdict.save is not None:
+            self._take(progress, logs, verdict.save, in_epoch=False, finished=finished)
+            if self._commit() and self._stopping and not finished:
+                self._stop()
+        if finished:  # but for callbacks' on_train_end, which may take any time
+            self._watch.sign("ended", progress)
+
+    def trained(self, progress: Progress) -> None:
+        """Batches were trained since the last time."""
+        self._losses.check(all_of_them=False)
+        self._watch.sign("training", progress)
+        self._contents.after_step()
+        if not self._begun:
+            self._begun = True
+            self._events.emit("training", **progress.to_json())
+
+    def _take(
+        self,
+        progress: Progress,
+        logs: Mapping[str, float] | None,
+        staging: str,
+        *,
+        in_epoch: bool,
+        finished: bool = False,
+    ) -> None:
+        self._settle()
+        positions, random = self._inputs.positions(in_epoch=in_epoch)
+        self._taken = self._contents.take(progress, positions, random, logs=logs)
+        self._uncommitted = partial(
+            self._saving.save,
+            progress,
+            self._taken,
+            metrics={} if in_epoch else logs or {},
+            finished=finished,
+            staging=staging,
+            stall=self._saving.stalled(),
+        )
+
+    def _commit(self) -> bool:
+        """Make a checkpoint of the last snapshot; whether there was one."""
+        commit, self._uncommitted = self._uncommitted, None
+        if commit is not None:
+            commit()
+        return commit is not None
+
+    def _stop(self) -> NoReturn:
+        """End fit, now that the snapshot of this moment is being written."""
+        self._saving.wait()
+        self._watch.stop(saved=self._saving.newest == self._watch.progress.step)

@@ -1,0 +1,1 @@
+"""A loss that is no number any more: how it is noticed, and how a run goes back."""

@@ -1,0 +1,221 @@
+"""Sees where the loss of a batch is no number any more, or far above what it was.
+
+Keras logs the mean of an epoch so far, in which a spike would drown: the loss of a
+batch is recovered from two of these means. What is seen depends on the losses alone,
+never on when somebody looks, so a run that is repeated sees the same.
+"""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from resilient.distributed.group import ALONE, Group
+from resilient.errors import NotSupportedError, describe
+from resilient.policies.validate import count, duration
+
+JSON = dict[str, Any]
+
+_WINDOW = 100  # batches whose median a spike is compared with
+_FEWEST = 20  # of them, before anything is called a spike
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """How to get over a divergence: PaLM's recipe (Chowdhery et al. 2022, section 5.1).
+
+    Training goes back to where it was ``steps`` batches before the bad one, leaves out
+    the next ``skip`` batches of the data, and goes on. The last batch of an epoch is
+    never left out.
+
+    Attributes:
+        steps: How many batches to go back.
+        skip: How many batches to leave out from there; more than ``steps``, or the bad
+            batch would come again.
+        limit: How often in a run; after that training stops.
+
+    Raises:
+        TypeError: One of them is no whole number.
+        ValueError: One is not positive, or ``skip`` not more than ``steps``.
+    """
+
+    steps: int = 100
+    skip: int = 300
+    limit: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "skip", "limit"):
+            number = count(getattr(self, name), f"Rollback({name}=...)")
+            object.__setattr__(self, name, number)
+        if self.skip <= self.steps:
+            what = "Rollback(skip=...) has to reach beyond the bad batch."
+            received = f"skip={self.skip}, steps={self.steps}"
+            raise ValueError(describe(what, received, "Make it more than `steps`."))
+
+
+OnNaN = Literal["ignore", "stop", "rollback"] | Rollback
+
+
+def checked_on_nan(value: OnNaN) -> Literal["ignore", "stop"] | Rollback:
+    """``on_nan``, if it means something; otherwise ValueError."""
+    if isinstance(value, Rollback):
+        return value
+    if isinstance(value, str) and value == "rollback":
+        return Rollback()
+    if isinstance(value, str) and value in ("ignore", "stop"):
+        return value
+    raise ValueError(
+        describe(
+            "This `on_nan` has no meaning.",
+            repr(value),
+            'Use "ignore", "stop", "rollback" or resilient.Rollback(...).',
+        )
+    )
+
+
+def checked_loss_spike(value: float | None, on_nan: OnNaN) -> float | None:
+    """``loss_spike``, if it means something; otherwise TypeError or ValueError."""
+    if value is None:
+        return None
+    factor = duration(value, "loss_spike")
+    if factor <= 1:
+        what = "`loss_spike` is a factor that the loss must not grow by."
+        raise ValueError(describe(what, value, "Use a number such as 5, or None."))
+    if on_nan == "ignore":
+        what = "`loss_spike` says what is treated like NaN, and NaN is ignored."
+        todo = 'Pass on_nan="stop" or on_nan="rollback", too.'
+        raise ValueError(describe(what, f"loss_spike={value}, on_nan='ignore'", todo))
+    return factor
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A batch whose loss is bad.
+
+    Attributes:
+        step: Its number since the start of the run, from 0.
+        value: Its loss.
+        why: What is bad about it.
+        batches: How many were trained at once, of which it is the last; Keras tells
+            the loss of all of them.
+    """
+
+    step: int
+    value: float
+    why: str
+    batches: int = 1
+
+
+class Diverged(BaseException):
+    """Ends Keras's ``fit`` from inside; no ``except Exception`` on the way sees it."""
+
+    def __init__(self, bad: Bad) -> None:
+        super().__init__(bad)
+        self.bad = bad
+
+
+class LossWatch:
+    """Looks at the loss of every batch that was trained.
+
+    Args:
+        spike: More than so many times the median of the last 100 losses is bad; None:
+            only what is no number.
+        active: Whether anybody wants to know.
+        group: The processes that train: the mean of their losses counts.
+    """
+
+    def __init__(
+        self, spike: float | None, *, active: bool, group: Group = ALONE
+    ) -> None:
+        self.active = active
+        self._group = group
+        self._spike = spike
+        self._pending: deque[tuple[int, int, Any]] = deque()
+        self._batches = 0  # of this epoch, whose losses were looked at
+        self._mean = 0.0  # of them
+        self._good: deque[float] = deque(maxlen=_WINDOW)
+
+    def begin_epoch(self) -> None:
+        """Keras's mean starts over."""
+        self._pending.clear()
+        self._batches, self._mean = 0, 0.0
+
+    def note(self, step: int, batches: int, logs: Mapping[str, Any] | None) -> None:
+        """Batches were trained; the device may still be at it, so nothing is read.
+
+        Args:
+            step: Number of the last one since the start of the run, from 0.
+            batches: How many.
+            logs: What Keras logged then.
+
+        Raises:
+            NotSupportedError: There is no loss in it.
+        """
+        if not logs or "loss" not in logs:
+            raise NotSupportedError(
+                describe(
+                    "The losses cannot be looked at: this model's training step logs "
+                    "none.",
+                    f"logs of {sorted(logs or ())}",
+                    'Return a "loss" from train_step, or pass on_nan="ignore".',
+                )
+            )
+        self._pending.append((step, batches, logs["loss"]))
+
+    def check(self, *, all_of_them: bool) -> None:
+        """Look at the batches noted.
+
+        Args:
+            all_of_them: Wait for the device, if need be; otherwise the last batch is
+                left for the next time.
+
+        Raises:
+            Diverged: One of them is bad.
+        """
+        while len(self._pending) > (0 if all_of_them else 1):
+            step, batches, loss = self._pending.popleft()
+            losses = self._group.collect("loss", float(loss))
+            found = self._judged(batches, losses) if losses else None
+            found = self._group.tell("bad", found)
+            if found is not None:
+                mean, why = found
+                raise Diverged(Bad(step, mean, why, batches))
+
+    def _judged(self, batches: int, losses: list[float]) -> tuple[float, str] | None:
+        """The loss of some batches and what is bad about it, if anything is."""
+        mean = losses[0] if len(losses) == 1 else statistics.fmean(losses)
+        if not math.isfinite(mean):
+            return mean, "the loss is no finite number"
+        if self._spike is not None:
+            return self._spiked(self._spike, batches, mean)
+        return None
+
+    def _spiked(
+        self, spike: float, batches: int, mean: float
+    ) -> tuple[float, str] | None:
+        total = self._batches + batches
+        loss = (mean * total - self._mean * self._batches) / batches
+        self._batches, self._mean = total, mean
+        if len(self._good) >= _FEWEST:
+            usual = statistics.median(self._good)
+            if loss > spike * usual > 0:
+                why = f"the loss is {loss / usual:.3g} times the usual {usual:.3g}"
+                return loss, why
+        self._good.append(loss)
+        return None
+
+    def state(self) -> JSON:
+        """What it has seen so far: JSON."""
+        return {
+            "batches": self._batches,
+            "mean": self._mean,
+            "good": list(self._good),
+        }
+
+    def restore(self, state: JSON) -> None:
+        """Take what ``state`` gave."""
+        self._pending.clear()
+        self._batches, self._mean = state["batches"], state["mean"]
+        self._good = deque(state["good"], maxlen=_WINDOW)

@@ -1,0 +1,192 @@
+"""The rollbacks of a run: which batches of its data are left out, and why.
+
+They are a part of the run's history, kept in ``rollbacks.json`` in the checkpoint
+directory: whoever trains these steps again leaves the same batches out. A checkpoint
+after the first batch that is left out was made without it, since the others are moved
+away before the rollback is written down.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from resilient.distributed.group import Group
+from resilient.errors import (
+    CheckpointWriteError,
+    CorruptCheckpointError,
+    DivergedError,
+    NotSupportedError,
+    RolledBack,
+    describe,
+)
+from resilient.progress import Progress
+from resilient.storage.layout import ROLLBACKS, committed_steps, replace_text
+from resilient.storage.store import Store
+from resilient.training.divergence.loss_watch import Bad, Rollback
+
+
+@dataclass(frozen=True)
+class Skip:
+    """One rollback.
+
+    Attributes:
+        start: Step of the first batch that is left out.
+        stop: Step of the first one after it that is trained.
+        bad: Step of the batch whose loss was bad.
+        why: What was bad about it.
+    """
+
+    start: int
+    stop: int
+    bad: int
+    why: str
+
+    @classmethod
+    def over(cls, bad: Bad, how: Rollback) -> "Skip":
+        """What is left out to get over a bad batch."""
+        # What is trained at once is left out at once, if its first batch is.
+        start = max(0, bad.step - max(how.steps, bad.batches - 1))
+        return cls(start, start + how.skip, bad.step, f"{bad.why} ({bad.value})")
+
+
+def read(directory: Path) -> list[Skip]:
+    """The rollbacks of a run so far, in their order.
+
+    Raises:
+        CorruptCheckpointError: The file is damaged.
+    """
+    path = directory / ROLLBACKS
+    try:
+        entries: Any = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(entries, list):
+            raise TypeError("it is no list")
+        return [Skip(**entry) for entry in entries]
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError) as error:
+        raise CorruptCheckpointError(
+            describe(
+                "What batches this run leaves out cannot be read, so it cannot go on "
+                "exactly.",
+                f"{path}: {error}",
+                'Restore that file, or start anew with resume="never".',
+            )
+        ) from error
+
+
+def write(directory: Path, skips: list[Skip]) -> None:
+    """Keep the rollbacks; afterwards they are on the disk.
+
+    Raises:
+        CheckpointWriteError: The file system failed.
+    """
+    path = directory / ROLLBACKS
+    try:
+        text = json.dumps([asdict(skip) for skip in skips], indent=1)
+        replace_text(path, text + "\n")
+    except OSError as error:
+        raise CheckpointWriteError(
+            describe(
+                f"The rollback cannot be written down: {error.strerror}.",
+                f"{path}: {error}",
+                "Make room, or make the directory writable, and run again.",
+            )
+        ) from error
+
+
+def forget(directory: Path) -> None:
+    """A run starts over: nothing is left out any more."""
+    (directory / ROLLBACKS).unlink(missing_ok=True)
+
+
+def left_out(
+    skips: Sequence[Skip], first: int, begin: int, end: int, length: int | None
+) -> bool:
+    """Whether these batches of an epoch are left out, trained at once as they are.
+
+    Some batch at an epoch's end is always trained, or Keras would have no logs: the
+    last one, or where that is the bad one, the one before it.
+
+    Args:
+        skips: The rollbacks of the run.
+        first: Step at which the epoch began.
+        begin: Number of the first one in the epoch.
+        end: Number of the last one.
+        length: Batches of the epoch; None where that is not known yet.
+    """
+    if not any(skip.start <= first + begin < skip.stop for skip in skips):
+        return False
+    if length is None:
+        return True
+    bad = {skip.bad - first for skip in skips}
+    last = end + 1 >= length
+    if last:
+        return begin > 0 and any(begin <= number <= end for number in bad)
+    after = range(end + 1, 2 * end - begin + 2)
+    return not (after.stop >= length and any(number in after for number in bad))
+
+
+def obstacle(store: Store, how: Rollback, bad: Bad) -> str:
+    """Why a run cannot be rolled back; empty if it can."""
+    skips, skip = read(store.directory), Skip.over(bad, how)
+    if len(skips) >= how.limit:
+        return f"The run was rolled back {len(skips)} times already ({ROLLBACKS})."
+    if not any(step <= skip.start for step in committed_steps(store.directory)):
+        return f"There is no checkpoint of step {skip.start:,} or before to go back to."
+    return ""
+
+
+def turn_back(store: Store, how: Rollback, bad: Bad) -> Skip:
+    """Make a run go on from before a bad batch, and leave out what surrounds it."""
+    skip = Skip.over(bad, how)
+    store.discard_after(skip.start)
+    write(store.directory, [*read(store.directory), skip])
+    return skip
+
+
+def diverged(bad: Bad, why_stop: str) -> DivergedError:
+    """The error for a run that does not get over a bad batch."""
+    return DivergedError(
+        describe(
+            f"Training diverged at batch {bad.step:,} of the run: {bad.why}. "
+            f"{why_stop}".rstrip(),
+            f"loss {bad.value}",
+            "Change the learning rate, clip gradients, look at that batch, or resume "
+            "from an earlier step with resume=<step>.",
+        )
+    )
+
+
+@contextlib.contextmanager
+def end_told(group: Group) -> Iterator[None]:
+    """Tell the other processes how fit ends after a bad batch."""
+    try:
+        yield
+    except DivergedError as end:
+        group.tell("bad end", {"diverged": str(end)})
+        raise
+    except RolledBack as end:
+        group.tell("bad end", {"progress": end.progress.to_json()})
+        raise
+
+
+def end_that_was_told(said: Mapping[str, Any]) -> DivergedError | RolledBack:
+    """The same end, in another process."""
+    if "diverged" in said:
+        return DivergedError(said["diverged"])
+    return RolledBack(Progress.from_json(said["progress"]))
+
+
+def leads_nowhere() -> NotSupportedError:
+    """The error for batches to leave out at the end of an epoch of unknown length."""
+    return NotSupportedError(
+        describe(
+            "The batches to leave out after a rollback reach the end of the first "
+            "epoch, whose length is not known yet.",
+            "data of unknown length",
+            "Pass steps_per_epoch, or a smaller Rollback(skip=...).",
+        )
+    )

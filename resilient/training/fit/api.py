@@ -1,0 +1,279 @@
+"""``model.fit`` that can be killed anywhere and run again.
+
+``fit`` and ``ResilientFit`` find the checkpoint to resume from, let Keras's own ``fit``
+run with an ``Attempt`` following it, and return the History of the whole run. They
+never train by themselves, and they change nothing in a model before a checkpoint has
+been checked whole.
+
+Importing this module loads neither Keras nor a backend.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from resilient.errors import ResilientError, describe
+from resilient.policies import KeepPolicy, SaveFreq, keep_policy, save_policy
+from resilient.preemption.options import Preemption, checked_preemption
+from resilient.saving import choose
+from resilient.saving.checkpointer import OnSaveError, Saving
+from resilient.saving.directory import OnDirectory
+from resilient.serialization.state_dict import Stateful, StatefulObjects
+from resilient.storage import layout
+from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.lock import DirectoryLock
+from resilient.storage.store import Store
+from resilient.training.divergence.loss_watch import (
+    OnNaN,
+    Rollback,
+    checked_loss_spike,
+    checked_on_nan,
+)
+from resilient.training.options import (
+    DataMode,
+    OnEvent,
+    Resume,
+    checked_data,
+    checked_on_event,
+    checked_on_save_error,
+    checked_resume,
+    require_epochs_for_best,
+    warn_if_restarted,
+)
+
+if TYPE_CHECKING:
+    import keras
+
+    from resilient.training.session import Around
+
+# Frozen: one for all fits.
+_PREEMPTION = Preemption()
+
+
+def fit(
+    model: "keras.Model",
+    *args: Any,
+    checkpoint_dir: str | os.PathLike[str],
+    save_freq: SaveFreq = "auto",
+    keep: int | KeepPolicy = 3,
+    resume: Resume = "auto",
+    stateful: Mapping[str, Stateful] | None = None,
+    data: DataMode = "exact",
+    on_event: OnEvent | None = None,
+    on_save_error: OnSaveError = "raise",
+    preemption: Preemption | None = _PREEMPTION,
+    on_nan: OnNaN = "ignore",
+    loss_spike: float | None = None,
+    **kwargs: Any,
+) -> "keras.callbacks.History":
+    """Train like ``model.fit``; run again after a kill, go on as if nothing happened.
+
+    Args:
+        model: A compiled Keras model.
+        *args: Positional arguments of ``model.fit``, in its order.
+        checkpoint_dir: Local directory of this run's checkpoints; made if missing.
+        save_freq: ``"auto"`` (epochs' ends, and in between as often as takes at most
+            2 % of the time, see ``auto``), ``"epoch"``, a number of batches, or a
+            policy such as ``every(steps=500) | every(minutes=10)``. The end of training
+            is saved always. Saves due while one is being written are put off.
+        keep: How many checkpoints to keep, or a policy such as
+            ``latest(3) | best(1, monitor="val_loss")``.
+        resume: ``"auto"`` resumes if there is a checkpoint, ``"must"`` insists on one,
+            ``"never"`` starts anew (older checkpoints go to ``quarantine/``), a number
+            resumes from that step.
+        stateful: Your own objects with ``state_dict`` and ``load_state_dict``, by name:
+            saved and restored with the run.
+        data: ``"exact"`` refuses data that comes back different after a resume;
+            ``"warn"`` says so and goes on with what comes; ``"replay"`` keeps no state
+            of iterators (a large shuffle buffer, say) but draws again from the start.
+        on_event: Called with each event (a dict with ``"event"`` and ``"time"``, Unix
+            seconds); the same that ``events.jsonl`` records.
+        on_save_error: ``"raise"`` when a checkpoint could not be written, at the next
+            batch or at the end of fit, or ``"warn"`` and train on.
+        preemption: How training can be asked to save and stop: signals, notices of
+            clouds, and the time that leaves; None: only by touching the file ``stop``
+            in ``checkpoint_dir`` (``save`` there asks for a save only).
+        on_nan: What to do when the loss is no finite number: ``"ignore"``, as Keras;
+            ``"stop"`` with a ``DivergedError``, and save nothing of it; ``"rollback"``:
+            go back 100 batches, leave out the next 300 of the data, and go on, or
+            ``Rollback(...)`` with other numbers.
+        loss_spike: Treat the loss of a batch like NaN if it is more than so many times
+            the median of the last 100; needs ``on_nan``. The loss has to be positive.
+        **kwargs: Keyword arguments of ``model.fit``.
+
+    Returns:
+        The ``History`` of the whole run, as an uninterrupted ``model.fit`` returns it.
+
+    Raises:
+        CheckpointMismatchError: The checkpoint is of another model, data or callbacks.
+        CorruptCheckpointError: There are checkpoints and none is intact.
+        CheckpointNotFoundError: ``resume`` asks for one that is not there.
+        CheckpointWriteError: A checkpoint could not be written.
+        DataNotResumableError: The data has no position to get back to.
+        DataWorkerError: A process that makes batches of a PyDataset died.
+        DirectoryInUseError: Another run is using ``checkpoint_dir``.
+        NotSupportedError: Something that cannot be resumed exactly (yet).
+        Preempted: Training was asked to stop and did: a ``SystemExit``, status 143.
+        DivergedError: ``on_nan`` says to stop, or there is no getting over it.
+        RolledBack: ``on_nan="rollback"`` with data other than arrays: it goes on when
+            the script is run again. A ``SystemExit``, status 75.
+    """
+    run = ResilientFit(
+        model,
+        checkpoint_dir=checkpoint_dir,
+        save_freq=save_freq,
+        keep=keep,
+        resume=resume,
+        stateful=stateful,
+        data=data,
+        on_event=on_event,
+        on_save_error=on_save_error,
+        preemption=preemption,
+        on_nan=on_nan,
+        loss_spike=loss_spike,
+    )
+    return run.fit(*args, **kwargs)
+
+
+class ResilientFit(OnDirectory):
+    """The same as ``fit``, as an object to ask about the run.
+
+    Args:
+        model: A compiled Keras model.
+        checkpoint_dir: As in ``fit``, like all that follow.
+
+    Raises:
+        TypeError: An argument is of another type than it can be.
+        ValueError: An argument has a value that means nothing.
+    """
+
+    def __init__(
+        self,
+        model: "keras.Model",
+        *,
+        checkpoint_dir: str | os.PathLike[str],
+        save_freq: SaveFreq = "auto",
+        keep: int | KeepPolicy = 3,
+        resume: Resume = "auto",
+        stateful: Mapping[str, Stateful] | None = None,
+        data: DataMode = "exact",
+        on_event: OnEvent | None = None,
+        on_save_error: OnSaveError = "raise",
+        preemption: Preemption | None = _PREEMPTION,
+        on_nan: OnNaN = "ignore",
+        loss_spike: float | None = None,
+    ) -> None:
+        self._model = model
+        super().__init__(Store(checkpoint_dir))
+        self._policy = save_policy(save_freq)
+        self._keep = keep_policy(keep)
+        self._resume = checked_resume(resume)
+        warn_if_restarted(self._resume)
+        self._stateful = StatefulObjects(stateful)
+        self._data = checked_data(data)
+        self._on_event = checked_on_event(on_event)
+        self._on_save_error = checked_on_save_error(on_save_error)
+        self._preemption = checked_preemption(preemption)
+        self._on_nan = checked_on_nan(on_nan)
+        self._loss_spike = checked_loss_spike(loss_spike, on_nan)
+        if isinstance(self._on_nan, Rollback):
+            self._keep |= KeepPolicy(back=self._on_nan.steps)
+        self._saving: Saving | None = None
+        require_epochs_for_best(save_freq, self._policy, self._keep)
+
+    def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
+        """Train, resuming where the last attempt was; arguments as ``model.fit``."""
+        from resilient.distributed.strategies import engine_under
+        from resilient.state.replicas import strategy_of
+        from resilient.training.fit.run import Plan, require_model, run
+        from resilient.training.session import around
+
+        require_model(self._model)
+        layout.make_directory(self._store.directory)
+        with around(
+            self._store,
+            engine_under(strategy_of(self._model)),
+            resume=self._resume,
+            on_event=self._on_event,
+            preemption=self._preemption,
+        ) as now:
+            plan = Plan(
+                store=self._store,
+                resume=self._resume,
+                stateful=self._stateful,
+                data=self._data,
+                on_nan=self._on_nan,
+                loss_spike=self._loss_spike,
+                now=now,
+                make_saving=lambda environment: self._make_saving(environment, now),
+            )
+            try:
+                return run(plan, self._model, args, kwargs)
+            finally:
+                self._saving = None
+
+    def save(self) -> None:
+        """Ask a running ``fit`` (from a callback, say) to save after this batch.
+
+        Raises:
+            ResilientError: No fit is running.
+        """
+        if self._saving is None:
+            raise ResilientError(
+                describe(
+                    "There is nothing to save outside of fit: its end is saved always.",
+                    "save() while no fit of this object runs",
+                    "Call it from a callback, or use model.save.",
+                )
+            )
+        self._saving.request()
+
+    def restore(self, step: int | None = None) -> Checkpoint:
+        """Load a checkpoint's weights and optimizer into the model, to look at them.
+
+        The next ``fit`` resumes from the newest checkpoint all the same.
+
+        Args:
+            step: Which checkpoint; the newest intact one by default.
+
+        Returns:
+            The checkpoint that was loaded.
+
+        Raises:
+            CheckpointNotFoundError: There is none, or none of that step.
+            CheckpointMismatchError: It is of another model; nothing was changed.
+        """
+        from resilient.training.fit.run import (
+            record_reader,
+            require_model,
+            restore_model,
+        )
+
+        require_model(self._model)
+        directory = self._store.directory
+        if not directory.is_dir():
+            raise choose.not_found(directory)
+        if self._saving is not None:  # fit is running and holds the lock
+            self._saving.wait()
+        with nullcontext() if self._saving is not None else DirectoryLock(directory):
+            if step is not None:
+                found = self._store.load(step, record_reader(self._model))
+            else:
+                found = choose.newest(self._store, record_reader(self._model))
+            restore_model(self._model, found)
+        return found[0]
+
+    def _make_saving(self, environment: Mapping[str, str], now: "Around") -> Saving:
+        self._saving = Saving(
+            self._store,
+            policy=self._policy,
+            keep=self._keep,
+            events=now.events,
+            environment=environment,
+            on_error=self._on_save_error,
+            say=lambda line: now.say(line, within_epoch=True),
+            waiting=now.watch.saving,
+            group=now.group,
+        )
+        return self._saving

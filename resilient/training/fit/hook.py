@@ -1,0 +1,221 @@
+"""Getting control inside Keras's own ``fit``, for its duration and in this thread.
+
+Two names of the backend's trainer module are replaced (see ``keras_internals``): the
+epoch iterator class, by a factory that returns ours (see ``iterators``) for the loop
+that is ours, and ``callbacks_module``, by a stand-in whose ``CallbackList`` is watched.
+Every other fit, evaluate and predict (nested ones, other models, other threads) gets
+what Keras would give it. One name of Keras's serialization is replaced, for all: see
+``keras_internals.serialization``.
+"""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import keras
+from keras.utils import unpack_x_y_sample_weight
+
+from resilient import keras_internals
+from resilient.data.select import are_arrays, require_known
+from resilient.errors import NotSupportedError, describe
+from resilient.keras_internals import contract, dispatch, serialization
+from resilient.keras_internals.expected import OF_SEVERAL_PROCESSES
+from resilient.training.fit.attempt import Attempt
+from resilient.training.fit.iterators import (
+    Base,
+    PositionedValidationIterator,
+    TrainingIterator,
+    ValidationIterator,
+)
+
+contract.require_known_keras()
+
+_local = threading.local()
+_lock = threading.Lock()
+_installed = 0
+
+
+class _AnyCallbackList(type):
+    """Makes the stand-in below equal to Keras's ``CallbackList`` for ``fit``."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, keras.callbacks.CallbackList)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        callbacks = keras.callbacks.CallbackList(*args, **kwargs)
+        attempt = _attempt_of(sys._getframe(1))
+        if attempt is not None:
+            _watch(callbacks, attempt)
+        return callbacks
+
+
+class _CallbackList(metaclass=_AnyCallbackList):
+    """Stands for Keras's ``CallbackList`` inside the trainer module."""
+
+
+class _CallbacksModule:
+    """Stands for ``keras.src.callbacks`` inside the trainer module."""
+
+    CallbackList = _CallbackList
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+@contextlib.contextmanager
+def hooked(attempt: Attempt) -> Iterator[None]:
+    """Let ``attempt`` follow the next fit of its model in this thread."""
+    outer = getattr(_local, "attempt", None)
+    _local.attempt = attempt
+    _install()
+    try:
+        with _told_when_trained(attempt):
+            yield
+    finally:
+        _uninstall()
+        _local.attempt = outer
+        if attempt.callback_list is not None:
+            _unwatch(attempt.callback_list)
+
+
+@contextlib.contextmanager
+def _told_when_trained(attempt: Attempt) -> Iterator[None]:
+    """Tell ``attempt`` when an epoch's loop is over, where others wait for that.
+
+    Then Keras asks for the logs of the epoch, before it validates.
+    """
+    if attempt.engine.count == 1:
+        yield
+        return
+    contract.require_known(OF_SEVERAL_PROCESSES)
+    own, name = vars(attempt.model), keras_internals.EPOCH_LOGS
+    before = own.get(name)
+    plain = getattr(attempt.model, name)
+
+    def logs_of_epoch(logs: Any) -> Any:
+        if _attempt_of(sys._getframe(1)) is attempt:  # evaluate asks, too
+            attempt.all_trained()
+        return plain(logs)
+
+    own[name] = logs_of_epoch
+    try:
+        yield
+    finally:
+        own.pop(name)
+        if before is not None:
+            own[name] = before
+
+
+def _install() -> None:
+    global _installed
+    module: Any = keras_internals.trainer_module
+    with _lock:
+        if not _installed:
+            setattr(module, keras_internals.EPOCH_ITERATOR, _make_iterator)
+            module.callbacks_module = _CallbacksModule(module.callbacks_module)
+            serialization.without_importing_tensorflow()
+        _installed += 1
+
+
+def _uninstall() -> None:
+    global _installed
+    module: Any = keras_internals.trainer_module
+    with _lock:
+        _installed -= 1
+        if not _installed:
+            setattr(module, keras_internals.EPOCH_ITERATOR, Base)
+            module.callbacks_module = module.callbacks_module._module
+            serialization.as_before()
+
+
+def _attempt_of(frame: FrameType) -> Attempt | None:
+    """This thread's attempt, where ``frame`` is Keras's fit of its model."""
+    attempt: Attempt | None = getattr(_local, "attempt", None)
+    if attempt is None or frame.f_code.co_name != "fit":
+        return None
+    return attempt if frame.f_locals.get("self") is attempt.model else None
+
+
+def _make_iterator(*args: Any, **kwargs: Any) -> Any:
+    """Called by Keras in place of its epoch iterator class."""
+    frame = sys._getframe(1)
+    attempt = _attempt_of(frame)
+    if attempt is None:
+        return Base(*args, **kwargs)
+    if "class_weight" not in kwargs:  # only the training input has class weights
+        return _validation(attempt, kwargs)
+    if attempt.iterator is not None:
+        raise NotSupportedError(
+            describe(
+                "One resilient.fit follows one training loop.",
+                f"{type(attempt.model).__name__}.fit reached Keras's loop twice",
+                "Call resilient.fit once for each, each with its own checkpoint_dir.",
+            )
+        )
+    validation = frame.f_locals["validation_data"]
+    require_known(unpack_x_y_sample_weight(validation)[0], "validation_data")
+    attempt.prepare({name: frame.f_locals[name] for name in keras_internals.LOCALS})
+    iterator = TrainingIterator(attempt, **kwargs)
+    attempt.begin(iterator)
+    callbacks = frame.f_locals["callbacks"]
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        _watch(callbacks, attempt)
+    return iterator
+
+
+def _validation(attempt: Attempt, arguments: dict[str, Any]) -> Any:
+    if are_arrays(arguments):
+        return ValidationIterator(attempt, arguments["x"], **arguments)
+    attempt.inputs.only_arrays = False
+    return PositionedValidationIterator(attempt, **arguments)
+
+
+_WATCHED = (
+    *("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end"),
+    "on_train_batch_end",
+)
+
+
+def _watch(callbacks: Any, attempt: Attempt) -> None:
+    """Tell ``attempt`` when all callbacks were told."""
+    plain = {name: getattr(callbacks, name) for name in _WATCHED}
+
+    def on_train_begin(logs: Any = None) -> None:
+        attempt.before_train_begin()
+        dispatch.tell_in_order(callbacks)
+        plain["on_train_begin"](logs)
+        attempt.on_train_begin()
+
+    def on_epoch_begin(epoch: int, logs: Any = None) -> None:
+        attempt.on_epoch_begin(epoch)
+        plain["on_epoch_begin"](epoch, logs)
+        attempt.contents.begin()
+
+    def on_train_batch_end(batch: int, logs: Any = None) -> None:
+        plain["on_train_batch_end"](batch, logs)
+        attempt.on_train_batch_end(logs)
+
+    def on_epoch_end(epoch: int, logs: Any = None) -> None:
+        attempt.before_epoch_end()
+        plain["on_epoch_end"](epoch, logs)
+        attempt.on_epoch_end(epoch, logs)
+
+    def on_train_end(logs: Any = None) -> None:
+        plain["on_train_end"](attempt.final_logs(logs))
+
+    attempt.callback_list = callbacks
+    for function in (on_train_begin, on_epoch_begin, on_epoch_end, on_train_end):
+        setattr(callbacks, function.__name__, function)
+    if attempt.losses.active:  # a call for each batch
+        setattr(callbacks, on_train_batch_end.__name__, on_train_batch_end)
+
+
+def _unwatch(callbacks: Any) -> None:
+    for name in _WATCHED:
+        vars(callbacks).pop(name, None)

@@ -1,0 +1,243 @@
+"""Keras's epoch iterators with a position: of the training and of the validation data.
+
+Keras's generator yields step numbers together with an iterator that it never pulls: to
+start at batch k is to skip its first yields and hand out an iterator that stands at k.
+The generator runs on between ``on_train_batch_end(k - 1)`` and
+``on_train_batch_begin(k)``: there snapshots are taken and state is restored.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from resilient import keras_internals
+from resilient.data import JSON
+from resilient.data.select import adapter_for, are_arrays
+from resilient.saving import reshard
+from resilient.serialization.rng import kept_states
+from resilient.state.rng import kept_random_state
+from resilient.training.divergence.rollback import leads_nowhere
+from resilient.training.fit.attempt import Attempt
+
+Base = keras_internals.backend_epoch_iterator()
+
+_DATA = ("x", "y", "sample_weight", "class_weight")
+
+
+class TrainingIterator(Base):  # type: ignore[misc, valid-type]
+    """The training input of one ``fit``; it can start at batch k."""
+
+    def __init__(self, attempt: Attempt, **arguments: Any) -> None:
+        self._attempt = attempt
+        self._armed = False
+        self._resume: tuple[JSON, int] | None = None
+        self._position: JSON | None = None
+        self._begun = 0  # first batch of the training step that was last begun
+        attempt.inputs.only_arrays = are_arrays(arguments)
+        self._ran_out = False  # the data ended where Keras asked for more
+        kept = {k: v for k, v in arguments.items() if k not in _DATA}
+        adapter = adapter_for(
+            arguments, attempt.inputs.settings("x"), attempt.inputs.saved("x")
+        )
+        super().__init__(x=adapter, **kept)
+        self._drawn_by_all = attempt.engine.draws_all(arguments["x"])
+        steps = self.steps_per_epoch
+        attempt.inputs.share.divide(adapter, arguments["x"], "x", steps)
+
+    def reset(self) -> None:
+        super().reset()
+        # The first reset ends fit's symbolic build, which peeks at one batch.
+        self._armed = True
+
+    def __next__(self) -> Any:
+        item = super().__next__()
+        if self._armed:
+            self._attempt.contents.retracing.before_step("train_function", item[2])
+        return item
+
+    def resume_at(self, position: JSON, batch: int) -> None:
+        """Make the next epoch start at ``batch``, with the input at ``position``."""
+        reshard.require_same_batches(position, drawn_by_all=self._drawn_by_all)
+        self._resume = (position, batch)
+        self._num_batches = position["num_batches"]  # unknown at first, then learned
+        self.data_adapter.resume(position)
+
+    def let_go(self) -> None:
+        """Drop what batches are drawn from, which fit is done with.
+
+        Left to the garbage collector, an iterator of tf.data may hold up everything for
+        as long as it lived, a minute at most, whenever it is collected.
+        """
+        self._current_iterator = self._epoch_iterator = None
+
+    def position(self, *, in_epoch: bool) -> JSON:
+        """Where the input is: after the batches that were trained.
+
+        Args:
+            in_epoch: Between two batches; otherwise at an epoch's end.
+        """
+        held, drawn = True, self._drawn()
+        if not in_epoch:
+            # With steps_per_epoch Keras holds on to the iterator in the next epoch.
+            steps, live = self.steps_per_epoch, self._current_iterator
+            held = steps is not None and live is not None
+            drawn = self._steps_seen if held else 0
+        position: JSON = self.data_adapter.position(drawn, held=held)
+        return {
+            "held": held,
+            "num_batches": self._num_batches,
+            "drawn_by_all": self._drawn_by_all,
+            **position,
+        }
+
+    def batches_trained(self) -> int:
+        """Batches trained in the epoch that just ended."""
+        return self._begun if self._ran_out else self.last_batches().stop
+
+    def last_batches(self) -> range:
+        """Numbers of the batches that were trained last, all at once."""
+        end = int(self._begun + self.steps_per_execution)
+        limit = self.steps_per_epoch or self._num_batches
+        return range(self._begun, min(end, limit) if limit else end)
+
+    @contextlib.contextmanager
+    def catch_stop_iteration(self) -> Iterator[None]:
+        self._ran_out = True
+        with super().catch_stop_iteration():
+            yield
+            self._ran_out = False
+
+    def _drawn(self) -> int:
+        """Batches of the live iterator that were trained, between two batches."""
+        return int(self._steps_seen - self.steps_per_execution)
+
+    def _has_more(self, drawn: int) -> bool:
+        """Whether the live iterator is sure to have another batch."""
+        length = self.data_adapter.num_batches
+        return length is not None and drawn < length
+
+    def _get_iterator(self) -> Any:
+        position, self._position = self._position, None
+        if position is None:
+            if self._armed:
+                self.data_adapter.prepare()
+            return self.data_adapter.made(super()._get_iterator())
+        # The uninterrupted run made this iterator earlier: leave no trace of it now.
+        inputs = self._attempt.inputs
+        with kept_random_state(inputs.backend, leave=inputs.drawn_ahead):
+            began = time.monotonic()
+            self.data_adapter.seek(position)
+            self.data_adapter.prepare()
+            iterator = iter(self.data_adapter.made(super()._get_iterator()))
+        self._attempt.replayed(time.monotonic() - began)
+        return iterator
+
+    def _enumerate_iterator(self) -> Iterator[Any]:
+        batches = super()._enumerate_iterator()
+        if not self._armed:
+            yield from batches
+            return
+        self._attempt.contents.retracing.before_batches("train_function", self)
+        resume, self._resume = self._resume, None
+        position, first = resume or ({}, 0)
+        if position.get("held"):
+            self._position, self._current_iterator = position, None
+        engine = self._attempt.engine
+        for begin, end, iterator in batches:
+            if begin < first:
+                continue
+            left_out = self._attempt.leaves_out(begin, end, self.num_batches)
+            if resume is not None:
+                if position["held"]:
+                    self._steps_seen = position["drawn"] + self.steps_per_execution
+                resume = None
+                if first:
+                    self._attempt.restore_in_epoch()
+            elif begin:
+                drawn = self._drawn()
+                self.data_adapter.trained(drawn)
+                self._attempt.between_batches(
+                    begin, next_left_out=left_out, certain=self._has_more(drawn)
+                )
+            self._begun = begin
+            if left_out:
+                self._draw(iterator)
+                continue
+            engine.before_step()
+            yield begin, end, iterator
+            engine.after_step()
+
+    def _draw(self, batches: Iterator[Any]) -> None:
+        """Draw what would be trained now, and leave it out."""
+        try:
+            draws = keras_internals.generation.draws_in_step(self.steps_per_execution)
+            for _ in range(draws):
+                next(batches)
+        except StopIteration:
+            if self.num_batches is None:
+                raise leads_nowhere() from None
+
+
+class ValidationIterator(Base):  # type: ignore[misc, valid-type]
+    """The validation input of one ``fit``; gives signs of life.
+
+    Arrays are validated in one and the same order: they need no position.
+    """
+
+    def __init__(self, attempt: Attempt, data: Any, **arguments: Any) -> None:
+        self._attempt = attempt
+        super().__init__(**arguments)
+        steps = self.steps_per_epoch
+        share = attempt.inputs.share
+        share.divide(self.data_adapter, data, "validation_data", steps)
+
+    def __next__(self) -> Any:
+        item = super().__next__()
+        self._attempt.contents.retracing.before_step("test_function", item[2])
+        return item
+
+    def _enumerate_iterator(self) -> Iterator[Any]:
+        self._attempt.contents.retracing.before_batches("test_function", self)
+        for item in super()._enumerate_iterator():
+            self._attempt.validating()
+            yield item
+
+
+class PositionedValidationIterator(ValidationIterator):
+    """The same for data that has a position.
+
+    Every evaluation begins a new iterator, and no snapshot is taken within one: only
+    what outlasts iterators has a position.
+    """
+
+    def __init__(self, attempt: Attempt, **arguments: Any) -> None:
+        rest = {k: v for k, v in arguments.items() if k not in _DATA}
+        inputs = attempt.inputs
+        saved = inputs.saved("validation_data")
+        settings = inputs.settings("validation_data")
+        early, made = inputs.validation, inputs.validated
+        inputs.validated = True
+        if not made:
+            # As in Keras, whatever that draws.
+            inputs.validation = early or adapter_for(arguments, settings, saved)
+            super().__init__(attempt, arguments["x"], x=inputs.validation, **rest)
+            return
+        assert inputs.training is not None
+        with contextlib.ExitStack() as around:
+            # The uninterrupted run made it in an earlier epoch: leave no trace of it
+            # now, nor draw for training meanwhile, which would be undone.
+            around.enter_context(inputs.training.data_adapter.paused())
+            ahead, claimed = inputs.drawn_ahead, settings.claimed
+            others = {key: claimed[key] for key in claimed if key not in ahead}
+            around.enter_context(kept_random_state(inputs.backend, leave=ahead))
+            around.enter_context(kept_states(others))
+            if early is not None:
+                saved = early.position(0, held=False)
+            adapter = early or adapter_for(arguments, settings, saved)
+            inputs.validation = adapter
+            super().__init__(attempt, arguments["x"], x=adapter, **rest)
+            adapter.resume(saved)
+
+    def _get_iterator(self) -> Any:
+        return self.data_adapter.made(super()._get_iterator())

@@ -1,0 +1,285 @@
+"""One attempt, from the checkpoint that was chosen to the History.
+
+The part of ``fit`` that needs Keras; ``api`` stays importable without it.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import keras
+
+from resilient import keras_internals
+from resilient.backends import get_backend
+from resilient.backends.base import Part
+from resilient.distributed.group import ALONE, Group
+from resilient.distributed.strategies import supported
+from resilient.errors import (
+    CheckpointMismatchError,
+    NotSupportedError,
+    RolledBack,
+    describe,
+)
+from resilient.saving import choose, imported, record
+from resilient.saving.checkpointer import Saving
+from resilient.serialization.state_dict import StatefulObjects
+from resilient.state import fingerprint, replicas, variables
+from resilient.storage.checkpoint import Checkpoint, Reader
+from resilient.storage.store import Store
+from resilient.training.divergence import rollback
+from resilient.training.divergence.loss_watch import Bad, Diverged, LossWatch, Rollback
+from resilient.training.fit.attempt import Attempt
+from resilient.training.fit.hook import hooked
+from resilient.training.fit.run_state import Contents
+from resilient.training.options import DataMode, Resume
+from resilient.training.session import Around
+
+# A verified checkpoint and what is in it.
+Loaded = tuple[Checkpoint, record.Record]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a fit was asked for, and who takes part in it.
+
+    Attributes:
+        store: The checkpoints.
+        resume: Which of them to resume from.
+        stateful: The user's own objects.
+        data: How data is to be treated.
+        on_nan: What to do when the loss is bad.
+        loss_spike: See ``divergence.LossWatch``.
+        now: The others who take part in it.
+        make_saving: Makes what saves, given the versions of everything.
+    """
+
+    store: Store
+    resume: Resume
+    stateful: StatefulObjects
+    data: DataMode
+    on_nan: Literal["ignore", "stop"] | Rollback
+    loss_spike: float | None
+    now: Around
+    make_saving: Callable[[Mapping[str, str]], Saving]
+
+
+def run(
+    plan: Plan, model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> keras.callbacks.History:
+    """Let Keras's ``fit`` run, followed by an ``Attempt``; again after a rollback."""
+    supported.require_supported(replicas.strategy_of(model))
+    began = time.monotonic()
+    found = choose.find_together(
+        plan.now.group,
+        plan.store,
+        plan.resume,
+        record_reader(model, plan.now.group),
+        plan.now.events,
+    )
+    reading = time.monotonic() - began
+    if found is not None:
+        _require_of_fit(*found)
+    attempt = _attempt(plan, model, found, reading)
+    del found  # the attempt lets go of it once it is restored
+    while True:
+        try:
+            history = _fit(plan, attempt, args, kwargs)
+            break
+        except Diverged as end:
+            bad = end.bad
+        attempt = _after(plan, attempt, bad)
+    plan.now.events.emit("ended", **attempt.progress.to_json())
+    plan.now.watch.stop_if_asked(saved=True)
+    return history
+
+
+def _require_of_fit(checkpoint: Checkpoint, saved: record.Record) -> None:
+    if "callbacks" not in saved.run and not imported.is_import(saved):
+        raise CheckpointMismatchError(
+            describe(
+                "fit cannot go on from a checkpoint of a training loop.",
+                f"{checkpoint.path}, saved by resilient.Run or Checkpoints",
+                "Use another checkpoint_dir: each run needs its own.",
+            )
+        )
+
+
+def _attempt(
+    plan: Plan,
+    model: keras.Model,
+    found: Loaded | None,
+    reading: float,
+    since: Contents | None = None,
+) -> Attempt:
+    """Follow one ``fit``, from a checkpoint that took ``reading`` seconds to read."""
+    backend = get_backend()
+    saving = plan.make_saving(fingerprint.environment(backend))
+    plan.now.watch.on_save = saving.request
+    anew = plan.resume == "never" and since is None
+    begun: Checkpoint | None = None
+    if found is not None and imported.is_import(found[1]):
+        imported.begin(model, *found)
+        begun, found = found[0], None
+
+    def on_begin(resumed: Checkpoint | None, over: bool, restoring: float) -> None:
+        resumed = resumed or begun
+        if since is None and plan.now.group.index == 0:
+            choose.discard(plan.store, plan.resume, plan.now.events)
+            if anew:
+                rollback.forget(plan.store.directory)
+        if resumed is None:
+            return
+        saving.start(resumed.progress)
+        seconds = reading + restoring
+        plan.now.events.emit("restored", **resumed.progress.to_json(), seconds=seconds)
+        line = f"Resumed at {resumed.progress} from {resumed.path}"
+        if over:
+            line = f"Nothing left to train at step {resumed.step:,} of {resumed.path}"
+        plan.now.say(line, within_epoch=since is not None)
+
+    attempt = Attempt(
+        model,
+        backend=backend,
+        found=found,
+        saving=saving,
+        engine=plan.now.engine,
+        group=plan.now.group,
+        stateful=plan.stateful,
+        data=plan.data,
+        attempts=plan.now.attempts,
+        losses=LossWatch(
+            plan.loss_spike, active=plan.on_nan != "ignore", group=plan.now.group
+        ),
+        skips=[] if anew else rollback.read(plan.store.directory),
+        since=since,
+        watch=plan.now.watch,
+        events=plan.now.events,
+        say=plan.now.say,
+        on_begin=on_begin,
+    )
+    if begun is not None:
+        attempt.progress = begun.progress
+    return attempt
+
+
+def _fit(
+    plan: Plan, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> keras.callbacks.History:
+    model = attempt.model
+    initial_epoch = model._initial_epoch
+    if attempt.progress.epoch:  # begun from an import
+        model._initial_epoch = attempt.progress.epoch
+    try:
+        training = plan.now.engine.training(model)
+        with attempt.saving, training, hooked(attempt):
+            try:
+                history: keras.callbacks.History = model.fit(*args, **kwargs)
+            except Exception:
+                plan.now.watch.let_be()
+                raise
+    finally:
+        # Left set, it would make a later, unrelated fit skip epochs.
+        model._initial_epoch = initial_epoch
+        if attempt.iterator is not None:
+            attempt.iterator.let_go()
+    if attempt.iterator is None:
+        raise NotSupportedError(
+            describe(
+                "This model's fit never reached Keras's own training loop, so nothing "
+                "of it was saved.",
+                f"{type(model).__name__}.fit",
+                "Let it call super().fit.",
+            )
+        )
+    return history
+
+
+def _after(plan: Plan, attempt: Attempt, bad: Bad) -> Attempt:
+    """The attempt that goes on after a bad batch.
+
+    Raises:
+        DivergedError: Training is to stop, or cannot be rolled back (any more).
+        RolledBack: It goes on in another process.
+    """
+    if plan.now.group.index:
+        raise rollback.end_that_was_told(plan.now.group.tell("bad end"))
+    with rollback.end_told(plan.now.group):
+        return _go_back(plan, attempt, bad)
+
+
+def _go_back(plan: Plan, attempt: Attempt, bad: Bad) -> Attempt:
+    began, how = time.monotonic(), plan.on_nan
+    obstacle = ""
+    if isinstance(how, Rollback):
+        obstacle = rollback.obstacle(plan.store, how, bad)
+    told = {"value": bad.value, "why": bad.why, "step": bad.step}
+    action = "stop" if how == "stop" or obstacle else "rollback"
+    plan.now.events.emit("diverged", **attempt.progress.to_json() | told, action=action)
+    if not isinstance(how, Rollback) or obstacle:
+        raise rollback.diverged(bad, obstacle)
+    plan.now.say(f"At batch {bad.step:,} {bad.why}: rolling back.", within_epoch=True)
+    skip = rollback.turn_back(plan.store, how, bad)
+    found = choose.newest(plan.store, record_reader(attempt.model))
+    seconds = time.monotonic() - began
+    plan.now.events.emit(
+        "rolled back to",
+        **found[0].progress.to_json(),
+        from_step=bad.step,
+        skipped=[skip.start, skip.stop],
+        seconds=seconds,
+    )
+    here = plan.now.group.count == 1 and attempt.inputs.only_arrays
+    if imported.is_import(found[1]) or not here:
+        raise RolledBack(found[0].progress)
+    attempt.contents.undo_attributes()
+    return _attempt(plan, attempt.model, found, seconds, attempt.contents)
+
+
+def record_reader(model: keras.Model, group: Group = ALONE) -> Reader[record.Record]:
+    """Reads what this process needs, with the backend that Keras runs on."""
+    part = Part(group.index, group.count, replicas.count(model))
+    return record.reader(get_backend(), part)
+
+
+def restore_model(model: keras.Model, found: Loaded) -> None:
+    """Set weights and optimizer, all or nothing; metrics and callbacks are left."""
+    checkpoint, saved = found
+    backend = get_backend()
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()  # inside of fit the variables are empty
+    if imported.is_import(saved):
+        imported.put(model, checkpoint, saved)
+        return
+    optimizer = getattr(model, "optimizer", None)  # none before compile
+    if model.built and optimizer is not None and not optimizer.built:
+        optimizer.build(model.trainable_variables)
+
+    def relevant(name: str) -> bool:
+        return not name.startswith("metrics.")
+
+    live = [leaf for leaf in variables.leaves(model) if relevant(leaf.name)]
+    layout = [v for v in saved.run["variables"] if relevant(v["name"])]
+    differences = variables.differences(layout, live)
+    if differences:
+        raise CheckpointMismatchError(
+            describe(
+                f"{checkpoint.path} is of another model, or this one is not built yet. "
+                "Nothing was changed.",
+                "\n  " + "\n  ".join(differences),
+                "Use the same model, and build it (call it on a batch) first.",
+            )
+        )
+    variables.assign(backend, layout, live, saved.tensors)
+
+
+def require_model(model: Any) -> None:
+    """Raise TypeError for what is no Keras model."""
+    if not keras_internals.is_trainer(model):
+        raise TypeError(
+            describe(
+                "resilient.fit trains a keras.Model.",
+                f"{type(model).__module__}.{type(model).__qualname__}",
+                f"Pass a model of Keras (the {keras_internals.BACKEND} backend is on).",
+            )
+        )

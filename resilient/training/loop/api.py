@@ -1,0 +1,282 @@
+"""``resilient.Run``: training loops that people write by hand, with fit's guarantee.
+
+Importing this module loads neither Keras nor a backend.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from resilient.errors import ResilientError, describe
+from resilient.policies import KeepPolicy, SaveFreq, keep_policy, save_policy
+from resilient.preemption.options import Preemption, checked_preemption
+from resilient.saving.checkpointer import OnSaveError
+from resilient.storage.store import Store
+from resilient.training.loop.context import Block
+from resilient.training.loop.history import LogHistory
+from resilient.training.loop.misuse import misplaced, require_count
+from resilient.training.loop.position import Standing
+from resilient.training.options import (
+    DataMode,
+    OnEvent,
+    Resume,
+    checked_data,
+    checked_on_event,
+    checked_on_save_error,
+    checked_resume,
+    require_epochs_for_best,
+    warn_if_restarted,
+)
+
+if TYPE_CHECKING:
+    from resilient.training.loop.batches import Options
+
+_PREEMPTION = Preemption()
+Shuffle = Literal[True, False, "batch"] | None
+
+
+class Run(Block):
+    """A training loop of your own that can be killed anywhere and run again.
+
+    .. code-block:: python
+
+        run = resilient.Run("runs/gan", model=model, optimizer=optimizer)
+        for epoch, step, batch in run.loop(dataset, epochs=5):
+            loss = train_step(batch)
+            run.log(loss=loss)
+
+    When the loop begins, everything that was passed by name is set to what it was, in
+    place; the loop goes on with the batch after the checkpoint, ``step`` and
+    ``run.history`` as if nothing had happened.
+
+    Args:
+        checkpoint_dir: Local directory of this run's checkpoints; made if missing.
+        save_freq: As in ``resilient.fit``, like all arguments that are not described.
+        keep: How many checkpoints to keep, or a policy; ``best`` looks at what was last
+            logged under the name in an epoch.
+        data: What ``loop`` and ``batches`` iterate where they are not given any.
+        state: A pytree of JAX (parameters, the state of optax, keys of random numbers).
+            It lives in ``run.state``, which the loop reads and assigns.
+        data_mode: ``data`` of ``resilient.fit``.
+        verbose: 0 says nothing.
+        **objects: What the loop changes, by names of your choice: models, layers,
+            optimizers, metrics, variables and random generators of Keras, TensorFlow,
+            PyTorch or NumPy, iterators of tf.data, and any object with ``state_dict``
+            and ``load_state_dict``.
+
+    Attributes:
+        history: What ``log`` was given: name to a list of numbers, over the whole run;
+            ``history.steps(name)`` are the steps that belong to them.
+
+    Raises:
+        TypeError: No way is known to save an object, or an argument has a wrong type.
+        ValueError: An argument has a value that means nothing.
+        NotSupportedError: An object belongs to another backend than Keras runs on.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str | os.PathLike[str],
+        *,
+        save_freq: SaveFreq = "auto",
+        keep: int | KeepPolicy = 3,
+        resume: Resume = "auto",
+        data: Any = None,
+        state: Any = None,
+        data_mode: DataMode = "exact",
+        on_event: OnEvent | None = None,
+        on_save_error: OnSaveError = "raise",
+        preemption: Preemption | None = _PREEMPTION,
+        verbose: int = 1,
+        **objects: Any,
+    ) -> None:
+        from resilient.objects.adapters import named_objects
+        from resilient.training.loop.start import Plan
+
+        found, self._tree = named_objects(objects, state)
+        plan = Plan(
+            store=Store(checkpoint_dir),
+            objects=found,
+            history=LogHistory(),
+            standing=Standing(),
+            save_policy=save_policy(save_freq),
+            keep=keep_policy(keep),
+            resume=checked_resume(resume),
+            mode=checked_data(data_mode),
+            on_event=checked_on_event(on_event),
+            on_save_error=checked_on_save_error(on_save_error),
+            preemption=checked_preemption(preemption),
+            verbose=verbose,
+        )
+        require_epochs_for_best(save_freq, plan.save_policy, plan.keep)
+        warn_if_restarted(plan.resume)
+        super().__init__(plan)
+        self._data = data
+
+    def loop(
+        self,
+        data: Any = None,
+        *,
+        epochs: int,
+        batch_size: int | None = None,
+        shuffle: Shuffle = None,
+        steps_per_epoch: int | None = None,
+    ) -> Iterator[tuple[int, int, Any]]:
+        """Iterate over what is left of the run: epoch, step and batch.
+
+        Saves when ``save_freq`` says so, between two batches, and at the end.
+
+        Args:
+            data: A tf.data.Dataset, torch DataLoader, PyDataset, Grain dataset,
+                generator, iterable with ``state_dict``, an array or a tuple of arrays
+                ``(x, y)``: whatever ``fit`` takes. Batches are what it gives; under a
+                strategy of TensorFlow, what ``strategy.run`` takes.
+            epochs: Of the whole run, counted from its start.
+            batch_size: Of arrays; 32 by default.
+            shuffle: Of arrays and PyDatasets, which are shuffled by default.
+            steps_per_epoch: Batches of an epoch, where the data has no end.
+
+        Yields:
+            The epoch and the step, both counted from 0 over the whole run, and a batch.
+
+        Raises:
+            CheckpointMismatchError: The checkpoint is of another run.
+            DataNotResumableError: The data has no position to get back to.
+            Preempted: The loop was asked to stop and did: a ``SystemExit``.
+            ResilientError: As ``resilient.fit``.
+        """
+        data, options = self._given(data, batch_size, shuffle, steps_per_epoch)
+        require_count("epochs", epochs)
+        return self._loop(data, options, epochs)
+
+    def epochs(self, epochs: int) -> Iterator[int]:
+        """Iterate over the epochs that are left, for loops within a loop.
+
+        .. code-block:: python
+
+            for epoch in run.epochs(5):
+                for step, batch in run.batches(dataset):
+                    run.log(loss=train_step(batch))
+                run.log(val_loss=evaluate())
+
+        Args:
+            epochs: Of the whole run, counted from its start.
+        """
+        require_count("epochs", epochs)
+        return self._epochs(epochs)
+
+    def batches(
+        self,
+        data: Any = None,
+        *,
+        batch_size: int | None = None,
+        shuffle: Shuffle = None,
+        steps_per_epoch: int | None = None,
+    ) -> Iterator[tuple[int, Any]]:
+        """Iterate over what is left of an epoch: step and batch; arguments of ``loop``.
+
+        Raises:
+            ResilientError: Not within ``epochs``, or a second time in one epoch.
+        """
+        data, options = self._given(data, batch_size, shuffle, steps_per_epoch)
+        if self._life is None or not self._life.in_loop:
+            raise misplaced("batches", "Write `for epoch in run.epochs(n):` around it.")
+        return self._life.batches(data, options)
+
+    def stop(self) -> None:
+        """End the run after this batch, for good."""
+        self._plan.standing.stopped = True
+
+    def log(self, **values: Any) -> None:
+        """Keep numbers in ``history``, with the step of this batch.
+
+        Args:
+            **values: Scalars, of Python, NumPy or the backend.
+
+        Raises:
+            TypeError: One is no number.
+        """
+        life, standing = self._life, self._plan.standing
+        self.history.add(standing.progress.step if life is None else life.step, values)
+
+    @property
+    def history(self) -> LogHistory:
+        return self._plan.history
+
+    @property
+    def step(self) -> int:
+        """Steps done since the start of the run."""
+        return self._plan.standing.progress.step
+
+    @property
+    def state(self) -> Any:
+        """The pytree of JAX, to be read and assigned."""
+        return None if self._tree is None else self._tree.value
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        if self._tree is None:
+            raise ResilientError(
+                describe(
+                    "run.state is for pytrees of JAX that Run was given.",
+                    f"an assignment of {type(value).__name__}",
+                    "Pass state=... to Run.",
+                )
+            )
+        self._tree.value = value
+
+    def _loop(
+        self, data: Any, options: "Options", epochs: int
+    ) -> Iterator[tuple[int, int, Any]]:
+        with self._entered() as life:
+            for epoch in life.epochs(epochs, data, options):
+                for step, batch in life.batches(data, options):
+                    yield epoch, step, batch
+
+    def _epochs(self, epochs: int) -> Iterator[int]:
+        with self._entered() as life:
+            yield from life.epochs(epochs)
+
+    def _given(
+        self,
+        data: Any,
+        batch_size: int | None,
+        shuffle: Shuffle,
+        steps_per_epoch: int | None,
+    ) -> "tuple[Any, Options]":
+        """The data to iterate, and how."""
+        from resilient.training.loop.batches import Options
+
+        for name, number in (
+            ("batch_size", batch_size),
+            ("steps_per_epoch", steps_per_epoch),
+        ):
+            if number is not None:
+                require_count(name, number)
+        if shuffle not in (None, True, False, "batch"):
+            raise ValueError(
+                describe(
+                    "This `shuffle` has no meaning.",
+                    repr(shuffle),
+                    'Use True, False or "batch".',
+                )
+            )
+        if isinstance(data, list):
+            raise TypeError(
+                describe(
+                    "A list can be meant in two ways: as arrays, or as batches.",
+                    f"a list of {len(data)}",
+                    "Pass a tuple of arrays, (x, y), or for batches an iterable with "
+                    "state_dict and load_state_dict.",
+                )
+            )
+        given = [each for each in (data, self._data) if each is not None]
+        if not given or given[0] is not given[-1]:
+            raise ValueError(
+                describe(
+                    "A loop iterates one set of data.",
+                    f"data of {len(given)} kinds, to Run and to the loop",
+                    "Pass it to the loop, or as data= to Run, or the same to both.",
+                )
+            )
+        return given[0], Options(batch_size, shuffle, steps_per_epoch)

@@ -1,0 +1,299 @@
+"""One process's life on a loop: where it is, and what is done between two batches.
+
+The user's loop runs; here the checkpoint is put back when it begins, its steps are
+counted, and snapshots are taken when due. At a batch within an epoch a checkpoint is
+put back twice: when the loop begins, since what the user does at an epoch's start may
+look at it, and before the batch, since it may change something.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from resilient.backends import get_backend
+from resilient.data.inputs import Inputs
+from resilient.data.shard import Share
+from resilient.distributed.checks.model import require_same_variables
+from resilient.progress import Progress
+from resilient.saving import choose, record
+from resilient.saving.checkpointer import Saving
+from resilient.serialization.json_values import decode
+from resilient.storage.checkpoint import Checkpoint, Reader
+from resilient.storage.store import Store
+from resilient.training.boundaries import Boundaries
+from resilient.training.divergence.loss_watch import LossWatch
+from resilient.training.loop.batches import Batches, Options
+from resilient.training.loop.history import LogHistory
+from resilient.training.loop.misuse import misplaced
+from resilient.training.loop.position import Standing
+from resilient.training.loop.run_state import LoopContents
+from resilient.training.options import DataMode, Resume
+from resilient.training.session import Around
+
+
+class Life:
+    """Follows a loop.
+
+    Args:
+        standing: Where the run is.
+        contents: All that makes a checkpoint.
+        history: What is logged.
+        saving: Says when a checkpoint is due, and commits it.
+        store: The checkpoints.
+        reader: Reads this process's part of one.
+        strategy: That of tf.distribute, on TensorFlow.
+        mode: How data is to be treated, see ``data.source.Settings``.
+        resume: What was asked for.
+        verbose: Whether the user is told.
+        now: The others who take part in it.
+    """
+
+    def __init__(
+        self,
+        standing: Standing,
+        *,
+        contents: LoopContents,
+        history: LogHistory,
+        saving: Saving,
+        store: Store,
+        reader: Reader[record.Record],
+        strategy: Any,
+        mode: DataMode,
+        resume: Resume,
+        verbose: bool,
+        now: Around,
+    ) -> None:
+        self._standing, self._contents, self.saving = standing, contents, saving
+        self._history, self._store, self._reader = history, store, reader
+        self._strategy, self._now, self._resume = strategy, now, resume
+        self._mode, self._verbose = mode, verbose
+        self._begun = self.in_loop = self._in_batch = self._iterated = False
+        self._restored: Progress | None = None
+        self._pending: record.Record | None = None
+        self._last_save: Progress | None = None
+        self._set_up()
+        saving.start(standing.progress)
+
+    def _set_up(self) -> None:
+        """What follows one loop: its data, and what is done at its boundaries."""
+        standing, now = self._standing, self._now
+        # Of a checkpoint at the end of the loop before there is nothing to put back.
+        self._found = None if standing.ends(standing.done) else standing.found
+        saved = None if self._found is None else self._found[1]
+        self._batches: Batches | None = None
+        self._inputs = Inputs(
+            self._strategy,
+            get_backend(),
+            mode=self._mode,
+            arguments={"verbose": int(self._verbose), "validation_data": None},
+            positions={} if saved is None else decode(saved.position, saved.tensors),
+            replaying=lambda: now.watch.sign("replaying"),
+            share=Share(now.engine, now.group),
+        )
+        self._boundaries = Boundaries(
+            self._contents,
+            self._inputs,
+            losses=LossWatch(None, active=False, group=now.group),
+            saving=self.saving,
+            watch=now.watch,
+            group=now.group,
+            events=now.events,
+            settle=lambda: None,
+        )
+
+    # The loop's ways through it. -----------------------------------------------------
+
+    def epochs(
+        self, count: int, data: Any = None, options: Options | None = None
+    ) -> Iterator[int]:
+        """The epochs that are left of ``count``; their data, where it is known now."""
+        standing = self._standing
+        if standing.inside:
+            raise misplaced("loop", "One was left in the middle: leave `with`, too.")
+        self._set_up()
+        if self._found is not None:
+            self._contents.require_loop(*self._found)
+        self.in_loop = True
+        try:
+            if options is not None and (
+                not standing.is_over(count) or standing.ends(count)
+            ):
+                self._open(data, options)  # refused before anything is changed
+            self.begin()
+            standing.go("loop")
+            if options is None and self._found is not None and self.progress.batch:
+                self._pending = self._found[1]
+            if standing.is_over(count):
+                self._now.say(f"Nothing left to train at {self.progress}")
+            elif self._now.group.count == 1:
+                self._now.watch.stop_if_asked()
+            while not standing.is_over(count):
+                standing.found = None  # it is behind from now on
+                standing.inside, self._iterated = True, False
+                yield self.progress.epoch
+                self._end_epoch(count)
+            if standing.ends(count):
+                standing.found = None
+            standing.done, standing.inside = count, False
+            self._now.events.emit("ended", **self.progress.to_json())
+            self._now.watch.stop_if_asked(saved=True)
+        finally:
+            self.in_loop = False
+            if self._batches is not None:
+                self._batches.let_go()
+
+    def batches(self, data: Any, options: Options) -> Iterator[tuple[int, Any]]:
+        """The batches that are left of an epoch, with their steps."""
+        if self._iterated:
+            raise misplaced("batches", "Iterate once in an epoch: join what you have.")
+        self._iterated = True
+        source = self._open(data, options)
+        self._found = None  # let go of what was put back
+        source.begin_epoch(self._replayed)
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._contents.put_back(pending, self._inputs.drawn_ahead)
+        try:
+            while True:
+                try:
+                    batch = source.next()
+                except StopIteration:
+                    break
+                self._boundaries.next_batch_is_there()
+                self._in_batch = True
+                try:
+                    yield self.progress.step, batch
+                finally:  # a loop may be left in the middle
+                    self._in_batch = False
+                    self._count(1)
+                source.trained()
+                more = source.has_more()
+                if more is not False and not self._standing.stopped:
+                    self._boundary(certain=more is True)
+                if self._standing.stopped:
+                    break
+        finally:
+            source.end_epoch()
+            # What comes now may take any time, and gives no signs.
+            self._now.watch.sign("validating")
+
+    def advance(self, steps: int) -> None:
+        """So many steps were done without ``batches``."""
+        self._standing.go("advance")
+        self._found = self._standing.found = None  # let go of what was put back
+        self._count(steps)
+        self._boundary(certain=True)
+
+    def save(self) -> None:
+        """Save at the next boundary; outside of a loop that is here."""
+        self.saving.request()
+        if not self.in_loop:
+            self._boundary(certain=True)
+
+    def end(self) -> None:
+        """The loop is left where it ends by itself: save what is not saved."""
+        if self.progress not in (self._last_save, self._restored):
+            self._finish({})
+        self._now.events.emit("ended", **self.progress.to_json())
+
+    # What is done there. -------------------------------------------------------------
+
+    @property
+    def progress(self) -> Progress:
+        return self._standing.progress
+
+    @property
+    def step(self) -> int:
+        """The step that is being done; at an epoch's ends the one that was."""
+        step = self.progress.step
+        return step if self._in_batch or not self.in_loop else max(0, step - 1)
+
+    def begin(self) -> None:
+        """Put the checkpoint back, if there is one that is not behind this process."""
+        if self._found is not None:
+            self._put_back(*self._found)
+        elif not self._begun:
+            self._discard()
+        self._begun = True
+        if self._now.group.count > 1:
+            require_same_variables(self._contents.leaves(), self._now.group)
+
+    def _put_back(self, checkpoint: Checkpoint, saved: record.Record) -> None:
+        began, now = time.monotonic(), self._now
+        self._contents.require_fits(checkpoint, saved)
+        if not self._begun:
+            self._discard()
+        self._contents.put_back(saved, self._inputs.drawn_ahead)
+        self._standing.progress = self._restored = checkpoint.progress
+        if not self._begun:
+            seconds = time.monotonic() - began
+            now.events.emit("restored", **self.progress.to_json(), seconds=seconds)
+            now.say(f"Resumed at {self.progress} from {checkpoint.path}")
+        self.saving.start(self.progress)
+        now.watch.sign("starting", self.progress)
+
+    def _discard(self) -> None:
+        """Nothing stands in the way of training: move away what is not used."""
+        if self._now.group.index == 0:
+            choose.discard(self._store, self._resume, self._now.events)
+
+    def go_back_to(self, step: int | None) -> Checkpoint:
+        """Set everything to a checkpoint, and forget those after it.
+
+        Args:
+            step: Which; None: the newest.
+        """
+        self.saving.wait()
+        now, self._resume = self._now, "must" if step is None else step
+        found = choose.find_together(
+            now.group, self._store, self._resume, self._reader, now.events
+        )
+        assert found is not None
+        self._begun = False
+        self._put_back(*found)
+        self._begun = True
+        return found[0]
+
+    def _open(self, data: Any, options: Options) -> Batches:
+        """The batches of the data, the same in all epochs."""
+        if self._batches is not None:
+            self._batches.require_same(data, options)
+            return self._batches
+        args = (data, options, self._inputs, self._now.engine, self._strategy)
+        self._batches = Batches(*args)
+        fingerprint = self._batches.fingerprint()
+        self._inputs.share.require_same(fingerprint)
+        self._contents.know_data(fingerprint, self._found)
+        self._inputs.begin(self._batches)
+        if self._inputs.saved("x") is not None:
+            self._inputs.resume(self.progress.batch)
+        return self._batches
+
+    def _count(self, steps: int) -> None:
+        step, epoch, batch = self.progress
+        self._standing.progress = Progress(step + steps, epoch, batch + steps)
+
+    def _boundary(self, *, certain: bool) -> None:
+        self._boundaries.trained(self.progress)
+        self._boundaries.between_batches(self.progress, None, certain=certain)
+
+    def _end_epoch(self, count: int) -> None:
+        first, self._found = self.progress.step - self.progress.batch, None
+        if self._now.group.count > 1:
+            self._boundaries.all_trained(self.progress)
+        self._standing.progress = Progress(
+            self.progress.step, self.progress.epoch + 1, 0
+        )
+        self._boundaries.trained(self.progress)
+        logs = self._history.last(first)
+        if self._standing.is_over(count):
+            self._finish(logs)
+        else:
+            self._boundaries.at_epoch_end(self.progress, logs, finished=False)
+
+    def _finish(self, logs: dict[str, float]) -> None:
+        self._boundaries.at_epoch_end(self.progress, logs, finished=True)
+        self._last_save = self.progress
+
+    def _replayed(self, seconds: float) -> None:
+        self._now.events.emit("replayed", **self.progress.to_json(), seconds=seconds)

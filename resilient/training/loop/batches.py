@@ -1,0 +1,238 @@
+"""The batches of a loop: those of its data, in their order, from any position on.
+
+Each epoch begins a new iterator of the data, as ``for batch in data`` does; with
+``steps_per_epoch`` the epochs share one, for as long as it gives batches.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import GeneratorType
+from typing import Any
+
+from keras.utils import PyDataset, unpack_x_y_sample_weight
+
+from resilient import keras_internals
+from resilient.data.inputs import Inputs
+from resilient.data.select import adapter_for, are_arrays, require_data
+from resilient.distributed.strategies.base import Engine
+from resilient.errors import DataNotResumableError, describe
+from resilient.saving import reshard
+from resilient.state.rng import kept_random_state
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a loop wants its data.
+
+    Attributes:
+        batch_size: Of arrays; None means 32.
+        shuffle: Of arrays and PyDatasets; None means that they are shuffled.
+        steps_per_epoch: Batches of an epoch; None: as many as the data has.
+    """
+
+    batch_size: int | None = None
+    shuffle: Any = None
+    steps_per_epoch: int | None = None
+
+
+class Batches:
+    """The batches of one loop.
+
+    Args:
+        data: What the user passed.
+        options: How.
+        inputs: Where the data is, and was.
+        engine: Which trains together.
+        strategy: That of tf.distribute which batches are spread with.
+    """
+
+    data_adapter: Any
+
+    def __init__(
+        self, data: Any, options: Options, inputs: Inputs, engine: Engine, strategy: Any
+    ) -> None:
+        self.data, self.options = data, options
+        self._inputs = inputs
+        self._steps = options.steps_per_epoch
+        arguments = _arguments(data, options)
+        require_data(arguments, "data")
+        resumed = inputs.saved("x") is not None
+        with kept_random_state(inputs.backend) if resumed else nullcontext():
+            # The uninterrupted run made it earlier: leave no trace of it now.
+            adapter: Any = adapter_for(
+                arguments, inputs.settings("x"), inputs.saved("x")
+            )
+        self.data_adapter = adapter  # one of Keras's, with a position
+        self._drawn_by_all = engine.draws_all(data)
+        inputs.share.divide(adapter, data, "x", self._steps)
+        self._iterable = _iterable(adapter, strategy)
+        self._live: Iterator[Any] | None = None
+        self._drawn = 0  # from the live iterator
+        self._batch = 0  # of the epoch
+        self._position: Any = None
+        self._begun = False
+        self._length = adapter.num_batches
+
+    def require_same(self, data: Any, options: Options) -> None:
+        """Raise DataNotResumableError for other data than that of the epoch before."""
+        before, now = _unpacked(self.data), _unpacked(data)
+        alike = all(before[name] is now[name] for name in before)
+        if alike and options == self.options:
+            return
+        raise DataNotResumableError(
+            describe(
+                "The data is another object than in the epoch before, or to be "
+                "iterated otherwise, so an epoch's end has no position.",
+                f"{type(data).__name__}, {options}",
+                "Make the data once, before the loop; or give each its own run.loop.",
+            )
+        )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What the data is, and how it is iterated."""
+        found: dict[str, Any] = self.data_adapter.fingerprint()
+        return {**found, "steps_per_epoch": self._steps}
+
+    def resume_at(self, position: Any, batch: int) -> None:
+        """Make the next epoch start at ``batch``, with the data at ``position``."""
+        reshard.require_same_batches(position, drawn_by_all=self._drawn_by_all)
+        with kept_random_state(self._inputs.backend, leave=self._inputs.drawn_ahead):
+            self.data_adapter.resume(position)
+        self._position, self._batch = position, batch
+        # Where an iterator is held, that one is made again.
+        self._begun = position["begun"] and not position["held"]
+
+    def position(self, *, in_epoch: bool) -> Any:
+        """Where the data is, after the batches that were trained."""
+        held = in_epoch or (self._steps is not None and self._live is not None)
+        drawn = self._drawn if held else 0
+        return {
+            "held": held,
+            "drawn_by_all": self._drawn_by_all,
+            "begun": self._begun,
+            **self.data_adapter.position(drawn, held=held),
+        }
+
+    def begin_epoch(self, replayed: Callable[[float], None]) -> None:
+        """Make the iterator of an epoch, unless there is one to go on with.
+
+        Args:
+            replayed: Told the seconds that it took to get back to a position.
+        """
+        self.data_adapter.on_epoch_begin()
+        position, self._position = self._position, None
+        if position is None:
+            self._batch = 0
+            if self._live is None:
+                self._begin()
+        elif position["held"]:
+            inputs, began = self._inputs, time.monotonic()
+            with kept_random_state(inputs.backend, leave=inputs.drawn_ahead):
+                self.data_adapter.seek(position)
+                self._begin()
+                self._drawn = position["drawn"]
+            replayed(time.monotonic() - began)
+        else:
+            self._begin()
+
+    def next(self) -> Any:
+        """The next batch of the epoch.
+
+        Raises:
+            StopIteration: There is none.
+            DataNotResumableError: There should be one.
+        """
+        if self._steps is not None and self._batch >= self._steps:
+            raise StopIteration
+        assert self._live is not None
+        try:
+            batch = next(self._live)
+        except StopIteration:
+            if self._batch and self._steps is None:
+                raise
+            if self._batch or not self._drawn:
+                raise self._ran_out() from None
+            self._begin()  # the epoch before used the iterator up
+            return self.next()
+        self._batch += 1
+        self._drawn += 1
+        return batch
+
+    def trained(self) -> None:
+        """The batch that was given last is trained."""
+        self.data_adapter.trained(self._drawn)
+
+    def has_more(self) -> bool | None:
+        """Whether the epoch is sure to have another batch; None if that is unknown."""
+        if self._steps is not None and self._batch >= self._steps:
+            return False
+        return None if self._length is None else self._drawn < self._length
+
+    def end_epoch(self) -> None:
+        """The epoch is over; the next one begins a new iterator."""
+        self.data_adapter.on_epoch_end()
+        if self._steps is None:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Drop the iterator, which may hold up everything when it is collected."""
+        self._live = None
+
+    def _begin(self) -> None:
+        if self._begun and isinstance(self.data, GeneratorType):
+            # Keras would give the first two batches once more.
+            raise self._ran_out()
+        self._begun = True
+        self.data_adapter.prepare()
+        self._live = iter(self.data_adapter.made(self._iterable()))
+        self._drawn = 0
+
+    def _ran_out(self) -> DataNotResumableError:
+        wanted = "at least one" if self._steps is None else f"{self._steps:,}"
+        return DataNotResumableError(
+            describe(
+                "The data ended too early. (An iterator or a generator gives its "
+                "batches once, not once for each epoch.)",
+                f"{self._batch:,} batches in this epoch, of {wanted}",
+                "Pass data that can be iterated again and again, or that does not end "
+                "together with steps_per_epoch.",
+            )
+        )
+
+
+def _unpacked(data: Any) -> dict[str, Any]:
+    """``data`` as the arguments that Keras has for it: tuples of arrays come apart."""
+    names = ("x", "y", "sample_weight")
+    whole = dict(zip(names, (data, None, None), strict=True))
+    if not isinstance(data, tuple) or not 1 <= len(data) <= len(names):
+        return whole
+    apart = dict(zip(names, unpack_x_y_sample_weight(data), strict=True))
+    return apart if are_arrays(apart) else whole
+
+
+def _arguments(data: Any, options: Options) -> dict[str, Any]:
+    found = _unpacked(data)
+    shuffle = options.shuffle
+    if shuffle is None:
+        shuffle = are_arrays(found) or isinstance(data, PyDataset)
+    return {
+        **found,
+        "batch_size": options.batch_size,
+        "steps_per_epoch": options.steps_per_epoch,
+        "shuffle": shuffle,
+        "class_weight": None,
+    }
+
+
+def _iterable(adapter: Any, strategy: Any) -> Callable[[], Iterable[Any]]:
+    """What gives the batches in the way of this backend, each time it is iterated."""
+    if keras_internals.BACKEND == "tensorflow":
+        dataset = strategy.experimental_distribute_dataset(adapter.get_tf_dataset())
+        return lambda: dataset
+    if keras_internals.BACKEND == "jax":
+        get: Callable[[], Iterable[Any]] = adapter.get_jax_iterator
+    else:
+        get = adapter.get_torch_dataloader
+    return get

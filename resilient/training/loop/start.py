@@ -1,0 +1,156 @@
+"""How a loop begins in this process, and ends: the part that needs Keras."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from resilient import keras_internals
+from resilient.backends import get_backend
+from resilient.backends.base import Part
+from resilient.distributed.group import ALONE, Group
+from resilient.distributed.strategies import engine_under, supported
+from resilient.errors import ResilientError, describe
+from resilient.objects.adapters import Objects
+from resilient.policies import KeepPolicy, SavePolicy
+from resilient.preemption.options import Preemption
+from resilient.saving import choose, record
+from resilient.saving.checkpointer import OnSaveError, Saving
+from resilient.state import fingerprint, replicas
+from resilient.storage.checkpoint import Reader
+from resilient.storage.store import Store
+from resilient.training.loop.attempt import Life
+from resilient.training.loop.history import LogHistory
+from resilient.training.loop.position import Standing
+from resilient.training.loop.run_state import LoopContents
+from resilient.training.options import DataMode, OnEvent, Resume
+from resilient.training.session import Around, around
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run was asked for; the names are those of ``Run``'s arguments."""
+
+    store: Store
+    objects: Objects
+    history: LogHistory
+    standing: Standing
+    save_policy: SavePolicy
+    keep: KeepPolicy
+    resume: Resume
+    mode: DataMode
+    on_event: OnEvent | None
+    on_save_error: OnSaveError
+    preemption: Preemption | None
+    verbose: int
+
+
+@contextlib.contextmanager
+def living(plan: Plan) -> Iterator[Life]:
+    """Take the directory, find the checkpoint, and follow the loop.
+
+    Raises:
+        DirectoryInUseError: Another run is using the directory.
+        CheckpointNotFoundError: ``resume`` asks for one that is not there.
+        CorruptCheckpointError: There are some, and none is intact.
+    """
+    strategy = strategy_of(plan.objects)
+    supported.require_supported(strategy)
+    # Of what this process itself has trained there is nothing to start over.
+    resume = "auto" if plan.standing.entered else plan.resume
+    engine = engine_under(strategy, by_hand=True)
+    with around(
+        plan.store,
+        engine,
+        resume=resume,
+        on_event=plan.on_event,
+        preemption=plan.preemption,
+    ) as now:
+        now.say.set_verbose(plan.verbose)
+        if not plan.standing.entered or plan.standing.inside:
+            _look(plan, resume, now)
+        with _saving(plan, now) as saving:
+            now.watch.on_save = saving.request
+            life = Life(
+                plan.standing,
+                contents=contents_of(plan, now.group),
+                history=plan.history,
+                saving=saving,
+                store=plan.store,
+                reader=reader_of(plan, now.group),
+                strategy=strategy,
+                mode=plan.mode,
+                resume=resume,
+                verbose=bool(plan.verbose),
+                now=now,
+            )
+            try:
+                yield life
+            except Exception:
+                now.watch.let_be()
+                raise
+
+
+def _look(plan: Plan, resume: Resume, now: Around) -> None:
+    """Find the checkpoint to go on from: at first, and where a loop was left."""
+    standing = plan.standing
+    standing.found = choose.find_together(
+        now.group, plan.store, resume, reader_of(plan, now.group), now.events
+    )
+    if standing.found is not None:
+        standing.progress, standing.done = standing.found[0].progress, -1
+    elif standing.inside:
+        raise ResilientError(
+            describe(
+                "A loop of this Run was left in the middle, before the first "
+                "checkpoint: its objects are not what they were at the start.",
+                f"after {standing.progress}",
+                "Make them and the Run anew.",
+            )
+        )
+    standing.entered, standing.inside = True, False
+
+
+def _saving(plan: Plan, now: Around) -> Saving:
+    return Saving(
+        plan.store,
+        policy=plan.save_policy,
+        keep=plan.keep,
+        events=now.events,
+        environment=fingerprint.environment(get_backend()),
+        on_error=plan.on_save_error,
+        say=now.say,
+        waiting=now.watch.saving,
+        group=now.group,
+    )
+
+
+def contents_of(plan: Plan, group: Group = ALONE) -> LoopContents:
+    """What a checkpoint is made of."""
+    return LoopContents(
+        plan.objects,
+        plan.history,
+        plan.standing,
+        backend=get_backend(),
+        part=_part(plan, group),
+        group=group,
+    )
+
+
+def reader_of(plan: Plan, group: Group = ALONE) -> Reader[record.Record]:
+    """Reads what this process needs of a checkpoint."""
+    return record.reader(get_backend(), _part(plan, group))
+
+
+def strategy_of(objects: Objects) -> Any:
+    """That of tf.distribute which the loop trains under; None on other backends."""
+    if keras_internals.BACKEND != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    return objects.strategy() or tf.distribute.get_strategy()
+
+
+def _part(plan: Plan, group: Group) -> Part:
+    count = replicas.count_under(strategy_of(plan.objects))
+    return Part(group.index, group.count, count)

@@ -1,0 +1,100 @@
+"""Checks the arguments that are ours, before anything is done.
+
+Those of ``model.fit`` are checked by Keras.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any, Literal
+
+from resilient.errors import describe
+from resilient.policies import KeepPolicy, SavePolicy
+from resilient.saving.checkpointer import OnSaveError
+from resilient.telemetry.heartbeat import VARIABLE
+
+logger = logging.getLogger(__name__)
+
+Resume = Literal["auto", "never", "must"] | int
+DataMode = Literal["exact", "warn", "replay"]
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+def checked_resume(resume: Resume) -> Resume:
+    """``resume``, if it means something; otherwise ValueError."""
+    if isinstance(resume, Integral) and not isinstance(resume, bool) and resume >= 0:
+        return int(resume)
+    if resume in ("auto", "never", "must") and isinstance(resume, str):
+        return resume
+    raise ValueError(
+        describe(
+            "This `resume` has no meaning.",
+            repr(resume),
+            'Use "auto", "never", "must" or the step of a checkpoint.',
+        )
+    )
+
+
+def warn_if_restarted(resume: Resume) -> None:
+    """Say that a supervisor's restarts would give up progress, each time anew."""
+    if VARIABLE in os.environ and resume not in ("auto", "must"):
+        logger.warning(
+            "With resume=%r every restart by `resilient run` goes back there, and "
+            'loses what was trained since. Use resume="auto" with it.',
+            resume,
+        )
+
+
+def checked_on_event(function: OnEvent | None) -> OnEvent | None:
+    """``on_event``, if it can be called; otherwise TypeError."""
+    if function is not None and not callable(function):
+        raise TypeError(
+            describe(
+                "`on_event` is called with each event.",
+                repr(function),
+                "Pass a function of one argument, a dict.",
+            )
+        )
+    return function
+
+
+def checked_on_save_error(value: OnSaveError) -> OnSaveError:
+    """``on_save_error``, if it means something; otherwise ValueError."""
+    if not isinstance(value, str) or value not in ("raise", "warn"):
+        raise ValueError(
+            describe(
+                "This `on_save_error` has no meaning.",
+                repr(value),
+                'Use "raise" or "warn".',
+            )
+        )
+    return value
+
+
+def require_epochs_for_best(
+    save_freq: object, policy: SavePolicy, keep: KeepPolicy
+) -> None:
+    """Raise ValueError where there is nothing that ``keep=best(...)`` compares."""
+    if keep.monitors and not policy.epochs:
+        raise ValueError(
+            describe(
+                "keep=best(...) compares checkpoints of epochs' ends, and this "
+                "save_freq makes none.",
+                f"save_freq={save_freq!r}",
+                "Add every(epochs=1) to save_freq.",
+            )
+        )
+
+
+def checked_data(value: DataMode) -> DataMode:
+    """``data``, if it means something; otherwise ValueError."""
+    if not isinstance(value, str) or value not in ("exact", "warn", "replay"):
+        raise ValueError(
+            describe(
+                "This `data` has no meaning; it tells how to treat data on a resume.",
+                repr(value),
+                'Use "exact", "warn" or "replay"; what to train on is `x`.',
+            )
+        )
+    return value
