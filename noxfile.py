@@ -243,10 +243,11 @@ def next_keras_suite(session: nox.Session, backend: str) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Format and lint."""
+    """Format and lint; imports between packages go down only."""
     install(session, *group("lint"))
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
+    session.run("lint-imports")
 
 
 @nox.session

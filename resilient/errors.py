@@ -6,8 +6,10 @@ A message says what is wrong, then what was ``Received:``, then what to do.
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from resilient.progress import Progress
+if TYPE_CHECKING:
+    from resilient.progress import Progress
 
 
 class ResilientError(Exception):
@@ -77,7 +79,7 @@ class Preempted(SystemExit):
 
     status = 143
 
-    def __init__(self, reason: str, progress: Progress, *, saved: bool) -> None:
+    def __init__(self, reason: str, progress: "Progress", *, saved: bool) -> None:
         super().__init__(self.status)
         self.reason, self.progress, self.saved = reason, progress, saved
 
@@ -101,7 +103,7 @@ class RolledBack(SystemExit):
 
     status = 75  # EX_TEMPFAIL
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: "Progress") -> None:
         super().__init__(self.status)
         self.progress = progress
 

@@ -15,8 +15,8 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from resilient.distributed.strategies import torch_ranks
-from resilient.distributed.torch_dp.gradients import AveragedGradients
-from resilient.distributed.torch_dp.start import broadcast_variables
+from resilient.distributed.strategies.torch_dp.gradients import AveragedGradients
+from resilient.distributed.strategies.torch_dp.start import broadcast_variables
 
 # Width of the input, of each hidden layer, and rows of each process's part of a batch.
 _MODELS = {

@@ -17,12 +17,12 @@ from resilient.convert.export import backend_of, choose, export
 from resilient.convert.formats import FORMATS, format_of
 from resilient.convert.import_ import import_checkpoint
 from resilient.errors import NotExactWarning, describe
+from resilient.serialization import JSON
 from resilient.storage.store import Store
 
 if TYPE_CHECKING:
     import keras
 
-JSON = dict[str, Any]
 Add = Callable[..., argparse.ArgumentParser]
 
 

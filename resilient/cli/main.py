@@ -30,14 +30,13 @@ from resilient.errors import (
     describe,
 )
 from resilient.policies import KeepPolicy, best, latest
+from resilient.serialization import JSON
 from resilient.storage import layout, quarantine
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.manifest import number
 from resilient.storage.store import Store
 from resilient.telemetry.goodput import goodput
-
-JSON = dict[str, Any]
 
 OK, DAMAGED, USAGE, NOTHING, IN_USE, FAILED = range(6)
 

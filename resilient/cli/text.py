@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
 
-JSON = dict[str, Any]
+from resilient.serialization import JSON
 
 _NUMBERS = ("step", "epoch", "batch", "size", "time", "share", "from step", "to step")
 _OUTCOMES = {"died": "died without a word", "unknown": "none (running, or died)"}

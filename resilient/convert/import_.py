@@ -70,7 +70,7 @@ def import_checkpoint(
         ValueError: ``epoch`` or ``step`` is to be told, or cannot be as it is told.
     """
     from resilient.convert.formats.sources import recognised
-    from resilient.training.fit.run import require_model
+    from resilient.state.variables import require_model
 
     require_model(model)
     _require_compiled_alone(model)

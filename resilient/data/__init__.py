@@ -5,9 +5,11 @@ gives the same batches in the same order, and can tell and take a position.
 """
 
 import contextlib
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-JSON = dict[str, Any]
+from resilient.serialization import JSON
+
+DataMode = Literal["exact", "warn", "replay"]  # see ``source.Settings``
 
 
 class Positioned(Protocol):

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from resilient import keras_internals
-from resilient.data import JSON
 from resilient.data.replay import skip
 from resilient.data.source import Settings, Tracked, verify
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import DataNotResumableError, describe
+from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
 from resilient.state.rng import capture, kept_random_state, restore
 

@@ -15,11 +15,11 @@ import grain
 import keras
 
 from resilient import keras_internals
-from resilient.data import JSON
 from resilient.data.replay import ended, skip
 from resilient.data.source import Settings, Tracked
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import DataNotResumableError, describe
+from resilient.serialization import JSON
 from resilient.serialization.json_values import NotEncodable, encode
 
 _KIND = "grain"

@@ -5,12 +5,11 @@ from typing import Any, Protocol
 
 from resilient import keras_internals
 from resilient.backends.base import Backend
-from resilient.data import Positioned
+from resilient.data import DataMode, Positioned
 from resilient.data.select import ahead_of_training, is_same
 from resilient.data.shard import Share
 from resilient.data.source import Settings
 from resilient.state import rng
-from resilient.training.options import DataMode
 
 
 class TrainingInput(Protocol):

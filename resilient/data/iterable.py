@@ -8,10 +8,10 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from resilient.data import JSON
 from resilient.data.generator import PythonData
 from resilient.data.source import Settings, Tracked
 from resilient.errors import DataNotResumableError, NotSupportedError, describe
+from resilient.serialization import JSON
 from resilient.serialization.json_values import NotEncodable, decode, encode
 from resilient.state.rng import kept_random_state
 

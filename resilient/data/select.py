@@ -5,16 +5,21 @@ adapters in place of its own. Each module is imported when its kind of data is t
 """
 
 import importlib
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import keras
 
 from resilient import keras_internals
-from resilient.data import JSON, Positioned
+from resilient.data import Positioned
+from resilient.data.shard import Share
 from resilient.data.source import Settings
 from resilient.errors import DataNotResumableError, describe, warn_not_exact
+from resilient.objects.adapters.base import Kind
+from resilient.serialization import JSON
 from resilient.serialization.state_dict import Stateful
 
 # Keras's adapter -> the module and the name of ours.
@@ -66,8 +71,7 @@ def adapter_for(
     require_known(x, settings.argument)
     known = {**_OURS, "TFDatasetAdapter": _TF_DATA[keras_internals.BACKEND]}
     ours = {k: _made(*place, settings, saved) for k, place in known.items()}
-    arrays = _class(*_ARRAYS[keras_internals.BACKEND])
-    ours["ArrayDataAdapter"] = settings.share.arrays(arrays)
+    ours["ArrayDataAdapter"] = _arrays(settings.share)
     steps = _steps_per_epoch(arguments.get("steps_per_epoch"))
     adapter: Positioned = keras_internals.choose_data_adapter(
         ours, {**arguments, "steps_per_epoch": steps}
@@ -102,6 +106,16 @@ def _steps_per_epoch(steps: int | None) -> int | None:
     return cap if cap and (not steps or cap < steps) else steps
 
 
+def _arrays(share: Share) -> Callable[..., Any]:
+    """Makes the adapter for arrays to train on, which gives what is ours of them."""
+    backend, engine = keras_internals.BACKEND, share.engine
+    if not engine.divides_arrays or backend != "torch":  # TensorFlow divides by itself
+        return partial(_class(*_ARRAYS[backend]), share=share)
+    order = partial(share.group.tell, "order")
+    ranks = _class("arrays.torch_ranks", "RankArrays")
+    return partial(ranks, rank=engine.index, world=engine.count, share=order)
+
+
 def _made(
     module: str, name: str, settings: Settings, saved: JSON | None
 ) -> Callable[..., Any]:
@@ -115,6 +129,15 @@ def _made(
 
 def _class(module: str, name: str) -> Any:
     return getattr(importlib.import_module(f"resilient.data.{module}"), name)
+
+
+def kind_of_iterator(name: str, value: Any) -> Kind | None:
+    """How a loop's own iterator is saved; None for what is none of tf.data."""
+    if "tensorflow" not in sys.modules:
+        return None
+    from resilient.data.tf_data.iterator_object import kind_of
+
+    return kind_of(name, value)
 
 
 def require_known(value: Any, argument: str) -> None:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from resilient import keras_internals
-from resilient.data import JSON
 from resilient.distributed.checks.batches import (
     in_step,
     require_same_arrays,
@@ -15,6 +14,7 @@ from resilient.distributed.checks.batches import (
 )
 from resilient.distributed.group import ALONE, Group
 from resilient.distributed.strategies.base import Engine
+from resilient.serialization import JSON
 
 # How Keras asks an adapter for batches, where it draws them from Python.
 _WAYS = {
@@ -40,10 +40,6 @@ class Share:
         """A random number of so many bits, the same in all processes."""
         mine = 0 if self.group.index else secrets.randbits(bits)
         return int(self.group.tell("seed", mine))
-
-    def arrays(self, usual: Callable[..., Any]) -> Callable[..., Any]:
-        """Makes the adapter for arrays to train on, which gives what is ours of it."""
-        return self.engine.arrays(self.group) or partial(usual, share=self)
 
     def divide(self, adapter: Any, data: Any, name: str, steps: int | None) -> None:
         """Let one of Keras's adapters give what this process trains of its batches.

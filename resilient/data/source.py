@@ -15,11 +15,11 @@ from typing import Any, Protocol
 import keras
 
 from resilient.backends.base import Backend
-from resilient.data import JSON
+from resilient.data import DataMode
 from resilient.data.shard import Share
 from resilient.errors import DataNotResumableError, describe, warn_not_exact
+from resilient.serialization import JSON
 from resilient.serialization.batches import checksum, copied, pack, unpack
-from resilient.training.options import DataMode
 
 
 @dataclass(frozen=True)

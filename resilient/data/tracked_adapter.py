@@ -4,8 +4,8 @@ import contextlib
 from typing import Any
 
 from resilient import keras_internals
-from resilient.data import JSON
 from resilient.data.source import Tracked
+from resilient.serialization import JSON
 
 
 class TrackedAdapter:

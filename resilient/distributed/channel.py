@@ -16,11 +16,9 @@ import socket
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from resilient.errors import describe
-
-JSON = Any
+from resilient.serialization import Encoded
 
 # Seconds without a sign after which a process is taken for lost.
 VARIABLE = "RESILIENT_PEER_TIMEOUT"
@@ -69,7 +67,7 @@ class Connection:
         self,
         connected: socket.socket,
         peer: int,
-        received: Callable[[int, dict[str, JSON]], None],
+        received: Callable[[int, dict[str, Encoded]], None],
         lost: Callable[[int, str], None],
     ) -> None:
         self.peer = peer
@@ -84,7 +82,7 @@ class Connection:
             name = f"resilient-peer-{peer}"
             threading.Thread(target=run, name=name, daemon=True).start()
 
-    def send(self, message: Mapping[str, JSON]) -> None:
+    def send(self, message: Mapping[str, Encoded]) -> None:
         """Send one message. That nobody receives it any more, the reader will tell."""
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         try:
@@ -195,13 +193,13 @@ class Inbox:
     """What came from the others, by topic and sender, in order."""
 
     def __init__(self) -> None:
-        self._queues: dict[tuple[str, int], queue.SimpleQueue[JSON]] = defaultdict(
+        self._queues: dict[tuple[str, int], queue.SimpleQueue[Encoded]] = defaultdict(
             queue.SimpleQueue
         )
         self._lock = threading.Lock()
         self._ended: dict[int, BaseException] = {}
 
-    def put(self, topic: str, sender: int, body: JSON) -> None:
+    def put(self, topic: str, sender: int, body: Encoded) -> None:
         self._queue(topic, sender).put((body, None))
 
     def end(self, sender: int, error: BaseException) -> None:
@@ -212,7 +210,7 @@ class Inbox:
         for each in waiting:
             each.put((None, error))
 
-    def get(self, topic: str, sender: int) -> JSON:
+    def get(self, topic: str, sender: int) -> Encoded:
         """The next message, waited for."""
         incoming = self._queue(topic, sender)
         body, error = incoming.get()
@@ -221,7 +219,7 @@ class Inbox:
             raise error
         return body
 
-    def _queue(self, topic: str, sender: int) -> "queue.SimpleQueue[JSON]":
+    def _queue(self, topic: str, sender: int) -> "queue.SimpleQueue[Encoded]":
         with self._lock:
             known = (topic, sender) in self._queues
             found = self._queues[topic, sender]

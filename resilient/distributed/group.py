@@ -8,13 +8,12 @@ alone is told what it says itself.
 import contextlib
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 from resilient.distributed.channel import Connection, Inbox
 from resilient.distributed.peer_watchdog import LastWord
 from resilient.errors import PeerLostError, describe
-
-JSON = Any
+from resilient.serialization import Encoded
 
 _LOST = "lost"  # what process 0 says to the others, with who and why
 _HEARING = 1.0  # seconds until the end of a process is known to the others
@@ -31,24 +30,24 @@ class Group(Protocol):
     index: int
     count: int
 
-    def tell(self, topic: str, value: JSON = None) -> JSON:
+    def tell(self, topic: str, value: Encoded = None) -> Encoded:
         """What process 0 says: it says ``value``; the others wait and get it.
 
         Raises:
             PeerLostError: The other process is not there any more.
         """
 
-    def collect(self, topic: str, value: JSON = None) -> list[JSON]:
+    def collect(self, topic: str, value: Encoded = None) -> list[Encoded]:
         """What every process says, by index, at process 0; elsewhere an empty list.
 
         Raises:
             PeerLostError: Another process is not there any more.
         """
 
-    def ask(self, wish: JSON) -> None:
+    def ask(self, wish: Encoded) -> None:
         """Send process 0 a wish, which it sees when it looks."""
 
-    def wishes(self) -> list[JSON]:
+    def wishes(self) -> list[Encoded]:
         """What the others asked of process 0 since it looked last."""
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
@@ -60,16 +59,16 @@ class Alone:
 
     index, count = 0, 1
 
-    def tell(self, topic: str, value: JSON = None) -> JSON:
+    def tell(self, topic: str, value: Encoded = None) -> Encoded:
         return value
 
-    def collect(self, topic: str, value: JSON = None) -> list[JSON]:
+    def collect(self, topic: str, value: Encoded = None) -> list[Encoded]:
         return [value]
 
-    def ask(self, wish: JSON) -> None:
+    def ask(self, wish: Encoded) -> None:
         raise AssertionError(wish)  # process 0 asks nobody
 
-    def wishes(self) -> list[JSON]:
+    def wishes(self) -> list[Encoded]:
         return []
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
@@ -94,34 +93,37 @@ class Together:
         index: int,
         count: int,
         connect: Callable[
-            [Callable[[int, dict[str, JSON]], None], Callable[[int, str | None], None]],
+            [
+                Callable[[int, dict[str, Encoded]], None],
+                Callable[[int, str | None], None],
+            ],
             list[Connection],
         ],
     ) -> None:
         self.index, self.count = index, count
         self._inbox = Inbox()
-        self._wishes: list[JSON] = []
+        self._wishes: list[Encoded] = []
         self._last_word = LastWord()
         self._connections = connect(self._received, self._lost)
 
-    def tell(self, topic: str, value: JSON = None) -> JSON:
+    def tell(self, topic: str, value: Encoded = None) -> Encoded:
         if self.index:
             return self._inbox.get(topic, 0)
         for each in self._connections:
             each.send({"to": topic, "body": value})
         return value
 
-    def collect(self, topic: str, value: JSON = None) -> list[JSON]:
+    def collect(self, topic: str, value: Encoded = None) -> list[Encoded]:
         if self.index:
             self._connections[0].send({"to": topic, "body": value})
             return []
         others = range(1, self.count)
         return [value, *(self._inbox.get(topic, other) for other in others)]
 
-    def ask(self, wish: JSON) -> None:
+    def ask(self, wish: Encoded) -> None:
         self._connections[0].send({"to": "wish", "body": wish})
 
-    def wishes(self) -> list[JSON]:
+    def wishes(self) -> list[Encoded]:
         if not self._wishes:  # asked before every batch
             return []
         found, self._wishes = self._wishes, []
@@ -161,7 +163,7 @@ class Together:
             for each in self._connections:
                 each.leave(why)
 
-    def _received(self, sender: int, message: dict[str, JSON]) -> None:
+    def _received(self, sender: int, message: dict[str, Encoded]) -> None:
         if message["to"] == "wish":
             self._wishes.append(message["body"])
         elif message["to"] == _LOST:

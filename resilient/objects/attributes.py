@@ -19,8 +19,8 @@ from resilient.objects import kinds
 from resilient.objects.handlers import Held, StateDict, Variables
 from resilient.objects.snapshot import Remembered, assign_in_place
 from resilient.objects.traversal import Action, Place, Walk
-from resilient.serialization import classes
-from resilient.serialization.json_values import JSON, NotEncodable, decode, encode
+from resilient.serialization import Encoded, classes
+from resilient.serialization.json_values import NotEncodable, decode, encode
 
 # Set by Keras for every fit; the model has its own place in a checkpoint.
 _NOT_STATE = frozenset({"model", "_model", "params", "validation_data"})
@@ -78,10 +78,10 @@ class Attributes:
 
     # --------------------------------------------------------------------------------
 
-    def capture(self, walk: Walk, place: Place) -> JSON | None:
+    def capture(self, walk: Walk, place: Place) -> Encoded | None:
         """The changes since the beginning as JSON; None if there are none."""
-        changed: dict[str, JSON] = {}
-        inner: dict[str, JSON] = {}
+        changed: dict[str, Encoded] = {}
+        inner: dict[str, Encoded] = {}
         live = self._read()
         for key, value in live:
             here = place.inside(key)
@@ -107,7 +107,7 @@ class Attributes:
         value: Any,
         walk: Walk,
         place: Place,
-    ) -> JSON | None:
+    ) -> Encoded | None:
         before = self._before.get(key)
         found: dict[str, np.ndarray] = {}
         try:
@@ -127,7 +127,7 @@ class Attributes:
         same = before is not None and before.is_object(value)
         return {"value": data, "in_place": True} if same else {"value": data}
 
-    def plan(self, walk: Walk, saved: JSON | None, place: Place) -> list[Action]:
+    def plan(self, walk: Walk, saved: Encoded | None, place: Place) -> list[Action]:
         """What to do to be as captured; nothing is done before the actions run."""
         saved = saved or {}
         changed, inner = saved.get("changed", {}), saved.get("inner", {})
@@ -151,7 +151,7 @@ class Attributes:
         self,
         key: str,
         live: Mapping[str, Any],
-        item: JSON,
+        item: Encoded,
         walk: Walk,
         place: Place,
     ) -> list[Action]:
@@ -231,7 +231,7 @@ class Items(Attributes):
 
     kind: ClassVar[str] = "items"
 
-    def capture(self, walk: Walk, place: Place) -> JSON | None:
+    def capture(self, walk: Walk, place: Place) -> Encoded | None:
         if [key for key, _ in self._read()] != list(self._before):
             walk.refuse(place, self.owner)  # what was added could not be made again
             return None

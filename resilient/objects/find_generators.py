@@ -11,12 +11,11 @@ import random
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
 
-from resilient.data.source import Settings
 from resilient.serialization import classes
 from resilient.serialization.rng import is_generator
 
@@ -44,13 +43,14 @@ def find(parts: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def unclaimed(found: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+def unclaimed(
+    found: Mapping[str, Any], claimed: MutableMapping[int, Any]
+) -> dict[str, Any]:
     """Those that no other data of this fit puts back; from now on they are claimed.
 
     Validation data is made after some training, when what it shares with the training
     data was put back long ago and went on.
     """
-    claimed = settings.claimed
     mine = {path: item for path, item in found.items() if id(item) not in claimed}
     claimed.update({id(item): item for item in mine.values()})
     return mine

@@ -14,7 +14,8 @@ import numpy as np
 from resilient.objects import kinds
 from resilient.objects.snapshot import Remembered
 from resilient.objects.traversal import Action, Place, Walk
-from resilient.serialization.json_values import JSON, NotEncodable, decode, encode
+from resilient.serialization import Encoded
+from resilient.serialization.json_values import NotEncodable, decode, encode
 
 
 class Held(Protocol):
@@ -23,10 +24,10 @@ class Held(Protocol):
     kind: ClassVar[str]
     owner: Any
 
-    def capture(self, walk: Walk, place: Place) -> JSON | None:
+    def capture(self, walk: Walk, place: Place) -> Encoded | None:
         """The changes since the beginning as JSON; None if there are none."""
 
-    def plan(self, walk: Walk, saved: JSON | None, place: Place) -> list[Action]:
+    def plan(self, walk: Walk, saved: Encoded | None, place: Place) -> list[Action]:
         """What to do to be as captured; nothing is done before the actions run."""
 
 
@@ -45,7 +46,7 @@ class _AsOneValue:
     def _write(self, walk: Walk, value: Any) -> list[Action]:
         raise NotImplementedError
 
-    def capture(self, walk: Walk, place: Place) -> JSON | None:
+    def capture(self, walk: Walk, place: Place) -> Encoded | None:
         found: dict[str, np.ndarray] = {}
         try:
             value = self._read(walk)
@@ -57,7 +58,7 @@ class _AsOneValue:
             return None
         return walk.keep(value, data, found, place)
 
-    def plan(self, walk: Walk, saved: JSON | None, place: Place) -> list[Action]:
+    def plan(self, walk: Walk, saved: Encoded | None, place: Place) -> list[Action]:
         if saved is not None:
             return self._write(walk, decode(saved, walk.arrays))
         if self._before is None or not self._before.known:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from resilient.serialization import classes
+from resilient.serialization import Encoded, classes
 from resilient.serialization.json_arrays import as_bytes
-from resilient.serialization.json_values import JSON, NotEncodable, decode, encode
+from resilient.serialization.json_values import NotEncodable, decode, encode
 from resilient.serialization.rng import set_state, state
 
 
@@ -38,7 +38,7 @@ class Remembered:
         # Remembering must not keep large arrays alive that the owner has dropped.
         self._value = _weak(value) if arrays else (lambda: value)
 
-    def is_now(self, data: JSON, arrays: dict[str, np.ndarray]) -> bool:
+    def is_now(self, data: Encoded, arrays: dict[str, np.ndarray]) -> bool:
         """Whether a value encoded now, under the same name, is still the same."""
         return (
             self.known

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from resilient.serialization.json_values import JSON, encode
+from resilient.serialization import Encoded
+from resilient.serialization.json_values import encode
 
 Action = Callable[[], object]
 Arrays = Mapping[str, np.ndarray]
@@ -74,8 +75,8 @@ class Walk:
         return id(variable) in self._own
 
     def keep(
-        self, value: Any, data: JSON, found: Mapping[str, np.ndarray], place: Place
-    ) -> JSON:
+        self, value: Any, data: Encoded, found: Mapping[str, np.ndarray], place: Place
+    ) -> Encoded:
         """Take over the arrays of an encoded value; its JSON, if names clash anew."""
         if found.keys() & self.arrays.keys():
             return encode(value, self.arrays, place.name)

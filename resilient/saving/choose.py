@@ -1,7 +1,7 @@
 """Which checkpoint a run goes on from, and what becomes of those it does not use."""
 
 import logging
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from resilient.distributed.group import Group
 from resilient.errors import CheckpointNotFoundError, describe
@@ -9,10 +9,10 @@ from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
 from resilient.storage.manifest import ManifestError
 from resilient.storage.store import Store
 from resilient.telemetry.events import Events
-from resilient.training.options import Resume
 
 logger = logging.getLogger(__name__)
 
+Resume = Literal["auto", "never", "must"] | int
 T = TypeVar("T")
 
 

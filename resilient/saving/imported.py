@@ -8,7 +8,7 @@ Importing this module loads neither Keras nor a backend.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from resilient.errors import warn_not_exact
 from resilient.saving.record import IMPORTED, Record
@@ -16,8 +16,6 @@ from resilient.storage.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     import keras
-
-JSON = dict[str, Any]
 
 
 def is_import(saved: Record) -> bool:

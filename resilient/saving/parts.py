@@ -12,15 +12,14 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from resilient.distributed.group import Group
 from resilient.errors import CheckpointWriteError, describe
 from resilient.progress import Progress
+from resilient.serialization import Encoded
 from resilient.storage import commit, layout
 from resilient.storage.manifest import FileRecord
 
-JSON = Any
 # Fills a directory; calls what it is given when it is about to write tensors.
 Write = Callable[[str, Callable[[], None]], None]
 
@@ -41,7 +40,7 @@ class Parts:
         self.name = name
         self._group = group
         self._were_ready = False
-        self._parts: list[JSON] | None = None
+        self._parts: list[Encoded] | None = None
 
     def ready(self) -> None:
         """Wait until all processes are about to write tensors.
@@ -95,7 +94,7 @@ class Parts:
             raise
         self._group.tell("committed")
 
-    def _collected(self) -> list[JSON]:
+    def _collected(self) -> list[Encoded]:
         if self._parts is None:
             self._parts = self._group.collect("part")
         return self._parts
@@ -116,7 +115,7 @@ class Parts:
         """
         staging = directory / layout.part_name(self.name, self._group.index)
         mine: Exception | None = None
-        part: JSON = {"error": None, "files": {}}
+        part: Encoded = {"error": None, "files": {}}
         try:
             records = commit.stage(
                 staging, progress, lambda path: write(path, self.ready)

@@ -17,9 +17,8 @@ import numpy as np
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.errors import CorruptCheckpointError, NotSupportedError, describe
 from resilient.saving import reshard
+from resilient.serialization import JSON
 from resilient.storage.checkpoint import Checkpoint, Reader
-
-JSON = dict[str, Any]
 
 IMPORTED = "imported"  # in `run.json`: what an import could not know
 
@@ -126,7 +125,7 @@ def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> Record:
     numbers = [k for k in range(count) if k != mine.index]
     others = [_read_part(backend, Part(k, count), checkpoint) for k in numbers]
     if count != part.count:
-        found = reshard.for_other_processes([found, *others])
+        found = Record(*reshard.for_other_processes([found, *others]))
     tensors = reshard.ForReplicas(
         {n: t for each in (*others, found) for n, t in each.tensors.items()},
         saved=saved,

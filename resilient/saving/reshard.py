@@ -16,7 +16,7 @@ What is a process's own (random state, callbacks, where the data is) is that of 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,15 +26,26 @@ from resilient.errors import (
     describe,
     warn_not_exact,
 )
+from resilient.serialization import JSON
 from resilient.serialization.json_values import decode, encode
-
-if TYPE_CHECKING:
-    from resilient.saving.record import Record
 
 # Of a position in a tf.data pipeline: what is of the process's own batches.
 _LOCAL = ("last", "pending", "given", "ended")
 
 _OWN = re.compile(r"(.+)\.replica_(\d+)")
+
+
+class Saved(Protocol):
+    """What one process saved: as ``record.Record``."""
+
+    @property
+    def run(self) -> JSON: ...
+
+    @property
+    def position(self) -> Any: ...
+
+    @property
+    def tensors(self) -> Mapping[str, Any]: ...
 
 
 class ForReplicas(Mapping[str, Any]):
@@ -96,14 +107,15 @@ def _given(name: str, before: list[np.ndarray], replica: int) -> np.ndarray:
     )
 
 
-def for_other_processes(parts: "Sequence[Record]") -> "Record":
-    """The record of any process, where there was another number of them.
+def for_other_processes(parts: Sequence[Saved]) -> tuple[JSON, Any, dict[str, Any]]:
+    """What any process goes on with, where there was another number of them.
+
+    Returns:
+        The run, the position and the tensors of a checkpoint.
 
     Raises:
         DataNotResumableError: The processes were at different places in their data.
     """
-    from resilient.saving.record import Record
-
     first = parts[0]
     positions = [_common(decode(p.position, p.tensors)) for p in parts]
     if not all(_equal(positions[0], each) for each in positions[1:]):
@@ -122,7 +134,7 @@ def for_other_processes(parts: "Sequence[Record]") -> "Record":
         )
     arrays: dict[str, Any] = {}
     position = encode(positions[0], arrays, "elastic")
-    return Record(first.run, position, {**first.tensors, **arrays})
+    return first.run, position, {**first.tensors, **arrays}
 
 
 def require_same_batches(position: Mapping[str, Any], *, drawn_by_all: bool) -> None:

@@ -3,3 +3,8 @@
 ``json_values`` encodes and decodes; ``json_types`` has the codecs of single types,
 ``json_arrays`` those of arrays, ``classes`` finds classes and functions by name.
 """
+
+from typing import Any
+
+JSON = dict[str, Any]  # an object
+Encoded = Any  # any value

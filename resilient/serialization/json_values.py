@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from resilient.serialization import classes, json_arrays, json_types
+from resilient.serialization import Encoded, classes, json_arrays, json_types
 
-JSON = Any
 _PACK_LENGTH = 64  # longer lists of only floats or only ints are kept as one array
 _EXACT_INT = 2**53  # beyond this some JSON tools round
 _DEPTH = 100
@@ -40,7 +39,7 @@ class NotEncodable(TypeError):
 
     def __init__(self, path: str, value: object, why: str = "") -> None:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        super().__init__(f"{path} cannot be kept as JSON: {why or 'type ' + kind}")
+        super().__init__(f"{path} cannot be kept as Encoded: {why or 'type ' + kind}")
         self.path = path
         self.value = value
 
@@ -64,7 +63,7 @@ class _Place(NamedTuple):
         return _Place(self.arrays, self.path + path, self.name + name, around)
 
 
-def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> JSON:
+def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Encoded:
     """Encode a value.
 
     Args:
@@ -78,7 +77,7 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> JSON:
     return _encode(value, _Place(arrays, name, name, frozenset()))
 
 
-def decode(data: JSON, arrays: Mapping[str, np.ndarray]) -> Any:
+def decode(data: Encoded, arrays: Mapping[str, np.ndarray]) -> Any:
     """Decode what ``encode`` returned into new objects that share nothing.
 
     Raises:
@@ -98,7 +97,7 @@ def decode(data: JSON, arrays: Mapping[str, np.ndarray]) -> Any:
     raise ValueError(f"Not an encoded value: unknown tag {tag!r}")
 
 
-def missing_names(data: JSON) -> list[str]:
+def missing_names(data: Encoded) -> list[str]:
     """Classes and functions that an encoded value refers to and that are not there."""
     if isinstance(data, dict):
         if data.get("!") in ("import", "enum", "namedtuple", "object"):
@@ -114,7 +113,7 @@ def missing_names(data: JSON) -> list[str]:
     return []
 
 
-def _tagged(tag: str, content: JSON) -> JSON:
+def _tagged(tag: str, content: Encoded) -> Encoded:
     return {"!": tag, "v": content}
 
 
@@ -122,7 +121,7 @@ def _text(raw: bytes) -> str:
     return base64.b64encode(raw).decode("ascii")
 
 
-def _encode(value: Any, place: _Place) -> JSON:
+def _encode(value: Any, place: _Place) -> Encoded:
     kind = type(value)
     if value is None or kind is bool:
         return value
@@ -143,17 +142,17 @@ def _encode(value: Any, place: _Place) -> JSON:
     return _encode_other(value, place)
 
 
-def _encode_int(value: int) -> JSON:
+def _encode_int(value: int) -> Encoded:
     return value if abs(value) < _EXACT_INT else _tagged("int", hex(value))
 
 
-def _encode_float(value: float) -> JSON:
+def _encode_float(value: float) -> Encoded:
     if math.isfinite(value):
         return value  # JSON keeps the shortest text that reads back the same, and -0.0
     return _tagged("float", struct.pack("<d", value).hex())
 
 
-def _encode_str(value: str) -> JSON:
+def _encode_str(value: str) -> Encoded:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:  # JSON would join or refuse lone surrogates
@@ -161,7 +160,7 @@ def _encode_str(value: str) -> JSON:
     return value
 
 
-_SCALARS: dict[type, Callable[[Any], JSON]] = {
+_SCALARS: dict[type, Callable[[Any], Encoded]] = {
     int: _encode_int,
     float: _encode_float,
     str: _encode_str,
@@ -169,14 +168,14 @@ _SCALARS: dict[type, Callable[[Any], JSON]] = {
 }
 
 
-def _encode_items(items: list[Any], owner: Any, place: _Place) -> list[JSON]:
+def _encode_items(items: list[Any], owner: Any, place: _Place) -> list[Encoded]:
     return [
         _encode(item, place.inside(owner, f"[{index}]", str(index)))
         for index, item in enumerate(items)
     ]
 
 
-def _encode_list(value: list[Any], place: _Place) -> JSON:
+def _encode_list(value: list[Any], place: _Place) -> Encoded:
     if len(value) > _PACK_LENGTH:
         kinds = set(map(type, value))
         if kinds == {float}:
@@ -186,7 +185,7 @@ def _encode_list(value: list[Any], place: _Place) -> JSON:
     return _encode_items(value, value, place)
 
 
-def _encode_pairs(value: dict[Any, Any], place: _Place) -> list[JSON]:
+def _encode_pairs(value: dict[Any, Any], place: _Place) -> list[Encoded]:
     pairs = []
     for index, (key, item) in enumerate(value.items()):
         name = key if isinstance(key, str) else str(index)
@@ -195,7 +194,7 @@ def _encode_pairs(value: dict[Any, Any], place: _Place) -> list[JSON]:
     return pairs
 
 
-def _encode_array(value: Any, place: _Place) -> JSON:
+def _encode_array(value: Any, place: _Place) -> Encoded:
     if value.dtype.hasobject:
         if isinstance(value, np.generic):
             raise NotEncodable(place.path, value)
@@ -211,7 +210,7 @@ def _encode_array(value: Any, place: _Place) -> JSON:
     return _tagged("array" if isinstance(value, np.ndarray) else "scalar", content)
 
 
-def _decode_objects(data: JSON, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+def _decode_objects(data: Encoded, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     shape, items = data
     built = np.empty(len(items), object)
     for index, item in enumerate(items):
@@ -219,7 +218,7 @@ def _decode_objects(data: JSON, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     return built.reshape(shape)
 
 
-def _encode_other(value: Any, place: _Place) -> JSON:
+def _encode_other(value: Any, place: _Place) -> Encoded:
     if isinstance(value, np.dtype):
         return _tagged("dtype", json_arrays.encode_dtype(value))
     if isinstance(value, enum.Enum):
@@ -234,19 +233,19 @@ def _encode_other(value: Any, place: _Place) -> JSON:
     return _encode_tensor(value, place)
 
 
-def _encode_instance(tag: str, value: Any, state: Any, place: _Place) -> JSON:
+def _encode_instance(tag: str, value: Any, state: Any, place: _Place) -> Encoded:
     name = classes.reference(type(value))
     if name is None:
         raise NotEncodable(place.path, value)
     return _tagged(tag, [name, _encode(state, place.inside(value, "", ""))])
 
 
-def _decode_instance(data: JSON, arrays: Mapping[str, np.ndarray]) -> Any:
+def _decode_instance(data: Encoded, arrays: Mapping[str, np.ndarray]) -> Any:
     cls, state = classes.resolve(data[0]), decode(data[1], arrays)
     return classes.rebuild(cls, state)
 
 
-def _encode_tensor(value: Any, place: _Place) -> JSON:
+def _encode_tensor(value: Any, place: _Place) -> Encoded:
     keras = sys.modules.get("keras")
     if keras is None or not keras.ops.is_tensor(value) or hasattr(value, "assign"):
         raise NotEncodable(place.path, value)  # a variable is more than its tensor
@@ -261,14 +260,14 @@ def _encode_tensor(value: Any, place: _Place) -> JSON:
     return _tagged("tensor", [dtype, _encode_array(array, place)])
 
 
-def _decode_tensor(data: JSON, arrays: Mapping[str, np.ndarray]) -> Any:
+def _decode_tensor(data: Encoded, arrays: Mapping[str, np.ndarray]) -> Any:
     keras = sys.modules.get("keras")
     if keras is None:
         raise LookupError("a tensor cannot be decoded before Keras is imported")
     return keras.ops.convert_to_tensor(decode(data[1], arrays), dtype=data[0])
 
 
-_DECODERS: dict[str, Callable[[JSON, Mapping[str, np.ndarray]], Any]] = {
+_DECODERS: dict[str, Callable[[Encoded, Mapping[str, np.ndarray]], Any]] = {
     "int": lambda data, _: int(data, 16),
     "float": lambda data, _: struct.unpack("<d", bytes.fromhex(data))[0],
     "str": lambda data, _: base64.b64decode(data).decode("utf-32-le", "surrogatepass"),

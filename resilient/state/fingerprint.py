@@ -16,21 +16,17 @@ import math
 import platform
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 
 from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.backends.determinism import in_effect
+from resilient.serialization import JSON
 from resilient.state import replicas
 from resilient.state.build import is_built
 from resilient.state.topology import wiring
-
-if TYPE_CHECKING:
-    from resilient.state.makeup.makeup import Makeup
-
-JSON = dict[str, Any]
 
 # Arguments of fit that another attempt may change, and several processes share.
 _SHARED = ("epochs", "validation_freq", "validation_steps", "class_weight")
@@ -103,7 +99,6 @@ class Facts:
         data: Fingerprint of the training data.
         fit_arguments: Local variables of Keras's ``fit``.
         backend: The backend's adapter.
-        makeup: What the model trains with, in detail and at any time.
 
     Attributes:
         learning_rate: The rate that the script gives, where it is a plain number.
@@ -115,9 +110,7 @@ class Facts:
         data: JSON,
         fit_arguments: Mapping[str, Any],
         backend: Backend,
-        makeup: "Makeup",
     ) -> None:
-        self.makeup = makeup
         rate = getattr(model.optimizer, "_learning_rate", None)
         self.learning_rate = (
             # A sum is a plain tensor, also where the variable has replicas.

@@ -17,14 +17,13 @@ import numpy as np
 from resilient.backends.base import Backend
 from resilient.errors import warn_not_exact
 from resilient.keras_internals import BACKEND, traces
+from resilient.serialization import JSON
 from resilient.state.build import keras_own, without_a_trace
 from resilient.state.rng import kept_random_state
 
 logger = logging.getLogger(__name__)
 
 KEY = "traces"  # in run.json; older checkpoints lack it
-
-JSON = dict[str, Any]
 
 
 class Retracing:

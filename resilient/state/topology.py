@@ -8,7 +8,7 @@ differ from one process to the next; here layers are known by their place.
 import math
 from typing import Any
 
-JSON = dict[str, Any]
+from resilient.serialization import JSON
 
 
 def wiring(config: JSON) -> JSON:

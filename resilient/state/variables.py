@@ -17,6 +17,7 @@ import keras
 
 from resilient import keras_internals
 from resilient.backends.base import Backend
+from resilient.errors import describe
 from resilient.state import replicas
 
 GROUPS = ("trainable", "non_trainable", "optimizer", "metrics")
@@ -260,3 +261,15 @@ def _variables(value: Any) -> list[Any]:
     if isinstance(value, keras.losses.Loss):
         return [v for item in vars(value).values() for v in _variables(item)]
     return [value]
+
+
+def require_model(model: Any) -> None:
+    """Raise TypeError for what is no Keras model."""
+    if not keras_internals.is_trainer(model):
+        raise TypeError(
+            describe(
+                "resilient.fit trains a keras.Model.",
+                f"{type(model).__module__}.{type(model).__qualname__}",
+                f"Pass a model of Keras (the {keras_internals.BACKEND} backend is on).",
+            )
+        )

@@ -15,10 +15,10 @@ import keras
 from resilient import keras_internals
 from resilient.backends import get_backend
 from resilient.errors import CheckpointMismatchError, describe
+from resilient.serialization import JSON
 from resilient.state import variables
 from resilient.state.variables import Leaf
 
-JSON = dict[str, Any]
 Pairs = list[tuple[Mapping[str, Any], Leaf]]
 
 GROUPS = ("trainable", "non_trainable", "optimizer")

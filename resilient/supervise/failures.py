@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from resilient.errors import Interrupted, PeerLostError, Preempted, RolledBack
+from resilient.serialization import JSON
 from resilient.supervise.tracebacks import last_traceback
 
-JSON = dict[str, Any]
 Kind = Literal[
     "finished",
     "killed",

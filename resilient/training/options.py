@@ -7,17 +7,17 @@ import logging
 import os
 from collections.abc import Callable
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any
 
+from resilient.data import DataMode
 from resilient.errors import describe
 from resilient.policies import KeepPolicy, SavePolicy
 from resilient.saving.checkpointer import OnSaveError
+from resilient.saving.choose import Resume
 from resilient.telemetry.heartbeat import VARIABLE
 
 logger = logging.getLogger(__name__)
 
-Resume = Literal["auto", "never", "must"] | int
-DataMode = Literal["exact", "warn", "replay"]
 OnEvent = Callable[[dict[str, Any]], None]
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from resilient.errors import Preempted, ResilientError, RolledBack
 from resilient.preemption.watch import Watch
+from resilient.saving.choose import Resume
 from resilient.storage.store import Store
 from resilient.telemetry.console import Say
 from resilient.telemetry.events import Events
-from resilient.training.options import Resume
 
 _LONGEST = 500  # characters of a message that are kept
 _FRAMES = 5  # innermost frames that are kept

@@ -14,12 +14,13 @@ from resilient.distributed.rendezvous import met
 from resilient.distributed.strategies.base import Engine
 from resilient.preemption.options import Preemption
 from resilient.preemption.watch import Watch
+from resilient.saving.choose import Resume
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.store import Store
 from resilient.telemetry import heartbeat
 from resilient.telemetry.console import Say
 from resilient.telemetry.events import Events, attempts_so_far
-from resilient.training.options import OnEvent, Resume
+from resilient.training.options import OnEvent
 from resilient.training.outcome import told
 
 

@@ -10,7 +10,7 @@ if os.environ["KERAS_BACKEND"] != "torch":
     pytest.skip("only with the torch backend", allow_module_level=True)
 
 from resilient import NotExactWarning, keras_internals
-from resilient.distributed.torch_dp.losses import warn_of_masks
+from resilient.distributed.strategies.torch_dp.losses import warn_of_masks
 
 if keras_internals.generation.trains_on_ranks:
     pytest.skip("there Keras trains on ranks by itself", allow_module_level=True)

@@ -16,6 +16,7 @@ import torch
 import torch_parts
 
 from resilient import keras_internals
+from resilient.distributed.strategies.torch_dp.agreement import are_equal, notes_for
 from resilient.distributed.strategies.torch_slices import (
     is_own_part,
     part,
@@ -23,7 +24,6 @@ from resilient.distributed.strategies.torch_slices import (
     rows,
     sliced,
 )
-from resilient.distributed.torch_dp.agreement import are_equal, notes_for
 from resilient.errors import NotSupportedError
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")

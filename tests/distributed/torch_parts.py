@@ -18,13 +18,13 @@ import torch
 from torch import distributed
 
 from resilient.data.arrays.torch_ranks import RankArrays
+from resilient.distributed.strategies.torch_dp import gradients, losses, start
+from resilient.distributed.strategies.torch_dp.agreement import Agreement
+from resilient.distributed.strategies.torch_dp.averaging import tensor_of
+from resilient.distributed.strategies.torch_dp.gradients import AveragedGradients
+from resilient.distributed.strategies.torch_dp.metrics import MergedLogs
+from resilient.distributed.strategies.torch_dp.steps import SynchronisedSteps
 from resilient.distributed.strategies.torch_slices import part
-from resilient.distributed.torch_dp import gradients, losses, start
-from resilient.distributed.torch_dp.agreement import Agreement
-from resilient.distributed.torch_dp.averaging import tensor_of
-from resilient.distributed.torch_dp.gradients import AveragedGradients
-from resilient.distributed.torch_dp.metrics import MergedLogs
-from resilient.distributed.torch_dp.steps import SynchronisedSteps
 from resilient.errors import ResilientError
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

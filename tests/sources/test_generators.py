@@ -326,9 +326,11 @@ class Drawing(keras.utils.PyDataset):
 
 
 def test_claimed_ones_belong_to_the_data_that_came_first():
-    rng, given = random.Random(3), Settings(get_backend())
-    assert find_generators.unclaimed({"x.rng": rng}, given) == {"x.rng": rng}
-    assert find_generators.unclaimed({"x.rng": rng, "y": OTHER}, given) == {"y": OTHER}
+    rng, claimed = random.Random(3), {}
+    assert find_generators.unclaimed({"x.rng": rng}, claimed) == {"x.rng": rng}
+    assert find_generators.unclaimed({"x.rng": rng, "y": OTHER}, claimed) == {
+        "y": OTHER
+    }
 
 
 def adapters(rng):

@@ -19,10 +19,10 @@ from typing import Any
 import keras
 
 from resilient import keras_internals
-from resilient.data import JSON
 from resilient.data.arrays.fingerprint import array_fingerprint
 from resilient.data.shard import Share
 from resilient.errors import DataNotResumableError, describe
+from resilient.serialization import JSON
 from resilient.state.rng import from_numpy_state, numpy_state
 
 _NAMES = ("x", "y", "sample_weight")

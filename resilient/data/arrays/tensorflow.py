@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from resilient import keras_internals
 from resilient.backends.tensorflow import BACKEND
-from resilient.data import JSON
 from resilient.data.arrays.jax import SeekableArrays
+from resilient.serialization import JSON
 from resilient.state.rng import kept_random_state
 
 

@@ -12,7 +12,6 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from resilient import keras_internals
-from resilient.data import JSON
 from resilient.data.py_dataset.order import Order
 from resilient.data.py_dataset.workers import Workers
 from resilient.data.source import Settings, Tracked, lazily
@@ -20,6 +19,7 @@ from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import WarnOnce
 from resilient.objects import find_generators
 from resilient.objects.datasets.tracker import DataAttributes
+from resilient.serialization import JSON
 from resilient.serialization.rng import set_states, states
 from resilient.state import rng
 
@@ -91,7 +91,7 @@ class PyDatasetSource:
         self.order = Order(adapter, workers=workers)
         self._workers = Workers(self._dataset, queue) if queue is not None else None
         self._reached = found = find_generators.find({"x": self._dataset})
-        self._generators = find_generators.unclaimed(found, settings)
+        self._generators = find_generators.unclaimed(found, settings.claimed)
         # What is named is not looked for in the attributes.
         others = {n: found[n] for n in found if n not in self._generators}
         self._attributes = DataAttributes({"x": self._dataset, **others})

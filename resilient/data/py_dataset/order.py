@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from resilient import keras_internals
-from resilient.data import JSON
+from resilient.serialization import JSON
 
 
 class Order:

@@ -6,11 +6,11 @@ from typing import Any
 import tensorflow as tf
 
 from resilient import keras_internals
-from resilient.data import JSON
 from resilient.data.source import Settings, verify
 from resilient.data.tf_data.checksums import Checksums, ReplicaChecksums
 from resilient.data.tf_data.pipeline import Pipeline
 from resilient.errors import DataNotResumableError, describe
+from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from resilient.data import JSON
 from resilient.data.tf_data.graph import PipelineGraph, input_of
+from resilient.serialization import JSON
 
 
 def facts(dataset: Any) -> JSON:

@@ -15,8 +15,6 @@ from tensorflow.python.framework import op_def_registry
 
 from resilient.data.tf_data.captured import Captured, from_graph
 
-JSON = Any
-
 _IGNORE = tf.data.experimental.ExternalStatePolicy.IGNORE
 _FAIL = tf.data.experimental.ExternalStatePolicy.FAIL
 

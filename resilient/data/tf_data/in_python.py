@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from resilient import keras_internals
-from resilient.data import JSON
 from resilient.data.source import Settings, Tracked
 from resilient.data.tf_data.pipeline import Pipeline, fingerprint_of
 from resilient.data.tracked_adapter import TrackedAdapter
+from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
 
 

@@ -14,8 +14,17 @@ from resilient.data.tf_data import iterator_state, shuffles
 from resilient.data.tf_data.graph import PipelineGraph
 from resilient.data.tf_data.pipeline import HANGS
 from resilient.errors import DataNotResumableError, describe
-from resilient.objects.adapters.base import JSON, Kind
+from resilient.objects.adapters.base import Kind, require_backend
+from resilient.serialization import Encoded
 from resilient.serialization.json_values import decode, encode
+
+
+def kind_of(name: str, value: Any) -> Kind | None:
+    """The kind of an iterator of tf.data; None for anything else."""
+    if not isinstance(value, tf.data.Iterator):
+        return None
+    require_backend("tensorflow", name, value)
+    return IteratorKind(value)
 
 
 class IteratorKind(Kind):
@@ -40,7 +49,7 @@ class IteratorKind(Kind):
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
-    ) -> JSON:
+    ) -> Encoded:
         try:
             state = iterator_state.save(self.value, known=False)
         except tf.errors.OpError as error:
@@ -51,13 +60,13 @@ class IteratorKind(Kind):
             "seeds": self._seeds,
         }
 
-    def differences(self, name: str, saved: JSON) -> list[str]:
+    def differences(self, name: str, saved: Encoded) -> list[str]:
         if saved["seeds"] == self._seeds:
             return []
         theirs, ours = saved["seeds"], self._seeds
         return [f"{name}: the checkpoint has the seeds {theirs}, this run has {ours}"]
 
-    def restore(self, saved: JSON, arrays: Mapping[str, Any]) -> None:
+    def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
         try:
             iterator_state.restore(self.value, decode(saved["state"], arrays))
         except tf.errors.OpError as error:

@@ -10,12 +10,11 @@ from typing import Any
 
 from tensorflow.python.ops import script_ops
 
-from resilient.data import JSON
 from resilient.data.source import Settings
 from resilient.data.tf_data.seed_counts import SeedCount
 from resilient.data.tf_data.variables import Variables
 from resilient.objects import find_generators
-from resilient.serialization import rng
+from resilient.serialization import JSON, rng
 
 
 class Lasting:
@@ -39,7 +38,7 @@ class Lasting:
         """
         functions = {str(i): each for i, each in enumerate(_python_functions(nodes))}
         self._generators = find_generators.unclaimed(
-            find_generators.find(functions), settings
+            find_generators.find(functions), settings.claimed
         )
         settings.drawn_ahead.update(map(id, self._generators.values()))
 

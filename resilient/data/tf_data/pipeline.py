@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from resilient.data import JSON, replay
+from resilient.data import replay
 from resilient.data.source import Settings, verify
 from resilient.data.tf_data import facts, iterator_state, shuffles
 from resilient.data.tf_data.graph import PipelineGraph, is_stateful
@@ -26,6 +26,7 @@ from resilient.data.tf_data.lasting import Lasting
 from resilient.data.tf_data.seed_counts import SeedCount, UnknownFormat
 from resilient.data.tf_data.variables import Variables
 from resilient.errors import DataNotResumableError, describe, warn_not_exact
+from resilient.serialization import JSON
 from resilient.state import rng
 
 # Of iterator state in one checkpoint: beyond this there is a warning.

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 
 from resilient import keras_internals
-from resilient.data import JSON
 from resilient.data.source import Settings, Tracked
 from resilient.data.torch_loader.positioned import Positioned
 from resilient.data.torch_loader.replayed import Replayed, has_torch_iterators
 from resilient.data.torch_loader.stateful import IterableState, Torchdata, can_tell
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.objects import kinds
+from resilient.serialization import JSON
 
 
 class TorchLoaderData(

@@ -10,8 +10,8 @@ batch, so that nothing is looked at afterwards.
 from collections.abc import Iterator
 from typing import Any
 
-from resilient.data import JSON
 from resilient.data.torch_loader.state import LoaderState
+from resilient.serialization import JSON
 
 _KEPT = 1000  # states per iterator: about 5 MB
 _OWN = ("torch.utils.data.", "torchdata.stateful_dataloader.")

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import _DatasetKind
 
-from resilient.data import JSON
 from resilient.data.replay import ended
 from resilient.data.torch_loader.replayed import Replayed
+from resilient.serialization import JSON
 from resilient.state import rng
 
 

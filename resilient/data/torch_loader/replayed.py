@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from resilient.data import JSON
 from resilient.data.replay import skip
 from resilient.data.source import Settings
 from resilient.data.torch_loader.indices import Indices, draws_for_each_batch
 from resilient.data.torch_loader.state import LoaderState
 from resilient.errors import WarnOnce, warn_not_exact
+from resilient.serialization import JSON
 from resilient.state.rng import kept_random_state
 
 FOLLOWED = "_followed_by_resilient"  # attribute of a loader with persistent workers

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from resilient.data import JSON
 from resilient.data.source import Settings
 from resilient.data.torch_loader import generators
 from resilient.objects.datasets.tracker import DataAttributes
 from resilient.objects.find_generators import find, unclaimed
+from resilient.serialization import JSON
 
 
 class LoaderState:
@@ -34,7 +34,7 @@ class LoaderState:
             "generator": loader.generator,
         }
         self._generators = find(parts)
-        self._own = tuple(unclaimed(self._generators, settings))
+        self._own = tuple(unclaimed(self._generators, settings.claimed))
         objects = {name: part for name, part in parts.items() if part is not None}
         # Objects with state_dict are not asked: what they tell is meant for the middle
         # of an iteration. What is named is not looked for in the attributes of others.

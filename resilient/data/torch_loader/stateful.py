@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from resilient.data import JSON
 from resilient.data.source import Settings
 from resilient.data.torch_loader.replayed import FOLLOWED, Replayed
 from resilient.errors import NotSupportedError, describe, warn_not_exact
 from resilient.objects import kinds
+from resilient.serialization import JSON
 from resilient.serialization.batches import pack, unpack
 from resilient.serialization.json_values import NotEncodable, decode, encode
 

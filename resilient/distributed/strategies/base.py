@@ -1,7 +1,7 @@
 """What an engine does around Keras's ``fit`` in several processes."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from resilient.backends.base import Backend
@@ -76,10 +76,6 @@ class Engine:
             iterator: The training iterator of this fit.
             backend: The backend's adapter.
         """
-
-    def arrays(self, group: Group) -> Callable[..., Any] | None:
-        """Makes the adapter for arrays of training data; None: the usual one."""
-        return None
 
     def rows(
         self, batches: Iterable[Any], data: Any, name: str, group: Group

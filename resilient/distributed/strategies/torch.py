@@ -39,7 +39,7 @@ def engine_under(strategy: None, *, by_hand: bool) -> Ranks | None:
     if by_hand:
         return DividingRanks() if torch_ranks.initialize() else None
     if not keras_internals.generation.trains_on_ranks:
-        from resilient.distributed.torch_dp.engine import AveragingRanks
+        from resilient.distributed.strategies.torch_dp.engine import AveragingRanks
 
         return AveragingRanks() if torch_ranks.initialize() else None
     if torch_ranks.have_met():

@@ -5,16 +5,14 @@ is given its rows.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
 from torch import distributed
 
 from resilient.backends import dcp_format
-from resilient.data.arrays.torch_ranks import RankArrays
 from resilient.distributed.checks.batches import compared
 from resilient.distributed.group import Group
 from resilient.distributed.strategies.base import Engine, as_bytes, as_text
@@ -45,10 +43,6 @@ class DividingRanks(Ranks):
     """Ranks that draw the same batches, and of each train their rows."""
 
     divides_arrays = True
-
-    def arrays(self, group: Group) -> Callable[..., Any] | None:
-        share = partial(group.tell, "order")
-        return partial(RankArrays, rank=self.index, world=self.count, share=share)
 
     def rows(
         self, batches: Iterable[Any], data: Any, name: str, group: Group

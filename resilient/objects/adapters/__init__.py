@@ -5,7 +5,7 @@ holds in the backend's format, and all else that it is made of as plain values.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -13,28 +13,33 @@ from resilient.backends.arrays import check_dtype, check_names
 from resilient.backends.base import Backend
 from resilient.errors import describe
 from resilient.keras_internals import BACKEND
-from resilient.objects.adapters.base import JSON, Kind, Saved, require_backend
+from resilient.objects.adapters.base import Kind, Saved, require_backend
 from resilient.objects.adapters.kinds import kind_of
+from resilient.serialization import Encoded
 from resilient.state import variables
 from resilient.state.variables import Leaf
 
 if TYPE_CHECKING:
-    from resilient.state.makeup.makeup import Makeup
+    from resilient.objects.makeup.makeup import Makeup
 
 __all__ = ["Objects", "named_objects"]
+
+KindOf = Callable[[str, Any], Kind | None]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _GRADIENTS = ".gradients"  # beside the objects; no object is called so
 
 
 def named_objects(
-    named: Mapping[str, Any], state: Any
+    named: Mapping[str, Any], state: Any, kind_of_data: KindOf
 ) -> "tuple[Objects, Kind | None]":
     """What a loop was given.
 
     Args:
         named: Name to object.
         state: A pytree of JAX, or None.
+        kind_of_data: Gives the kind of an object that data is drawn from, by its name
+            and itself; None for any other.
 
     Returns:
         All of it, and what holds the pytree.
@@ -43,6 +48,7 @@ def named_objects(
         TypeError: An object is of no kind that is known.
         NotSupportedError: It belongs to another backend than Keras runs on.
     """
+    named = {name: kind_of_data(name, x) or x for name, x in named.items()}
     if state is None:
         return Objects(named), None
     require_backend("jax", "state", state)
@@ -81,7 +87,7 @@ class Objects:
             check_dtype(leaf.path, leaf.dtype)
 
     @property
-    def kinds(self) -> JSON:
+    def kinds(self) -> Encoded:
         """Name to what it is."""
         return {name: thing.kind for name, thing in self._objects.items()}
 
@@ -113,7 +119,7 @@ class Objects:
         found = {name: thing.makeup() for name, thing in self._objects.items()}
         return {name: makeup for name, makeup in found.items() if makeup is not None}
 
-    def capture(self, live: list[Leaf], arrays: dict[str, Any]) -> JSON:
+    def capture(self, live: list[Leaf], arrays: dict[str, Any]) -> Encoded:
         """What is in no variable.
 
         Args:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from resilient.backends.base import Backend
 from resilient.errors import NotSupportedError, describe
 from resilient.keras_internals import BACKEND
+from resilient.serialization import Encoded
 from resilient.state import variables
 from resilient.state.variables import Leaf, Variable
 
 if TYPE_CHECKING:
-    from resilient.state.makeup.makeup import Makeup
-
-JSON = Any
+    from resilient.objects.makeup.makeup import Makeup
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Saved:
         tensors: Every tensor, by name.
     """
 
-    objects: Mapping[str, JSON]
+    objects: Mapping[str, Encoded]
     layout: list[dict[str, Any]]
     tensors: Mapping[str, Any]
 
@@ -66,7 +65,7 @@ class Kind:
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
-    ) -> JSON:
+    ) -> Encoded:
         """What is in no variable, as JSON.
 
         Args:
@@ -76,7 +75,7 @@ class Kind:
         """
         return None
 
-    def build(self, saved: JSON, known: Mapping[str, Any]) -> None:
+    def build(self, saved: Encoded, known: Mapping[str, Any]) -> None:
         """Make the variables that are made in a first step only.
 
         Args:
@@ -84,7 +83,7 @@ class Kind:
             known: Place of a variable to the variable.
         """
 
-    def differences(self, name: str, saved: JSON) -> list[str]:
+    def differences(self, name: str, saved: Encoded) -> list[str]:
         """Why what was captured cannot be restored; empty if it can."""
         return []
 
@@ -98,7 +97,7 @@ class Kind:
         """Set the variables, ``live``, to those of an equal ``layout``."""
         variables.assign(backend, layout, live, tensors)
 
-    def restore(self, saved: JSON, arrays: Mapping[str, Any]) -> None:
+    def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
         """Set what ``capture`` returned."""
 
 

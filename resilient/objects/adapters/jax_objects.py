@@ -10,9 +10,9 @@ from jax import lax
 
 from resilient.backends.base import Backend
 from resilient.backends.jax import like
-from resilient.objects.adapters.base import JSON, Kind
+from resilient.objects.adapters.base import Kind
 from resilient.objects.adapters.python_objects import encoded
-from resilient.serialization import jax_keys
+from resilient.serialization import Encoded, jax_keys
 from resilient.serialization.json_values import decode
 from resilient.state.variables import Leaf, Variable
 
@@ -36,7 +36,7 @@ class PytreeKind(Kind):
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
-    ) -> JSON:
+    ) -> Encoded:
         leaves = self._leaves()
         return {
             "paths": [path for path, _ in leaves],
@@ -55,7 +55,7 @@ class PytreeKind(Kind):
             ],
         }
 
-    def build(self, saved: JSON, known: Mapping[str, Any]) -> None:
+    def build(self, saved: Encoded, known: Mapping[str, Any]) -> None:
         """Make arrays of what a step makes them of: numbers, and arrays of NumPy."""
         leaves, tree = jax.tree.flatten(self.value)
         if [path for path, _ in self._leaves()] != saved["paths"]:
@@ -66,7 +66,7 @@ class PytreeKind(Kind):
                 leaves[index] = jnp.asarray(leaf)
         self.value = jax.tree.unflatten(tree, leaves)
 
-    def differences(self, name: str, saved: JSON) -> list[str]:
+    def differences(self, name: str, saved: Encoded) -> list[str]:
         live = [path for path, _ in self._leaves()]
         theirs, ours = saved["paths"], live
         found = [
@@ -96,7 +96,7 @@ class PytreeKind(Kind):
             leaves[index] = value
         self.value = jax.tree.unflatten(tree, leaves)
 
-    def restore(self, saved: JSON, arrays: Mapping[str, Any]) -> None:
+    def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
         leaves, tree = jax.tree.flatten(self.value)
         for index, value in saved["plain"].items():
             leaves[int(index)] = decode(value, arrays)

@@ -5,11 +5,12 @@ from typing import Any, ClassVar
 
 import keras
 
-from resilient.objects.adapters.base import JSON, Kind
+from resilient.objects.adapters.base import Kind
+from resilient.objects.attribute_watch import parts_of
+from resilient.objects.makeup.makeup import Makeup
+from resilient.serialization import Encoded
 from resilient.serialization.json_values import NotEncodable, decode, encode
 from resilient.state import replicas
-from resilient.state.attribute_watch import parts_of
-from resilient.state.makeup.makeup import Makeup
 from resilient.state.variables import Variable, variables_of
 
 
@@ -45,21 +46,21 @@ class LayerKind(Kind):
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
-    ) -> JSON:
+    ) -> Encoded:
         optimizer = getattr(self.value, "optimizer", None)
         return {
             "build": self._build_config(name) if self.value.built else None,
             "compiled": bool(optimizer is not None and optimizer.built),
         }
 
-    def _build_config(self, name: str) -> JSON:
+    def _build_config(self, name: str) -> Encoded:
         """What Keras builds the layer with; None where that is not known."""
         try:
             return encode(self.value.get_build_config(), {}, name)
         except (NotEncodable, NotImplementedError, ValueError):
             return None
 
-    def build(self, saved: JSON, known: Mapping[str, Any]) -> None:
+    def build(self, saved: Encoded, known: Mapping[str, Any]) -> None:
         if not self.value.built and saved["build"] is not None:
             self.value.build_from_config(decode(saved["build"], {}))
         optimizer = getattr(self.value, "optimizer", None)
@@ -83,19 +84,19 @@ class OptimizerKind(Kind):
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
-    ) -> JSON:
+    ) -> Encoded:
         if self._built_for is None and self.value.built:
             trained = _innermost(self.value)._trainable_variables
             self._built_for = [known.get(id(variable), "") for variable in trained]
         return {"class": type(self.value).__name__, "for": self._built_for}
 
-    def build(self, saved: JSON, known: Mapping[str, Any]) -> None:
+    def build(self, saved: Encoded, known: Mapping[str, Any]) -> None:
         names = saved["for"]
         if self.value.built or names is None or not all(n in known for n in names):
             return
         self.value.build([known[name] for name in names])
 
-    def differences(self, name: str, saved: JSON) -> list[str]:
+    def differences(self, name: str, saved: Encoded) -> list[str]:
         live = type(self.value).__name__
         if saved["class"] == live:
             return []

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from resilient.errors import NotSupportedError, describe
-from resilient.objects.adapters.base import JSON, Kind
+from resilient.objects.adapters.base import Kind
+from resilient.serialization import Encoded
 from resilient.serialization.json_values import NotEncodable, decode, encode
 from resilient.serialization.rng import is_generator, set_state, state
 from resilient.serialization.state_dict import Stateful
@@ -24,17 +25,17 @@ class GeneratorKind(Kind):
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
-    ) -> JSON:
+    ) -> Encoded:
         cls = type(getattr(self.value, "bit_generator", self.value)).__name__
         return {"class": cls, "state": encode(state(self.value), arrays, name)}
 
-    def differences(self, name: str, saved: JSON) -> list[str]:
+    def differences(self, name: str, saved: Encoded) -> list[str]:
         live = type(getattr(self.value, "bit_generator", self.value)).__name__
         if saved["class"] == live:
             return []
         return [f"{name}: the checkpoint has {saved['class']}, this run has {live}"]
 
-    def restore(self, saved: JSON, arrays: Mapping[str, Any]) -> None:
+    def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
         set_state(self.value, decode(saved["state"], arrays))
 
 
@@ -45,14 +46,14 @@ class StatefulKind(Kind):
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
-    ) -> JSON:
+    ) -> Encoded:
         return encoded(self.value.state_dict(), arrays, name, type(self.value).__name__)
 
-    def restore(self, saved: JSON, arrays: Mapping[str, Any]) -> None:
+    def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
         self.value.load_state_dict(decode(saved, arrays))
 
 
-def encoded(value: Any, arrays: dict[str, Any], name: str, whose: str) -> JSON:
+def encoded(value: Any, arrays: dict[str, Any], name: str, whose: str) -> Encoded:
     """A state as JSON; what cannot be kept is an error that says whose it is."""
     try:
         return encode(value, arrays, name)

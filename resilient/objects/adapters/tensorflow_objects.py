@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from resilient.data.tf_data.iterator_object import IteratorKind
 from resilient.errors import NotSupportedError, describe
 from resilient.objects.adapters import keras_objects
-from resilient.objects.adapters.base import JSON, Kind, require_backend
+from resilient.objects.adapters.base import Kind, require_backend
+from resilient.serialization import Encoded
 from resilient.state.variables import Variable
 
 
@@ -109,10 +109,10 @@ class GeneratorKind(Kind):
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
-    ) -> JSON:
+    ) -> Encoded:
         return int(self.value.algorithm)
 
-    def differences(self, name: str, saved: JSON) -> list[str]:
+    def differences(self, name: str, saved: Encoded) -> list[str]:
         live = int(self.value.algorithm)
         if saved == live:
             return []
@@ -144,5 +144,4 @@ _KINDS: dict[type, type[Kind]] = {
     tf.Module: ModuleKind,
     tf.Variable: VariableKind,
     tf.random.Generator: GeneratorKind,
-    tf.data.Iterator: IteratorKind,
 }

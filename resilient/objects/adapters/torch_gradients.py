@@ -11,10 +11,9 @@ import numpy as np
 import torch
 
 from resilient.backends.torch import to_numpy, to_torch
+from resilient.serialization import JSON
 from resilient.serialization.json_values import decode, encode
 from resilient.state.variables import Leaf
-
-JSON = dict[str, Any]
 
 
 def capture(live: Sequence[Leaf], arrays: dict[str, Any]) -> JSON:

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import torch
 
 from resilient.errors import NotSupportedError, describe
-from resilient.objects.adapters.base import JSON, Kind, require_backend
+from resilient.objects.adapters.base import Kind, require_backend
 from resilient.objects.adapters.python_objects import encoded
+from resilient.serialization import Encoded
 from resilient.serialization.json_values import decode
 from resilient.state.variables import Variable
 
@@ -47,20 +48,20 @@ class ModuleKind(Kind):
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
-    ) -> JSON:
+    ) -> Encoded:
         return {
             path: encoded(module.get_extra_state(), arrays, f"{name}.{index}", name)
             for index, (path, module) in enumerate(self._with_extra_state())
         }
 
-    def differences(self, name: str, saved: JSON) -> list[str]:
+    def differences(self, name: str, saved: Encoded) -> list[str]:
         live = {path for path, _ in self._with_extra_state()}
         return [
             f"{name}: only one has an extra state of the module {path!r}"
             for path in sorted(live ^ set(saved))
         ]
 
-    def restore(self, saved: JSON, arrays: Mapping[str, Any]) -> None:
+    def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
         for path, module in self._with_extra_state():
             module.set_extra_state(decode(saved[path], arrays))
 
@@ -88,21 +89,21 @@ class OptimizerKind(Kind):
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
-    ) -> JSON:
+    ) -> Encoded:
         return {
             "class": type(self.value).__name__,
             "parameters": self._sizes(),
             "state": encoded(self.value.state_dict(), arrays, name, name),
         }
 
-    def differences(self, name: str, saved: JSON) -> list[str]:
+    def differences(self, name: str, saved: Encoded) -> list[str]:
         theirs = [saved["class"], saved["parameters"]]
         ours = [type(self.value).__name__, self._sizes()]
         if theirs == ours:
             return []
         return [f"{name}: the checkpoint has {theirs}, this run has {ours}"]
 
-    def restore(self, saved: JSON, arrays: Mapping[str, Any]) -> None:
+    def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
         state = decode(saved["state"], arrays)
         self.value.load_state_dict(state)
         # That casts what it loads to the parameters' types.

@@ -26,8 +26,8 @@ from resilient.objects import kinds
 from resilient.objects.attributes import Attributes
 from resilient.objects.callbacks.files import Special, special
 from resilient.objects.traversal import Action, Arrays, Place, Walk
+from resilient.serialization import Encoded
 from resilient.serialization.json_values import (
-    JSON,
     NotEncodable,
     decode,
     encode,
@@ -78,7 +78,7 @@ class CallbackStates:
     def _beginnings(self) -> dict[int, Attributes]:
         return {id(part.owner): part for part in self._attributes.values()}
 
-    def capture(self, arrays: dict[str, np.ndarray]) -> list[JSON]:
+    def capture(self, arrays: dict[str, np.ndarray]) -> list[Encoded]:
         """What every callback knows now.
 
         Args:
@@ -92,7 +92,7 @@ class CallbackStates:
         captured = []
         for index, callback in enumerate(self._callbacks):
             place = self._place(index)
-            entry: dict[str, JSON] = {"class": _class_name(callback), "state": None}
+            entry: dict[str, Encoded] = {"class": _class_name(callback), "state": None}
             if index in self._attributes:
                 entry["state"] = self._attributes[index].capture(walk, place)
             else:
@@ -114,7 +114,7 @@ class CallbackStates:
         """Attributes that no capture holds, as ``"MyCallback.attribute (type)"``."""
         return list(self._uncaptured)
 
-    def differences(self, saved: Sequence[JSON]) -> list[str]:
+    def differences(self, saved: Sequence[Encoded]) -> list[str]:
         """How the checkpoint's callbacks differ from these; empty if they do not.
 
         ``ProgbarLogger`` does not count: it is there or not by ``verbose``.
@@ -138,7 +138,7 @@ class CallbackStates:
                 found += self._unfit(index, entry)
         return found
 
-    def _unfit(self, index: int, entry: JSON) -> list[str]:
+    def _unfit(self, index: int, entry: Encoded) -> list[str]:
         """Why an entry of the right class cannot be restored all the same."""
         name = f"callbacks: {_class_name(self._callbacks[index])}"
         if (index in self._attributes) == ("state_dict" in entry):
@@ -146,7 +146,7 @@ class CallbackStates:
             return [f"{name} {had} state_dict() and load_state_dict() when saved"]
         return [f"{name}: {missing}" for missing in missing_names(entry)]
 
-    def restore(self, saved: Sequence[JSON], arrays: Arrays) -> None:
+    def restore(self, saved: Sequence[Encoded], arrays: Arrays) -> None:
         """Give every callback back what it knew. May be done again.
 
         Raises:
@@ -174,7 +174,7 @@ class CallbackStates:
         if walk.problems:
             warn_not_exact("parts of callbacks could not be restored", walk.problems)
 
-    def _plan(self, index: int, entry: JSON, walk: Walk) -> list[Action]:
+    def _plan(self, index: int, entry: Encoded, walk: Walk) -> list[Action]:
         callback, place = self._callbacks[index], self._place(index)
         actions: list[Action] = []
         if index in self._attributes:
@@ -187,7 +187,7 @@ class CallbackStates:
             actions += self._special[index].plan(entry["special"], walk.arrays)
         return actions
 
-    def _pairs(self, saved: Sequence[JSON]) -> list[tuple[int, JSON]]:
+    def _pairs(self, saved: Sequence[Encoded]) -> list[tuple[int, Encoded]]:
         """Which callback gets which entry; the progress bars find each other."""
         counted = [entry for entry in saved if not _is_progress_bar(entry)]
         pairs = list(zip(self._counted(), counted, strict=True))
@@ -231,7 +231,7 @@ def monitored(logs: Mapping[str, Any] | None) -> dict[str, float]:
     return found
 
 
-def _state_dict(callback: Any, arrays: dict[str, np.ndarray], place: Place) -> JSON:
+def _state_dict(callback: Any, arrays: dict[str, np.ndarray], place: Place) -> Encoded:
     try:
         return encode(callback.state_dict(), arrays, place.name)
     except NotEncodable as error:
@@ -252,7 +252,7 @@ def _class_name(callback: Any) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _is_progress_bar(entry: JSON) -> bool:
+def _is_progress_bar(entry: Encoded) -> bool:
     return bool(entry["class"] == "keras.callbacks.ProgbarLogger")
 
 

@@ -21,7 +21,8 @@ from resilient.errors import warn_not_exact
 from resilient.objects.callbacks.orbax import OrbaxSteps
 from resilient.objects.callbacks.tensorboard import EventFiles
 from resilient.objects.traversal import Action, Arrays
-from resilient.serialization.json_values import JSON, NotEncodable, decode, encode
+from resilient.serialization import Encoded
+from resilient.serialization.json_values import NotEncodable, decode, encode
 
 CSV_LIMIT = 64 * 2**20  # bytes
 
@@ -35,10 +36,10 @@ class Special(Protocol):
 
     skipped: frozenset[str]
 
-    def capture(self, arrays: dict[str, np.ndarray], name: str) -> JSON | None:
+    def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
         """What to keep; None if there is nothing."""
 
-    def plan(self, saved: JSON, arrays: Arrays) -> list[Action]:
+    def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
         """What to do to be as captured; nothing is done before the actions run."""
 
     def begin_anew(self) -> None:
@@ -70,7 +71,7 @@ class CsvFile:
         self._warned = False
         self._content = np.empty(0, np.uint8)
 
-    def capture(self, arrays: dict[str, np.ndarray], name: str) -> JSON | None:
+    def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
         file = self._callback.csv_file
         if file is None or file.closed:
             return None
@@ -91,7 +92,7 @@ class CsvFile:
         }
         return encode(state, arrays, name)
 
-    def plan(self, saved: JSON, arrays: Arrays) -> list[Action]:
+    def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
         state = decode(saved, arrays)
         return [lambda: self._restore(state)]
 
@@ -151,7 +152,7 @@ class ProgressBar:
     def __init__(self, callback: Any) -> None:
         self._callback = callback
 
-    def capture(self, arrays: dict[str, np.ndarray], name: str) -> JSON | None:
+    def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
         bar = vars(self._callback.progbar) if self._callback.progbar else None
         if bar is None:
             return None
@@ -163,7 +164,7 @@ class ProgressBar:
         except NotEncodable:  # a metric of the user's own kind: the bar begins anew
             return None
 
-    def plan(self, saved: JSON, arrays: Arrays) -> list[Action]:
+    def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
         state = decode(saved, arrays)
         return [lambda: self._restore(state)]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from resilient.objects.traversal import Action, Arrays
-from resilient.serialization.json_values import JSON
+from resilient.serialization import Encoded
 
 
 class OrbaxSteps:
@@ -29,11 +29,11 @@ class OrbaxSteps:
         self._callback = callback
         self._starts = [float(a.get("started", a.get("time", 0))) for a in attempts]
 
-    def capture(self, arrays: dict[str, np.ndarray], name: str) -> JSON | None:
+    def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
         self._callback.wait_until_finished()
         return self._steps()
 
-    def plan(self, saved: JSON, arrays: Arrays) -> list[Action]:
+    def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
         return [lambda: self._keep_only(saved)]
 
     def begin_anew(self) -> None:

@@ -22,7 +22,8 @@ from resilient.errors import warn_not_exact
 from resilient.keras_internals import contract
 from resilient.keras_internals.expected import OF_TENSORBOARD
 from resilient.objects.traversal import Action, Arrays
-from resilient.serialization.json_values import JSON, decode, encode
+from resilient.serialization import Encoded
+from resilient.serialization.json_values import decode, encode
 
 _NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.(.+)\.(\d+)\.(\d+)\.v2")
 
@@ -109,7 +110,7 @@ class EventFiles:
             # The callback's writer is the newest one, if it has one already.
             self._first = newest if callback._writers else (newest[0], newest[1] + 1)
 
-    def capture(self, arrays: dict[str, np.ndarray], name: str) -> JSON | None:
+    def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
         if self._is_remote():
             return None
         for writer in self._callback._writers.values():
@@ -126,7 +127,7 @@ class EventFiles:
         state = {"files": sizes, "epoch_began_ago": ago, "step": self._default_step()}
         return encode(state, arrays, name)
 
-    def plan(self, saved: JSON, arrays: Arrays) -> list[Action]:
+    def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
         state = decode(saved, arrays)
         return [lambda: self._restore(state)]
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from resilient.data import JSON
 from resilient.errors import NotSupportedError, describe
 from resilient.objects.datasets import marks
 from resilient.objects.datasets.content import (
@@ -27,6 +26,7 @@ from resilient.objects.datasets.content import (
     sample,
     size,
 )
+from resilient.serialization import JSON
 from resilient.serialization.batches import pack
 from resilient.serialization.json_values import NotEncodable, decode
 

@@ -24,11 +24,11 @@ import xxhash
 from resilient import keras_internals
 from resilient.objects import kinds
 from resilient.objects.datasets import buffers
-from resilient.serialization import classes, jax_keys
+from resilient.serialization import Encoded, classes, jax_keys
 from resilient.serialization.batches import pack, unpack
 from resilient.serialization.json_arrays import as_bytes
 from resilient.serialization.json_types import BY_TYPE
-from resilient.serialization.json_values import JSON, NotEncodable, encode
+from resilient.serialization.json_values import NotEncodable, encode
 from resilient.serialization.rng import is_torch_generator
 
 WHOLE_BYTES = 2**24  # read whole to see whether it changed: 2 ms
@@ -71,7 +71,7 @@ class Content(NamedTuple):
 class Kept(NamedTuple):
     """Content as JSON, with copies of its larger arrays."""
 
-    data: JSON
+    data: Encoded
     arrays: dict[str, np.ndarray]
 
 
@@ -143,7 +143,7 @@ def keep(plain: Any, name: str) -> Kept:
     return Kept(data, {key: np.array(array) for key, array in arrays.items()})
 
 
-def digest(plain: Any) -> tuple[JSON, str]:
+def digest(plain: Any) -> tuple[Encoded, str]:
     """Light content as JSON without its larger arrays, and a checksum of all of it.
 
     Raises:
@@ -156,7 +156,7 @@ def digest(plain: Any) -> tuple[JSON, str]:
     return data, found.hexdigest()
 
 
-def _encoded(plain: Any, name: str) -> tuple[JSON, dict[str, np.ndarray]]:
+def _encoded(plain: Any, name: str) -> tuple[Encoded, dict[str, np.ndarray]]:
     arrays: dict[str, np.ndarray] = {}
     try:
         return encode(plain, arrays, name), arrays

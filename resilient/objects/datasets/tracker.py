@@ -13,7 +13,6 @@ more when it is missing after a resume.
 from collections.abc import Mapping
 from typing import Any
 
-from resilient.data import JSON
 from resilient.errors import warn_not_exact
 from resilient.objects.datasets.baseline import Change, Lost, Seen
 from resilient.objects.datasets.content import (
@@ -26,6 +25,7 @@ from resilient.objects.datasets.content import (
 )
 from resilient.objects.datasets.traversal import Part, Visit, delete, put
 from resilient.objects.snapshot import assign_in_place
+from resilient.serialization import JSON
 from resilient.serialization.json_values import decode
 
 _IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset, type(None))

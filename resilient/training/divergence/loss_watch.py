@@ -15,8 +15,7 @@ from typing import Any, Literal
 from resilient.distributed.group import ALONE, Group
 from resilient.errors import NotSupportedError, describe
 from resilient.policies.validate import count, duration
-
-JSON = dict[str, Any]
+from resilient.serialization import JSON
 
 _WINDOW = 100  # batches whose median a spike is compared with
 _FEWEST = 20  # of them, before anything is called a spike

@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from resilient.data import DataMode
 from resilient.errors import ResilientError, describe
 from resilient.policies import KeepPolicy, SaveFreq, keep_policy, save_policy
 from resilient.preemption.options import Preemption, checked_preemption
 from resilient.saving import choose
 from resilient.saving.checkpointer import OnSaveError, Saving
+from resilient.saving.choose import Resume
 from resilient.saving.directory import OnDirectory
 from resilient.serialization.state_dict import Stateful, StatefulObjects
 from resilient.storage import layout
@@ -31,9 +33,7 @@ from resilient.training.divergence.loss_watch import (
     checked_on_nan,
 )
 from resilient.training.options import (
-    DataMode,
     OnEvent,
-    Resume,
     checked_data,
     checked_on_event,
     checked_on_save_error,
@@ -186,7 +186,8 @@ class ResilientFit(OnDirectory):
         """Train, resuming where the last attempt was; arguments as ``model.fit``."""
         from resilient.distributed.strategies import engine_under
         from resilient.state.replicas import strategy_of
-        from resilient.training.fit.run import Plan, require_model, run
+        from resilient.state.variables import require_model
+        from resilient.training.fit.run import Plan, run
         from resilient.training.session import around
 
         require_model(self._model)
@@ -244,9 +245,9 @@ class ResilientFit(OnDirectory):
             CheckpointNotFoundError: There is none, or none of that step.
             CheckpointMismatchError: It is of another model; nothing was changed.
         """
+        from resilient.state.variables import require_model
         from resilient.training.fit.run import (
             record_reader,
-            require_model,
             restore_model,
         )
 

@@ -8,17 +8,19 @@ get control, how to copy tensors and how to commit are the business of others.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import keras
 
 from resilient.backends.base import Backend, Part
-from resilient.data.inputs import Inputs
+from resilient.data import DataMode
+from resilient.data.inputs import Inputs, TrainingInput
 from resilient.data.shard import Share
 from resilient.distributed.group import Group
 from resilient.distributed.strategies.base import Engine
 from resilient.keras_internals import dispatch
 from resilient.objects.callbacks.capture import CallbackStates, monitored
+from resilient.objects.makeup.makeup import Makeup
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
 from resilient.saving import record
@@ -27,20 +29,28 @@ from resilient.serialization.json_values import decode
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import replicas
 from resilient.state.build import ensure_built
-from resilient.state.compatibility import Comparison
 from resilient.state.fingerprint import Facts
-from resilient.state.makeup.makeup import Makeup
 from resilient.storage.checkpoint import Checkpoint
 from resilient.telemetry.console import Say
 from resilient.telemetry.events import Events
 from resilient.training.boundaries import Boundaries
 from resilient.training.divergence.loss_watch import LossWatch
 from resilient.training.divergence.rollback import Skip, left_out
+from resilient.training.fit.compatibility import Comparison
 from resilient.training.fit.run_state import Contents
-from resilient.training.options import DataMode
 
-if TYPE_CHECKING:
-    from resilient.training.fit.iterators import TrainingIterator
+
+class EpochInput(TrainingInput, Protocol):
+    """What Keras iterates for training; ``iterators`` makes it."""
+
+    def last_batches(self) -> range:
+        """Numbers of the batches that were trained last, all at once."""
+
+    def batches_trained(self) -> int:
+        """Batches trained in the epoch that just ended."""
+
+    def let_go(self) -> None:
+        """Drop what batches are drawn from, which fit is done with."""
 
 
 class Attempt:
@@ -89,7 +99,7 @@ class Attempt:
         on_begin: Callable[[Checkpoint | None, bool, float], None],
     ) -> None:
         self.model, self.backend = model, backend
-        self.iterator: TrainingIterator | None = None
+        self.iterator: EpochInput | None = None
         self.callback_list: Any = None
         self.progress = Progress(0, 0, 0)
         self._checkpoint = None if found is None else found[0]
@@ -119,7 +129,7 @@ class Attempt:
             share=Share(self.engine, self._group),
         )
 
-    def begin(self, iterator: "TrainingIterator") -> None:
+    def begin(self, iterator: EpochInput) -> None:
         """Keras made the training input."""
         self.iterator = iterator
         self.inputs.begin(iterator)
@@ -133,8 +143,8 @@ class Attempt:
         data = self.iterator.data_adapter.fingerprint()
         self.inputs.share.require_same(data)
         # Not before: a model's jit_compile is settled when Keras makes its function.
-        makeup = self._since.makeup if self._since else Makeup(self.model)
-        self._facts = Facts(self.model, data, self._arguments, self.backend, makeup)
+        self._makeup = self._since.makeup if self._since else Makeup(self.model)
+        self._facts = Facts(self.model, data, self._arguments, self.backend)
         self._facts.now()  # on JAX the optimizer cannot tell while it trains
         saved = self._saved
         if saved is None or self._checkpoint is None:
@@ -142,9 +152,10 @@ class Attempt:
         callbacks = CallbackStates(self.callback_list.callbacks)
         others = callbacks.differences(saved.run["callbacks"])
         others += self._stateful.differences(saved.run["stateful"])
-        comparison = Comparison(self._checkpoint, saved.run, self._facts, self.model)
-        comparison.early(others)
-        self._comparison = comparison
+        self._comparison = Comparison(
+            self._checkpoint, saved.run, self._facts, self._makeup, self.model
+        )
+        self._comparison.early(others)
 
     def on_train_begin(self) -> None:
         """Every callback was told that training begins: resume, or begin anew."""
@@ -160,6 +171,7 @@ class Attempt:
             callbacks,
             self._stateful,
             facts=self._facts,
+            makeup=self._makeup,
             losses=self.losses,
             part=Part(self._group.index, self._group.count, replicas.count(self.model)),
         )

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from resilient import keras_internals
-from resilient.data import JSON
 from resilient.data.select import adapter_for, are_arrays
 from resilient.saving import reshard
+from resilient.serialization import JSON
 from resilient.serialization.rng import kept_states
 from resilient.state.rng import kept_random_state
 from resilient.training.divergence.rollback import leads_nowhere

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import keras
 
-from resilient import keras_internals
 from resilient.backends import get_backend
 from resilient.backends.base import Part
+from resilient.data import DataMode
 from resilient.distributed.group import ALONE, Group
 from resilient.distributed.strategies import supported
 from resilient.errors import (
@@ -23,6 +23,7 @@ from resilient.errors import (
 )
 from resilient.saving import choose, imported, record
 from resilient.saving.checkpointer import Saving
+from resilient.saving.choose import Resume
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import fingerprint, replicas, variables
 from resilient.storage.checkpoint import Checkpoint, Reader
@@ -32,7 +33,6 @@ from resilient.training.divergence.loss_watch import Bad, Diverged, LossWatch, R
 from resilient.training.fit.attempt import Attempt
 from resilient.training.fit.hook import hooked
 from resilient.training.fit.run_state import Contents
-from resilient.training.options import DataMode, Resume
 from resilient.training.session import Around
 
 # A verified checkpoint and what is in it.
@@ -271,15 +271,3 @@ def restore_model(model: keras.Model, found: Loaded) -> None:
             )
         )
     variables.assign(backend, layout, live, saved.tensors)
-
-
-def require_model(model: Any) -> None:
-    """Raise TypeError for what is no Keras model."""
-    if not keras_internals.is_trainer(model):
-        raise TypeError(
-            describe(
-                "resilient.fit trains a keras.Model.",
-                f"{type(model).__module__}.{type(model).__qualname__}",
-                f"Pass a model of Keras (the {keras_internals.BACKEND} backend is on).",
-            )
-        )

@@ -10,21 +10,21 @@ from typing import Any
 import keras
 
 from resilient.backends.base import Backend, Part
+from resilient.objects.attribute_watch import PythonState, is_value, parts_of
 from resilient.objects.callbacks.capture import CallbackStates
+from resilient.objects.makeup.look import is_eager
+from resilient.objects.makeup.makeup import OF_COMPILE, Makeup
+from resilient.objects.makeup.values import settings_of
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.snapshot import Snapshots
 from resilient.serialization.json_values import decode, encode
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import model_config, retracing, rng, variables
-from resilient.state.attribute_watch import PythonState, is_value, parts_of
-from resilient.state.compatibility import Comparison, changed_before_a_step
 from resilient.state.fingerprint import Facts
-from resilient.state.inexact import Notices
-from resilient.state.makeup.look import is_eager
-from resilient.state.makeup.makeup import OF_COMPILE
-from resilient.state.makeup.values import settings_of
 from resilient.training.divergence.loss_watch import LossWatch
+from resilient.training.fit.compatibility import Comparison, changed_before_a_step
+from resilient.training.inexact import Notices
 
 
 class Contents:
@@ -36,6 +36,7 @@ class Contents:
         callbacks: Those of this fit.
         stateful: The user's own objects, by name.
         facts: What the run is.
+        makeup: What the model trains with.
         losses: Looks at the loss of each batch.
         part: Which part of a checkpoint this process makes.
     """
@@ -48,13 +49,14 @@ class Contents:
         stateful: StatefulObjects,
         *,
         facts: Facts,
+        makeup: Makeup,
         losses: LossWatch,
         part: Part,
     ) -> None:
         self.callbacks = callbacks
         self._model, self._backend = model, backend
         self._stateful, self._facts, self._losses = stateful, facts, losses
-        self.makeup = facts.makeup
+        self.makeup = makeup
         self._eager = is_eager(model)
         self._python_state = PythonState(parts_of(model), but=self._told_elsewhere)
         self._notices = Notices(model)

@@ -7,19 +7,19 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
+from resilient.data import DataMode
 from resilient.errors import ResilientError, describe
 from resilient.policies import KeepPolicy, SaveFreq, keep_policy, save_policy
 from resilient.preemption.options import Preemption, checked_preemption
 from resilient.saving.checkpointer import OnSaveError
+from resilient.saving.choose import Resume
 from resilient.storage.store import Store
 from resilient.training.loop.context import Block
 from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import misplaced, require_count
 from resilient.training.loop.position import Standing
 from resilient.training.options import (
-    DataMode,
     OnEvent,
-    Resume,
     checked_data,
     checked_on_event,
     checked_on_save_error,
@@ -90,10 +90,11 @@ class Run(Block):
         verbose: int = 1,
         **objects: Any,
     ) -> None:
+        from resilient.data.select import kind_of_iterator
         from resilient.objects.adapters import named_objects
         from resilient.training.loop.start import Plan
 
-        found, self._tree = named_objects(objects, state)
+        found, self._tree = named_objects(objects, state, kind_of_iterator)
         plan = Plan(
             store=Store(checkpoint_dir),
             objects=found,

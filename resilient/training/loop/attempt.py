@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from resilient.backends import get_backend
+from resilient.data import DataMode
 from resilient.data.inputs import Inputs
 from resilient.data.shard import Share
 from resilient.distributed.checks.model import require_same_variables
 from resilient.progress import Progress
 from resilient.saving import choose, record
 from resilient.saving.checkpointer import Saving
+from resilient.saving.choose import Resume
 from resilient.serialization.json_values import decode
 from resilient.storage.checkpoint import Checkpoint, Reader
 from resilient.storage.store import Store
@@ -27,7 +29,6 @@ from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import misplaced
 from resilient.training.loop.position import Standing
 from resilient.training.loop.run_state import LoopContents
-from resilient.training.options import DataMode, Resume
 from resilient.training.session import Around
 
 

@@ -15,8 +15,6 @@ import numpy as np
 
 from resilient.errors import describe
 
-JSON = Any
-
 # NotImplementedError: a symbolic tensor of TensorFlow.
 _NOT_NUMBERS = (
     *(ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError),

@@ -11,15 +11,15 @@ from resilient.distributed.group import Group
 from resilient.errors import CheckpointMismatchError, WarnOnce, describe, warn_not_exact
 from resilient.objects.adapters import Objects
 from resilient.objects.adapters.base import Saved
+from resilient.objects.attribute_watch import PythonState
+from resilient.objects.makeup.makeup import changes
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.snapshot import Snapshots
 from resilient.serialization.json_values import decode, encode
 from resilient.state import fingerprint, rng, rng_ops, variables
-from resilient.state.attribute_watch import PythonState
-from resilient.state.inexact import CHANGED, DRAWN_AHEAD
-from resilient.state.makeup.makeup import changes
 from resilient.storage.checkpoint import Checkpoint
+from resilient.training.inexact import CHANGED, DRAWN_AHEAD
 from resilient.training.loop.history import LogHistory
 from resilient.training.loop.position import Standing
 

@@ -8,6 +8,7 @@ from typing import Any
 from resilient import keras_internals
 from resilient.backends import get_backend
 from resilient.backends.base import Part
+from resilient.data import DataMode
 from resilient.distributed.group import ALONE, Group
 from resilient.distributed.strategies import engine_under, supported
 from resilient.errors import ResilientError, describe
@@ -16,6 +17,7 @@ from resilient.policies import KeepPolicy, SavePolicy
 from resilient.preemption.options import Preemption
 from resilient.saving import choose, record
 from resilient.saving.checkpointer import OnSaveError, Saving
+from resilient.saving.choose import Resume
 from resilient.state import fingerprint, replicas
 from resilient.storage.checkpoint import Reader
 from resilient.storage.store import Store
@@ -23,7 +25,7 @@ from resilient.training.loop.attempt import Life
 from resilient.training.loop.history import LogHistory
 from resilient.training.loop.position import Standing
 from resilient.training.loop.run_state import LoopContents
-from resilient.training.options import DataMode, OnEvent, Resume
+from resilient.training.options import OnEvent
 from resilient.training.session import Around, around
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from resilient.state.makeup.values import held
+from resilient.objects.makeup.values import held
 
 _PLAIN = (bool, int, float, str, type(None), np.generic)
 # Set by Keras itself in the course of every fit.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from resilient.distributed.torch_dp.buckets import Buckets
+from resilient.distributed.strategies.torch_dp.buckets import Buckets
 
 
 class Early:

@@ -10,7 +10,7 @@ import keras
 import torch
 from torch import distributed
 
-from resilient.distributed.torch_dp.averaging import tensor_of
+from resilient.distributed.strategies.torch_dp.averaging import tensor_of
 from resilient.errors import NotSupportedError, ResilientError, describe
 
 _BYTES = 25 * 2**20

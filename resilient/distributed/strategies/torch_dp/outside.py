@@ -6,7 +6,7 @@ that waited for the others where it alone changed something would wait forever.
 
 from collections.abc import Mapping, Sequence
 
-from resilient.distributed.torch_dp.agreement import mark
+from resilient.distributed.strategies.torch_dp.agreement import mark
 from resilient.errors import NotSupportedError, describe
 
 

@@ -12,16 +12,14 @@ has to be there when the checkpoint is put back.
 
 import re
 from collections.abc import Collection
-from typing import Any
 
 import keras
 
+from resilient.objects.makeup import values
+from resilient.objects.makeup.look import OF_LAYERS, Facts, Look
+from resilient.serialization import JSON
 from resilient.state import fingerprint
 from resilient.state.build import is_built
-from resilient.state.makeup import values
-from resilient.state.makeup.look import OF_LAYERS, Facts, Look
-
-JSON = dict[str, Any]
 
 # Public attributes of a model that `compile` sets, and that are told by other means.
 OF_COMPILE = ("compiled", "loss", "steps_per_execution")

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import keras
 
 from resilient.errors import WarnOnce
-from resilient.state.makeup import makeup
+from resilient.objects.makeup import makeup
+from resilient.serialization import JSON
 from resilient.state.rng_ops import stateful_random_operations
 
 DRAWN_AHEAD = (
@@ -60,7 +61,7 @@ class Notices:
         )
 
     def at_save(
-        self, uncaptured: list[str], attributes: Iterable[str], changed: makeup.JSON
+        self, uncaptured: list[str], attributes: Iterable[str], changed: JSON
     ) -> None:
         """When a checkpoint is about to be made.
 

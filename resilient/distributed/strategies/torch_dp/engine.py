@@ -7,13 +7,16 @@ from typing import Any
 import keras
 
 from resilient.distributed.group import Group
+from resilient.distributed.strategies.torch_dp.agreement import Agreement
+from resilient.distributed.strategies.torch_dp.gradients import AveragedGradients
+from resilient.distributed.strategies.torch_dp.losses import refuse_sums, warn_of_masks
+from resilient.distributed.strategies.torch_dp.metrics import MergedLogs
+from resilient.distributed.strategies.torch_dp.start import (
+    broadcast_variables,
+    refuse_sharded,
+)
+from resilient.distributed.strategies.torch_dp.steps import SynchronisedSteps
 from resilient.distributed.strategies.torch_ranks import TIMEOUT, DividingRanks
-from resilient.distributed.torch_dp.agreement import Agreement
-from resilient.distributed.torch_dp.gradients import AveragedGradients
-from resilient.distributed.torch_dp.losses import refuse_sums, warn_of_masks
-from resilient.distributed.torch_dp.metrics import MergedLogs
-from resilient.distributed.torch_dp.start import broadcast_variables, refuse_sharded
-from resilient.distributed.torch_dp.steps import SynchronisedSteps
 from resilient.state import variables
 
 _SEEDS = "seed_generator_state"  # each rank draws its own masks

@@ -21,9 +21,9 @@ import keras
 import torch
 from torch import distributed
 
-from resilient.distributed.torch_dp.agreement import Agreement
-from resilient.distributed.torch_dp.averaging import Averaging, tensor_of
-from resilient.distributed.torch_dp.outside import Outside
+from resilient.distributed.strategies.torch_dp.agreement import Agreement
+from resilient.distributed.strategies.torch_dp.averaging import Averaging, tensor_of
+from resilient.distributed.strategies.torch_dp.outside import Outside
 
 
 class AveragedGradients:

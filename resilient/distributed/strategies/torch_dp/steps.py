@@ -13,10 +13,10 @@ import keras
 import torch
 import xxhash
 
-from resilient.distributed.torch_dp.agreement import Agreement
-from resilient.distributed.torch_dp.averaging import tensor_of
-from resilient.distributed.torch_dp.gradients import AveragedGradients
-from resilient.distributed.torch_dp.outside import not_alike
+from resilient.distributed.strategies.torch_dp.agreement import Agreement
+from resilient.distributed.strategies.torch_dp.averaging import tensor_of
+from resilient.distributed.strategies.torch_dp.gradients import AveragedGradients
+from resilient.distributed.strategies.torch_dp.outside import not_alike
 
 
 class SynchronisedSteps:

@@ -5,15 +5,15 @@ from typing import Any
 
 import torch
 
-from resilient.distributed.torch_dp.agreement import (
+from resilient.distributed.strategies.torch_dp.agreement import (
     Agreement,
     are_equal,
     mark,
     notes_for,
 )
-from resilient.distributed.torch_dp.buckets import Buckets
-from resilient.distributed.torch_dp.early import Early
-from resilient.distributed.torch_dp.outside import Outside
+from resilient.distributed.strategies.torch_dp.buckets import Buckets
+from resilient.distributed.strategies.torch_dp.early import Early
+from resilient.distributed.strategies.torch_dp.outside import Outside
 from resilient.errors import NotSupportedError, describe
 
 Gradients = Sequence[torch.Tensor | None]

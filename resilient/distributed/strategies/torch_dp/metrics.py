@@ -20,8 +20,8 @@ import torch
 from torch import distributed
 
 from resilient import keras_internals
-from resilient.distributed.torch_dp.agreement import Agreement
-from resilient.distributed.torch_dp.averaging import tensor_of
+from resilient.distributed.strategies.torch_dp.agreement import Agreement
+from resilient.distributed.strategies.torch_dp.averaging import tensor_of
 from resilient.errors import NotSupportedError, WarnOnce, describe
 
 _MERGED = keras_internals.EPOCH_LOGS

@@ -6,20 +6,19 @@ since it is part of the optimizer's state.
 """
 
 import logging
-from typing import Any
 
 import keras
 
 from resilient.errors import CheckpointMismatchError, describe, warn_not_exact
+from resilient.objects.makeup.makeup import Makeup, changes
+from resilient.serialization import JSON
 from resilient.serialization.json_values import decode
 from resilient.state import fingerprint, variables
 from resilient.state.build import is_built
-from resilient.state.makeup.makeup import changes
 from resilient.storage.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)
 
-JSON = dict[str, Any]
 
 # Unknown until the model is built: its layers may come into being then.
 _OF_LAYERS = ("layers", "dtype policies")
@@ -32,6 +31,7 @@ class Comparison:
         checkpoint: The checkpoint.
         run: Its ``run.json``.
         facts: The fingerprint of this run, up to date whenever it is asked for.
+        makeup: What the model trains with.
         model: The model that is about to train.
     """
 
@@ -40,12 +40,13 @@ class Comparison:
         checkpoint: Checkpoint,
         run: JSON,
         facts: fingerprint.Facts,
+        makeup: Makeup,
         model: keras.Model,
     ) -> None:
         self._path = checkpoint.path
         self._run = run
         self._facts = facts
-        self._makeup = facts.makeup
+        self._makeup = makeup
         self._model = model
         self._built = is_built(model)
 

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from resilient import keras_internals
-from resilient.state.makeup import values
+from resilient.objects.makeup import values
 
 Facts = dict[str, Any]
 
