@@ -102,7 +102,7 @@ def normal(session: nox.Session, backend: str) -> None:
     if backend != ONCE:
         which += " and not once"
     where = {} if backend == ONCE else in_memory()
-    pytest(session, backend, "-m", which, "--ignore=tests/sources", *TWO, **where)
+    pytest(session, backend, "-m", which, "--ignore=tests/data/sources", *TWO, **where)
 
 
 @nox.session
@@ -201,8 +201,8 @@ def kill_long(session: nox.Session, backend: str) -> None:
     """Many more kills: during saves, and at random schedules."""
     install(session, *tested(backend))
     pytest(
-        *(session, backend, "-m", "long and not sources", "--ignore=tests/sources"),
-        *("--ignore=tests/distributed", "-n", "2"),
+        *(session, backend, "-m", "long and not sources", "-n", "2"),
+        *("--ignore=tests/data/sources", "--ignore=tests/kill_workers"),
     )
 
 
@@ -211,7 +211,7 @@ def kill_long(session: nox.Session, backend: str) -> None:
 def workers_long(session: nox.Session, backend: str) -> None:
     """Many more kills, of two and of four processes that train one model."""
     install(session, *tested(backend))
-    pytest(session, backend, "-m", "long and not sources", "tests/distributed")
+    pytest(session, backend, "-m", "long and not sources", "tests/kill_workers")
 
 
 def own_tests(session: nox.Session, backend: str, *args: str) -> None:
@@ -247,7 +247,7 @@ def lint(session: nox.Session) -> None:
     install(session, *group("lint"))
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
-    session.run("lint-imports")
+    session.run("lint-imports", "--no-logo")
 
 
 @nox.session

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waited import waiting
+from support.waited import waiting
 
 from resilient.saving.checkpointer import Saving
 

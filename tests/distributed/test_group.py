@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from processes import started
+from support.processes import started
 
 pytestmark = pytest.mark.once
 

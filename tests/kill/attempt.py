@@ -16,7 +16,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from waited import waiting
+from support.waited import waiting
 
 from resilient.saving.checkpointer import Saving
 

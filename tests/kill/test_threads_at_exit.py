@@ -8,7 +8,8 @@ import pytest
 SCRIPT = """
 import os, signal, sys, threading
 sys.path[:0] = {paths!r}
-import fitting, keras, resilient
+from support import fitting
+import keras, resilient
 
 class Data(keras.utils.PyDataset):
     def __len__(self):

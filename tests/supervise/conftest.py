@@ -1,7 +1,7 @@
 """What the tests of the supervisor share."""
 
 import pytest
-from supervised import PRELUDE, Supervised
+from support.supervised import PRELUDE, Supervised
 
 
 @pytest.fixture

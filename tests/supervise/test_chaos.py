@@ -10,15 +10,15 @@ import os
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support import SUPPORT
 
 from resilient.telemetry.events import read_events
 from resilient.telemetry.goodput import goodput
 
-SCRIPT = Path(__file__).with_name("chaos_script.py")
+SCRIPT = SUPPORT / "chaos_script.py"
 STEPS, ROLLBACK = 120, 3  # batches of the run, and that it goes back
 KINDS = ("kill", "stop", "raise", "term", "disk")
 

@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from supervised import PRELUDE
+from support.supervised import PRELUDE
 
 pytestmark = pytest.mark.once
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import keras
 import resilient
 from resilient.saving.checkpointer import Saving
-from waited import waiting
+from support.waited import waiting
 
 Saving.save = waiting(Saving.save)  # each attempt has something to go on from
 home = Path(sys.argv[1])

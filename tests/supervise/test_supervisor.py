@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from supervised import gone
+from support.supervised import gone
 
 pytestmark = pytest.mark.once
 

@@ -1,0 +1,454 @@
+"""A checkpoint as a file of another format: all of it, or an error."""
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+from support.fitting import (
+    assert_equal,
+    data,
+    fit,
+    interrupted,
+    layers,
+    model,
+    random_state,
+)
+
+import resilient
+from resilient import (
+    BackendNotAvailableError,
+    CheckpointMismatchError,
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    NotExactWarning,
+    NotSupportedError,
+)
+from resilient.backends import get_backend
+from resilient.cli.main import main
+from resilient.convert.formats import format_of, library, named_tensors
+from resilient.state import model_config
+
+# Keras reads a variable in a way that numpy 2.4 says will end.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
+
+BACKEND = keras.backend.backend()
+# What an environment with this backend alone can write and read back.
+NAMED = {
+    "tensorflow": ("safetensors", "tf"),
+    "jax": ("safetensors", "orbax"),
+    "torch": ("safetensors", "torch"),
+}[BACKEND]
+TENSORS = {
+    "model/a b": np.arange(6, dtype="float32").reshape(2, 3),
+    "scalar": np.asarray(7, "int64"),
+    "none": np.zeros((0, 2), "float64"),
+    "flags": np.asarray([True, False]),
+    "seed": np.asarray([1, 2**32 - 1], "uint32"),
+    "half": np.asarray([1.5, -2.5], ml_dtypes.bfloat16),
+    "eighth": np.asarray([1.5, -2.0], ml_dtypes.float8_e4m3fn),
+    "other": np.asarray([1.5, -2.0], ml_dtypes.float8_e5m2),
+}
+
+
+class Scale(keras.layers.Layer):
+    """A layer that Keras knows how to make only if it is told."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+    def call(self, x):
+        return x * self.scale
+
+
+class Forgetful(Scale):
+    """A layer that does not save what it has."""
+
+    def save_own_variables(self, store):
+        pass
+
+    def load_own_variables(self, store):
+        pass
+
+
+class NoConfig(keras.Model):
+    """A model that cannot be made again from a config."""
+
+    def __init__(self, dense):
+        super().__init__()
+        self.dense = dense
+
+    def call(self, x):
+        return self.dense(x)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of two checkpoints, the newest in mid-epoch, and the model it left."""
+    directory = tmp_path_factory.mktemp("export") / "run"
+    net = interrupted(directory, 1, 2, save_freq=3)
+    resilient.ResilientFit(net, checkpoint_dir=directory).restore()
+    return directory, net
+
+
+def paths_and_arrays(kind, path):
+    """What another program reads."""
+    if kind == "safetensors":
+        from safetensors import safe_open
+
+        with safe_open(path, "np") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if kind == "tf":
+        import tensorflow as tf
+
+        reader = tf.train.load_checkpoint(str(path))
+        names = reader.get_variable_to_shape_map()
+        return {name: np.asarray(reader.get_tensor(name)) for name in names}
+    if kind == "orbax":
+        import orbax.checkpoint
+
+        return orbax.checkpoint.PyTreeCheckpointer().restore(path)
+    import torch
+
+    from resilient.backends.torch import to_numpy
+
+    tensors = torch.load(path, weights_only=True)
+    return {name: to_numpy(tensor) for name, tensor in tensors.items()}
+
+
+def same(expected, actual):
+    expected, actual = np.asarray(expected), np.asarray(actual)
+    return (expected.dtype, expected.shape, expected.tobytes()) == (
+        *(actual.dtype, actual.shape, actual.tobytes()),
+    )
+
+
+def saved_variables(directory):
+    """Name, path and array of each variable of the newest checkpoint."""
+    newest = max(directory.glob("step-*"))
+    tensors = get_backend().read(str(newest / "variables"))
+    listed = json.loads((newest / "run.json").read_text())["variables"]
+    return {each["path"]: tensors[each["name"]] for each in listed}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_tensors_are_equal_byte_for_byte_under_the_paths_of_variables(
+    run, tmp_path, kind
+):
+    directory, _ = run
+    target = resilient.export(directory, tmp_path / f"run.{kind}")
+    found, expected = paths_and_arrays(kind, target), saved_variables(directory)
+    assert sorted(found) == sorted(expected)
+    assert "sequential" in " ".join(found)
+    assert [name for name in found if not same(expected[name], found[name])] == []
+    assert os.listdir(tmp_path) == [f"run.{kind}"]
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_every_type_keeps_its_bytes(tmp_path, kind):
+    path = tmp_path / "tensors"
+    named_tensors.write(kind, path, TENSORS, {})
+    if kind == "safetensors":  # its numpy side lacks some types, the file does not
+        from safetensors import deserialize
+
+        found = {n: bytes(each["data"]) for n, each in deserialize(path.read_bytes())}
+        assert found == {name: tensor.tobytes() for name, tensor in TENSORS.items()}
+        return
+    found = paths_and_arrays(kind, path)
+    assert sorted(found) == sorted(TENSORS)
+    assert [name for name in found if not same(TENSORS[name], found[name])] == []
+
+
+def test_safetensors_tell_the_step(run, tmp_path):
+    from safetensors import safe_open
+
+    target = resilient.export(run[0], tmp_path / "safetensors")
+    with safe_open(target, "np") as file:
+        assert file.metadata() == {"step": "6", "epoch": "1", "batch": "0"}
+
+
+def test_a_type_that_a_format_lacks_is_refused_by_name(tmp_path):
+    with pytest.raises(NotSupportedError, match="wave: complex128"):
+        named_tensors.write(
+            "safetensors", tmp_path / "x", {"wave": np.zeros(1, "complex128")}, {}
+        )
+
+
+def test_equal_paths_get_numbers():
+    names = named_tensors.unique_names(["a", "b", "a", "a_2", "a"])
+    assert names == ["a", "b", "a_2", "a_2_2", "a_3"]
+
+
+def test_keras_loads_a_model_with_the_weights_and_the_optimizer(run, tmp_path):
+    """The architecture comes from the checkpoint; nothing of this process is used."""
+    directory, net = run
+    before = random_state()
+    target = resilient.export(directory, tmp_path / "model.keras")
+    assert random_state() == before
+    loaded = keras.models.load_model(target)
+    assert loaded.loss == "mse"
+    old, new = net.weights + optimizer(net), loaded.weights + optimizer(loaded)
+    assert all(equal(*pair) for pair in zip(old, new, strict=True))
+
+
+def equal(one, other):
+    to_numpy = keras.ops.convert_to_numpy
+    return same(to_numpy(one.value), to_numpy(other.value))
+
+
+def optimizer(net):
+    return list(net.optimizer.variables)
+
+
+def test_weights_are_loaded_into_a_model_that_is_there(run, tmp_path):
+    directory, net = run
+    target = resilient.export(directory, tmp_path / "model.weights.h5")
+    other = model(seed=3)
+    other.optimizer.build(other.trainable_variables)
+    other.load_weights(target)
+    old, new = net.weights + optimizer(net), other.weights + optimizer(other)
+    assert all(equal(*pair) for pair in zip(old, new, strict=True))
+
+
+def test_an_older_step_is_exported_if_asked_for(run, tmp_path):
+    with pytest.raises(CheckpointNotFoundError, match="3, 6"):
+        resilient.export(run[0], tmp_path / "model.keras", step=4)
+    target = resilient.export(run[0], tmp_path / "model.keras", step=3)
+    assert int(keras.models.load_model(target).optimizer.iterations) == 3
+
+
+def test_a_model_without_a_config_has_to_be_given_and_is_left_as_it_is(tmp_path):
+    net = model(cls=lambda _: NoConfig(keras.layers.Dense(1)))
+    fit(net, tmp_path / "run", epochs=1)
+    target = tmp_path / "x.weights.h5"
+    with pytest.raises(NotSupportedError, match="does not tell what its model"):
+        resilient.export(tmp_path / "run", target)
+    assert not target.exists()
+    live = model(cls=lambda _: NoConfig(keras.layers.Dense(1)), seed=1)
+    with pytest.raises(CheckpointMismatchError, match="not built yet"):
+        resilient.export(tmp_path / "run", target, model=live)
+    live(data()[0])
+    weights = live.get_weights()
+    resilient.export(tmp_path / "run", target, model=live)
+    assert_equal(weights, live.get_weights())
+    live.load_weights(target)
+    assert_equal(net.get_weights(), live.get_weights())
+
+
+def test_a_model_of_own_layers_is_made_where_keras_knows_them(tmp_path):
+    net = model(of=lambda: [keras.Input((3,)), Scale(), keras.layers.Dense(1)])
+    fit(net, tmp_path / "run", epochs=1)
+    with keras.utils.custom_object_scope({"Scale": Scale}):
+        resilient.export(tmp_path / "run", tmp_path / "own.keras")
+        loaded = keras.models.load_model(tmp_path / "own.keras")
+    assert_equal(net.get_weights(), loaded.get_weights())
+
+
+def test_what_keras_would_lose_is_refused(tmp_path):
+    def made():
+        return model(of=lambda: [keras.Input((3,)), Forgetful(name="mine")])
+
+    fit(made(), tmp_path / "run", epochs=1)
+    with pytest.raises(NotSupportedError, match=r"does not save.*\n.*\n .*/mine/"):
+        resilient.export(tmp_path / "run", tmp_path / "x.keras", model=made())
+    assert os.listdir(tmp_path) == ["run"]
+
+
+def test_a_config_that_is_too_long_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(model_config, "_LONGEST", 1000)
+    fit(model(), tmp_path / "run", epochs=1)
+    with pytest.raises(NotSupportedError, match="too long to be kept"):
+        resilient.export(tmp_path / "run", tmp_path / "x.keras")
+
+
+def test_another_model_is_refused_and_unchanged(run, tmp_path):
+    other = model(of=lambda: layers(width=4))
+    weights = other.get_weights()
+    with pytest.raises(CheckpointMismatchError) as found:
+        resilient.export(run[0], tmp_path / "model.keras", model=other)
+    (path,) = (v.path for v in run[1].weights if tuple(v.shape) == (3, 2))
+    assert f"{path}: the checkpoint has (3, 2) float32" in str(found.value)
+    assert_equal(weights, other.get_weights())
+    assert os.listdir(tmp_path) == []
+
+
+def test_variables_that_keras_files_have_no_place_for_are_named(tmp_path):
+    def made():
+        net = model()
+        net.second = keras.optimizers.SGD(momentum=0.5)
+        net.second.build(net.trainable_variables)
+        return net
+
+    fit(made(), tmp_path / "run", epochs=1)
+    with pytest.warns(NotExactWarning, match=r"no place.*\n *second"):
+        resilient.export(tmp_path / "run", tmp_path / "x.keras", model=made())
+
+
+def test_what_a_loop_of_ones_own_saved_is_exported(tmp_path):
+    variables = [keras.Variable(np.float32([1, 2]), name="mine") for _ in range(2)]
+    with resilient.Checkpoints(tmp_path / "run", variables) as checkpoints:
+        checkpoints.save(7)
+    target = resilient.export(tmp_path / "run", tmp_path / f"x.{NAMED[-1]}")
+    found = paths_and_arrays(NAMED[-1], target)
+    assert {name: found[name].tolist() for name in sorted(found)} == {
+        "mine": [1, 2],
+        "mine_2": [1, 2],
+    }
+    with pytest.raises(NotSupportedError, match="is not of one model"):
+        resilient.export(tmp_path / "run", tmp_path / "x.keras", model=model())
+
+
+def test_a_loop_is_exported(tmp_path):
+    variables = {"one": keras.Variable(np.float32([1, 2]), name="w")}
+    run = resilient.Run(tmp_path / "run", verbose=0, **variables)
+    for _ in run.loop(data(), epochs=1, batch_size=11):
+        variables["one"].assign_add(np.float32([1, 1]))
+    target = resilient.export(tmp_path / "run", tmp_path / "x.safetensors")
+    found = paths_and_arrays("safetensors", target)
+    assert {name: value.tolist() for name, value in found.items()} == {"w": [3, 4]}
+
+
+def test_replicas_are_merged_as_a_resume_in_one_process_would(tmp_path):
+    """Counted values are added up, statistics averaged; see saving.reshard."""
+    from resilient.backends.base import ALONE
+    from resilient.convert.export import export
+    from resilient.progress import Progress
+    from resilient.saving import record
+    from resilient.storage.store import Store
+
+    tensors = {
+        "trainable.0000.w": np.float32([1, 2]),
+        "non_trainable.0000.mean.replica_0": np.float32([1]),
+        "non_trainable.0000.mean.replica_1": np.float32([3]),
+    }
+    listed = [
+        {"name": name, "path": name[-4:], "shape": [], "dtype": "float32"}
+        for name in ("trainable.0000.w", "non_trainable.0000.mean")
+    ]
+    content = record.Content(
+        {"variables": listed, "replicas": 2, "tensors": [*tensors], "arrays": []},
+        {},
+        get_backend().snapshot(tensors),
+        ALONE,
+    )
+    (tmp_path / "run").mkdir()
+    Store(tmp_path / "run").commit(
+        Progress(1, 0, 1),
+        lambda path: content.write(path, lambda: None),
+        metrics={},
+        finished=False,
+        environment=get_backend().versions(),
+    )
+    found = paths_and_arrays(
+        "safetensors", export(tmp_path / "run", tmp_path / "x.safetensors")
+    )
+    assert {name: value.tolist() for name, value in found.items()} == {
+        "00.w": [1, 2],
+        "mean": [2],
+    }
+
+
+def test_a_damaged_checkpoint_is_an_error_and_stays(run, tmp_path):
+    import shutil
+
+    shutil.copytree(run[0], tmp_path / "run")
+    damaged = tmp_path / "run" / "step-00000006" / "run.json"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b" ")
+    target = tmp_path / "x.safetensors"
+    with pytest.raises(CorruptCheckpointError, match=r"run\.json has other content"):
+        resilient.export(tmp_path / "run", target)
+    assert sorted(os.listdir(tmp_path)) == ["run"]
+    assert damaged.exists()
+    resilient.export(tmp_path / "run", target, step=3)
+
+
+@pytest.mark.parametrize("name", ["x.safetensors", f"x.{NAMED[-1]}"])
+def test_a_target_that_exists_is_replaced_only_if_that_is_said(run, tmp_path, name):
+    target = resilient.export(run[0], tmp_path / name, step=3)
+    with pytest.raises(FileExistsError, match="exists already"):
+        resilient.export(run[0], target)
+    resilient.export(run[0], target, overwrite=True)
+    kind = format_of(target, None)
+    found = paths_and_arrays(kind, target)
+    assert int(found[run[1].optimizer.iterations.path]) == 6
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_names_tell_the_format(tmp_path):
+    for name, kind in {
+        "a.keras": "keras",
+        "a.b.weights.h5": "weights.h5",
+        "tf": "tf",
+        "run.orbax": "orbax",
+        "a.pt": "torch",
+        "a.pth": "torch",
+    }.items():
+        assert format_of(tmp_path / name, None) == kind
+    assert format_of(tmp_path / "whatever", "tf") == "tf"
+    with pytest.raises(ValueError, match="does not tell which format"):
+        format_of(tmp_path / "weights.h5", None)
+    with pytest.raises(ValueError, match=r"end in \.keras"):
+        format_of(tmp_path / "model", "keras")
+
+
+def test_a_missing_library_is_named_with_its_pip_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(BackendNotAvailableError, match="pip install safetensors"):
+        library("safetensors")
+
+
+def test_the_command_says_what_it_wrote(run, tmp_path, capsys):
+    directory, _ = run
+    target = tmp_path / "x.safetensors"
+    assert main(["export", str(directory), "--to", str(target), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "checkpoint": str(directory / "step-00000006"),
+        "step": 6,
+        "target": str(target),
+        "not_exact": [],
+    }
+    assert main(["export", str(directory), "--to", str(target)]) == 5
+    assert "exists already" in capsys.readouterr().err
+    assert main(["export", str(directory), "--to", str(tmp_path / "x")]) == 2
+    again = ["export", str(directory), "--to", str(target), "--force", "--step"]
+    assert main([*again, "3"]) == 0
+    assert "step 3 of" in capsys.readouterr().out
+    assert main([*again, "4"]) == 3
+    assert main([*again, "3", "--model", "nowhere:make"]) == 2
+    assert "--model nowhere:make: ModuleNotFoundError" in capsys.readouterr().err
+
+
+def test_the_command_needs_no_keras_backend_to_be_chosen(
+    run, tmp_path, child_environment
+):
+    """It takes the one that saved, whose library it needs to read; a function of a
+    module in the working directory makes the model."""
+    (tmp_path / "train.py").write_text(
+        "import keras\n"
+        "def make():\n"
+        "    print('made')\n"
+        "    dense = keras.layers.Dense\n"
+        "    net = keras.Sequential([keras.Input((3,)), dense(2, 'relu'),\n"
+        "        keras.layers.Dropout(0.3), dense(1)])\n"
+        "    net.compile('adam', 'mse')\n"
+        "    return net\n"
+    )
+    environment = {k: v for k, v in child_environment.items() if k != "KERAS_BACKEND"}
+    child = subprocess.run(
+        [
+            *(sys.executable, "-m", "resilient", "export", run[0], "--to", "x.keras"),
+            *("--model", "train:make", "--json"),
+        ],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert child.returncode == 0, child.stderr
+    assert json.loads(child.stdout)["target"] == str(tmp_path / "x.keras")
+    assert int(keras.models.load_model(tmp_path / "x.keras").optimizer.iterations) == 6

@@ -1,0 +1,60 @@
+"""What may be a checkpoint directory, and what is refused before anything is made."""
+
+import os
+from pathlib import Path
+
+import pytest
+from support.checkpoint_samples import save
+
+from resilient.errors import CheckpointWriteError, NotSupportedError
+from resilient.storage.lock import DirectoryLock
+from resilient.storage.store import Store
+
+pytestmark = pytest.mark.once
+
+
+def test_the_directory_stays_the_same_when_the_script_changes_its_own(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = Store("runs")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    save(store, 10)
+    assert os.listdir(tmp_path / "runs") == ["step-00000010"]
+
+
+def test_a_home_directory_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Store("~/runs").directory == tmp_path / "runs"
+
+
+@pytest.mark.parametrize("url", ["gs://bucket/run", "s3://b", Path("hdfs://x/y")])
+def test_a_url_is_refused_for_now(url):
+    with pytest.raises(NotSupportedError, match="local paths only for now"):
+        Store(url)
+
+
+@pytest.mark.parametrize("path", ["", "  ", "a\0b"])
+def test_a_path_that_is_no_name_is_refused(path):
+    with pytest.raises(ValueError, match="checkpoint_dir="):
+        Store(path)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"runs"])
+def test_something_else_than_a_path_is_refused(path):
+    with pytest.raises(TypeError, match="checkpoint_dir="):
+        Store(path)
+
+
+def test_a_path_of_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(NotADirectoryError, match="checkpoint_dir="):
+        Store(tmp_path / "file")
+
+
+def test_a_parent_that_is_a_file_is_named_when_the_directory_is_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointWriteError, match="cannot be created"):
+        DirectoryLock(tmp_path / "file" / "runs").acquire()

@@ -1,0 +1,147 @@
+"""One living run per directory: owners are real processes, killed for real."""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+
+import pytest
+from support.checkpoint_kills import FORKS, hold_and_fork, hold_lock, in_child, try_lock
+
+from resilient.errors import CheckpointWriteError, DirectoryInUseError
+from resilient.storage.lock import DirectoryLock
+
+pytestmark = pytest.mark.once
+
+IN_USE = 17
+
+
+@pytest.fixture
+def owner(tmp_path):
+    """A process that holds the lock of `tmp_path`."""
+    ready, end = FORKS.Event(), FORKS.Event()
+    process = FORKS.Process(target=hold_lock, args=(tmp_path, ready, end))
+    process.start()
+    ready.wait()
+    yield process
+    process.kill()
+    process.join()
+
+
+def test_a_living_owner_is_named_by_process_and_host(tmp_path, owner):
+    with pytest.raises(DirectoryInUseError) as caught:
+        DirectoryLock(tmp_path).acquire()
+    message = str(caught.value)
+    assert f"process {owner.pid} on {socket.gethostname()} since 2" in message
+    assert str(tmp_path) in message
+    assert "choose another checkpoint_dir" in message
+
+
+def test_a_killed_owner_does_not_block(tmp_path, owner):
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.join()
+    with DirectoryLock(tmp_path):
+        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+
+
+def test_the_lock_can_be_taken_again_after_its_release(tmp_path):
+    lock = DirectoryLock(tmp_path)
+    for _ in range(3):
+        with lock:
+            assert in_child(try_lock, tmp_path) == IN_USE
+        assert in_child(try_lock, tmp_path) == 0
+    lock.release()
+
+
+def test_a_second_run_in_the_same_process_is_refused(tmp_path):
+    """By whatever path it comes."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    with DirectoryLock(tmp_path / "runs"):
+        with pytest.raises(DirectoryInUseError, match=f"process {os.getpid()} on"):
+            DirectoryLock(tmp_path / "link").acquire()
+        assert in_child(try_lock, tmp_path / "runs") == IN_USE
+
+
+def test_a_refused_attempt_does_not_take_the_lock_from_its_owner(tmp_path, owner):
+    for _ in range(2):
+        with pytest.raises(DirectoryInUseError):
+            DirectoryLock(tmp_path).acquire()
+
+
+def test_reading_the_lock_file_does_not_give_the_lock_away(tmp_path):
+    """A callback that copies the directory must not unlock it (lockf would)."""
+    with DirectoryLock(tmp_path / "runs"):
+        shutil.copytree(tmp_path / "runs", tmp_path / "copy")
+        assert in_child(try_lock, tmp_path / "runs") == IN_USE
+        assert in_child(try_lock, tmp_path / "copy") == 0
+
+
+def test_a_child_that_outlives_its_killed_parent_does_not_hold_the_lock(tmp_path):
+    """As data loaders' workers do."""
+    alive, alive_for_child = FORKS.Pipe(duplex=False)
+    from_us, end = FORKS.Pipe(duplex=False)
+    parent = FORKS.Process(
+        target=hold_and_fork, args=(tmp_path, alive_for_child, from_us)
+    )
+    parent.start()
+    grandchild = alive.recv()
+    parent.join()
+    assert parent.exitcode == -9
+    os.kill(grandchild, 0)
+    with DirectoryLock(tmp_path):
+        pass
+    end.send("end")
+    assert alive.recv() == "ended"
+
+
+def test_a_forked_child_neither_has_nor_loses_the_lock_of_its_parent(tmp_path):
+    """Its release is not the parent's."""
+    assert in_child(hold_and_fork, tmp_path, None, None) == 0
+
+
+def test_the_directory_is_created(tmp_path):
+    with DirectoryLock(tmp_path / "a" / "b"):
+        assert os.listdir(tmp_path / "a" / "b") == ["lock"]
+
+
+def test_an_owner_that_left_no_name_is_still_respected(tmp_path, owner):
+    (tmp_path / "lock").write_bytes(b"\xff{torn")
+    with pytest.raises(DirectoryInUseError, match="did not leave its name"):
+        DirectoryLock(tmp_path).acquire()
+
+
+def test_an_unwritable_directory_is_a_clear_error(tmp_path, monkeypatch):
+    def refuse(path, *_arguments, **_keywords):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(CheckpointWriteError, match=r"not writable[^$]*lock"):
+        DirectoryLock(tmp_path).acquire()
+
+
+def test_a_full_disk_does_not_keep_the_lock_from_being_taken(
+    tmp_path, monkeypatch, caplog
+):
+    def full(*_arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with DirectoryLock(tmp_path):
+        assert in_child(try_lock, tmp_path) == IN_USE
+    assert "No space left" in caplog.text
+
+
+def test_a_file_system_without_locks_is_used_with_a_warning(
+    tmp_path, monkeypatch, caplog
+):
+    def unsupported(*_arguments):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with DirectoryLock(tmp_path):
+        pass
+    assert "knows no locks" in caplog.text

@@ -1,0 +1,281 @@
+"""The store as the library uses it: commit, list, get, fall back, prune, start over."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from support.checkpoint_samples import filled, holds, leftovers, save, steps, writer
+
+from resilient.errors import (
+    CheckpointNotFoundError,
+    CheckpointWriteError,
+    CorruptCheckpointError,
+    NotSupportedError,
+)
+from resilient.policies import best, latest
+from resilient.progress import Progress
+from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.manifest import Manifest
+from resilient.storage.store import Store
+
+pytestmark = pytest.mark.once
+
+
+def test_a_commit_returns_what_the_directory_then_has(tmp_path):
+    store = Store(tmp_path)
+    committed = store.commit(
+        Progress(25, 2, 5),
+        writer(25),
+        metrics={"loss": 0.1, "bad": float("nan"), "worse": float("inf")},
+        finished=True,
+        environment={"keras": "3.15.1", "größe": "ü"},
+    )
+    (found,) = store.checkpoints()
+    assert found.manifest.to_bytes() == committed.manifest.to_bytes()
+    assert (found.step, found.progress) == (25, Progress(25, 2, 5))
+    assert found.finished is True
+    assert repr(found.metrics) == "{'loss': 0.1, 'bad': nan, 'worse': inf}"
+    assert found.environment == {"keras": "3.15.1", "größe": "ü"}
+    assert found.nbytes == sum(len(b) for b in found_bytes(found).values())
+    assert found.verify() == []
+    assert holds(found)
+
+
+def found_bytes(checkpoint):
+    return {name: (checkpoint.path / name).read_bytes() for name in checkpoint.files}
+
+
+def test_the_manifest_is_strict_json_that_other_tools_can_check(tmp_path):
+    """It has the checksums of `xxhsum -H2`; NaN, which JSON lacks, is text."""
+    import xxhash
+
+    save(Store(tmp_path), 10, metrics={"loss": float("nan")})
+    path = tmp_path / "step-00000010"
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    body = json.loads((path / "manifest.json").read_bytes(), parse_constant=refuse)
+    assert body["schema"] == 1
+    assert body["progress"] == {"step": 10, "epoch": 1, "batch": 0}
+    for name, record in body["files"].items():
+        data = (path / name).read_bytes()
+        assert record == {
+            "size": len(data),
+            "xxh3_128": xxhash.xxh3_128(data).hexdigest(),
+        }
+
+
+def test_checkpoints_are_listed_by_step(tmp_path):
+    assert steps(filled(tmp_path, 30, 10, 200_000_000, 20)) == [
+        10,
+        20,
+        30,
+        200_000_000,
+    ]
+
+
+def test_listing_opens_manifests_only(tmp_path, monkeypatch):
+    store = filled(tmp_path, 10, 20)
+    opened = []
+    read_bytes = Path.read_bytes
+
+    def spy(path):
+        opened.append(path.name)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", spy)
+    assert steps(store) == [10, 20]
+    assert opened == ["manifest.json", "manifest.json"]
+
+
+def test_a_directory_that_does_not_exist_has_no_checkpoints(tmp_path):
+    store = Store(tmp_path / "not" / "yet")
+    assert store.checkpoints() == []
+    assert store.newest_good() is None
+    assert store.remove_stale_staging() == []
+    assert store.discard_after(3) == []
+    assert store.discard_all() == []
+    assert not (tmp_path / "not").exists()
+
+
+def test_names_that_are_not_ours_are_left_alone(tmp_path):
+    store = filled(tmp_path, 10)
+    names = ["step-10", "step-0000001x", "step-00000005.bak", ".DS_Store"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    assert steps(store) == [10]
+    assert store.newest_good().step == 10
+    store.remove_stale_staging()
+    store.prune(latest(1))
+    store.discard_all()
+    assert all((tmp_path / name).is_dir() for name in names)
+
+
+def test_newest_good_is_the_newest(tmp_path):
+    newest = filled(tmp_path, 10, 20).newest_good()
+    assert newest.step == 20
+    assert holds(newest)
+
+
+def test_get_finds_a_step(tmp_path):
+    assert holds(filled(tmp_path, 10, 20).get(10))
+
+
+def test_get_of_a_missing_step_names_those_that_are_there(tmp_path):
+    store = filled(tmp_path, 10, 20)
+    with pytest.raises(CheckpointNotFoundError, match=r"step 15[^$]*10, 20"):
+        store.get(15)
+    with pytest.raises(CheckpointNotFoundError, match="no checkpoint at all"):
+        Store(tmp_path / "empty").get(15)
+
+
+def test_get_of_a_damaged_step_says_so_and_leaves_it(tmp_path):
+    """Who asks for one step does not get another."""
+    store = filled(tmp_path, 10, 20)
+    (tmp_path / "step-00000020" / "run.json").write_bytes(b"")
+    with pytest.raises(
+        CorruptCheckpointError, match=r"step 20 is damaged[^$]*run\.json"
+    ):
+        store.get(20)
+    assert steps(store) == [10, 20]
+
+
+def test_a_step_that_is_saved_again_is_replaced(tmp_path):
+    """The last epoch's checkpoint and the finished run's are of the same step."""
+    store = filled(tmp_path, 10)
+    save(store, 10, version=1, finished=True)
+    (only,) = store.checkpoints()
+    assert only.finished
+    assert holds(only, version=1)
+    assert os.listdir(tmp_path) == ["step-00000010"]
+
+
+def test_prune_keeps_what_the_policy_selects(tmp_path):
+    store = Store(tmp_path)
+    for step, loss in [(10, 0.5), (20, 0.1), (30, 0.4), (40, 0.3), (50, 0.6)]:
+        save(store, step, metrics={"loss": loss})
+    assert store.prune(latest(2) | best(1, "loss")) == [10, 30]
+    assert steps(store) == [20, 40, 50]
+    assert leftovers(tmp_path) == []
+
+
+def test_prune_keeps_the_newest_whatever_the_policy_says(tmp_path):
+    class Nothing:
+        def select(self, _checkpoints):
+            return set()
+
+    store = filled(tmp_path, 10, 20)
+    assert store.prune(Nothing()) == [10]
+    assert steps(store) == [20]
+
+
+def test_prune_removes_the_link_to_a_checkpoint_that_was_moved_away(tmp_path):
+    """A checkpoint may be moved to another disk and linked; the copy is not ours."""
+    store = filled(tmp_path / "runs", 10, 20)
+    (tmp_path / "runs" / "step-00000010").rename(tmp_path / "elsewhere")
+    (tmp_path / "runs" / "step-00000010").symlink_to(tmp_path / "elsewhere")
+    assert holds(store.get(10))
+    assert store.prune(latest(1)) == [10]
+    assert os.listdir(tmp_path / "runs") == ["step-00000020"]
+    assert (tmp_path / "elsewhere" / "run.json").exists()
+
+
+def test_discard_after_moves_the_newer_to_quarantine(tmp_path):
+    store = filled(tmp_path, 10, 20, 30)
+    assert store.discard_after(10) == [20, 30]
+    assert steps(store) == [10]
+    reason = json.loads(
+        (tmp_path / "quarantine" / "step-00000030-1" / "reason.json").read_text()
+    )
+    assert reason["kind"] == "superseded"
+    assert reason["text"] == "resumed from step 10 instead"
+    assert store.newest_good().step == 10
+
+
+def test_discard_all_starts_over_and_deletes_nothing(tmp_path):
+    store = filled(tmp_path, 10, 20)
+    assert store.discard_all() == [10, 20]
+    assert store.newest_good() is None
+    kept = tmp_path / "quarantine" / "step-00000020-1"
+    assert Checkpoint(kept, Manifest.from_bytes((kept / "manifest.json").read_bytes()))
+    assert (kept / "run.json").exists()
+
+
+def test_quarantine_numbers_repeated_names(tmp_path):
+    store = Store(tmp_path)
+    for _ in range(3):
+        save(store, 10)
+        store.discard_all()
+    assert sorted(os.listdir(tmp_path / "quarantine")) == [
+        "step-00000010-1",
+        "step-00000010-2",
+        "step-00000010-3",
+    ]
+
+
+def test_stale_staging_is_removed_and_nothing_else(tmp_path):
+    store = filled(tmp_path, 10)
+    stale = tmp_path / "step-00000020.tmp-0123456789ab"
+    (stale / "variables").mkdir(parents=True)
+    (tmp_path / "notes.tmp-1").mkdir()
+    assert store.remove_stale_staging() == [stale]
+    assert sorted(os.listdir(tmp_path)) == ["notes.tmp-1", "step-00000010"]
+
+
+def test_an_error_of_the_writer_itself_is_passed_on_and_leaves_nothing(tmp_path):
+    store = filled(tmp_path, 10)
+
+    def write(staging):
+        Path(staging, "half").write_bytes(b"x")
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError, match="a bug"):
+        store.commit(
+            Progress(20, 2, 0), write, metrics={}, finished=False, environment={}
+        )
+    assert os.listdir(tmp_path) == ["step-00000010"]
+
+
+def test_an_interrupted_commit_leaves_nothing(tmp_path):
+    store = filled(tmp_path, 10)
+
+    def write(_staging):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.commit(
+            Progress(20, 2, 0), write, metrics={}, finished=False, environment={}
+        )
+    assert os.listdir(tmp_path) == ["step-00000010"]
+
+
+def test_links_in_staging_are_refused(tmp_path):
+    """What they point to would be neither synced nor kept."""
+
+    def write(staging):
+        Path(staging, "weights").symlink_to("/dev/null")
+
+    with pytest.raises(CheckpointWriteError, match="regular files only"):
+        Store(tmp_path).commit(
+            Progress(1, 0, 1), write, metrics={}, finished=False, environment={}
+        )
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_checkpoint_of_a_later_schema_is_refused_and_left_alone(tmp_path):
+    """It is not damaged: falling back behind it would lose work."""
+    import xxhash
+
+    store = filled(tmp_path, 10, 20)
+    path = tmp_path / "step-00000020" / "manifest.json"
+    raw = path.read_bytes().replace(b'"schema": 1', b'"schema": 2')
+    checksum = json.loads(raw)["xxh3_128"].encode()
+    zeroed = raw.replace(checksum, b"0" * 32, 1)
+    fresh = xxhash.xxh3_128_hexdigest(zeroed).encode()
+    path.write_bytes(zeroed.replace(b"0" * 32, fresh, 1))
+    for act in (store.checkpoints, store.newest_good, lambda: store.get(20)):
+        with pytest.raises(NotSupportedError, match="schema 2"):
+            act()
+    assert path.exists()

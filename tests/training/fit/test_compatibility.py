@@ -1,0 +1,435 @@
+"""A checkpoint of another run is refused; what may change does not get in the way."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from support import fitting
+from support.fitting import Interrupt
+
+from resilient import CheckpointMismatchError, NotExactWarning, ResilientFit
+from resilient.storage.store import Store
+
+pytestmark = [
+    pytest.mark.usefixtures("seeded"),
+    # Keras on NumPy 2 (keras.Variable.__array__).
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
+]
+
+
+def stopping(patience=5):
+    return keras.callbacks.EarlyStopping("loss", patience=patience)
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory, repeating):
+    """What a run left that was interrupted in its second epoch."""
+    directory = tmp_path_factory.mktemp("mismatch") / "run"
+    fitting.interrupted(directory, callbacks=[stopping()])
+    return directory
+
+
+@pytest.fixture
+def directory(left, tmp_path):
+    """A copy of it."""
+    return Path(shutil.copytree(left, tmp_path / "run"))
+
+
+def resume(net, directory, **given):
+    """Run again as ``left`` was, but for what is given."""
+    callbacks = given.pop("callbacks", [Interrupt(), stopping()])
+    return fitting.fit(net, directory, callbacks=callbacks, save_freq=4, **given)
+
+
+def files(directory):
+    """Names and bytes of all checkpoints."""
+    return {
+        path: path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name not in ("events.jsonl", "heartbeat", "lock")
+    }
+
+
+def edited(directory, change):
+    """Change ``run.json`` of the newest checkpoint, as another writer had made it."""
+    store = Store(directory)
+    checkpoint = store.checkpoints()[-1]
+    source = shutil.copytree(checkpoint.path, directory.parent / "source")
+    (source / "manifest.json").unlink()
+    run = json.loads((source / "run.json").read_text())
+    change(run)
+    (source / "run.json").write_text(json.dumps(run))
+    store.commit(
+        checkpoint.progress,
+        lambda staging: shutil.copytree(source, staging, dirs_exist_ok=True),
+        metrics=checkpoint.metrics,
+        finished=checkpoint.finished,
+        environment=checkpoint.environment,
+    )
+
+
+def set_fact(kind, name, value):
+    """A change that sets a fact of the checkpoint's fingerprint."""
+
+    def change(run):
+        assert name in run["fingerprint"][kind]
+        run["fingerprint"][kind][name] = value
+
+    return change
+
+
+# What is refused ------------------------------------------------------------------
+
+
+def refused(directory, net=None, **given):
+    """Run again; the lines of the refusal, once it is clear that nothing changed."""
+    net = net or fitting.model()
+    # Built whole, so that Keras's fit draws nothing to build it.
+    net.fit(*(array[:8] for array in fitting.data()), batch_size=4, verbose=0)
+    callbacks = given.setdefault("callbacks", [Interrupt(), stopping()])
+    attributes = [dict(vars(callback)) for callback in callbacks]
+    before = fitting.values(net), fitting.random_state(), files(directory)
+    with pytest.raises(CheckpointMismatchError, match="Nothing was changed") as found:
+        resume(net, directory, **given)
+    assert (fitting.random_state(), files(directory)) == before[1:]
+    fitting.assert_equal(before[0], net)
+    assert net._initial_epoch is None
+    for old, callback in zip(attributes, callbacks, strict=True):
+        new = {k: v for k, v in vars(callback).items() if k not in _SET_BY_KERAS}
+        assert new == {k: v for k, v in old.items() if k not in _SET_BY_KERAS}
+    what, lines = str(found.value).split("\nReceived: \n  ")
+    assert str(directory / "step-00000008") in what
+    *lines, todo = lines.split("\n")
+    assert "checkpoint_dir" in todo
+    assert 'resume="never"' in todo
+    return [line.strip() for line in lines]
+
+
+# When the callbacks are listed, before training begins.
+_SET_BY_KERAS = ("_model", "params")
+
+
+def layers(*more, **changed):
+    """A way to make the usual layers and more of them."""
+    return lambda: [
+        *fitting.layers(**changed)[:-1],
+        *(layer() for layer in more),
+        fitting.layers()[-1],
+    ]
+
+
+def test_an_added_layer_is_refused(directory):
+    dense = layers(lambda: keras.layers.Dense(2))
+    lines = refused(directory, fitting.model(of=dense))
+    assert lines[0] == (
+        "layers: the checkpoint has ['InputLayer', 'Dense', 'Dropout', 'Dense'], "
+        "this run has ['InputLayer', 'Dense', 'Dropout', 'Dense', 'Dense']"
+    )
+
+
+def test_a_changed_shape_is_refused_by_name(directory):
+    lines = refused(directory, fitting.model(of=layers(width=5)))
+    assert len(lines) == 3
+    assert "the checkpoint has sequential" in lines[0]
+    assert "(3, 2) float32, this model has (3, 5) float32" in lines[0]
+
+
+def test_a_changed_dtype_policy_is_refused(directory):
+    policy = "mixed_bfloat16"
+    halves = layers()()
+    halves[1] = keras.layers.Dense(2, activation="relu", dtype=policy)
+    lines = refused(directory, fitting.model(of=lambda: halves))
+    (line,) = lines
+    assert line.startswith("dtype policies: the checkpoint has ['float32', 'float32'")
+    assert "this run has ['float32', 'mixed_bfloat16', 'float32'" in line
+
+
+def test_another_optimizer_is_refused(directory):
+    lines = refused(directory, fitting.model(optimizer="sgd"))
+    assert lines == ["optimizer: the checkpoint has ['Adam'], this run has ['SGD']"]
+
+
+def test_another_class_of_model_is_refused(directory):
+    class Mine(keras.Sequential):
+        pass
+
+    lines = refused(directory, fitting.model(cls=Mine))
+    assert lines == ["model: the checkpoint has 'Sequential', this run has 'Mine'"]
+
+
+def test_other_callbacks_are_refused(directory):
+    plateau = keras.callbacks.ReduceLROnPlateau("loss")
+    (line,) = refused(directory, callbacks=[Interrupt(), plateau])
+    other = "this run has ReduceLROnPlateau"
+    assert line == f"callbacks: the checkpoint has EarlyStopping at position 2, {other}"
+    first, second = refused(directory, callbacks=[stopping(), Interrupt()])
+    other = "this run has EarlyStopping"
+    assert first == f"callbacks: the checkpoint has Interrupt at position 1, {other}"
+    other = "this run has Interrupt"
+    assert (
+        second == f"callbacks: the checkpoint has EarlyStopping at position 2, {other}"
+    )
+    lines = refused(directory, callbacks=[Interrupt()])
+    assert lines[0] == (
+        "callbacks: the checkpoint has 3 (Interrupt, EarlyStopping, History), "
+        "this run has 2 (Interrupt, History)"
+    )
+
+
+X, Y = fitting.data()
+LAST_OTHER = np.where(np.arange(22)[:, None] == 21, X + 1, X)
+DATA = {
+    "length": ({"x": X[:-1], "y": Y[:-1]}, ["data samples", "data x", "data y"]),
+    "shape": ({"y": np.repeat(Y, 2, axis=1)}, ["data y"]),
+    "dtype": ({"y": Y.astype("int32")}, ["data y"]),
+    "content": ({"x": LAST_OTHER}, ["data x"]),
+    "order": ({"x": X[::-1]}, ["data x"]),
+    "weights": ({"sample_weight": np.ones(22)}, ["data sample_weight"]),
+    "class weights": ({"y": Y > 0, "class_weight": {0: 1, 1: 2}}, ["data y", "data s"]),
+    "split": ({"validation_split": 0.5}, ["data samples", "data x", "data y"]),
+    "batch_size": ({"batch_size": 11}, ["data batch_size"]),
+    "no shuffle": ({"shuffle": False}, ["data shuffle"]),
+    "other shuffle": ({"shuffle": "batch"}, ["data shuffle"]),
+    "steps_per_epoch": ({"steps_per_epoch": 3}, ["steps_per_epoch"]),
+    "initial_epoch": ({"initial_epoch": 1}, ["initial_epoch"]),
+    "stateful": ({"stateful": {"callback": Interrupt()}}, ["stateful"]),
+}
+
+
+@pytest.mark.parametrize("changed", DATA)
+def test_other_data_or_settings_of_it_are_refused(directory, changed):
+    given, names = DATA[changed]
+    lines = refused(directory, **given)
+    for line, name in zip(lines, names, strict=True):
+        assert line.startswith(name)
+    assert all("the checkpoint has " in line for line in lines)
+    assert all(", this run has " in line for line in lines)
+
+
+def test_another_number_of_steps_per_execution_is_refused(directory, backend):
+    if backend == "torch":  # Keras allows 1 there
+        net = fitting.model()
+        edited(directory, set_fact("identity", "steps_per_execution", 2))
+    else:
+        net = fitting.model(steps_per_execution=2, run_eagerly=False)
+    lines = refused(directory, net)
+    names = [line.partition(":")[0] for line in lines]
+    assert names == ["steps_per_execution"]
+
+
+def test_a_checkpoint_of_another_backend_is_refused(directory, backend):
+    other = "jax" if backend != "jax" else "torch"
+    edited(directory, set_fact("identity", "backend", other))
+    assert refused(directory) == [
+        f"backend: the checkpoint has {other!r}, this run has {backend!r}"
+    ]
+
+
+def test_all_differences_are_listed_at_once(directory):
+    lines = refused(
+        directory,
+        fitting.model(optimizer="sgd"),
+        callbacks=[Interrupt()],
+        batch_size=2,
+        shuffle=False,
+    )
+    assert len(lines) >= 4
+    for name in ("optimizer", "callbacks", "data batch_size", "data shuffle"):
+        assert any(line.startswith(f"{name}: ") for line in lines)
+
+
+def test_a_refused_checkpoint_leaves_the_files_of_callbacks_alone(directory, tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_text("epoch,loss\n0,1.0\n")
+    logger = keras.callbacks.CSVLogger(str(log))
+    refused(directory, callbacks=[Interrupt(), stopping(), logger])
+    assert log.read_text() == "epoch,loss\n0,1.0\n"
+
+
+def test_an_added_metric_is_refused(directory):
+    net = fitting.model(metrics=["mae"])
+    before = files(directory)
+    with pytest.raises(CheckpointMismatchError, match="metrics variables") as found:
+        resume(net, directory)
+    assert "the checkpoint has 2, this model has 4" in str(found.value)
+    assert files(directory) == before
+
+
+def test_an_unbuilt_model_of_another_shape_is_refused(tmp_path):
+    def unbuilt(width):
+        return fitting.model(of=lambda: fitting.layers(width=width)[1:])
+
+    fitting.interrupted(tmp_path, net=unbuilt(2), callbacks=[stopping()])
+    before = files(tmp_path)
+    with pytest.raises(CheckpointMismatchError, match=r"this model has \(3, 5\)"):
+        resume(unbuilt(5), tmp_path)
+    assert files(tmp_path) == before
+    lines = not_exact(fitting.model(of=lambda: fitting.layers(rate=0.9)[1:]), tmp_path)
+    assert lines == ["layer 2 (Dropout) rate: the checkpoint has 0.3, this run has 0.9"]
+
+
+def test_a_refused_checkpoint_is_resumed_by_the_right_script(directory):
+    expected = fitting.model()
+    logs = expected.fit(**fitting.arguments(callbacks=[Interrupt(), stopping()]))
+    refused(directory, fitting.model(of=layers(width=5)))
+    refused(directory, batch_size=11)
+    net = fitting.model(seed=99)
+    assert resume(net, directory).history == logs.history
+    fitting.assert_equal(expected, net)
+
+
+# What may change ------------------------------------------------------------------
+
+
+def test_patience_of_the_script_wins_and_blocks_nothing(directory):
+    patient = stopping(patience=17)
+    history = resume(fitting.model(), directory, callbacks=[Interrupt(), patient])
+    assert patient.patience == 17
+    assert len(history.epoch) == 3
+
+
+def test_verbose_and_epochs_may_change(directory, capsys):
+    history = resume(fitting.model(), directory, verbose=2, epochs=4)
+    assert history.epoch == [0, 1, 2, 3]
+    assert "Epoch 4/4" in capsys.readouterr().out
+
+
+def test_saving_keeping_and_validation_may_change(directory):
+    x, y = fitting.data(6, seed=1)
+    given = {"validation_data": (x, y), "save_freq": 3, "keep": 9}
+    history = fitting.fit(
+        fitting.model(), directory, callbacks=[Interrupt(), stopping()], **given
+    )
+    assert len(history.history["val_loss"]) == 2  # of the epochs trained with it
+    assert fitting.steps(directory) == [4, 8, 9, 12, 15, 18]
+    given["validation_data"] = (x + 1, y)
+    history = fitting.fit(
+        fitting.model(),
+        directory,
+        callbacks=[Interrupt(), stopping()],
+        epochs=4,
+        **given,
+    )
+    assert len(history.history["val_loss"]) == 3
+
+
+def test_a_learning_rate_schedule_of_the_script_wins(tmp_path):
+    def net(rate):
+        schedule = keras.optimizers.schedules.ExponentialDecay(rate, 4, 0.5)
+        return fitting.model(optimizer=keras.optimizers.SGD(schedule))
+
+    fitting.interrupted(tmp_path, net=net(0.1))
+    fitting.fit(net(0.0), tmp_path, callbacks=[Interrupt()])
+    kernels = []
+    for step in (8, 18):
+        looked = net(0.0)
+        ResilientFit(looked, checkpoint_dir=tmp_path).restore(step)
+        kernels.append(fitting.values(looked)[:4])
+    fitting.assert_equal(*kernels)  # a rate of zero changed nothing
+
+
+def test_the_learning_rate_of_the_checkpoint_wins(directory, caplog):
+    expected = fitting.model()
+    expected.fit(**fitting.arguments(callbacks=[Interrupt(), stopping()]))
+    net = fitting.model(optimizer=keras.optimizers.Adam(0.5))
+    with caplog.at_level(logging.WARNING, "resilient"):
+        resume(net, directory)
+    fitting.assert_equal(expected, net)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "learning rate changed from 0.001 to 0.5" in line
+    assert "checkpoint's current rate is used" in line
+
+
+def test_an_equal_learning_rate_is_not_worth_a_line(directory, caplog):
+    with caplog.at_level(logging.WARNING, "resilient"):
+        resume(fitting.model(), directory)
+    assert caplog.records == []
+
+
+def not_exact(net, directory, **given):
+    """Run again; the lines of the one warning, without what they begin with."""
+    with pytest.warns(NotExactWarning, match="goes on with this script's") as found:
+        resume(net, directory, **given)
+    (warning,) = [w for w in found if w.category is NotExactWarning]
+    assert warning.filename == fitting.__file__
+    return [line.strip() for line in str(warning.message).split("\n")[1:]]
+
+
+def test_the_dropout_rate_of_the_script_wins_with_a_warning(directory):
+    net = fitting.model(of=lambda: fitting.layers(rate=0.9))
+    assert not_exact(net, directory) == [
+        "layer 2 (Dropout) rate: the checkpoint has 0.3, this run has 0.9"
+    ]
+    assert net.layers[1].rate == 0.9
+
+
+def test_the_loss_of_the_script_wins_with_a_warning(directory):
+    lines = not_exact(fitting.model(loss="mae"), directory)
+    assert lines == ["loss: the checkpoint has 'mse', this run has 'mae'"]
+
+
+def test_a_loss_object_of_the_script_wins_with_a_warning(directory):
+    lines = not_exact(fitting.model(loss=keras.losses.Huber()), directory)
+    assert [line.partition(":")[0] for line in lines] == ["loss"]
+
+
+def test_running_compiled_instead_of_eagerly_warns(directory):
+    names = [
+        line.partition(":")[0]
+        for line in not_exact(fitting.model(run_eagerly=False), directory)
+    ]
+    assert "run_eagerly" in names
+    assert set(names) <= {"run_eagerly", "jit_compile"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("keras", "3.11.9"), ("jit_compile", "other"), ("python", "2")]
+)
+def test_other_versions_with_the_same_layout_warn(directory, name, value):
+    edited(directory, set_fact("settings", name, value))
+    (line,) = not_exact(fitting.model(), directory)
+    assert line.startswith(f"{name}: the checkpoint has {value!r}, this run has ")
+
+
+def test_another_number_of_threads_is_said_once(directory):
+    edited(directory, set_fact("determinism", "threads", 64))
+    (line,) = not_exact(fitting.model(), directory)
+    assert line.startswith("threads: the checkpoint has 64, this run has ")
+    fitting.interrupted(directory, epoch=3, batch=1, epochs=4, callbacks=[stopping()])
+
+
+def test_a_checkpoint_that_knows_nothing_of_determinism_is_resumed(directory):
+    """It was made before that was recorded: there is nothing to compare."""
+    edited(directory, lambda run: run["fingerprint"].pop("determinism"))
+    history = resume(fitting.model(), directory)
+    assert len(history.epoch) == 3
+
+
+def test_the_optimizers_settings_of_the_script_win_with_a_warning(directory):
+    net = fitting.model(optimizer=keras.optimizers.Adam(clipnorm=1.0, beta_1=0.5))
+    assert not_exact(net, directory) == [
+        "optimizer beta_1: the checkpoint has 0.9, this run has 0.5",
+        "optimizer clipnorm: the checkpoint has None, this run has 1.0",
+    ]
+
+
+def test_a_warning_made_an_error_refuses_before_anything_changes(directory):
+    net = fitting.model(of=lambda: fitting.layers(rate=0.9))
+    before = fitting.values(net)[:4], files(directory)
+    with pytest.raises(NotExactWarning):  # pytest makes errors of warnings
+        resume(net, directory)
+    fitting.assert_equal(before[0], fitting.values(net)[:4])
+    assert files(directory) == before[1]
+
+
+def test_restore_into_another_model_lists_the_differences(directory):
+    net = fitting.model(of=layers(lambda: keras.layers.Dense(2)))
+    with pytest.raises(CheckpointMismatchError) as found:
+        ResilientFit(net, checkpoint_dir=directory).restore()
+    assert "trainable variables: the checkpoint has 4, this model has 6" in str(
+        found.value
+    )

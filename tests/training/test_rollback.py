@@ -1,0 +1,375 @@
+"""A training whose loss goes bad: stopped, or taken back and around it."""
+
+import keras
+import numpy as np
+import pytest
+from support import fitting
+
+import resilient
+from resilient import Rollback
+from resilient.telemetry.events import read_events
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
+
+BATCHES, SIZE = 15, 4
+BAD = 9
+HOW = Rollback(steps=3, skip=5)  # batches 6 to 10 are left out
+ONE_BY_ONE = "Keras's torch trainer executes batches one by one"
+ROWS = np.r_[0 : 6 * SIZE, 11 * SIZE : BATCHES * SIZE]
+
+
+def data(bad=(BAD,), value=np.nan):
+    """15 batches, of which some have this value as their target."""
+    x, y = fitting.data(BATCHES * SIZE)
+    for batch in bad:
+        y[SIZE * batch] = value
+    return x, y
+
+
+def arguments(x, y, **given):
+    defaults = {"x": x, "y": y, "epochs": 1, "shuffle": False}
+    return fitting.arguments(**defaults | given)
+
+
+def fit(net, directory, x, y, *, on_nan=HOW, save_freq=2, **given):
+    ours = {"checkpoint_dir": directory, "on_nan": on_nan, "save_freq": save_freq}
+    return resilient.fit(net, **ours, **arguments(x, y, **given))
+
+
+def without(rows=ROWS, *, x_y=None, **given):
+    """Model and History of Keras's own fit on these rows."""
+    x, y = x_y or data(())
+    net = fitting.model()
+    return net, net.fit(**arguments(x[rows], y[rows], **given)).history
+
+
+class Counter(keras.callbacks.Callback):
+    """Counts batches; begins to do so only at the sixth."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+        self.late = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen.append(batch)
+        if batch > 6:
+            self.late = batch
+
+
+def events(directory, name):
+    return [event for event in read_events(directory) if event["event"] == name]
+
+
+def test_a_run_is_taken_back_and_around_the_bad_batch(tmp_path):
+    """As if these batches had not been in the data."""
+    counter, net = Counter(), fitting.model()
+    history = fit(net, tmp_path, *data(), callbacks=[counter])
+    expected, losses = without()
+    fitting.assert_equal(expected, net)
+    assert history.history == losses
+    assert counter.seen == [*range(6), *range(11, 15)]
+    assert fitting.steps(tmp_path)[-1] == 15
+    (bad,) = events(tmp_path, "diverged")
+    assert (bad["step"], bad["action"]) == (BAD, "rollback")
+    (back,) = events(tmp_path, "rolled back to")
+    assert (back["step"], back["from_step"], back["skipped"]) == (6, BAD, [6, 11])
+
+
+def test_what_callbacks_knew_first_after_the_checkpoint_is_forgotten(tmp_path):
+    """Nothing of it is in the checkpoint."""
+    counter, wide = Counter(), Rollback(steps=8, skip=14)
+    given = {"on_nan": wide, "callbacks": [counter], "save_freq": 1}
+    fit(fitting.model(), tmp_path, *data(), **given)
+    assert counter.seen == [0, 14]
+    assert counter.late == 14
+
+
+def test_whoever_trains_it_again_leaves_the_same_out(tmp_path):
+    """In a new process, with the rollback known from the start."""
+    fit(fitting.model(), tmp_path, *data())
+    (tmp_path / "again").mkdir()
+    known = (tmp_path / "rollbacks.json").read_bytes()
+    (tmp_path / "again" / "rollbacks.json").write_bytes(known)
+    net = fitting.model()
+    fit(net, tmp_path / "again", *data(), on_nan="stop")
+    fitting.assert_equal(without()[0], net)
+    assert events(tmp_path / "again", "diverged") == []
+
+
+def test_interrupted_after_the_rollback(tmp_path):
+    """Before and after the batches that are left out; with another script's seed."""
+    for batch in (5, 11, 13):
+        callbacks = [fitting.Interrupt(0, batch)]
+        with pytest.raises(fitting.Interrupted):
+            fit(fitting.model(), tmp_path, *data(), callbacks=callbacks)
+    fitting.other_seed()
+    net = fitting.model(seed=77)
+    fit(net, tmp_path, *data(), callbacks=[fitting.Interrupt()])
+    fitting.assert_equal(without()[0], net)
+
+
+def test_several_rollbacks_in_shuffled_epochs(tmp_path):
+    """The bad sample comes at another batch in each epoch; it is its own replay."""
+    how = Rollback(steps=2, skip=4, limit=9)
+    given = {"epochs": 3, "shuffle": True, "on_nan": how, "save_freq": 1}
+    net = fitting.model()
+    history = fit(net, tmp_path, *data(), **given)
+    assert np.isfinite(history.history["loss"]).all()
+    assert len(events(tmp_path, "rolled back to")) >= 2
+    (tmp_path / "again").mkdir()
+    known = (tmp_path / "rollbacks.json").read_bytes()
+    (tmp_path / "again" / "rollbacks.json").write_bytes(known)
+    again = fitting.model()
+    given["on_nan"] = "stop"
+    assert fit(again, tmp_path / "again", *data(), **given).history == history.history
+    fitting.assert_equal(again, net)
+
+
+def test_the_last_batch_of_an_epoch_is_trained_all_the_same(tmp_path):
+    how = Rollback(steps=3, skip=50)
+    net = fitting.model()
+    fit(net, tmp_path, *data(), on_nan=how)
+    rows = np.r_[0 : 6 * SIZE, 14 * SIZE : BATCHES * SIZE]
+    fitting.assert_equal(without(rows)[0], net)
+
+
+def test_where_the_last_batch_is_the_bad_one(tmp_path):
+    net = fitting.model()
+    fit(net, tmp_path, *data((14,)))
+    rows = np.r_[0 : 11 * SIZE, 13 * SIZE : 14 * SIZE]
+    fitting.assert_equal(without(rows)[0], net)
+
+
+def test_a_checkpoint_that_is_older_is_trained_on_from(tmp_path):
+    """What is left out does not depend on which checkpoints there are."""
+    net = fitting.model()
+    fit(net, tmp_path, *data(), save_freq=5)
+    fitting.assert_equal(without()[0], net)
+
+
+def test_with_validation_and_steps_per_execution(tmp_path, backend):
+    """Batches that are executed at once are left out at once."""
+    how = Rollback(steps=2, skip=4)
+    at_once = 1 if backend == "torch" else 2  # Keras has no more there
+    given = {"validation_data": fitting.data(8), "epochs": 2}
+
+    def model():
+        return fitting.model(steps_per_execution=at_once, run_eagerly=False)
+
+    net = model()
+    history = fit(net, tmp_path, *data(), on_nan=how, **given)
+    assert np.isfinite(history.history["val_loss"]).all()
+    assert len(events(tmp_path, "rolled back to")) == 2
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_batches_executed_at_once_are_bad_together(tmp_path, backend, steps):
+    """Though the last one, which is the one that is told, is further than `steps`."""
+    if backend == "torch":
+        pytest.skip(ONE_BY_ONE)
+    how, bad = Rollback(steps=steps, skip=steps + 1), 5
+    net = fitting.model(steps_per_execution=4, run_eagerly=False)
+    fit(net, tmp_path, *data((bad,)), on_nan=how, save_freq=4)
+    (back,) = events(tmp_path, "rolled back to")
+    assert (back["step"], back["from_step"]) == (4, 7)
+    expected = fitting.model(steps_per_execution=4, run_eagerly=False)
+    x, y = data(())
+    rows = np.r_[0 : 4 * SIZE, 8 * SIZE : BATCHES * SIZE]
+    expected.fit(**arguments(x[rows], y[rows]))
+    fitting.assert_equal(expected, net)
+
+
+def test_the_last_batches_of_an_epoch_may_be_fewer(tmp_path, backend):
+    """Of those executed at once."""
+    if backend == "torch":
+        pytest.skip(ONE_BY_ONE)
+    net = fitting.model(steps_per_execution=4, run_eagerly=False)
+    with pytest.raises(resilient.DivergedError, match="at batch 14 of the run"):
+        fit(net, tmp_path, *data((13,)), on_nan="stop")
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    how = Rollback(steps=np.int64(3), skip=np.int32(5), limit=np.uint8(2))
+    net = fitting.model()
+    fit(net, tmp_path, *data(), on_nan=how)
+    fitting.assert_equal(without()[0], net)
+
+
+def test_a_spike_is_treated_like_nan(tmp_path):
+    x, y = fitting.data(60 * SIZE)
+    y[SIZE * 45] = 100.0
+    how = Rollback(steps=5, skip=10)
+    net = fitting.model()
+    fit(net, tmp_path, x, y, on_nan=how, loss_spike=20, save_freq=10)
+    (back,) = events(tmp_path, "rolled back to")
+    assert (back["from_step"], back["skipped"]) == (45, [40, 50])
+    rows = np.r_[0 : 40 * SIZE, 50 * SIZE : 60 * SIZE]
+    fitting.assert_equal(without(rows, x_y=(x, y))[0], net)
+
+
+def test_the_limit_of_rollbacks(tmp_path):
+    how = Rollback(steps=1, skip=2, limit=1)
+    with pytest.raises(
+        resilient.DivergedError, match=r"rolled back 1 times already \(rollbacks.json\)"
+    ):
+        fit(fitting.model(), tmp_path, *data((6, 11)), on_nan=how)
+    actions = [event["action"] for event in events(tmp_path, "diverged")]
+    assert actions == ["rollback", "stop"]
+
+
+def test_without_a_checkpoint_from_before_it_stops(tmp_path):
+    with pytest.raises(resilient.DivergedError, match=r"no checkpoint of step 0 or"):
+        fit(fitting.model(), tmp_path, *data((2,)))
+    assert fitting.steps(tmp_path) == [2]
+    assert not (tmp_path / "rollbacks.json").exists()
+
+
+def test_stop_saves_nothing_of_it(tmp_path):
+    with pytest.raises(resilient.DivergedError) as error:
+        fit(fitting.model(), tmp_path, *data(), on_nan="stop", save_freq=1)
+    assert "at batch 9 of the run: the loss is no finite number" in str(error.value)
+    assert "\nReceived: loss nan\n" in str(error.value)
+    assert fitting.steps(tmp_path)[-1] == 9
+    (bad,) = events(tmp_path, "diverged")
+    assert (bad["step"], bad["value"], bad["action"]) == (9, "nan", "stop")
+
+
+def test_ignore_trains_on_as_keras_does(tmp_path):
+    net = fitting.model()
+    history = fit(net, tmp_path, *data(), on_nan="ignore")
+    assert np.isnan(history.history["loss"]).all()
+    assert events(tmp_path, "diverged") == []
+
+
+def test_terminate_on_nan_does_not_get_in_the_way(tmp_path):
+    net = fitting.model()
+    terminate = keras.callbacks.TerminateOnNaN()
+    fit(net, tmp_path, *data(), callbacks=[terminate])
+    fitting.assert_equal(without()[0], net)
+
+
+def test_terminate_on_nan_deletes_nothing(tmp_path):
+    """The end is saved, as of any training; what was good before it stays."""
+    terminate = keras.callbacks.TerminateOnNaN()
+    given = {"on_nan": "ignore", "callbacks": [terminate]}
+    x, y = data()
+    resilient.fit(
+        fitting.model(),
+        checkpoint_dir=tmp_path,
+        save_freq=4,
+        keep=1,
+        **arguments(x, y, callbacks=given["callbacks"]),
+    )
+    assert fitting.steps(tmp_path) == [8, 10]
+
+
+def test_starting_over_forgets_what_was_left_out(tmp_path):
+    fit(fitting.model(), tmp_path, *data())
+    assert (tmp_path / "rollbacks.json").exists()
+    net = fitting.model()
+    fit(net, tmp_path, *data(()), resume="never")
+    assert not (tmp_path / "rollbacks.json").exists()
+    fitting.assert_equal(without(np.arange(60))[0], net)
+
+
+def test_resuming_from_a_step_and_rolling_back(tmp_path):
+    """The step is chosen once, not again after the rollback."""
+    callbacks = [fitting.Interrupt(0, 7)]
+    with pytest.raises(fitting.Interrupted):
+        fit(fitting.model(), tmp_path, *data(), callbacks=callbacks, keep=9)
+    net = fitting.model(seed=77)
+    fit(net, tmp_path, *data(), resume=2, callbacks=[fitting.Interrupt()])
+    fitting.assert_equal(without()[0], net)
+
+
+def test_validation_data_that_is_a_generator_goes_on_in_another_process(tmp_path):
+    """It cannot be turned back either, once it was used."""
+
+    def validation():
+        while True:
+            yield fitting.data(8)
+
+    given = {"epochs": 2, "validation_data": validation(), "validation_steps": 2}
+    with pytest.raises(resilient.RolledBack):
+        fit(fitting.model(), tmp_path, *data(), **given)
+    assert len(events(tmp_path, "rolled back to")) == 2  # nothing of it was used at 1
+    given["validation_data"] = validation()
+    net = fitting.model(seed=77)
+    history = fit(net, tmp_path, *data(), **given)
+    expected = fitting.model()
+    (tmp_path / "again").mkdir()
+    known = (tmp_path / "rollbacks.json").read_bytes()
+    (tmp_path / "again" / "rollbacks.json").write_bytes(known)
+    given |= {"validation_data": validation(), "on_nan": "stop"}
+    losses = fit(expected, tmp_path / "again", *data(), **given).history
+    assert history.history == losses
+    fitting.assert_equal(expected, net)
+
+
+def batches(bad=BAD):
+    x, y = data(() if bad is None else (bad,))
+    for first in range(0, BATCHES * SIZE, SIZE):
+        yield x[first : first + SIZE], y[first : first + SIZE]
+
+
+def test_a_generator_goes_on_in_another_process(tmp_path):
+    """It cannot be turned back; all else is on the disk when fit ends."""
+
+    def fit_it(net):
+        return resilient.fit(
+            net,
+            batches(),
+            epochs=1,
+            shuffle=False,
+            steps_per_epoch=BATCHES,
+            verbose=0,
+            checkpoint_dir=tmp_path,
+            on_nan=HOW,
+            save_freq=2,
+        )
+
+    with pytest.raises(resilient.RolledBack) as end:
+        fit_it(fitting.model())
+    assert end.value.code == 75
+    assert end.value.progress == (6, 0, 6)
+    assert fitting.steps(tmp_path)[-1] == 6
+    fitting.other_seed()
+    net = fitting.model(seed=77)
+    fit_it(net)
+    fitting.assert_equal(without()[0], net)
+
+
+class Fade(keras.callbacks.Callback):
+    """Makes the dropout less with every batch."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.model.layers[1].rate *= 0.9
+
+
+def test_attributes_of_eager_steps_are_taken_back(tmp_path):
+    net = fitting.model()
+    fit(net, tmp_path, *data(), callbacks=[Fade()])
+    expected, _ = without(callbacks=[Fade()])
+    assert net.layers[1].rate == expected.layers[1].rate
+    fitting.assert_equal(expected, net)
+
+
+def test_a_run_is_not_taken_back_with_another_optimizer(tmp_path):
+    """A callback put it there after the checkpoint that training would go back to."""
+    net = fitting.model()
+
+    def swap():
+        net.optimizer = keras.optimizers.Adam(clipnorm=1.0)
+        net.optimizer.build(net.trainable_variables)
+
+    swaps = [fitting.Do(swap, epoch=0, batch=7)]
+
+    def train():
+        with pytest.raises(
+            resilient.CheckpointMismatchError, match=r"optimizer\.clipnorm"
+        ):
+            fit(net, tmp_path, *data(), callbacks=swaps)
+
+    with pytest.warns(resilient.NotExactWarning):
+        train()
