@@ -10,11 +10,15 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from support.waited import waiting
 
 from resilient.saving.checkpointer import Saving
+
+if TYPE_CHECKING:
+    from resilient.backends import Backend
 
 SAVE = Saving.save
 Saving.save = waiting(SAVE)  # type: ignore[method-assign]  # for fixtures, too
@@ -79,6 +83,14 @@ def iterators_end_with_their_test() -> Iterator[None]:
 def backend() -> str:
     """The Keras backend under test."""
     return os.environ["KERAS_BACKEND"]
+
+
+@pytest.fixture(scope="session")
+def adapter(backend: str) -> "Backend":
+    """The adapter of the backend under test."""
+    from resilient.backends import get_backend
+
+    return get_backend(backend)
 
 
 @pytest.fixture(scope="session")

@@ -356,4 +356,4 @@ def test_only_one_module_imports_what_goes_with_keras_3_15():
         for path in package.rglob("*.py")
         if path.parent.name != "torch_dp" and "torch_dp." in path.read_text("utf-8")
     ]
-    assert found == ["parallel/torch.py"]
+    assert found == ["distributed/strategies/torch.py"]

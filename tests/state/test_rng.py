@@ -48,17 +48,17 @@ def test_a_fresh_process_goes_on_with_the_same_numbers(
     start = (
         "import json, sys, keras\n"
         "from support.draws import draw\n"
-        "from resilient import random_state\n"
+        "from resilient.state import rng\n"
         "from resilient.backends import get_backend\n"
     )
     save = (
         "keras.utils.set_random_seed(5); draw()\n"
-        "state = random_state.capture(get_backend())\n"
+        "state = rng.capture(get_backend())\n"
         "json.dump([state, draw()], open(sys.argv[1], 'w'))\n"
     )
     load = (
         "state, first = json.load(open(sys.argv[1]))\n"
-        "random_state.restore(get_backend(), state)\n"
+        "rng.restore(get_backend(), state)\n"
         "print(draw() == first)\n"
     )
     output = [
