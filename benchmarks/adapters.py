@@ -8,13 +8,15 @@ import keras
 from resilient import keras_internals
 from resilient.backends import get_backend
 from resilient.data.select import adapter_for
-from resilient.data.source import Settings
+from resilient.data.source import SourceContext
 
 
 def ours(name: str, data: Any, size: int, saved: Any = None) -> Any:
     """Ours of a source; `saved` is where it is to go on."""
     backend = keras.backend.backend()
-    settings = Settings(get_backend(), verbose=False, ahead=backend == "tensorflow")
+    settings = SourceContext(
+        get_backend(), verbose=False, ahead=backend == "tensorflow"
+    )
     return adapter_for(arguments(name, data, size), settings, saved)
 
 
@@ -32,8 +34,8 @@ def batches(adapter: Any) -> Iterator[Any]:
     }[keras.backend.backend()]
     if not hasattr(adapter, "prepare"):
         return iter(getattr(adapter, get)())
-    adapter.prepare()
-    return iter(adapter.made(getattr(adapter, get)()))
+    adapter.before_iterator()
+    return iter(adapter.wrap(getattr(adapter, get)()))
 
 
 def arguments(name: str, data: Any, size: int) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def pipeline() -> tf.data.Dataset:
     return samples.shuffle(len(labels)).batch(BATCH_SIZE).prefetch(tf.data.AUTOTUNE)
 
 
-class Record(keras.layers.Layer):
+class SavedState(keras.layers.Layer):
     """Hands features through, and records the ids of the samples that are trained.
 
     Args:
@@ -61,7 +61,7 @@ class Record(keras.layers.Layer):
 def make_model(samples: int) -> keras.Model:
     """A small classifier; its layer 2 records `samples` ids."""
     image, number = keras.Input((64,)), keras.Input(())
-    recorded = Record(samples)(image, number)
+    recorded = SavedState(samples)(image, number)
     hidden = keras.layers.Dense(32, activation="relu")(recorded)
     outputs = keras.layers.Dense(10)(keras.layers.Dropout(0.2)(hidden))
     model = keras.Model((image, number), outputs)
@@ -118,7 +118,7 @@ def train(directory: Path, *, kill: bool) -> None:
         checkpoint_dir=directory / "checkpoints",
         save_freq=5,
     )
-    record = next(layer for layer in model.layers if isinstance(layer, Record))
+    record = next(layer for layer in model.layers if isinstance(layer, SavedState))
     ids = keras.ops.convert_to_numpy(record.ids)
     np.save(directory / "ids.npy", ids.astype(int).reshape(EPOCHS, -1))
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 from support.waited import waiting
 
-from resilient.saving.checkpointer import Saving
+from resilient.saving.checkpointer import Checkpointer
 
 if TYPE_CHECKING:
     from resilient.backends import Backend
 
-SAVE = Saving.save
-Saving.save = waiting(SAVE)  # type: ignore[method-assign]  # for fixtures, too
+SAVE = Checkpointer.save
+Checkpointer.save = waiting(SAVE)  # type: ignore[method-assign]  # for fixtures, too
 BACKENDS = ("tensorflow", "jax", "torch")
 
 if os.environ.get("KERAS_BACKEND") not in BACKENDS:
@@ -53,7 +53,7 @@ def saves_in_the_background(
 ) -> None:
     """Saves are waited for, unless a test is about what happens meanwhile."""
     if request.node.get_closest_marker("background") is not None:
-        monkeypatch.setattr(Saving, "save", SAVE)
+        monkeypatch.setattr(Checkpointer, "save", SAVE)
 
 
 @pytest.fixture(autouse=True)

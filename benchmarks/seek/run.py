@@ -52,7 +52,7 @@ def measured(name: str, at: int) -> tuple[float, float]:
     for _ in itertools.islice(iterator, at - 1):
         pass
     replay = time.perf_counter() - begun
-    with first.paused():
+    with first.frozen():
         arrays: dict[str, np.ndarray] = {}
         saved = encode(first.position(at, held=True), arrays, "data")
     position = decode(saved, arrays)

@@ -72,7 +72,7 @@ def of_data(name: str, steps: int, size: int, *, mine: bool) -> float:
         begun = time.perf_counter()
         for drawn, _ in enumerate(batches(adapter)):
             if mine:
-                adapter.trained(drawn)
+                adapter.on_trained(drawn)
         return time.perf_counter() - begun
 
 

@@ -73,8 +73,8 @@ def _hang_options(parser: argparse.ArgumentParser) -> None:
 
 def supervise(arguments: argparse.Namespace) -> int:
     """Run the command that was asked for; the exit code."""
-    from resilient.supervise.inbox import Inbox
     from resilient.supervise.output import Output
+    from resilient.supervise.signal_queue import SignalQueue
     from resilient.supervise.supervisor import Supervisor
 
     command = arguments.command[arguments.command[:1] == ["--"] :]
@@ -89,7 +89,7 @@ def supervise(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"resilient: {error}\n")
         return 2
     output = Output()
-    with Inbox() as inbox:
+    with SignalQueue() as inbox:
         supervisor = Supervisor(options, output, inbox)
         output.start()
         try:
@@ -101,8 +101,8 @@ def supervise(arguments: argparse.Namespace) -> int:
 def _options(arguments: argparse.Namespace, command: list[str]) -> Any:
     from resilient.storage.layout import local_directory
     from resilient.supervise.backoff import Backoff
-    from resilient.supervise.give_up import Rules
     from resilient.supervise.options import Options
+    from resilient.supervise.restart_policy import Rules
 
     return Options(
         command=command,

@@ -106,7 +106,7 @@ def backend_of(checkpoint: Checkpoint) -> str:
     )
 
 
-def _load(checkpoint: Checkpoint) -> record.Record:
+def _load(checkpoint: Checkpoint) -> record.SavedState:
     reader = record.reader_of_all(get_backend(backend_of(checkpoint)))
     try:
         return checkpoint.load(reader)
@@ -122,7 +122,7 @@ def _load(checkpoint: Checkpoint) -> record.Record:
         ) from None
 
 
-def _named(saved: record.Record) -> Mapping[str, np.ndarray]:
+def _named(saved: record.SavedState) -> Mapping[str, np.ndarray]:
     """Every variable, in C order, by its path."""
     variables = saved.run["variables"]
     missing = [v["path"] for v in variables if v["name"] not in saved.tensors]
@@ -145,7 +145,7 @@ def _write_model(
     kind: Format,
     path: Path,
     checkpoint: Checkpoint,
-    saved: record.Record,
+    saved: record.SavedState,
     model: Any,
 ) -> None:
     from resilient.convert.formats import keras_files
@@ -160,5 +160,5 @@ def _write_model(
             )
         )
     if model is None:
-        model = model_config.rebuilt(saved.run)
+        model = model_config.model_from_checkpoint(saved.run)
     keras_files.write(kind, path, model, saved=saved, source=checkpoint.path)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import keras
     import numpy as np
 
-    from resilient.convert.formats.sources import Source
+    from resilient.convert.formats.sources import ImportSource
     from resilient.state.variables import Leaf
 
 _ALWAYS = ("the position in the data", "callbacks, History and metrics")
@@ -87,7 +87,7 @@ def import_checkpoint(
 
 def _commit(
     store: Store,
-    source: "Source",
+    source: "ImportSource",
     model: "keras.Model",
     values: "Mapping[str, np.ndarray]",
     progress: Progress,
@@ -104,7 +104,7 @@ def _commit(
         "tensors": sorted(values),
         "arrays": [],
     }
-    content = record.Content(run, {}, backend.snapshot(values))
+    content = record.PendingCheckpoint(run, {}, backend.snapshot(values))
     checkpoint = store.commit(
         progress,
         lambda path: content.write(path, lambda: None),
@@ -116,7 +116,7 @@ def _commit(
     return checkpoint
 
 
-def _epoch(source: "Source", told: int | None) -> int:
+def _epoch(source: "ImportSource", told: int | None) -> int:
     """The epoch to begin at."""
     received = f"epoch={told!r}, {source.kind}: epoch {source.epoch}"
     if told is not None and told < 0:

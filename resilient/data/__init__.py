@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from resilient.serialization import JSON
 
-DataMode = Literal["exact", "warn", "replay"]  # see ``source.Settings``
+DataMode = Literal["exact", "warn", "replay"]  # see ``source.SourceContext``
 
 
 class Positioned(Protocol):
@@ -30,16 +30,16 @@ class Positioned(Protocol):
     def seek(self, position: JSON) -> None:
         """Make the next iterator go on where the one at ``position`` was."""
 
-    def prepare(self) -> None:
+    def before_iterator(self) -> None:
         """Called just before each iterator for training is made."""
 
-    def made(self, iterable: Any) -> Any:
+    def wrap(self, iterable: Any) -> Any:
         """Each iterable that Keras is about to iterate; returned, maybe wrapped."""
 
-    def trained(self, drawn: int) -> None:
+    def on_trained(self, drawn: int) -> None:
         """So many batches of the live iterator were trained."""
 
-    def paused(self) -> contextlib.AbstractContextManager[Any]:
+    def frozen(self) -> contextlib.AbstractContextManager[Any]:
         """While this is entered no other thread draws from the data."""
 
     def fingerprint(self) -> JSON:

@@ -18,7 +18,7 @@ from typing import Any
 
 from resilient import keras_internals
 from resilient.data.replay import skip
-from resilient.data.source import Settings, Tracked, verify
+from resilient.data.source import SourceContext, TrackedIterable, verify
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import DataNotResumableError, describe
 from resilient.serialization import JSON
@@ -37,7 +37,7 @@ class PythonData(TrackedAdapter, keras_internals.GeneratorDataAdapter):  # type:
     """
 
     generator: Callable[[], Any]
-    _settings: Settings
+    _settings: SourceContext
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self.first: list[Any] = []
@@ -72,17 +72,17 @@ class GeneratorData(PythonData):
     """
 
     def __init__(
-        self, generator: Iterator[Any], *, settings: Settings, saved: JSON | None
+        self, generator: Iterator[Any], *, settings: SourceContext, saved: JSON | None
     ) -> None:
         self._settings = settings
         self._source = GeneratorSource(generator, settings, saved)
         with self._source.at_the_origin():
             super().__init__(self._source.draws)  # draws the first two batches
         self._source.first = self.first
-        self.tracked = Tracked(self._source, settings)
+        self.tracked = TrackedIterable(self._source, settings)
         self.generator = lambda: self.tracked
 
-    def prepare(self) -> None:
+    def before_iterator(self) -> None:
         self._source.building = False
 
     def resume(self, position: JSON) -> None:
@@ -103,7 +103,7 @@ class GeneratorSource:
     name = "a Python generator"
 
     def __init__(
-        self, generator: Iterator[Any], settings: Settings, saved: JSON | None
+        self, generator: Iterator[Any], settings: SourceContext, saved: JSON | None
     ) -> None:
         self.draws = _Draws(generator)
         self.building = settings.argument == "x"
@@ -178,7 +178,7 @@ class GeneratorSource:
             )
         )
 
-    def again(self, position: JSON) -> Any:
+    def remake_last_batch(self, position: JSON) -> Any:
         return None
 
     def fingerprint(self) -> JSON:

@@ -16,7 +16,7 @@ import keras
 
 from resilient import keras_internals
 from resilient.data.replay import ended, skip
-from resilient.data.source import Settings, Tracked
+from resilient.data.source import SourceContext, TrackedIterable
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import DataNotResumableError, describe
 from resilient.serialization import JSON
@@ -34,10 +34,12 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
         saved: Not needed.
     """
 
-    def __init__(self, dataset: Any, *, settings: Settings, saved: JSON | None) -> None:
+    def __init__(
+        self, dataset: Any, *, settings: SourceContext, saved: JSON | None
+    ) -> None:
         super().__init__(dataset)
         self._source = GrainSource(dataset, settings, self.batch_size)
-        self.tracked = Tracked(self._source, settings)
+        self.tracked = TrackedIterable(self._source, settings)
 
     def resume(self, position: JSON) -> None:
         if keras_internals.BACKEND == "jax":
@@ -93,7 +95,7 @@ class GrainSource:
         batch_size: Of its first batches.
     """
 
-    def __init__(self, dataset: Any, settings: Settings, batch_size: int) -> None:
+    def __init__(self, dataset: Any, settings: SourceContext, batch_size: int) -> None:
         self.dataset = dataset
         self._settings = settings
         self._batches: _Batches | None = None
@@ -124,7 +126,7 @@ class GrainSource:
     def resume(self, position: JSON) -> None:
         """Nothing outlasts an iterator."""
 
-    def again(self, position: JSON) -> Any:
+    def remake_last_batch(self, position: JSON) -> Any:
         if "before" not in position:
             return None
         self._ended = {"before": position["before"]}

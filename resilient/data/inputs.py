@@ -7,8 +7,8 @@ from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.data import DataMode, Positioned
 from resilient.data.select import ahead_of_training, is_same
-from resilient.data.shard import Share
-from resilient.data.source import Settings
+from resilient.data.shard import ShardedData
+from resilient.data.source import SourceContext
 from resilient.state import rng
 
 
@@ -24,16 +24,16 @@ class TrainingInput(Protocol):
         """Where the data is, after the batches that were trained."""
 
 
-class Inputs:
+class DataInputs:
     """The training input and the validation input, once they are made.
 
     Args:
         strategy: That of tf.distribute which batches are spread with.
         backend: The backend's adapter.
-        mode: How data is to be treated, see ``data.source.Settings``.
+        mode: How data is to be treated, see ``data.source.SourceContext``.
         arguments: Local variables of Keras's ``fit``; of a loop, what they would be.
         positions: Where the checkpoint has the data; empty without one.
-        replaying: See ``data.source.Settings``.
+        replaying: See ``data.source.SourceContext``.
         share: What this process trains of it.
 
     Attributes:
@@ -52,7 +52,7 @@ class Inputs:
         arguments: Mapping[str, Any],
         positions: dict[str, Any],
         replaying: Callable[[], None],
-        share: Share,
+        share: ShardedData,
     ) -> None:
         self.backend = backend
         self.training: TrainingInput | None = None
@@ -65,9 +65,9 @@ class Inputs:
         self._replaying, self.share = replaying, share
         self._claimed: dict[int, Any] = {}
 
-    def settings(self, argument: str) -> Settings:
+    def settings(self, argument: str) -> SourceContext:
         """How the data that is ``argument`` of ``fit`` is to be treated."""
-        return Settings(
+        return SourceContext(
             backend=self.backend,
             mode=self._mode,
             verbose=self._arguments["verbose"] not in (0, "0"),
@@ -105,7 +105,7 @@ class Inputs:
         """Where the data is, and the random state of that moment."""
         if self.training is None:  # as it was, if it was anywhere
             return self._positions, rng.capture(self.backend)
-        with self.training.data_adapter.paused():
+        with self.training.data_adapter.frozen():
             random = rng.capture(self.backend)
             self._positions["x"] = self.training.position(in_epoch=in_epoch)
             if self.validation is not None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from resilient.data.generator import PythonData
-from resilient.data.source import Settings, Tracked
+from resilient.data.source import SourceContext, TrackedIterable
 from resilient.errors import DataNotResumableError, NotSupportedError, describe
 from resilient.serialization import JSON
 from resilient.serialization.json_values import NotEncodable, decode, encode
@@ -39,7 +39,7 @@ class IterableData(PythonData):
         saved: Not needed.
     """
 
-    def __init__(self, x: Any, *, settings: Settings, saved: JSON | None) -> None:
+    def __init__(self, x: Any, *, settings: SourceContext, saved: JSON | None) -> None:
         self._settings = settings
         self._source = IterableSource(x, settings)
         with kept_random_state(settings.backend):
@@ -49,9 +49,9 @@ class IterableData(PythonData):
             self.generator = lambda: self.tracked
             self._source.load(state)
         self._source.first = self.first
-        self.tracked = Tracked(self._source, settings)
+        self.tracked = TrackedIterable(self._source, settings)
 
-    def prepare(self) -> None:
+    def before_iterator(self) -> None:
         self._source.started = True
 
     @property
@@ -67,7 +67,7 @@ class IterableSource:
         settings: Of this fit.
     """
 
-    def __init__(self, x: Any, settings: Settings) -> None:
+    def __init__(self, x: Any, settings: SourceContext) -> None:
         self.name = type(x).__qualname__
         self.size = len(x) if hasattr(x, "__len__") else None
         self.first: list[Any] = []
@@ -130,7 +130,7 @@ class IterableSource:
         self._given = given
         return self._to_the_end(iter(self._x)), None
 
-    def again(self, position: JSON) -> Any:
+    def remake_last_batch(self, position: JSON) -> Any:
         return None
 
     def fingerprint(self) -> JSON:

@@ -8,13 +8,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from resilient.data.source import Settings
+from resilient.data.source import SourceContext
 from resilient.errors import DataNotResumableError, describe
 
 logger = logging.getLogger(__name__)
 
 
-def skip(batches: Iterator[Any], count: int, name: str, settings: Settings) -> Any:
+def skip(batches: Iterator[Any], count: int, name: str, settings: SourceContext) -> Any:
     """Draw ``count`` batches, with a progress bar; return the last one.
 
     Args:
@@ -44,7 +44,7 @@ def skip(batches: Iterator[Any], count: int, name: str, settings: Settings) -> A
 
 
 def ended(
-    name: str, settings: Settings, count: int, done: int
+    name: str, settings: SourceContext, count: int, done: int
 ) -> DataNotResumableError:
     """The error for data that has fewer batches than it had."""
     return DataNotResumableError(

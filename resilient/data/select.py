@@ -15,8 +15,8 @@ import keras
 
 from resilient import keras_internals
 from resilient.data import Positioned
-from resilient.data.shard import Share
-from resilient.data.source import Settings
+from resilient.data.shard import ShardedData
+from resilient.data.source import SourceContext
 from resilient.errors import DataNotResumableError, describe, warn_not_exact
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import JSON
@@ -45,7 +45,7 @@ _TF_DATA = {
 
 
 def adapter_for(
-    arguments: Mapping[str, Any], settings: Settings, saved: JSON | None
+    arguments: Mapping[str, Any], settings: SourceContext, saved: JSON | None
 ) -> Positioned:
     """The adapter for the data that ``fit`` was given.
 
@@ -106,18 +106,20 @@ def _steps_per_epoch(steps: int | None) -> int | None:
     return cap if cap and (not steps or cap < steps) else steps
 
 
-def _arrays(share: Share) -> Callable[..., Any]:
+def _arrays(share: ShardedData) -> Callable[..., Any]:
     """Makes the adapter for arrays to train on, which gives what is ours of them."""
-    backend, engine = keras_internals.BACKEND, share.engine
-    if not engine.divides_arrays or backend != "torch":  # TensorFlow divides by itself
+    backend, parallel = keras_internals.BACKEND, share.parallel
+    if (
+        not parallel.divides_arrays or backend != "torch"
+    ):  # TensorFlow divides by itself
         return partial(_class(*_ARRAYS[backend]), share=share)
-    order = partial(share.group.tell, "order")
+    order = partial(share.group.broadcast, "order")
     ranks = _class("arrays.torch_ranks", "RankArrays")
-    return partial(ranks, rank=engine.index, world=engine.count, share=order)
+    return partial(ranks, rank=parallel.index, world=parallel.count, share=order)
 
 
 def _made(
-    module: str, name: str, settings: Settings, saved: JSON | None
+    module: str, name: str, settings: SourceContext, saved: JSON | None
 ) -> Callable[..., Any]:
     """Makes an adapter with Keras's arguments and ours."""
 
@@ -172,7 +174,7 @@ def _unknown(value: Any, argument: str) -> DataNotResumableError:
 
 
 def ahead_of_training(
-    data: Any, settings: Settings, saved: JSON | None
+    data: Any, settings: SourceContext, saved: JSON | None
 ) -> Positioned | None:
     """The adapter for validation data, where Keras draws nothing to make it.
 

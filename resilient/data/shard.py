@@ -13,7 +13,7 @@ from resilient.distributed.checks.batches import (
     require_same_length,
 )
 from resilient.distributed.group import ALONE, Group
-from resilient.distributed.strategies.base import Engine
+from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.serialization import JSON
 
 # How Keras asks an adapter for batches, where it draws them from Python.
@@ -25,21 +25,21 @@ _WAYS = {
 
 
 @dataclass(frozen=True)
-class Share:
+class ShardedData:
     """A process's share.
 
     Attributes:
-        engine: Which trains the model.
+        parallel: How the processes train one model.
         group: These processes.
     """
 
-    engine: Engine = field(default_factory=Engine)
+    parallel: ParallelStrategy = field(default_factory=ParallelStrategy)
     group: Group = ALONE
 
     def seed(self, bits: int) -> int:
         """A random number of so many bits, the same in all processes."""
         mine = 0 if self.group.index else secrets.randbits(bits)
-        return int(self.group.tell("seed", mine))
+        return int(self.group.broadcast("seed", mine))
 
     def divide(self, adapter: Any, data: Any, name: str, steps: int | None) -> None:
         """Let one of Keras's adapters give what this process trains of its batches.
@@ -53,7 +53,7 @@ class Share:
         Raises:
             ResilientError: Another process has more batches, or less.
         """
-        if self.engine.count == 1:
+        if self.parallel.count == 1:
             return
         length = adapter.num_batches
         require_same_length([length, steps], name, self.group)
@@ -73,7 +73,7 @@ class Share:
         unknown: bool,
         super_batch: int | None = None,
     ) -> Iterable[Any]:
-        mine = self.engine.rows(draw(), data, name, self.group)
+        mine = self.parallel.rows(draw(), data, name, self.group)
         mine = in_step(mine, name, self.group) if unknown else mine
         return keras_internals.generation.in_steps(mine, super_batch)
 
@@ -86,5 +86,5 @@ class Share:
         Raises:
             DataNotResumableError: Names the processes.
         """
-        if self.engine.divides_arrays and fingerprint["kind"] == "arrays":
+        if self.parallel.divides_arrays and fingerprint["kind"] == "arrays":
             require_same_arrays(fingerprint, "x", self.group)

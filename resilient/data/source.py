@@ -1,9 +1,9 @@
 """Iterators over a kind of data, followed batch by batch.
 
-Keras iterates a ``Tracked`` in place of what the user passed. It counts what it gives,
-keeps what Keras drew ahead of training (a checkpoint holds these batches), keeps a
-checksum of the last batch, and starts where a checkpoint says. How iterators of one
-kind of data are made, and how one gets back to where it was, is a ``Source``'s.
+Keras iterates a ``TrackedIterable`` in place of what the user passed. It counts what it
+gives, keeps what Keras drew ahead of training (a checkpoint holds these batches), keeps
+a checksum of the last batch, and starts where a checkpoint says. How iterators of one
+kind of data are made, and how one gets back to where it was, is a ``DataSource``'s.
 """
 
 import threading
@@ -16,14 +16,14 @@ import keras
 
 from resilient.backends.base import Backend
 from resilient.data import DataMode
-from resilient.data.shard import Share
+from resilient.data.shard import ShardedData
 from resilient.errors import DataNotResumableError, describe, warn_not_exact
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum, copied, pack, unpack
 
 
 @dataclass(frozen=True)
-class Settings:
+class SourceContext:
     """How a fit wants its data to be treated.
 
     Attributes:
@@ -51,7 +51,7 @@ class Settings:
     claimed: dict[int, Any] = field(default_factory=dict)
     drawn_ahead: set[str | int] = field(default_factory=set)
     replaying: Callable[[], None] = lambda: None
-    share: Share = field(default_factory=Share)
+    share: ShardedData = field(default_factory=ShardedData)
 
     @property
     def overwritten(self) -> bool:
@@ -64,7 +64,7 @@ class Settings:
         return getattr(self.strategy, "num_replicas_in_sync", 1) > 1
 
 
-class Source(Protocol):
+class DataSource(Protocol):
     """One kind of data."""
 
     name: str  # in messages: "a torch DataLoader"
@@ -89,7 +89,7 @@ class Source(Protocol):
         global random generators leaves no trace: the caller sees to that.
         """
 
-    def again(self, position: JSON) -> Any:
+    def remake_last_batch(self, position: JSON) -> Any:
         """The last batch of the iterator that ended before a position, made again.
 
         None where that costs more than the one batch, or might give another one. Called
@@ -100,7 +100,7 @@ class Source(Protocol):
         """What the data is, without what may change between attempts."""
 
 
-class Tracked:
+class TrackedIterable:
     """Stands for the user's data where Keras iterates it.
 
     Args:
@@ -108,11 +108,11 @@ class Tracked:
         settings: Of this fit.
     """
 
-    def __init__(self, source: Source, settings: Settings) -> None:
+    def __init__(self, source: DataSource, settings: SourceContext) -> None:
         self.source = source
         self._settings = settings
-        self._live: _Live | None = None
-        self._ready: _Live | None = None
+        self._live: _LiveIterator | None = None
+        self._ready: _LiveIterator | None = None
         # The last batch of the iterator that ended last: its number and checksum.
         self._ended: JSON | None = None
         self._unchecked = True
@@ -124,7 +124,7 @@ class Tracked:
             self._note_end()
             live, self._ready = self._ready, None
             if live is None:
-                live = _Live(self.source.begin(), self.lock, self._settings)
+                live = _LiveIterator(self.source.begin(), self.lock, self._settings)
             self._live = live
             return live
 
@@ -154,7 +154,7 @@ class Tracked:
         if self._ended is None or not self._unchecked:
             return
         self._unchecked = False
-        last = self.source.again(position["source"])
+        last = self.source.remake_last_batch(position["source"])
         if last is not None:
             expected, given = self._ended["last"], self._ended["given"]
             verify(last, expected, given, self.source.name, self._settings)
@@ -170,15 +170,15 @@ class Tracked:
         if last is not None:
             verify(last, position["last"], given, self.source.name, self._settings)
         pending = [unpack(batch) for batch in position["pending"]]
-        self._ready = _Live(batches, self.lock, self._settings, given, pending)
+        self._ready = _LiveIterator(batches, self.lock, self._settings, given, pending)
 
-    def trained(self, drawn: int) -> None:
+    def on_trained(self, drawn: int) -> None:
         if self._live is not None and self._settings.ahead:
             self._live.trim(drawn)
 
 
 def verify(
-    last: Any, expected: str | None, given: int, name: str, settings: Settings
+    last: Any, expected: str | None, given: int, name: str, settings: SourceContext
 ) -> None:
     """Raise where a batch is not the one that was drawn before.
 
@@ -214,7 +214,7 @@ def verify(
     )
 
 
-class _Live:
+class _LiveIterator:
     """An iterator and what it gave lately.
 
     Args:
@@ -229,7 +229,7 @@ class _Live:
         self,
         batches: Iterator[Any],
         lock: Any,
-        settings: Settings,
+        settings: SourceContext,
         given: int = 0,
         pending: Iterable[Any] = (),
     ) -> None:
@@ -268,6 +268,6 @@ class _Live:
             self.recent.popleft()
 
 
-def lazily(tracked: Tracked) -> Iterator[Any]:
+def lazily(tracked: TrackedIterable) -> Iterator[Any]:
     """Iterate, but begin only when the first batch is asked for, as Keras does."""
     yield from iter(tracked)

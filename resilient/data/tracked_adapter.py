@@ -1,17 +1,17 @@
-"""What data adapters share whose data is followed by a ``Tracked``."""
+"""What data adapters share whose data is followed by a ``TrackedIterable``."""
 
 import contextlib
 from typing import Any
 
 from resilient import keras_internals
-from resilient.data.source import Tracked
+from resilient.data.source import TrackedIterable
 from resilient.serialization import JSON
 
 
 class TrackedAdapter:
     """Mixed into one of Keras's adapters: its positions are those of ``tracked``."""
 
-    tracked: Tracked
+    tracked: TrackedIterable
 
     def position(self, drawn: int, *, held: bool) -> JSON:
         epochs = keras_internals.generation.epochs(self)
@@ -24,16 +24,16 @@ class TrackedAdapter:
     def seek(self, position: JSON) -> None:
         self.tracked.seek(position)
 
-    def prepare(self) -> None:
+    def before_iterator(self) -> None:
         """Nothing: an iterator is made when it is asked for."""
 
-    def made(self, iterable: Any) -> Any:
+    def wrap(self, iterable: Any) -> Any:
         return iterable
 
-    def trained(self, drawn: int) -> None:
-        self.tracked.trained(drawn)
+    def on_trained(self, drawn: int) -> None:
+        self.tracked.on_trained(drawn)
 
-    def paused(self) -> contextlib.AbstractContextManager[Any]:
+    def frozen(self) -> contextlib.AbstractContextManager[Any]:
         lock: contextlib.AbstractContextManager[Any] = self.tracked.lock
         return lock
 

@@ -127,7 +127,7 @@ class Connection:
             self.send({"to": _SIGN})
 
 
-class Door:
+class Listener:
     """Where process 0 waits for the others. Closed when all came.
 
     Args:
@@ -146,7 +146,7 @@ class Door:
             self._socket = socket.create_server(("", 0), backlog=128)
         self.port = int(self._socket.getsockname()[1])
 
-    def let_in(self, count: int) -> dict[int, socket.socket]:
+    def accept_all(self, count: int) -> dict[int, socket.socket]:
         """Wait for the processes 1 to ``count - 1``; returns their sockets.
 
         Raises:
@@ -156,17 +156,17 @@ class Door:
         here: dict[int, socket.socket] = {}
         with self._socket:
             while len(here) < count - 1:
-                guest, _ = self._socket.accept()
-                guest.settimeout(_CONNECT)
-                index = _introduced(guest, self.key)
+                peer, _ = self._socket.accept()
+                peer.settimeout(_CONNECT)
+                index = _handshake(peer, self.key)
                 if index is None or index in here or not 0 < index < count:
-                    guest.close()
+                    peer.close()
                 else:
-                    here[index] = guest
+                    here[index] = peer
         return here
 
 
-def knock(host: str, port: int, key: str, index: int) -> socket.socket:
+def connect(host: str, port: int, key: str, index: int) -> socket.socket:
     """Connect to process 0.
 
     Raises:
@@ -177,11 +177,11 @@ def knock(host: str, port: int, key: str, index: int) -> socket.socket:
     return connected
 
 
-def _introduced(guest: socket.socket, key: str) -> int | None:
+def _handshake(peer: socket.socket, key: str) -> int | None:
     """The index of who connected; None for somebody else."""
     length = len(key) + 9
     try:
-        said = guest.recv(length, socket.MSG_WAITALL).decode()
+        said = peer.recv(length, socket.MSG_WAITALL).decode()
     except (OSError, ValueError):
         return None
     if len(said) != length or not hmac.compare_digest(said[: len(key)], key):
@@ -189,7 +189,7 @@ def _introduced(guest: socket.socket, key: str) -> int | None:
     return int(said[-8:]) if said[-8:].isdigit() else None
 
 
-class Inbox:
+class Mailbox:
     """What came from the others, by topic and sender, in order."""
 
     def __init__(self) -> None:

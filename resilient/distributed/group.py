@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Protocol
 
-from resilient.distributed.channel import Connection, Inbox
-from resilient.distributed.peer_watchdog import LastWord
+from resilient.distributed.channel import Connection, Mailbox
+from resilient.distributed.peer_watchdog import PeerLossWatchdog
 from resilient.errors import PeerLostError, describe
 from resilient.serialization import Encoded
 
@@ -30,24 +30,24 @@ class Group(Protocol):
     index: int
     count: int
 
-    def tell(self, topic: str, value: Encoded = None) -> Encoded:
+    def broadcast(self, topic: str, value: Encoded = None) -> Encoded:
         """What process 0 says: it says ``value``; the others wait and get it.
 
         Raises:
             PeerLostError: The other process is not there any more.
         """
 
-    def collect(self, topic: str, value: Encoded = None) -> list[Encoded]:
+    def gather(self, topic: str, value: Encoded = None) -> list[Encoded]:
         """What every process says, by index, at process 0; elsewhere an empty list.
 
         Raises:
             PeerLostError: Another process is not there any more.
         """
 
-    def ask(self, wish: Encoded) -> None:
+    def request(self, wish: Encoded) -> None:
         """Send process 0 a wish, which it sees when it looks."""
 
-    def wishes(self) -> list[Encoded]:
+    def take_requests(self) -> list[Encoded]:
         """What the others asked of process 0 since it looked last."""
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
@@ -59,16 +59,16 @@ class Alone:
 
     index, count = 0, 1
 
-    def tell(self, topic: str, value: Encoded = None) -> Encoded:
+    def broadcast(self, topic: str, value: Encoded = None) -> Encoded:
         return value
 
-    def collect(self, topic: str, value: Encoded = None) -> list[Encoded]:
+    def gather(self, topic: str, value: Encoded = None) -> list[Encoded]:
         return [value]
 
-    def ask(self, wish: Encoded) -> None:
+    def request(self, wish: Encoded) -> None:
         raise AssertionError(wish)  # process 0 asks nobody
 
-    def wishes(self) -> list[Encoded]:
+    def take_requests(self) -> list[Encoded]:
         return []
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
@@ -101,29 +101,29 @@ class Together:
         ],
     ) -> None:
         self.index, self.count = index, count
-        self._inbox = Inbox()
+        self._inbox = Mailbox()
         self._wishes: list[Encoded] = []
-        self._last_word = LastWord()
+        self._last_word = PeerLossWatchdog()
         self._connections = connect(self._received, self._lost)
 
-    def tell(self, topic: str, value: Encoded = None) -> Encoded:
+    def broadcast(self, topic: str, value: Encoded = None) -> Encoded:
         if self.index:
             return self._inbox.get(topic, 0)
         for each in self._connections:
             each.send({"to": topic, "body": value})
         return value
 
-    def collect(self, topic: str, value: Encoded = None) -> list[Encoded]:
+    def gather(self, topic: str, value: Encoded = None) -> list[Encoded]:
         if self.index:
             self._connections[0].send({"to": topic, "body": value})
             return []
         others = range(1, self.count)
         return [value, *(self._inbox.get(topic, other) for other in others)]
 
-    def ask(self, wish: Encoded) -> None:
+    def request(self, wish: Encoded) -> None:
         self._connections[0].send({"to": "wish", "body": wish})
 
-    def wishes(self) -> list[Encoded]:
+    def take_requests(self) -> list[Encoded]:
         if not self._wishes:  # asked before every batch
             return []
         found, self._wishes = self._wishes, []
@@ -154,8 +154,8 @@ class Together:
         why = None
         try:
             if error is None:
-                self.collect("end")
-                self.tell("end")
+                self.gather("end")
+                self.broadcast("end")
             else:
                 why = _first_line(error)
         finally:
@@ -167,7 +167,7 @@ class Together:
         if message["to"] == "wish":
             self._wishes.append(message["body"])
         elif message["to"] == _LOST:
-            self._last_word.say_soon(self._peer_lost(*message["body"]))
+            self._last_word.arm(self._peer_lost(*message["body"]))
         else:
             self._inbox.put(message["to"], sender, message["body"])
 
@@ -176,7 +176,7 @@ class Together:
         self._inbox.end(sender, error)
         if why is None:
             return
-        self._last_word.say_soon(error)
+        self._last_word.arm(error)
         # This process may still wait for a third one, which waits for the lost one.
         for each in self._connections if self.index == 0 else ():
             each.send({"to": _LOST, "body": [sender, why]})

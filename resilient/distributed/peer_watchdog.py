@@ -13,7 +13,7 @@ _NOTICE = 10.0  # seconds for the library, and for fit to end
 _STATUS = 1
 
 
-class LastWord:
+class PeerLossWatchdog:
     """Ends this process some seconds after a peer was lost, if nothing else does."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class LastWord:
         self._lock = threading.Lock()
         self._error: BaseException | None = None
 
-    def say_soon(self, error: BaseException) -> None:
+    def arm(self, error: BaseException) -> None:
         """End the process with this error, unless ``not_needed`` comes first."""
         with self._lock:
             if self._error is not None:

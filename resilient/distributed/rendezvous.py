@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from resilient.distributed.channel import Connection, Door, knock
+from resilient.distributed.channel import Connection, Listener, connect
 from resilient.distributed.group import ALONE, Group, Together
-from resilient.distributed.strategies.base import Engine
+from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import NotSupportedError, PeerLostError, describe
 from resilient.storage.layout import shared_name
 
@@ -24,42 +24,42 @@ _SEEN_WITHIN = 10.0  # seconds: network file systems remember what was not there
 
 
 @contextlib.contextmanager
-def met(engine: Engine, directory: Path) -> Iterator[Group]:
+def join(parallel: ParallelStrategy, directory: Path) -> Iterator[Group]:
     """The processes that train together; while it is entered they are connected.
 
     Args:
-        engine: Of this training.
+        parallel: How they train.
         directory: The checkpoint directory, which exists in each process.
 
     Raises:
         PeerLostError: Some did not come.
         NotSupportedError: They do not share the directory.
     """
-    if engine.count == 1:
+    if parallel.count == 1:
         yield ALONE
         return
-    with Together(engine.index, engine.count, _connecting(engine)) as group:
+    with Together(parallel.index, parallel.count, _connecting(parallel)) as group:
         _require_shared(group, directory)
         try:
             yield group
         except PeerLostError:
-            engine.peer_lost()
+            parallel.peer_lost()
             raise
 
 
-def _connecting(engine: Engine) -> Callable[..., list[Connection]]:
+def _connecting(parallel: ParallelStrategy) -> Callable[..., list[Connection]]:
     def connect(received: Any, lost: Any) -> list[Connection]:
         try:
             return [
                 Connection(each, peer, received, lost)
-                for peer, each in _sockets(engine).items()
+                for peer, each in _sockets(parallel).items()
             ]
         except OSError as error:
             raise PeerLostError(
                 describe(
                     "The processes of this training do not reach each other.",
-                    f"process {engine.index} of {engine.count}, with process 0 on "
-                    f"{engine.host}: {type(error).__name__}: {error}",
+                    f"process {parallel.index} of {parallel.count}, with process 0 on "
+                    f"{parallel.host}: {type(error).__name__}: {error}",
                     "Let them connect to any port of that host (a firewall may forbid "
                     "it), and see whether all processes were started.",
                 )
@@ -68,25 +68,25 @@ def _connecting(engine: Engine) -> Callable[..., list[Connection]]:
     return connect
 
 
-def _sockets(engine: Engine) -> dict[int, socket.socket]:
-    if engine.index == 0:
-        door = Door(engine.host)
-        engine.broadcast(json.dumps({"port": door.port, "key": door.key}))
-        return door.let_in(engine.count)
-    said = json.loads(engine.broadcast(""))
-    return {0: knock(engine.host, said["port"], said["key"], engine.index)}
+def _sockets(parallel: ParallelStrategy) -> dict[int, socket.socket]:
+    if parallel.index == 0:
+        door = Listener(parallel.host)
+        parallel.broadcast(json.dumps({"port": door.port, "key": door.key}))
+        return door.accept_all(parallel.count)
+    said = json.loads(parallel.broadcast(""))
+    return {0: connect(parallel.host, said["port"], said["key"], parallel.index)}
 
 
 def _require_shared(group: Group, directory: Path) -> None:
-    name = group.tell("directory", shared_name(secrets.token_hex(8)))
+    name = group.broadcast("directory", shared_name(secrets.token_hex(8)))
     here = directory / name
     if group.index == 0:
         here.touch()
     try:
-        group.tell("look")
-        seen = group.collect("seen", None if _is_there(here) else _place(directory))
+        group.broadcast("look")
+        seen = group.gather("seen", None if _is_there(here) else _place(directory))
         blind = [where for where in seen if where is not None]
-        where, blind = group.tell("blind", [_place(directory), blind])
+        where, blind = group.broadcast("blind", [_place(directory), blind])
     finally:
         if group.index == 0:
             here.unlink(missing_ok=True)

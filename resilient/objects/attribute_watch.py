@@ -22,7 +22,7 @@ _KERAS = frozenset(
 )
 
 
-class PythonState:
+class AttributeWatch:
     """Plain public attributes, as they were when training began.
 
     Args:
@@ -53,7 +53,7 @@ class PythonState:
                     found[f"{name}.{attribute}"] = new
         return found
 
-    def put_back(self, changed: Mapping[str, Any]) -> None:
+    def restore(self, changed: Mapping[str, Any]) -> None:
         """Set attributes to what they were then, all others as training began.
 
         Args:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from resilient.objects import kinds
-from resilient.objects.handlers import Held, StateDict, Variables
+from resilient.objects.handlers import HeldVariables, StateDict, StateHandler
 from resilient.objects.snapshot import Remembered, assign_in_place
 from resilient.objects.traversal import Action, Place, Walk
 from resilient.serialization import Encoded, classes
@@ -54,7 +54,7 @@ class Attributes:
         self._skip = skip
         self._shared = _shared(type(owner))
         self._before: dict[str, Remembered] = {}
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, StateHandler] = {}
         for key, value in {} if fresh else self._read():
             inner = place.inside(key)
             self._before[key] = before = Remembered(value, inner.name)
@@ -255,7 +255,7 @@ class Items(Attributes):
 
 def hold(
     value: Any, walk: Walk, place: Place, *, known: bool = False, fresh: bool = False
-) -> Held | None:
+) -> StateHandler | None:
     """How to capture what ``value`` refers to; None if it is a mere value.
 
     Args:
@@ -265,7 +265,7 @@ def hold(
         known: Whether it can be encoded as a value.
         fresh: Whether nothing is known of it from before.
     """
-    cls: Callable[..., Held] | None = None
+    cls: Callable[..., StateHandler] | None = None
     if kinds.is_object(value):
         cls = Attributes
     elif kinds.has_state_dict(value):
@@ -273,7 +273,7 @@ def hold(
     elif known:
         return None
     elif kinds.variables(value):
-        cls = Variables
+        cls = HeldVariables
     elif kinds.is_configuration(value):
         return None
     elif type(value) in (list, dict, tuple) and not fresh:

@@ -18,7 +18,7 @@ from resilient.serialization import Encoded
 from resilient.serialization.json_values import NotEncodable, decode, encode
 
 
-class Held(Protocol):
+class StateHandler(Protocol):
     """Something with state of its own."""
 
     kind: ClassVar[str]
@@ -85,7 +85,7 @@ class StateDict(_AsOneValue):
         return [partial(self.owner.load_state_dict, value)]
 
 
-class Variables(_AsOneValue):
+class HeldVariables(_AsOneValue):
     """A metric, layer, optimizer or variable, except what the trained model saves."""
 
     kind: ClassVar[str] = "variables"

@@ -83,7 +83,7 @@ class Watch:
         """Whether training was asked to stop."""
         return self.requests.stop is not None
 
-    def sign(self, phase: Phase, progress: Progress | None = None) -> None:
+    def beat(self, phase: Phase, progress: Progress | None = None) -> None:
         """Training goes on."""
         if self._heart.phase == "starting":
             self._wake.set()  # that it began is news: from now on silence is a hang
@@ -93,11 +93,11 @@ class Watch:
     def saving(self) -> Iterator[None]:
         """While a write is waited for: that is not interrupted, and may take long."""
         before = self._heart.phase
-        self.sign("saving")
+        self.beat("saving")
         try:
             yield
         finally:
-            self.sign(before)
+            self.beat(before)
 
     def stop_unless_time(self, seconds: float | None) -> None:
         """End fit, if it was asked to stop and less time is left than this needs.
@@ -121,12 +121,12 @@ class Watch:
         """End fit; ``saved`` says whether the state of this moment is."""
         raise self._preempted(saved=saved)
 
-    def let_be(self) -> None:
+    def disarm(self) -> None:
         """Fit is ending, whatever ends it: it is not interrupted any more."""
         self._interrupted = True
 
     def _preempted(self, *, saved: bool) -> Preempted:
-        self.let_be()
+        self.disarm()
         end = self.requests.preempted(self._heart.progress, saved=saved)
         # Its traceback leads back here: a cycle would keep all that fit used.
         self._ended_with = weakref.ref(end)
@@ -168,7 +168,7 @@ class Watch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.let_be()
+        self.disarm()
         try:
             self._over.set()
             self._wake.set()

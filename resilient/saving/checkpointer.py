@@ -19,8 +19,8 @@ from resilient.errors import CheckpointWriteError
 from resilient.policies import Cost, KeepPolicy, SavePolicy
 from resilient.policies.save_cost import CostMeter
 from resilient.progress import Progress
-from resilient.saving.commit import Commits
-from resilient.saving.record import Content
+from resilient.saving.commit import Committer
+from resilient.saving.record import PendingCheckpoint
 from resilient.saving.writer import Writer
 from resilient.storage.store import Store
 from resilient.telemetry.events import Events
@@ -35,7 +35,7 @@ _HEAD_START = 0.015  # seconds
 _SHARE = 0.25  # of the time since the last save, at most
 
 
-class Saving:
+class Checkpointer:
     """Saves when the policy says so, prunes, and tells the events.
 
     A context: leaving it waits for the write in flight.
@@ -68,7 +68,7 @@ class Saving:
         group: Group = ALONE,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._commits = Commits(
+        self._committer = Committer(
             store,
             keep=keep,
             events=events,
@@ -90,7 +90,7 @@ class Saving:
         self._spaced_out = False
         self.start(Progress(0, 0, 0))
 
-    def __enter__(self) -> "Saving":
+    def __enter__(self) -> "Checkpointer":
         return self
 
     def __exit__(
@@ -120,13 +120,13 @@ class Saving:
     @property
     def newest(self) -> int | None:
         """The step that was committed last."""
-        return self._commits.newest
+        return self._committer.newest
 
     def request(self) -> None:
         """Save at the next batch boundary, whatever the policy says."""
         self._requested = True
 
-    def due(self, progress: Progress, *, must: bool = False) -> bool:
+    def begin_if_due(self, progress: Progress, *, must: bool = False) -> bool:
         """Whether to take a snapshot now; if so, no write is in flight.
 
         Args:
@@ -149,7 +149,7 @@ class Saving:
         ):
             return False
         if busy and not must and not (self._keep.monitors and not progress.batch):
-            self._writer.hurry()
+            self._writer.start_now()
             self._space_out(progress)
             return False
         self.get_ready(now)
@@ -171,7 +171,7 @@ class Saving:
     def save(
         self,
         progress: Progress,
-        content: Content,
+        content: PendingCheckpoint,
         *,
         metrics: Mapping[str, float],
         finished: bool,
@@ -201,7 +201,7 @@ class Saving:
         def job() -> None:
             began = self._now()
             try:
-                self._commits.make(
+                self._committer.commit_and_prune(
                     progress,
                     content.write,
                     metrics=metrics,

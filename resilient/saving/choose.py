@@ -43,7 +43,7 @@ def find(
     return found
 
 
-def find_together(
+def choose_together(
     group: Group,
     store: Store,
     resume: Resume,
@@ -61,14 +61,14 @@ def find_together(
         return _follow(group, store, reader)
 
     def read(checkpoint: Checkpoint) -> T:
-        group.tell("try", checkpoint.step)
+        group.broadcast("try", checkpoint.step)
         failure = None
         try:
             mine = reader.read(checkpoint)
         except Exception as error:
             failure = error
         # Whatever it was: the others read the same one, and their answers are for this.
-        told = group.collect("tried", None if failure is None else str(failure))
+        told = group.gather("tried", None if failure is None else str(failure))
         if failure is not None:
             raise failure  # `Checkpoint.load` finds out whether that is damage
         damage = [f"process {n}: {what}" for n, what in enumerate(told) if what]
@@ -77,7 +77,7 @@ def find_together(
         return mine
 
     found = find(store, resume, Reader(read, reader.compares), events)
-    group.tell("try")
+    group.broadcast("try")
     return found
 
 
@@ -86,13 +86,13 @@ def _follow(
 ) -> tuple[Checkpoint, T] | None:
     """Try what process 0 tries; the last one is what it uses."""
     found = None
-    while (step := group.tell("try")) is not None:
+    while (step := group.broadcast("try")) is not None:
         problem = None
         try:
             found = store.try_to_load(step, reader)
         except (DamageError, ManifestError) as error:
             found, problem = None, str(error)
-        group.collect("tried", problem)
+        group.gather("tried", problem)
     return found
 
 

@@ -13,7 +13,7 @@ from resilient.storage.store import Store
 from resilient.telemetry.events import Events
 
 
-class Commits:
+class Committer:
     """Commits checkpoints, prunes, and tells the events.
 
     Args:
@@ -43,7 +43,7 @@ class Commits:
         self._environment, self._group = environment, group
         self.newest: int | None = None
 
-    def make(
+    def commit_and_prune(
         self,
         progress: Progress,
         write: Write,

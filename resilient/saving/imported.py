@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from resilient.errors import warn_not_exact
-from resilient.saving.record import IMPORTED, Record
+from resilient.saving.record import IMPORTED, SavedState
 from resilient.storage.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     import keras
 
 
-def is_import(saved: Record) -> bool:
+def is_import(saved: SavedState) -> bool:
     """Whether a checkpoint was imported."""
     return IMPORTED in saved.run
 
 
-def put(model: "keras.Model", checkpoint: Checkpoint, saved: Record) -> None:
+def put(model: "keras.Model", checkpoint: Checkpoint, saved: SavedState) -> None:
     """Set what an imported checkpoint has, all of it or nothing.
 
     Raises:
@@ -34,7 +34,7 @@ def put(model: "keras.Model", checkpoint: Checkpoint, saved: Record) -> None:
     weights.put(model, saved.run["variables"], saved.tensors, checkpoint.path)
 
 
-def begin(model: "keras.Model", checkpoint: Checkpoint, saved: Record) -> None:
+def begin(model: "keras.Model", checkpoint: Checkpoint, saved: SavedState) -> None:
     """The same, and say what begins anew."""
     put(model, checkpoint, saved)
     told = saved.run[IMPORTED]

@@ -100,7 +100,7 @@ class Checkpoints:
             "tensors": sorted(tensors),
             "arrays": [],
         }
-        content = record.Content(run, {}, backend.snapshot(tensors))
+        content = record.PendingCheckpoint(run, {}, backend.snapshot(tensors))
         checkpoint = self._store.commit(
             Progress(step, 0, step),
             lambda path: content.write(path, lambda: None),

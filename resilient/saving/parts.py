@@ -53,8 +53,8 @@ class Parts:
 
     def _all_ready(self, *, mine: bool) -> bool:
         self._were_ready = True
-        said = self._group.collect("ready", mine)
-        return bool(self._group.tell("ready", all(said)))
+        said = self._group.gather("ready", mine)
+        return bool(self._group.broadcast("ready", all(said)))
 
     # At process 0. ----------------------------------------------------------------
 
@@ -88,15 +88,15 @@ class Parts:
                 self._all_ready(mine=False)
             said = [part["error"] for part in self._collected()[1:] if part["error"]]
             if isinstance(error, OthersFailedError):
-                self._group.tell("committed", said[0])
+                self._group.broadcast("committed", said[0])
                 raise CheckpointWriteError(said[0]) from None
-            self._group.tell("committed", str(error))
+            self._group.broadcast("committed", str(error))
             raise
-        self._group.tell("committed")
+        self._group.broadcast("committed")
 
     def _collected(self) -> list[Encoded]:
         if self._parts is None:
-            self._parts = self._group.collect("part")
+            self._parts = self._group.gather("part")
         return self._parts
 
     # At the others. ---------------------------------------------------------------
@@ -126,8 +126,8 @@ class Parts:
                 self._all_ready(mine=False)
             if not isinstance(error, OthersFailedError):
                 mine, part["error"] = error, _text(self._group, error)
-        self._group.collect("part", part)
-        failure = self._group.tell("committed")
+        self._group.gather("part", part)
+        failure = self._group.broadcast("committed")
         if mine is None and failure is None:
             return
         shutil.rmtree(staging, ignore_errors=True)

@@ -27,7 +27,7 @@ _VARIABLES = "variables"
 
 
 @dataclass(frozen=True)
-class Record:
+class SavedState:
     """One process's part of a checkpoint, in memory.
 
     Attributes:
@@ -42,11 +42,11 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Content:
+class PendingCheckpoint:
     """One process's part of a checkpoint that is yet to be written.
 
     Attributes:
-        run: As in ``Record``; training changes nothing in it any more.
+        run: As in ``SavedState``; training changes nothing in it any more.
         position: The same.
         snapshot: The tensors.
         part: Which part it is.
@@ -80,13 +80,13 @@ class Content:
         self.snapshot.release()
 
 
-def reader(backend: Backend, part: Part = ALONE) -> Reader[Record]:
+def reader(backend: Backend, part: Part = ALONE) -> Reader[SavedState]:
     """Reads a process's part of checkpoints in the format of this backend."""
     compares = backend.compares and f"{_VARIABLES}/{backend.compares}"
     return Reader(partial(_read, backend, part), compares)
 
 
-def reader_of_all(backend: Backend) -> Reader[Record]:
+def reader_of_all(backend: Backend) -> Reader[SavedState]:
     """Reads what all processes had, as the one replica of one process would have it.
 
     Not where they were in their data, nor their random state: those of process 0.
@@ -101,7 +101,7 @@ def _paths(part: Part) -> tuple[str, str]:
     return run, f"data/{part.name}.json"
 
 
-def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> Record:
+def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> SavedState:
     """Read what a process needs, whoever saved it.
 
     Raises:
@@ -125,33 +125,33 @@ def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> Record:
     numbers = [k for k in range(count) if k != mine.index]
     others = [_read_part(backend, Part(k, count), checkpoint) for k in numbers]
     if count != part.count:
-        found = Record(*reshard.for_other_processes([found, *others]))
-    tensors = reshard.ForReplicas(
+        found = SavedState(*reshard.reshard_processes([found, *others]))
+    tensors = reshard.ReplicaRemap(
         {n: t for each in (*others, found) for n, t in each.tensors.items()},
         saved=saved,
         live=part.replicas,
     )
-    return Record(found.run, found.position, tensors)
+    return SavedState(found.run, found.position, tensors)
 
 
-def _read_all(backend: Backend, checkpoint: Checkpoint) -> Record:
+def _read_all(backend: Backend, checkpoint: Checkpoint) -> SavedState:
     count = _processes(checkpoint)
     first, *others = (
         _read_part(backend, Part(k, count), checkpoint) for k in range(count)
     )
-    tensors = reshard.ForReplicas(
+    tensors = reshard.ReplicaRemap(
         {n: t for each in (*others, first) for n, t in each.tensors.items()},
         saved=first.run.get("replicas", 1),
         live=1,
     )
-    return Record(first.run, first.position, tensors)
+    return SavedState(first.run, first.position, tensors)
 
 
 def _processes(checkpoint: Checkpoint) -> int:
     return sum(path.startswith("data/process-") for path in checkpoint.files)
 
 
-def _read_part(backend: Backend, part: Part, checkpoint: Checkpoint) -> Record:
+def _read_part(backend: Backend, part: Part, checkpoint: Checkpoint) -> SavedState:
     run, position = (
         json.loads((checkpoint.path / path).read_text(encoding="utf-8"))
         for path in _paths(part)
@@ -170,4 +170,4 @@ def _read_part(backend: Backend, part: Part, checkpoint: Checkpoint) -> Record:
         )
     # What is no variable is needed whole.
     own = {name: np.asarray(tensors[name]) for name in run["arrays"]}
-    return Record(run, position, {**tensors, **own})
+    return SavedState(run, position, {**tensors, **own})

@@ -35,8 +35,8 @@ _LOCAL = ("last", "pending", "given", "ended")
 _OWN = re.compile(r"(.+)\.replica_(\d+)")
 
 
-class Saved(Protocol):
-    """What one process saved: as ``record.Record``."""
+class ProcessState(Protocol):
+    """What one process saved: as ``record.SavedState``."""
 
     @property
     def run(self) -> JSON: ...
@@ -48,7 +48,7 @@ class Saved(Protocol):
     def tensors(self) -> Mapping[str, Any]: ...
 
 
-class ForReplicas(Mapping[str, Any]):
+class ReplicaRemap(Mapping[str, Any]):
     """The tensors of a checkpoint, as another number of replicas needs them.
 
     Args:
@@ -107,7 +107,9 @@ def _given(name: str, before: list[np.ndarray], replica: int) -> np.ndarray:
     )
 
 
-def for_other_processes(parts: Sequence[Saved]) -> tuple[JSON, Any, dict[str, Any]]:
+def reshard_processes(
+    parts: Sequence[ProcessState],
+) -> tuple[JSON, Any, dict[str, Any]]:
     """What any process goes on with, where there was another number of them.
 
     Returns:

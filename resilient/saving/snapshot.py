@@ -9,7 +9,7 @@ from resilient.saving import record
 from resilient.state.variables import Leaf
 
 
-class Snapshots:
+class SnapshotTaker:
     """Takes one snapshot after the other, each in the memory of the one before.
 
     Args:
@@ -28,7 +28,7 @@ class Snapshots:
         live: Sequence[Leaf],
         tensors: Mapping[str, Any],
         arrays: Mapping[str, Any],
-    ) -> record.Content:
+    ) -> record.PendingCheckpoint:
         """Hold the present bytes of everything.
 
         Args:
@@ -51,4 +51,4 @@ class Snapshots:
         }
         self._last = self._backend.snapshot(every, reuse=self._last)
         part = replace(self._part, own=frozenset(own))
-        return record.Content({**run, **layout}, position, self._last, part)
+        return record.PendingCheckpoint({**run, **layout}, position, self._last, part)

@@ -48,7 +48,7 @@ class Writer:
         self.wait()
         return False
 
-    def hurry(self) -> None:
+    def start_now(self) -> None:
         """Let a job that is delayed begin."""
         self._hurried.set()
 
@@ -59,7 +59,7 @@ class Writer:
             Exception: What the last job raised, once.
         """
         job = self._job
-        self.hurry()
+        self.start_now()
         if job is not None:
             job.exception()  # an interrupt while waiting leaves the job known
             self._job = None
@@ -67,7 +67,7 @@ class Writer:
 
     def close(self) -> None:
         """Return when the thread has ended. An error that nobody asked for stays."""
-        self.hurry()
+        self.start_now()
         self._thread.shutdown(wait=True)
 
     def _run(self, job: Callable[[], None], delay: float) -> None:

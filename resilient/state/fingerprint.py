@@ -26,7 +26,7 @@ from resilient.backends.determinism import in_effect
 from resilient.serialization import JSON
 from resilient.state import replicas
 from resilient.state.build import is_built
-from resilient.state.topology import wiring
+from resilient.state.topology import topology
 
 # Arguments of fit that another attempt may change, and several processes share.
 _SHARED = ("epochs", "validation_freq", "validation_steps", "class_weight")
@@ -54,7 +54,7 @@ def fingerprint(
             "steps_per_execution": int(model.steps_per_execution),
             "initial_epoch": int(fit_arguments["initial_epoch"]),
             "steps_per_epoch": fit_arguments["steps_per_epoch"],
-            **wiring(_raw_config(model)),
+            **topology(_raw_config(model)),
             **{f"data {name}": value for name, value in data.items()},
         },
         "settings": {
@@ -91,7 +91,7 @@ def _spread(model: keras.Model) -> JSON:
     return found
 
 
-class Facts:
+class RunFingerprint:
     """This run's fingerprint, complete once the model is built.
 
     Args:
@@ -122,7 +122,7 @@ class Facts:
         self._rest = data, fit_arguments, backend
         self._complete: JSON | None = None
 
-    def now(self) -> JSON:
+    def current(self) -> JSON:
         """The fingerprint; what callbacks do to a built model does not change it."""
         if self._complete is not None:
             return self._complete
@@ -136,7 +136,7 @@ class Facts:
 
         Not the data, of which each may have its own part, and not versions.
         """
-        found, (_, arguments, backend) = self.now(), self._rest
+        found, (_, arguments, backend) = self.current(), self._rest
         either = found["identity"] | found["settings"]
         mine = {"data", *environment(backend)}
         validated = arguments["validation_data"] is not None

@@ -70,7 +70,7 @@ def _text(config: Any) -> str | None:
     return "".join(parts)
 
 
-def rebuilt(run: Mapping[str, Any]) -> keras.Model:
+def model_from_checkpoint(run: Mapping[str, Any]) -> keras.Model:
     """Make the model of a checkpoint again, compiled; its weights are new ones.
 
     Args:

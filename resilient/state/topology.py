@@ -11,7 +11,7 @@ from typing import Any
 from resilient.serialization import JSON
 
 
-def wiring(config: JSON) -> JSON:
+def topology(config: JSON) -> JSON:
     """What each layer is called on.
 
     Args:

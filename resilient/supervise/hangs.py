@@ -76,7 +76,7 @@ class HangLimit:
         """Nobody looked on for a while, which counts as no silence."""
         self._since += seconds
 
-    def forgive(self) -> None:
+    def relax(self) -> None:
         """The limit was too short, maybe: allow twice as much from now on."""
         self._scale *= 2
 

@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Made:
+class Gain:
     """What is new after an attempt.
 
     Attributes:
@@ -38,7 +38,7 @@ class Headway:
         committed: Sequence[int],
         events: Sequence[Mapping[str, Any]],
         step: int | None,
-    ) -> Made:
+    ) -> Gain:
         """Compare an attempt that is over with those before.
 
         Args:
@@ -48,7 +48,7 @@ class Headway:
             step: The last step that its heartbeat told of.
         """
         if directory is None:
-            return Made(step=False, checkpoint=False)
+            return Gain(step=False, checkpoint=False)
         steps = [event for event in events if isinstance(event.get("step"), int)]
         saved = [event["step"] for event in steps if event.get("event") == "saved"]
         # Of checkpoints that were there before our first attempt nothing is its merit.
@@ -57,7 +57,7 @@ class Headway:
         reached += [] if step is None else [step]
         self._checkpoints.setdefault(directory, -1)
         self.steps.setdefault(directory, -1)
-        made = Made(
+        made = Gain(
             step=max(reached, default=-1) > self.steps[directory],
             checkpoint=max([*there, *saved], default=-1) > self._checkpoints[directory],
         )

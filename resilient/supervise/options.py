@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from resilient.supervise.backoff import Backoff
-from resilient.supervise.give_up import Rules
+from resilient.supervise.restart_policy import Rules
 
 
 @dataclass(frozen=True)

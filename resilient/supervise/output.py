@@ -18,11 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from resilient.supervise.sinks import (
-    Above,
     Descriptor,
     Prefixed,
     Sink,
     Terminal,
+    TerminalSink,
     Verbatim,
 )
 
@@ -84,7 +84,7 @@ class Output:
             self._descriptors[STDERR] = self._descriptors[STDOUT]
         self._terminals = [n for n in (STDOUT, STDERR) if _is_terminal(n)]
         self._live: Live | None = None
-        self._above: dict[tuple[int, str], Above] = {}
+        self._above: dict[tuple[int, str], TerminalSink] = {}
         if self._terminals:
             self._console = Console(
                 file=cast(IO[str], Terminal(self._descriptors[self._terminals[0]])),
@@ -121,7 +121,7 @@ class Output:
             prefix: What stands before each line; "" for bytes as they are.
         """
         if to in self._terminals:
-            above = self._above[to, prefix] = Above(self._console, prefix)
+            above = self._above[to, prefix] = TerminalSink(self._console, prefix)
             return Stream(pipe, above)
         descriptor = self._descriptors[to]
         return Stream(

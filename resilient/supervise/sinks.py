@@ -95,7 +95,7 @@ class Prefixed:
         self._to.write(b"".join(self._prefix + line + b"\n" for line in lines))
 
 
-class Above:
+class TerminalSink:
     """Prints lines in a terminal, above a live status."""
 
     def __init__(self, console: Console, prefix: str) -> None:

@@ -7,17 +7,17 @@ import time
 from collections import Counter
 
 from resilient.supervise import status
-from resilient.supervise.attempt import POLL, Attempt, Tools
 from resilient.supervise.failures import Ending
-from resilient.supervise.give_up import GiveUp
 from resilient.supervise.hangs import HangLimit
-from resilient.supervise.headway import Headway, Made
-from resilient.supervise.inbox import Inbox
+from resilient.supervise.headway import Gain, Headway
 from resilient.supervise.journal import Journal
+from resilient.supervise.launch import POLL, Launch, Tools
 from resilient.supervise.options import Options
 from resilient.supervise.output import Output
+from resilient.supervise.restart_policy import RestartPolicy
+from resilient.supervise.signal_queue import SignalQueue
 
-_NOTHING = Made(step=False, checkpoint=False)
+_NOTHING = Gain(step=False, checkpoint=False)
 
 
 class Supervisor:
@@ -29,7 +29,7 @@ class Supervisor:
         inbox: Where signals arrive.
     """
 
-    def __init__(self, options: Options, output: Output, inbox: Inbox) -> None:
+    def __init__(self, options: Options, output: Output, inbox: SignalQueue) -> None:
         limits = [
             HangLimit(options.hang_timeout, options.startup_timeout)
             for _ in range(options.nproc)
@@ -46,7 +46,7 @@ class Supervisor:
             limits=limits,
         )
         self._journal = self._tools.journal
-        self._give_up = GiveUp(options.rules)
+        self._give_up = RestartPolicy(options.rules)
         self._endings: Counter[str] = Counter()
         self._lost = 0.0
         self._began = time.monotonic()
@@ -75,9 +75,9 @@ class Supervisor:
                 self._output.summary(self._summary(ending, code))
                 return code
 
-    def _attempt(self, number: int) -> tuple[Ending, Made]:
+    def _attempt(self, number: int) -> tuple[Ending, Gain]:
         try:
-            attempt = Attempt(self._tools, number)
+            attempt = Launch(self._tools, number)
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             why = f"the command cannot be started: {error}"
@@ -85,7 +85,7 @@ class Supervisor:
             return Ending("not started", why, code, final=number == 1), _NOTHING
         return attempt.run()
 
-    def _code(self, ending: Ending, made: Made) -> int | None:
+    def _code(self, ending: Ending, made: Gain) -> int | None:
         """The exit status if this was the end; None for a restart."""
         say, emit = self._output.say, self._journal.emit
         if ending.kind == "finished":

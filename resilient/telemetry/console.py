@@ -6,7 +6,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 
-class Say:
+class Notifier:
     """Logs a line, and prints it unless ``verbose`` of this fit is 0."""
 
     def __init__(self) -> None:

@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
-from resilient.data.inputs import Inputs
+from resilient.data.inputs import DataInputs
 from resilient.distributed.group import Group
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
 from resilient.saving import record
-from resilient.saving.checkpointer import Saving
+from resilient.saving.checkpointer import Checkpointer
 from resilient.telemetry.events import Events
-from resilient.training.consensus import Agreement
+from resilient.training.consensus import BoundaryConsensus
 from resilient.training.divergence.loss_watch import LossWatch
 
 
-class Contents(Protocol):
+class RunState(Protocol):
     """All that makes a checkpoint."""
 
     def after_step(self) -> None:
@@ -32,11 +32,11 @@ class Contents(Protocol):
         random: Any,
         *,
         logs: Mapping[str, float] | None,
-    ) -> record.Content:
+    ) -> record.PendingCheckpoint:
         """Take a snapshot of everything."""
 
 
-class Boundaries:
+class StepBoundary:
     """The boundaries of one fit, or loop, from its first batch on.
 
     Args:
@@ -52,11 +52,11 @@ class Boundaries:
 
     def __init__(
         self,
-        contents: Contents,
-        inputs: Inputs,
+        contents: RunState,
+        inputs: DataInputs,
         *,
         losses: LossWatch,
-        saving: Saving,
+        saving: Checkpointer,
         watch: Watch,
         group: Group,
         events: Events,
@@ -64,10 +64,10 @@ class Boundaries:
     ) -> None:
         self._contents, self._inputs, self._losses = contents, inputs, losses
         self._saving, self._watch, self._events = saving, watch, events
-        self._agreement = Agreement(group, saving, watch)
+        self._agreement = BoundaryConsensus(group, saving, watch)
         self._settle = settle
         self._stopping = False  # agreed on by all processes
-        self._taken: record.Content | None = None
+        self._taken: record.PendingCheckpoint | None = None
         self._uncommitted: Callable[[], None] | None = None
         self._begun = False
 
@@ -127,12 +127,12 @@ class Boundaries:
             if self._commit() and self._stopping and not finished:
                 self._stop()
         if finished:  # but for callbacks' on_train_end, which may take any time
-            self._watch.sign("ended", progress)
+            self._watch.beat("ended", progress)
 
     def trained(self, progress: Progress) -> None:
         """Batches were trained since the last time."""
         self._losses.check(all_of_them=False)
-        self._watch.sign("training", progress)
+        self._watch.beat("training", progress)
         self._contents.after_step()
         if not self._begun:
             self._begun = True

@@ -11,12 +11,12 @@ from resilient.distributed.group import Group
 from resilient.errors import ResilientError, describe
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
-from resilient.saving.checkpointer import Saving
+from resilient.saving.checkpointer import Checkpointer
 from resilient.storage import layout
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Decision:
     """What is done at a boundary.
 
     Attributes:
@@ -28,7 +28,7 @@ class Verdict:
     stop: str | None
 
 
-class Agreement:
+class BoundaryConsensus:
     """Decides at each boundary of a fit.
 
     Args:
@@ -37,11 +37,11 @@ class Agreement:
         watch: Knows whether this process was asked to stop.
     """
 
-    def __init__(self, group: Group, saving: Saving, watch: Watch) -> None:
+    def __init__(self, group: Group, saving: Checkpointer, watch: Watch) -> None:
         self._group, self._saving, self._watch = group, saving, watch
         self._passed_on = False
 
-    def at(self, progress: Progress, *, finished: bool = False) -> Verdict:
+    def at(self, progress: Progress, *, finished: bool = False) -> Decision:
         """What to do at this boundary; if that is to save, no write is in flight.
 
         Args:
@@ -55,16 +55,16 @@ class Agreement:
         if self._group.count == 1:
             return self._decide(progress, finished)
         if self._group.index == 0:
-            for wish in self._group.wishes():
+            for wish in self._group.take_requests():
                 self._watch.requests.ask_to_stop(**wish)
             verdict = self._decide(progress, finished)
             said = {"at": _place(progress, _END if finished else ""), **vars(verdict)}
-            self._group.tell("boundary", said)
+            self._group.broadcast("boundary", said)
             return verdict
         self._pass_on()
-        said = self._group.tell("boundary")
+        said = self._group.broadcast("boundary")
         _require_same(said.pop("at"), _place(progress, _END if finished else ""))
-        verdict = Verdict(**said)
+        verdict = Decision(**said)
         if verdict.save is not None:
             self._saving.get_ready()
         if verdict.stop is not None:
@@ -83,21 +83,21 @@ class Agreement:
             ResilientError: One does, or ended before.
         """
         here = _place(progress, "with no other batch in it")
-        said = self._group.tell("boundary", {"at": here})
+        said = self._group.broadcast("boundary", {"at": here})
         _require_same(said["at"], here)
 
-    def _decide(self, progress: Progress, finished: bool) -> Verdict:
+    def _decide(self, progress: Progress, finished: bool) -> Decision:
         stop = self._watch.requests.stop
-        due = self._saving.due(progress, must=finished or stop is not None)
+        due = self._saving.begin_if_due(progress, must=finished or stop is not None)
         staging = layout.staging_name(progress.step) if due else None
-        return Verdict(staging, None if stop is None else stop.reason)
+        return Decision(staging, None if stop is None else stop.reason)
 
     def _pass_on(self) -> None:
         stop = self._watch.requests.stop
         if stop is not None and not self._passed_on:
             self._passed_on = True
             left = stop.until - self._watch.requests.now()
-            self._group.ask({"reason": stop.reason, "grace": left})
+            self._group.request({"reason": stop.reason, "grace": left})
 
 
 _END = "at the end of the run"

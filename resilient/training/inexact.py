@@ -20,7 +20,7 @@ CHANGED = (
 )
 
 
-class Notices:
+class InexactWarnings:
     """The warnings of one attempt.
 
     Args:

@@ -13,7 +13,7 @@ from resilient.errors import Preempted, ResilientError, RolledBack
 from resilient.preemption.watch import Watch
 from resilient.saving.choose import Resume
 from resilient.storage.store import Store
-from resilient.telemetry.console import Say
+from resilient.telemetry.console import Notifier
 from resilient.telemetry.events import Events
 
 _LONGEST = 500  # characters of a message that are kept
@@ -22,7 +22,7 @@ _FRAMES = 5  # innermost frames that are kept
 
 @contextlib.contextmanager
 def told(
-    events: Events, watch: Watch, store: Store, resume: Resume, say: Say
+    events: Events, watch: Watch, store: Store, resume: Resume, say: Notifier
 ) -> Iterator[None]:
     """Tell of what ends the fit that runs inside, once its last write is over."""
     ends = _Ends(events, watch, store, resume, say)
@@ -48,7 +48,7 @@ class _Ends:
     watch: Watch
     store: Store
     resume: Resume
-    say: Say
+    say: Notifier
 
     def preempted(self, end: Preempted) -> None:
         # That of another fit inside of this one tells of the other one's state.

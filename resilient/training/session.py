@@ -10,26 +10,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from resilient.distributed.group import Group
-from resilient.distributed.rendezvous import met
-from resilient.distributed.strategies.base import Engine
+from resilient.distributed.rendezvous import join
+from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.preemption.options import Preemption
 from resilient.preemption.watch import Watch
 from resilient.saving.choose import Resume
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.store import Store
 from resilient.telemetry import heartbeat
-from resilient.telemetry.console import Say
+from resilient.telemetry.console import Notifier
 from resilient.telemetry.events import Events, attempts_so_far
 from resilient.training.options import OnEvent
 from resilient.training.outcome import told
 
 
 @dataclass(frozen=True)
-class Around:
+class Session:
     """Who takes part in one fit.
 
     Attributes:
-        engine: Which trains the model.
+        parallel: How the processes train one model.
         group: These processes.
         events: Told of what happens.
         watch: Told that training goes on; knows whether it was asked to stop.
@@ -37,28 +37,28 @@ class Around:
         attempts: Host, pid and start of the processes that did this one's part before.
     """
 
-    engine: Engine
+    parallel: ParallelStrategy
     group: Group
     events: Events
     watch: Watch
-    say: Say
+    say: Notifier
     attempts: Sequence[Mapping[str, Any]]
 
 
 @contextlib.contextmanager
-def around(
+def open_session(
     store: Store,
-    engine: Engine,
+    parallel: ParallelStrategy,
     *,
     resume: Resume,
     on_event: OnEvent | None,
     preemption: Preemption | None,
-) -> Iterator[Around]:
+) -> Iterator[Session]:
     """Set up what there is around a fit.
 
     Args:
         store: The checkpoints, in a directory that exists.
-        engine: Which trains the model.
+        parallel: How the processes train one model.
         resume: As in ``fit``.
         on_event: The same.
         preemption: The same.
@@ -69,15 +69,15 @@ def around(
         NotSupportedError: They do not share the directory.
     """
     directory = store.directory
-    with met(engine, directory) as group, _alone(group, store):
+    with join(parallel, directory) as group, _alone(group, store):
         number = group.index
-        events, say = Events(directory, on_event, number), Say()
+        events, say = Events(directory, on_event, number), Notifier()
         attempts = [] if resume == "never" else attempts_so_far(directory, number)
         events.emit("started", previous=heartbeat.last_words(directory))
         watch = Watch(events.attempt, directory, preemption, leads=number == 0)
         telling = told(events, watch, store, resume, say)
         with watch, telling, group.explained():
-            yield Around(engine, group, events, watch, say, attempts)
+            yield Session(parallel, group, events, watch, say, attempts)
 
 
 @contextlib.contextmanager

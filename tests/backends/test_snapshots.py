@@ -50,7 +50,7 @@ def variables_of(model: keras.Model) -> dict[str, Any]:
     return {f"v.{i}": each for i, each in enumerate(every)}
 
 
-class Snapshots(keras.callbacks.Callback):
+class SnapshotTaker(keras.callbacks.Callback):
     """Takes a snapshot after each batch, and a copy that is beyond doubt."""
 
     def __init__(self, adapter: Backend) -> None:
@@ -84,7 +84,7 @@ def test_training_does_not_write_into_a_snapshot(
         pytest.skip("torch.compile needs a compiler; the copy does not depend on it")
     keras.utils.set_random_seed(1)
     model = model_with_everything(jit, eager)
-    snapshots = Snapshots(adapter)
+    snapshots = SnapshotTaker(adapter)
     model.fit(*data(), batch_size=4, epochs=2, verbose=0, callbacks=[snapshots])
     assert len(snapshots.taken) == 2 * BATCHES
     for taken, copy in zip(snapshots.taken, snapshots.copies, strict=True):

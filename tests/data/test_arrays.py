@@ -14,7 +14,7 @@ from resilient import DataNotResumableError, keras_internals
 from resilient.backends import get_backend
 from resilient.data.arrays.fingerprint import array_fingerprint
 from resilient.data.select import adapter_for
-from resilient.data.source import Settings
+from resilient.data.source import SourceContext
 from resilient.state.rng import capture, kept_random_state, restore
 
 pytestmark = [
@@ -29,7 +29,7 @@ SHUFFLES = [True, "batch", False]
 
 def ours(x, y=None, **given):
     """The adapter that stands in for Keras's."""
-    return adapter_for({"x": x, "y": y, **given}, Settings(get_backend()), None)
+    return adapter_for({"x": x, "y": y, **given}, SourceContext(get_backend()), None)
 
 
 def theirs(x, y=None, **given):
@@ -49,7 +49,7 @@ class Epochs:
 
     def start(self):
         if hasattr(self.adapter, "prepare"):
-            self.adapter.prepare()
+            self.adapter.before_iterator()
         if BACKEND == "tensorflow":
             return map(plain, self.dataset)
         if BACKEND == "torch":

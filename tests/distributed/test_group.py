@@ -19,14 +19,14 @@ def directory(tmp_path: Path) -> Path:
 def test_process_0_tells_and_collects(directory: Path) -> None:
     body = """
 for n in range(50):
-    assert group.tell("a", n * n if group.index == 0 else None) == n * n
-    said = group.collect("b", [group.index, n])
+    assert group.broadcast("a", n * n if group.index == 0 else None) == n * n
+    said = group.gather("b", [group.index, n])
     assert said == ([] if group.index else [[k, n] for k in range(3)])
     if group.index == 2:
-        group.ask({"n": n})
-group.collect("asked")
+        group.request({"n": n})
+group.gather("asked")
 if group.index == 0:
-    print([wish["n"] for wish in group.wishes()], group.wishes())
+    print([wish["n"] for wish in group.take_requests()], group.take_requests())
 """
     with started(body, 3, directory) as processes:
         ends = [process.end() for process in processes]
@@ -38,8 +38,8 @@ def test_topics_do_not_mix_between_threads(directory: Path) -> None:
     body = """
 def count(topic):
     for n in range(200):
-        assert group.tell(topic, [topic, n]) == [topic, n]
-        group.collect(topic, [topic, n])
+        assert group.broadcast(topic, [topic, n]) == [topic, n]
+        group.gather(topic, [topic, n])
 
 threads = [threading.Thread(target=count, args=(t,)) for t in ("x", "y")]
 for thread in threads:
@@ -55,7 +55,7 @@ for thread in threads:
 def test_who_waits_for_a_killed_process_is_told(directory: Path, victim: int) -> None:
     body = """
 print("met")
-group.tell("never") if group.index else group.collect("never")
+group.broadcast("never") if group.index else group.gather("never")
 """
     with started(body, 2, directory) as processes:
         for process in processes:
@@ -77,7 +77,7 @@ def test_a_process_that_is_stopped_is_lost_after_a_while(directory: Path) -> Non
 print("met")
 if group.index:
     time.sleep(1000)
-group.collect("never")
+group.gather("never")
 """
     told = {"RESILIENT_PEER_TIMEOUT": "3"}
     with started(body, 2, directory, **told) as processes:
@@ -95,7 +95,7 @@ def test_who_cannot_know_it_is_ended(directory: Path) -> None:
 print("met")
 if group.index == 0:
     time.sleep(1000)
-group.tell("never")
+group.broadcast("never")
 """
     with started(body, 2, directory) as processes:
         processes[0].line()
@@ -113,7 +113,7 @@ def test_an_error_of_one_is_told_to_the_others(directory: Path) -> None:
     body = """
 if group.index == 1:
     raise ValueError("the third row is odd")
-group.collect("never")
+group.gather("never")
 """
     with started(body, 2, directory) as processes:
         (_, out), (_, cause) = [process.end() for process in processes]

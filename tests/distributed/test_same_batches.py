@@ -11,7 +11,7 @@ from resilient.distributed.checks.batches import (
 )
 from resilient.errors import DataNotResumableError, ResilientError
 from resilient.progress import Progress
-from resilient.training.consensus import Agreement
+from resilient.training.consensus import BoundaryConsensus
 
 pytestmark = pytest.mark.once
 
@@ -24,10 +24,10 @@ class Heard:
     def __init__(self, *said):
         self.said = list(said)
 
-    def tell(self, topic, value=None):
+    def broadcast(self, topic, value=None):
         return self.said.pop(0)
 
-    def collect(self, topic, value=None):
+    def gather(self, topic, value=None):
         return []
 
 
@@ -79,6 +79,8 @@ def test_arrays_that_differ_are_an_error():
 
 
 def test_a_process_that_goes_on_with_an_epoch_is_an_error():
-    agreement = Agreement(Heard({"at": [3, 0, 3, ""], "save": None}), None, None)
+    agreement = BoundaryConsensus(
+        Heard({"at": [3, 0, 3, ""], "save": None}), None, None
+    )
     with pytest.raises(ResilientError, match="with no other batch in it"):
         agreement.out_of_batches(Progress(3, 0, 3))

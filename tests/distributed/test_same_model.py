@@ -22,10 +22,10 @@ class Chief:
     def __init__(self, theirs):
         self._theirs = theirs
 
-    def collect(self, topic, value):
+    def gather(self, topic, value):
         return [value, self._theirs]
 
-    def tell(self, topic, value):
+    def broadcast(self, topic, value):
         return value
 
 

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 from support.waited import waiting
 
-from resilient.saving.checkpointer import Saving
+from resilient.saving.checkpointer import Checkpointer
 
 from . import capture, record
 from .callbacks import Recorder
@@ -124,7 +124,7 @@ def options_of(order: Order) -> dict[str, Any]:
     import resilient
 
     if not order.background:
-        Saving.save = waiting(Saving.save)  # type: ignore[method-assign]
+        Checkpointer.save = waiting(Checkpointer.save)  # type: ignore[method-assign]
     warnings.simplefilter("error", resilient.NotExactWarning)
     options = dict(order.options)
     if "save_freq" in options:

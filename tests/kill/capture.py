@@ -16,13 +16,13 @@ import keras
 import numpy as np
 from keras.src.backend.common import global_state
 
-from .record import Record, flatten
+from .record import SavedState, flatten
 from .scenarios.registry import Case
 
 
-def take(case: Case, history: keras.callbacks.History, files: Path) -> Record:
+def take(case: Case, history: keras.callbacks.History, files: Path) -> SavedState:
     """The record of ``case`` after its fit returned ``history``."""
-    record: Record = {}
+    record: SavedState = {}
     parts: dict[str, Any] = {
         "variables": dict(variables(case.model)),
         "history": {

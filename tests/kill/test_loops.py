@@ -8,20 +8,20 @@ import pytest
 from .conftest import MakeRun
 from .harness import Run, Server, assert_same
 from .loops import LOOPS
-from .record import Record
+from .record import SavedState
 from .scenarios.registry import BACKENDS
 
-Expected = Callable[[str], Record]
+Expected = Callable[[str], SavedState]
 
 
 @pytest.fixture(scope="session")
 def left_alone(
     server: Server, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Record]:
+) -> Callable[[str], SavedState]:
     """What a loop leaves that nothing happened to."""
-    known: dict[str, Record] = {}
+    known: dict[str, SavedState] = {}
 
-    def expected(name: str) -> Record:
+    def expected(name: str) -> SavedState:
         if name not in known:
             run = Run(server, name, tmp_path_factory.mktemp(name))
             known[name] = run(mode="keras" if LOOPS[name].plain else "resilient").record

@@ -13,9 +13,9 @@ import numpy as np
 from support.waited import waiting
 
 import resilient
-from resilient.saving.checkpointer import Saving
+from resilient.saving.checkpointer import Checkpointer
 
-Saving.save = waiting(Saving.save)  # so that a step says what is committed
+Checkpointer.save = waiting(Checkpointer.save)  # so that a step says what is committed
 ROWS, BATCH, FEATURES = 24, 8, 3  # of all processes together
 X = np.random.RandomState(0).rand(ROWS, FEATURES).astype("float32")
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 from resilient import keras_internals
 from resilient.backends import get_backend
 from resilient.data.select import adapter_for
-from resilient.data.source import Settings
+from resilient.data.source import SourceContext
 
 ROWS, BATCH, DRAWN = 44, 8, 2
 UNSEEDED = "OFF, without a seed"
@@ -67,7 +67,7 @@ def made(arguments: dict, saved=None):
     """Our adapter, and what Keras would iterate."""
     known = {"y": None, "sample_weight": None, "class_weight": None}
     known |= {"steps_per_epoch": None, "batch_size": None, "shuffle": False}
-    settings = Settings(
+    settings = SourceContext(
         backend=get_backend(), verbose=False, ahead=True, strategy=STRATEGY
     )
     adapter = adapter_for(known | arguments, settings, saved)
@@ -89,8 +89,8 @@ def drawn(iterator, count: int | None = None) -> list:
 
 
 def epoch(adapter, distributed):
-    adapter.prepare()
-    return iter(adapter.made(distributed))
+    adapter.before_iterator()
+    return iter(adapter.wrap(distributed))
 
 
 def seed(name: str) -> None:

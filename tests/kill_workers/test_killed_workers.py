@@ -157,8 +157,13 @@ def test_killed_where_batches_and_variables_are_divided(
     check(run, uninterrupted)
 
 
-WORDS = ("collect ready@2", "tell ready@2", "collect part@2", "tell committed@2")
-SOME_WORDS = {0: ("tell ready@2", "publish@2", "published@2"), 1: WORDS[1:3]}
+WORDS = (
+    "gather ready@2",
+    "broadcast ready@2",
+    "gather part@2",
+    "broadcast committed@2",
+)
+SOME_WORDS = {0: ("broadcast ready@2", "publish@2", "published@2"), 1: WORDS[1:3]}
 ALL_WORDS = {0: (*WORDS, "publish@2", "published@2"), 1: WORDS}
 
 
@@ -321,7 +326,7 @@ def test_four_processes_are_killed_at_random(
 
 def random_point(dice: random.Random, victim: int, most: list[int]) -> str:
     number = dice.randint(1, 4)
-    words = ("tell boundary", "collect ready", "tell ready", "collect part")
+    words = ("broadcast boundary", "gather ready", "broadcast ready", "gather part")
     if victim == 0:
         words += ("publish", "published")
     return dice.choice(

@@ -19,7 +19,7 @@ from torch import distributed
 
 from resilient.data.arrays.torch_ranks import RankArrays
 from resilient.distributed.strategies.torch_dp import gradients, losses, start
-from resilient.distributed.strategies.torch_dp.agreement import Agreement
+from resilient.distributed.strategies.torch_dp.agreement import RankAgreement
 from resilient.distributed.strategies.torch_dp.averaging import tensor_of
 from resilient.distributed.strategies.torch_dp.gradients import AveragedGradients
 from resilient.distributed.strategies.torch_dp.metrics import MergedLogs
@@ -153,7 +153,7 @@ def exactly_trained():
     fitting = {"epochs": 1, "verbose": 0}
     with ExitStack() as entered:
         if WORLD > 1:
-            agreement = Agreement(TIMEOUT)
+            agreement = RankAgreement(TIMEOUT)
             entered.callback(agreement.close)
             start.broadcast_variables(model.variables)
             entered.enter_context(AveragedGradients(model, timeout=TIMEOUT))
@@ -357,7 +357,7 @@ class Alone(keras.Sequential):
 
 def watched(model, count):
     start.broadcast_variables(model.variables)
-    agreement = Agreement(TIMEOUT)
+    agreement = RankAgreement(TIMEOUT)
     with AveragedGradients(model, timeout=TIMEOUT) as averaged:
         watch = SynchronisedSteps(model, averaged, agreement)
         for x, y in batches(count, seed=4):
@@ -448,7 +448,7 @@ class OwnLogs(keras.Sequential):
 
 def logs_of(model, metrics=()):
     model.compile("sgd", "mse", metrics=list(metrics))
-    agreement = Agreement(TIMEOUT)
+    agreement = RankAgreement(TIMEOUT)
     try:
         with AveragedGradients(model, timeout=TIMEOUT), MergedLogs(model, agreement):
             data = batches(2, seed=1)

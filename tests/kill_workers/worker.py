@@ -27,7 +27,7 @@ from support.waited import waiting
 
 from resilient.distributed.group import Together
 from resilient.keras_internals.multi_worker import corrected
-from resilient.saving.checkpointer import Saving
+from resilient.saving.checkpointer import Checkpointer
 
 MODEL = ("model", "both")  # layouts that divide variables
 EPOCHS, BATCHES, LOCAL = 3, 6, 4  # batches of an epoch; rows of a process's batch
@@ -232,7 +232,7 @@ def fit(order: Order, case: Case) -> keras.callbacks.History:
     import resilient
 
     if not order.background:
-        Saving.save = waiting(Saving.save)  # type: ignore[method-assign]
+        Checkpointer.save = waiting(Checkpointer.save)  # type: ignore[method-assign]
     warnings.simplefilter("error", resilient.NotExactWarning)
     directory = Path(order.home, "checkpoints")
     return resilient.fit(
@@ -245,16 +245,17 @@ def install(text: str | None) -> tuple[Killer, list[str]]:
 
     Points are those of ``kill.points``, and besides:
 
-    * ``tell committed@2``   before it tells, or is told, of that topic for the 2nd time
-    * ``collect part@2``     before it contributes to that topic for the 2nd time
-    * ``publish@2``          before it makes a checkpoint of what is staged, and
+    * ``broadcast committed@2`` before it sends, or gets, that topic for the 2nd time
+    * ``gather part@2``         before it contributes to that topic for the 2nd time
+    * ``publish@2``             before it makes a checkpoint of what is staged, and
       ``published@2`` right after it, for the 2nd time
-    * ``no space@17``        not killed: the 17th flush, and all after it, find no space
+    * ``no space@17``           not killed: the 17th flush, and all after it, find no
+      space
     """
     event, _, at = (text or "").partition("@")
     calls = count_calls(int(at) if event == "call" else None)
     method, _, topic = event.partition(" ")
-    if method in ("tell", "collect"):
+    if method in ("broadcast", "gather"):
         die_before(method, topic, int(at))
     elif event in ("publish", "published"):
         die_at_rename(int(at), after=event == "published")

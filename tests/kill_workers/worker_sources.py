@@ -28,7 +28,7 @@ from support.waited import waiting
 
 import resilient
 from resilient.errors import ResilientError
-from resilient.saving.checkpointer import Saving
+from resilient.saving.checkpointer import Checkpointer
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 SAMPLES, BATCH, EPOCHS = 48, 8, 3
@@ -157,7 +157,8 @@ def module():
 
 
 def main(directory, group, kill="", *names):
-    Saving.save = waiting(Saving.save)  # a copy holds the same checkpoints each time
+    # A copy holds the same checkpoints each time.
+    Checkpointer.save = waiting(Checkpointer.save)
     directory = Path(directory)
     cases = module().cases(directory, group)
     for name in names or cases:

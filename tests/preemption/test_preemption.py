@@ -231,8 +231,8 @@ def test_the_heartbeat_says_where_training_is(watch, tmp_path, monkeypatch):
     first = heartbeat.read(tmp_path / "heartbeat")
     assert (first.attempt, first.pid, first.phase) == ("me", os.getpid(), "starting")
     assert first.directory == str(tmp_path)
-    looking.sign("training", Progress(1234, 5, 6))
-    looking.sign("validating")
+    looking.beat("training", Progress(1234, 5, 6))
+    looking.beat("validating")
     looking.look()
     last = heartbeat.read(other)
     assert last == heartbeat.read(tmp_path / "heartbeat")
@@ -242,7 +242,7 @@ def test_the_heartbeat_says_where_training_is(watch, tmp_path, monkeypatch):
 
 def test_without_a_sign_of_life_the_heartbeat_stays_as_it_is(watch, tmp_path):
     looking = watch()
-    looking.sign("training", Progress(10, 1, 0))
+    looking.beat("training", Progress(10, 1, 0))
     looking.look()
     before = (tmp_path / "heartbeat").read_bytes()
     looking.look()
@@ -252,7 +252,7 @@ def test_without_a_sign_of_life_the_heartbeat_stays_as_it_is(watch, tmp_path):
 def test_a_shorter_heartbeat_leaves_nothing_of_a_longer_one(watch, tmp_path):
     looking = watch()
     for step in (10**9, 1):
-        looking.sign("training", Progress(step, 0, 0))
+        looking.beat("training", Progress(step, 0, 0))
         looking.look()
         assert heartbeat.read(tmp_path / "heartbeat").step == step
 

@@ -4,10 +4,10 @@ import logging
 import threading
 
 import pytest
-from test_checkpointer import Clock, Content, FakeStore, at
+from test_checkpointer import Clock, FakeStore, PendingCheckpoint, at
 
 from resilient import CheckpointWriteError, best, every, latest
-from resilient.saving.checkpointer import Saving
+from resilient.saving.checkpointer import Checkpointer
 from resilient.telemetry.events import Events, read_events
 
 pytestmark = [pytest.mark.background, pytest.mark.once]
@@ -39,7 +39,7 @@ def store():
 @pytest.fixture
 def make(store, tmp_path):
     def make(policy=None, *, keep=None, on_error="raise", on_event=None):
-        return Saving(
+        return Checkpointer(
             store,
             policy=policy or every(steps=1),
             keep=keep or latest(3),
@@ -54,17 +54,17 @@ def make(store, tmp_path):
 
 def begin(saving, step, **given):
     """Start a save, and return when it is under way."""
-    store = saving._commits._store
+    store = saving._committer._store
     store.begun.clear()
-    content = Content()
-    assert saving.due(at(step))
+    content = PendingCheckpoint()
+    assert saving.begin_if_due(at(step))
     saving.save(at(step), content, metrics={}, finished=False, **given)
     assert store.begun.wait(60)
     return content
 
 
 def end(saving):
-    saving._commits._store.go.set()
+    saving._committer._store.go.set()
     saving.wait()
 
 
@@ -92,12 +92,12 @@ def test_one_snapshot_is_in_flight_and_what_is_due_meanwhile_comes_later(
     """Saves are spaced out, which is said once."""
     with make() as saving, caplog.at_level(logging.WARNING, "resilient"):
         begin(saving, 1)
-        assert not saving.due(at(2))
-        assert not saving.due(at(3))
+        assert not saving.begin_if_due(at(2))
+        assert not saving.begin_if_due(at(3))
         end(saving)
         store.go.clear()
         begin(saving, 4)
-        assert not saving.due(at(5))
+        assert not saving.begin_if_due(at(5))
         store.go.set()
     (line,) = [record.getMessage() for record in caplog.records]
     assert "At step 2 (epoch 1, batch 2) a checkpoint is due while" in line
@@ -115,19 +115,19 @@ def test_a_write_lets_training_get_ahead_unless_somebody_waits_for_it(
     saving = make()
     with saving:
         saving._last_now = -1e6
-        assert saving.due(at(1))
-        saving.save(at(1), Content(), metrics={}, finished=False)
+        assert saving.begin_if_due(at(1))
+        saving.save(at(1), PendingCheckpoint(), metrics={}, finished=False)
         assert not store.begun.wait(0.2)
         saving.wait()
         assert committed(store) == [1]
         saving._last_now = -1e6
-        saving.save(at(2), Content(), metrics={}, finished=False)
+        saving.save(at(2), PendingCheckpoint(), metrics={}, finished=False)
         store.begun.clear()
-        assert not saving.due(at(3))
+        assert not saving.begin_if_due(at(3))
         assert store.begun.wait(60)  # two are due: the disk is to be fast now
         saving.wait()
         saving._last_now = -1e6
-        saving.save(at(4), Content(), metrics={}, finished=False)
+        saving.save(at(4), PendingCheckpoint(), metrics={}, finished=False)
     assert committed(store) == [1, 2, 4]
 
 
@@ -136,20 +136,20 @@ def test_a_request_waits_for_its_turn(make, store):
         saving.request()
         begin(saving, 1)
         saving.request()
-        assert not saving.due(at(2))
+        assert not saving.begin_if_due(at(2))
         end(saving)
-        assert saving.due(at(3))
+        assert saving.begin_if_due(at(3))
 
 
 def test_the_end_of_a_run_is_waited_for(make, store):
     with make() as saving:
         begin(saving, 1)
         threading.Timer(0.2, store.go.set).start()
-        assert saving.due(at(10), must=True)
+        assert saving.begin_if_due(at(10), must=True)
         assert committed(store) == [1]
         store.go.clear()
         threading.Timer(0.2, store.go.set).start()
-        saving.save(at(10), Content(), metrics={}, finished=True)
+        saving.save(at(10), PendingCheckpoint(), metrics={}, finished=True)
         assert committed(store) == [1, 10]
 
 
@@ -157,9 +157,9 @@ def test_ends_of_epochs_are_waited_for_where_the_best_is_kept(make, store):
     """Else the best epoch might be the one that was left out."""
     with make(keep=best(1, "loss")) as saving:
         begin(saving, 8)
-        assert not saving.due(at(9))
+        assert not saving.begin_if_due(at(9))
         threading.Timer(0.2, store.go.set).start()
-        assert saving.due(at(10))
+        assert saving.begin_if_due(at(10))
         assert committed(store) == [8]
 
 
@@ -172,12 +172,12 @@ def test_an_error_surfaces_at_the_next_batch(make, store):
     with make(every(steps=5)) as saving:
         failing(store)
         begin(saving, 5)
-        assert not saving.due(at(6))
+        assert not saving.begin_if_due(at(6))
         store.go.set()
         saving._writer._job.exception()
         with pytest.raises(CheckpointWriteError, match="disk is full"):
-            saving.due(at(7))
-        assert not saving.due(at(8))
+            saving.begin_if_due(at(7))
+        assert not saving.begin_if_due(at(8))
         begin(saving, 10)
     assert committed(store) == [10]
 
@@ -195,7 +195,7 @@ def test_an_error_may_be_a_warning_in_the_log(make, store, caplog):
     with make(on_error="warn") as saving, caplog.at_level(logging.WARNING, "resilient"):
         begin(saving, 1)
         saving._writer._job.exception()
-        assert saving.due(at(2))
+        assert saving.begin_if_due(at(2))
         begin(saving, 3)
     assert committed(store) == [3]
     assert caplog.text.count("Training goes on: The disk is full.") == 1
@@ -247,5 +247,5 @@ def test_events_are_recorded_at_once_and_told_on_the_training_thread(
         saving._writer._job.exception()
         assert [event["event"] for event in read_events(tmp_path)] == ["saved"]
         assert told == []
-        saving.due(at(1))
+        saving.begin_if_due(at(1))
         assert told == [("saved", 1, threading.main_thread())]

@@ -12,7 +12,7 @@ import pytest
 
 from resilient import CheckpointWriteError, auto, best, every, latest
 from resilient.progress import Progress
-from resilient.saving.checkpointer import Saving
+from resilient.saving.checkpointer import Checkpointer
 from resilient.telemetry.events import Events, read_events
 
 pytestmark = pytest.mark.once
@@ -72,7 +72,7 @@ def store(clock):
 @pytest.fixture
 def make(store, clock, tmp_path):
     def make(policy, *, keep=None, on_error="raise", on_event=None, say=None):
-        return Saving(
+        return Checkpointer(
             store,
             policy=policy,
             keep=keep or latest(3),
@@ -91,7 +91,7 @@ def at(step, batches=10):
 
 
 @dataclass
-class Content:
+class PendingCheckpoint:
     """What a checkpoint is made of, here nothing."""
 
     written: list = field(default_factory=list)
@@ -106,7 +106,7 @@ class Content:
 
 
 def save(saving, progress, *, finished=False, **metrics):
-    content = Content()
+    content = PendingCheckpoint()
     saving.save(progress, content, metrics=metrics, finished=finished)
     return content
 
@@ -115,7 +115,7 @@ def due_steps(saving, last=40, first=1):
     """Steps at which a run saves that asks after every batch."""
     found = []
     for step in range(first, last + 1):
-        if saving.due(at(step)):
+        if saving.begin_if_due(at(step)):
             found.append(step)
             save(saving, at(step))
     return found
@@ -137,14 +137,14 @@ def test_intervals_count_from_where_a_run_was_resumed(make, clock):
     saving = make(every(steps=15) | every(seconds=60))
     clock.time += 100
     saving.start(at(14))
-    assert not saving.due(at(14))
-    assert saving.due(at(15))
+    assert not saving.begin_if_due(at(14))
+    assert saving.begin_if_due(at(15))
     save(saving, at(15))
-    assert not saving.due(at(16))
+    assert not saving.begin_if_due(at(16))
     clock.time += 59
-    assert not saving.due(at(17))
+    assert not saving.begin_if_due(at(17))
     clock.time += 1
-    assert saving.due(at(17))
+    assert saving.begin_if_due(at(17))
 
 
 def test_auto_measures_the_first_save_and_says_what_follows(
@@ -155,7 +155,7 @@ def test_auto_measures_the_first_save_and_says_what_follows(
     saving, store.takes = make(auto(), say=said.append), 2.0
     for step in range(1, 300):
         clock.time += 1
-        if saving.due(at(step, batches=1000)):
+        if saving.begin_if_due(at(step, batches=1000)):
             saved.append(step)
             save(saving, at(step, batches=1000))
     assert saved == [5, 5 + 118, 5 + 2 * 118]  # and 2 s of each interval are the write
@@ -193,7 +193,7 @@ def test_a_write_that_is_waited_for_is_no_hang(store, clock, tmp_path):
         yield
         inside.append(len(store.commits))
 
-    saving = Saving(
+    saving = Checkpointer(
         store,
         policy=every(steps=1),
         keep=latest(3),
@@ -204,7 +204,7 @@ def test_a_write_that_is_waited_for_is_no_hang(store, clock, tmp_path):
         waiting=waiting,
         now=clock,
     )
-    assert saving.due(at(1))
+    assert saving.begin_if_due(at(1))
     save(saving, at(1), finished=True)
     assert inside[-1] == 1
     assert len(inside) == 2
@@ -214,11 +214,11 @@ def test_time_counts_from_the_last_snapshot(make, store, clock):
     """What a kill costs is what was trained since then."""
     saving, store.takes = make(every(seconds=60)), 45.0
     clock.time += 60
-    assert saving.due(at(1))
+    assert saving.begin_if_due(at(1))
     save(saving, at(1))
-    assert not saving.due(at(2))
+    assert not saving.begin_if_due(at(2))
     clock.time += 15
-    assert saving.due(at(3))
+    assert saving.begin_if_due(at(3))
 
 
 def test_the_clock_may_stand_still_without_saves_in_a_row(make):
@@ -227,12 +227,12 @@ def test_the_clock_may_stand_still_without_saves_in_a_row(make):
 
 def test_a_request_is_due_once_whatever_the_policy_says(make):
     saving = make(every(steps=100))
-    assert not saving.due(at(3))
+    assert not saving.begin_if_due(at(3))
     saving.request()
-    assert saving.due(at(3))
-    assert saving.due(at(4))  # until it is met
+    assert saving.begin_if_due(at(3))
+    assert saving.begin_if_due(at(4))  # until it is met
     save(saving, at(4))
-    assert not saving.due(at(5))
+    assert not saving.begin_if_due(at(5))
 
 
 def test_a_request_counts_as_the_last_save(make, clock):
@@ -241,16 +241,16 @@ def test_a_request_counts_as_the_last_save(make, clock):
     saving.request()
     save(saving, at(5))
     clock.time += 50
-    assert not saving.due(at(6))
+    assert not saving.begin_if_due(at(6))
     clock.time += 10
-    assert saving.due(at(7))
+    assert saving.begin_if_due(at(7))
 
 
 def test_several_steps_at_once_miss_no_multiple(make):
     saving = make(every(steps=5))
     found = []
     for step in range(4, 41, 4):
-        if saving.due(at(step)):
+        if saving.begin_if_due(at(step)):
             found.append(step)
             save(saving, at(step))
     assert found == [8, 12, 16, 20, 28, 32, 36, 40]
@@ -303,20 +303,20 @@ def test_a_failed_save_may_be_a_warning_in_the_log(make, store, tmp_path, caplog
 def test_a_failed_request_is_tried_again_when_the_policy_says(make, store):
     saving, store.fails = make(every(steps=10), on_error="warn"), [failure()]
     saving.request()
-    assert saving.due(at(3))
+    assert saving.begin_if_due(at(3))
     save(saving, at(3))
-    assert not saving.due(at(4))
-    assert saving.due(at(10))
+    assert not saving.begin_if_due(at(4))
+    assert saving.begin_if_due(at(10))
 
 
 def test_a_failed_save_makes_time_count_anew(make, store, clock):
     saving, store.fails = make(every(seconds=60), on_error="warn"), [failure()]
     clock.time += 60
-    assert saving.due(at(1))
+    assert saving.begin_if_due(at(1))
     save(saving, at(1))
-    assert not saving.due(at(2))  # not after each batch on a full disk
+    assert not saving.begin_if_due(at(2))  # not after each batch on a full disk
     clock.time += 60
-    assert saving.due(at(3))
+    assert saving.begin_if_due(at(3))
 
 
 @pytest.mark.parametrize("on_error", ["raise", "warn"])
@@ -344,5 +344,7 @@ def test_a_failed_prune_keeps_the_checkpoint_and_is_told(
 
 def test_what_is_due_does_not_depend_on_how_often_one_asks(make):
     saving = make(every(steps=7) | every(epochs=1))
-    answers = [saving.due(at(step)) for step, _ in itertools.product([6, 7, 10], "ab")]
+    answers = [
+        saving.begin_if_due(at(step)) for step, _ in itertools.product([6, 7, 10], "ab")
+    ]
     assert answers == [False, False, True, True, True, True]

@@ -15,7 +15,7 @@ import resilient
 from resilient import CheckpointWriteError
 from resilient.backends import get_backend
 from resilient.saving import record
-from resilient.saving.checkpointer import Saving
+from resilient.saving.checkpointer import Checkpointer
 from resilient.storage.store import Store
 from resilient.telemetry.events import read_events
 
@@ -86,13 +86,13 @@ def copies(content):
 
 def write_after(monkeypatch, wait):
     """Let each write begin when ``wait`` returns."""
-    write = record.Content.write
+    write = record.PendingCheckpoint.write
 
     def late(self, directory, ready):
         wait()
         write(self, directory, ready)
 
-    monkeypatch.setattr(record.Content, "write", late)
+    monkeypatch.setattr(record.PendingCheckpoint, "write", late)
 
 
 def compiled():
@@ -108,13 +108,13 @@ def test_a_checkpoint_is_of_its_step_whatever_is_trained_meanwhile(
     """Byte for byte: tensors, callbacks, data; written when training is far ahead."""
     epochs = 9  # so many that also a slow disk takes three checkpoints meanwhile
     batches, taken = Batches(epochs * fitting.STEPS), {}
-    save = Saving.save
+    save = Checkpointer.save
 
     def keep_copies(self, progress, content, **about):
         taken[progress.step] = copies(content)
         save(self, progress, content, **about)
 
-    monkeypatch.setattr(Saving, "save", keep_copies)
+    monkeypatch.setattr(Checkpointer, "save", keep_copies)
     write_after(monkeypatch, lambda: batches.wait_for(LEAD))
     # Holds the best weights: arrays beside the model's own.
     best = keras.callbacks.EarlyStopping("loss", patience=9, restore_best_weights=True)
@@ -176,7 +176,7 @@ def full(self, directory, ready):
 def test_a_full_disk_stops_the_training_at_the_next_batch(tmp_path, monkeypatch):
     """Not only in a log, and not only at the end."""
     batches = Batches()
-    monkeypatch.setattr(record.Content, "write", full)
+    monkeypatch.setattr(record.PendingCheckpoint, "write", full)
     slow = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: time.sleep(0.05)
     )
@@ -188,7 +188,7 @@ def test_a_full_disk_stops_the_training_at_the_next_batch(tmp_path, monkeypatch)
 
 
 def test_a_full_disk_is_told_at_the_end_of_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(record.Content, "write", full)
+    monkeypatch.setattr(record.PendingCheckpoint, "write", full)
     with pytest.raises(CheckpointWriteError, match="step 6"):
         fitting.fit(fitting.model(), tmp_path, epochs=1)
 
@@ -220,7 +220,7 @@ def test_what_was_restored_is_not_kept(tmp_path):
 
     def records():
         gc.collect()
-        return [thing for thing in gc.get_objects() if type(thing) is record.Record]
+        return [thing for thing in gc.get_objects() if type(thing) is record.SavedState]
 
     kept, before = [], records()  # others, of tests in this process
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from resilient import DataNotResumableError, NotExactWarning, NotSupportedError
-from resilient.saving.record import Record
+from resilient.saving.record import SavedState
 from resilient.saving.reshard import (
-    ForReplicas,
-    for_other_processes,
+    ReplicaRemap,
     require_same_batches,
+    reshard_processes,
 )
 from resilient.serialization.json_values import encode
 
@@ -30,7 +30,7 @@ TENSORS = {
 
 
 def given(name, live, tensors=TENSORS, saved=2):
-    value = ForReplicas(tensors, saved=saved, live=live)[name]
+    value = ReplicaRemap(tensors, saved=saved, live=live)[name]
     assert isinstance(value, np.ndarray | np.generic)
     return value.tolist(), str(value.dtype)
 
@@ -82,19 +82,19 @@ def test_what_no_rule_is_for_is_refused_unless_all_had_the_same():
 
 def test_what_is_not_there_is_missing():
     with pytest.raises(KeyError):
-        ForReplicas(TENSORS, saved=2, live=3)["trainable.0009.gone"]
+        ReplicaRemap(TENSORS, saved=2, live=3)["trainable.0009.gone"]
 
 
 def part(position, **run):
     arrays = {}
     encoded = encode({"x": position}, arrays, "data")
     same = {"random": 1, "callbacks": [], "stateful": {}}
-    return Record(same | run, encoded, arrays)
+    return SavedState(same | run, encoded, arrays)
 
 
 def test_processes_at_one_place_are_followed_by_any_number():
     position = {"drawn": 3, "order": np.arange(4)}
-    run, position, _ = for_other_processes([part(position), part(position)])
+    run, position, _ = reshard_processes([part(position), part(position)])
     assert run == {"random": 1, "callbacks": [], "stateful": {}}
     assert "elsewhere" in str(position)
 
@@ -102,7 +102,7 @@ def test_processes_at_one_place_are_followed_by_any_number():
 def test_processes_at_different_places_are_not():
     parts = [part({"drawn": 3, "order": np.arange(4) + k}) for k in range(2)]
     with pytest.raises(DataNotResumableError, match="a part of the data"):
-        for_other_processes(parts)
+        reshard_processes(parts)
 
 
 def test_of_a_pipeline_its_own_batches_do_not_count():
@@ -119,7 +119,7 @@ def test_of_a_pipeline_its_own_batches_do_not_count():
         )
         for k in range(2)
     ]
-    _, position, _ = for_other_processes(parts)
+    _, position, _ = reshard_processes(parts)
     text = str(position)
     assert "state" not in text
     assert "begun" in text
@@ -127,7 +127,7 @@ def test_of_a_pipeline_its_own_batches_do_not_count():
 
 def test_what_differs_besides_is_said():
     with pytest.warns(NotExactWarning, match=r"what process 0 had:\n  random"):
-        for_other_processes([part({"drawn": 1}), part({"drawn": 1}, random=2)])
+        reshard_processes([part({"drawn": 1}), part({"drawn": 1}, random=2)])
 
 
 def test_data_in_parts_cannot_be_divided_anew():

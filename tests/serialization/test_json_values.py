@@ -39,7 +39,7 @@ Point = collections.namedtuple("Point", "x y")
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class SavedState:
     epoch: int
     loss: float
     more: list
@@ -82,7 +82,7 @@ def assert_same(expected, actual):
         assert len(expected) == len(actual)
         for value, value2 in zip(expected, actual, strict=True):
             assert_same(value, value2)
-    elif isinstance(expected, Record):
+    elif isinstance(expected, SavedState):
         assert_same(vars(expected), vars(actual))
     elif isinstance(expected, (np.ndarray, np.generic)):
         assert_same_array(expected, actual)
@@ -124,7 +124,7 @@ hashable = st.recursive(
         st.uuids(),
         st.complex_numbers(allow_nan=False),
         st.sampled_from([*Colour, Bits.A, Bits.A | Bits.B]),
-        st.sampled_from([np.less, len, list, json.dumps, Record, Colour]),
+        st.sampled_from([np.less, len, list, json.dumps, SavedState, Colour]),
     ),
     lambda inner: st.one_of(
         st.lists(inner, max_size=4).map(tuple),
@@ -141,7 +141,7 @@ values = st.recursive(
         st.lists(inner, max_size=3).map(collections.deque),
         st.lists(inner, max_size=3).map(lambda v: collections.deque(v, maxlen=3)),
         st.dictionaries(texts, inner, max_size=3).map(collections.OrderedDict),
-        st.builds(Record, st.integers(), floats, st.lists(inner, max_size=2)),
+        st.builds(SavedState, st.integers(), floats, st.lists(inner, max_size=2)),
     ),
     max_leaves=12,
 )
@@ -304,11 +304,11 @@ def test_a_generator_spawns_the_same_children():
 def test_plain_objects_of_the_user_are_rebuilt_without_their_init():
     value = object.__new__(Plain)
     value.losses = [1.0, 2.0]
-    value.inner = Record(1, 2.0, [3])
+    value.inner = SavedState(1, 2.0, [3])
     back = through_json(value)
     assert type(back) is Plain
     assert back.losses == [1.0, 2.0]
-    assert back.inner == Record(1, 2.0, [3])
+    assert back.inner == SavedState(1, 2.0, [3])
 
 
 def test_slots_are_attributes_too():

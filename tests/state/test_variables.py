@@ -11,9 +11,9 @@ from support import fitting
 
 from resilient import CheckpointMismatchError, ResilientFit, keras_internals
 from resilient.backends import get_backend
-from resilient.data.shard import Share
-from resilient.data.source import Settings
-from resilient.distributed.strategies.base import Engine
+from resilient.data.shard import ShardedData
+from resilient.data.source import SourceContext
+from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.state.build import ensure_built, is_built
 from resilient.state.variables import (
     differences,
@@ -282,11 +282,11 @@ def training_iterator(net):
     if BACKEND == "tensorflow":
         given["distribute_strategy"] = net.distribute_strategy
     inputs = SimpleNamespace(  # all that is asked of an attempt before training
-        settings=lambda argument: Settings(get_backend(), argument=argument),
+        settings=lambda argument: SourceContext(get_backend(), argument=argument),
         saved=lambda argument: None,
-        share=Share(),
+        share=ShardedData(),
     )
-    attempt = SimpleNamespace(inputs=inputs, engine=Engine())
+    attempt = SimpleNamespace(inputs=inputs, parallel=ParallelStrategy())
     return TrainingIterator(attempt, **given)
 
 

@@ -129,7 +129,7 @@ def test_a_restarted_process_keeps_what_was_learned():
 
 def test_a_limit_that_was_too_short_is_doubled():
     watched = Watched().signs(20, 1)
-    watched.limit.forgive()
+    watched.limit.relax()
     assert watched.silence(599) is None
     assert watched.silence(601) == 600
 

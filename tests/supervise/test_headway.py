@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from resilient.supervise.backoff import Backoff
-from resilient.supervise.headway import Headway, Made
+from resilient.supervise.headway import Gain, Headway
 
 pytestmark = pytest.mark.once
 
@@ -21,15 +21,15 @@ def failed(step):
 
 
 def test_nothing_is_known_of_a_script_without_directory():
-    assert Headway().after(None, [], [], 5) == Made(step=False, checkpoint=False)
+    assert Headway().after(None, [], [], 5) == Gain(step=False, checkpoint=False)
 
 
 def test_checkpoints_from_before_are_no_progress_of_the_first_attempt():
     headway = Headway()
     made = headway.after(RUN, [100, 200], [{"event": "restored", "step": 200}], 210)
-    assert made == Made(step=True, checkpoint=False)
+    assert made == Gain(step=True, checkpoint=False)
     made = headway.after(RUN, [100, 200], [], 205)
-    assert made == Made(step=False, checkpoint=False)
+    assert made == Gain(step=False, checkpoint=False)
 
 
 def test_a_newer_checkpoint_by_its_event_or_by_the_listing():
@@ -52,8 +52,8 @@ def test_a_later_step_by_the_heartbeat_or_by_an_event():
 def test_each_directory_has_its_own():
     headway = Headway()
     headway.after(RUN, [500], [saved(500)], 500)
-    assert headway.after(OTHER, [10], [saved(10)], 10) == Made(True, True)
-    assert headway.after(RUN, [500], [], 500) == Made(False, False)
+    assert headway.after(OTHER, [10], [saved(10)], 10) == Gain(True, True)
+    assert headway.after(RUN, [500], [], 500) == Gain(False, False)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from resilient.supervise.sinks import Above
+from resilient.supervise.sinks import TerminalSink
 
 pytestmark = pytest.mark.once
 
@@ -111,7 +111,7 @@ def test_in_a_terminal_lines_are_printed_above_a_status(child_environment):
 
 def test_a_progress_bar_is_one_line_when_it_is_finished():
     file = io.StringIO()
-    above = Above(Console(file=file, width=80, color_system=None), "[0] ")
+    above = TerminalSink(Console(file=file, width=80, color_system=None), "[0] ")
     above.feed(b"\r1/3 \x1b[1m=")
     assert above.unfinished().plain == "[0] 1/3 ="
     above.feed(b"\b\b\b\b\b\r2/3 ==")

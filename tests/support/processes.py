@@ -17,7 +17,7 @@ from pathlib import Path
 from resilient.distributed.rendezvous import met
 
 class Files:
-    '''Stands for an engine: passes the text of process 0 through a file.'''
+    '''Stands for a parallel strategy: passes the text of process 0 through a file.'''
 
     host = "127.0.0.1"
 

@@ -7,13 +7,13 @@ Tests about what happens meanwhile do without (the ``background`` marker).
 from collections.abc import Callable
 from typing import Any
 
-from resilient.saving.checkpointer import Saving
+from resilient.saving.checkpointer import Checkpointer
 
 
 def waiting(save: Callable[..., None]) -> Callable[..., None]:
-    """``Saving.save``, with its end waited for."""
+    """``Checkpointer.save``, with its end waited for."""
 
-    def save_and_wait(self: Saving, *args: Any, **kwargs: Any) -> None:
+    def save_and_wait(self: Checkpointer, *args: Any, **kwargs: Any) -> None:
         save(self, *args, **kwargs)
         self.wait()
 

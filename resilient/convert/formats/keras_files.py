@@ -17,7 +17,7 @@ import numpy as np
 from resilient.backends import get_backend
 from resilient.convert.formats import Format
 from resilient.errors import NotSupportedError, describe, warn_not_exact
-from resilient.saving.record import Record
+from resilient.saving.record import SavedState
 from resilient.state.variables import Leaf, assign, tensors
 from resilient.state.weights import group, kept, needed, put, ready
 
@@ -27,7 +27,7 @@ def write(
     path: Path,
     model: keras.Model,
     *,
-    saved: Record,
+    saved: SavedState,
     source: Path,
 ) -> None:
     """Write a checkpoint's weights and optimizer as Keras would; the model is kept.

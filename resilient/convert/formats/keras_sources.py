@@ -23,7 +23,7 @@ _OPTIMIZER = "optimizer/"
 
 
 def weights_file(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
-    """The values in a ``.weights.h5`` file, see ``sources.Source.values``."""
+    """The values in a ``.weights.h5`` file, see ``sources.ImportSource.values``."""
     theirs, live = _layout(path), ready(model)
     must = needed(model, live)
     with tempfile.TemporaryDirectory() as beside:

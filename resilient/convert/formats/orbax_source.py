@@ -32,7 +32,7 @@ def tree(path: Path) -> Path | None:
 
 
 def values(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
-    """The values in the newest step, see ``sources.Source.values``."""
+    """The values in the newest step, see ``sources.ImportSource.values``."""
     ocp = library("orbax")
     import jax
 

@@ -24,7 +24,7 @@ _WEIGHTS, _TRAINING = "latest.weights.h5", "training_metadata.json"
 
 
 @dataclass(frozen=True)
-class Source:
+class ImportSource:
     """Something to start a run from.
 
     Attributes:
@@ -75,7 +75,7 @@ _READERS: dict[str, Callable[[Path, keras.Model], Mapping[str, np.ndarray]]] = {
 }
 
 
-def recognised(path: Path) -> Source:
+def recognised(path: Path) -> ImportSource:
     """The source at a path.
 
     Raises:
@@ -91,7 +91,7 @@ def recognised(path: Path) -> Source:
     elif path.suffix in (".pt", ".pth", ".bin"):
         kind = "a torch state_dict"
     elif tf_source.is_here(path):
-        return Source(path, "a TensorFlow checkpoint")
+        return ImportSource(path, "a TensorFlow checkpoint")
     elif path.is_dir() and orbax_source.tree(path) is not None:
         kind = "an Orbax checkpoint"
     else:
@@ -109,15 +109,15 @@ def recognised(path: Path) -> Source:
                 "Orbax checkpoint; or a file .keras, .weights.h5, .pt or .pth.",
             )
         )
-    return Source(path, kind)
+    return ImportSource(path, kind)
 
 
-def _backup(path: Path) -> Source:
+def _backup(path: Path) -> ImportSource:
     try:
         told = json.loads((path / _TRAINING).read_text(encoding="utf-8"))
         epoch, batch = int(told["epoch"]), int(told["batch"])
     except FileNotFoundError:
-        return Source(path, "a BackupAndRestore directory")
+        return ImportSource(path, "a BackupAndRestore directory")
     except (ValueError, KeyError, TypeError) as error:
         raise NotSupportedError(
             describe(
@@ -126,4 +126,4 @@ def _backup(path: Path) -> Source:
                 f"Import {path / _WEIGHTS}, and say the epoch.",
             )
         ) from None
-    return Source(path, "a BackupAndRestore directory", epoch, batch)
+    return ImportSource(path, "a BackupAndRestore directory", epoch, batch)

@@ -37,7 +37,7 @@ def is_here(path: Path) -> bool:
 
 
 def values(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
-    """The values in the newest one, see ``sources.Source.values``."""
+    """The values in the newest one, see ``sources.ImportSource.values``."""
     tf = library("tf")
     prefix = str(_prefix(path))
     if path.is_dir():

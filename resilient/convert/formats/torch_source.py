@@ -18,7 +18,7 @@ _KERAS = "_torch_params."
 
 
 def values(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
-    """The values in the file, see ``sources.Source.values``."""
+    """The values in the file, see ``sources.ImportSource.values``."""
     torch = library("torch")
     from resilient.backends.torch import to_numpy
 

@@ -20,7 +20,7 @@ import keras
 
 from resilient import keras_internals
 from resilient.data.arrays.fingerprint import array_fingerprint
-from resilient.data.shard import Share
+from resilient.data.shard import ShardedData
 from resilient.errors import DataNotResumableError, describe
 from resilient.serialization import JSON
 from resilient.state.rng import from_numpy_state, numpy_state
@@ -42,14 +42,14 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
         self,
         *args: Any,
         shuffle: bool | str = False,
-        share: Share | None = None,
+        share: ShardedData | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, shuffle=shuffle, **kwargs)
         self.shuffled = shuffle
         arrays = keras.tree.flatten(self._inputs)
         self.samples = int(next(x.shape[0] for x in arrays if x is not None))
-        self._draw_seed = (share or Share()).seed
+        self._draw_seed = (share or ShardedData()).seed
 
     def position(self, drawn: int, *, held: bool) -> JSON:
         """The part that each backend's has; one that is held, if any was drawn."""
@@ -79,16 +79,16 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
             )
         self._start = position
 
-    def prepare(self) -> None:
+    def before_iterator(self) -> None:
         """Nothing to do."""
 
-    def made(self, iterable: Any) -> Any:
+    def wrap(self, iterable: Any) -> Any:
         return iterable
 
-    def trained(self, drawn: int) -> None:
+    def on_trained(self, drawn: int) -> None:
         """Nothing to forget."""
 
-    def paused(self) -> AbstractContextManager[Any]:
+    def frozen(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
     def _orders(self) -> str:

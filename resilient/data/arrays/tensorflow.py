@@ -75,7 +75,7 @@ class TensorFlowArrays(SeekableArrays):
         self._own_seed = position["own_seed"]
         self._orders_made = position["orders_made"]
 
-    def prepare(self) -> None:
+    def before_iterator(self) -> None:
         """Set order and start of the iterator that is about to be made."""
         start = self._take_start()
         self._start_at.assign(start.get("drawn", 0))

@@ -14,7 +14,7 @@ from typing import Any
 from resilient import keras_internals
 from resilient.data.py_dataset.order import Order
 from resilient.data.py_dataset.workers import Workers
-from resilient.data.source import Settings, Tracked, lazily
+from resilient.data.source import SourceContext, TrackedIterable, lazily
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import WarnOnce
 from resilient.objects import find_generators
@@ -33,13 +33,13 @@ class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: 
         class_weight: Any = None,
         shuffle: bool = False,
         *,
-        settings: Settings,
+        settings: SourceContext,
         saved: JSON | None,
     ) -> None:
         self.enqueuer: Any = None  # Keras's, for a moment
         super().__init__(x, class_weight=class_weight, shuffle=shuffle)
         self.source = PyDatasetSource(self, settings)
-        self.tracked = Tracked(self.source, settings)
+        self.tracked = TrackedIterable(self.source, settings)
         if self.enqueuer is not None:
             self.enqueuer = _InPlaceOfEnqueuer(self.source, self.tracked.lock)
 
@@ -80,7 +80,7 @@ class PyDatasetSource:
         settings: Of this fit.
     """
 
-    def __init__(self, adapter: Any, settings: Settings) -> None:
+    def __init__(self, adapter: Any, settings: SourceContext) -> None:
         self._adapter, self._dataset = adapter, adapter.py_dataset
         self._standardized = adapter._standardize_batch
         self._shuffle = bool(adapter.shuffle)
@@ -152,9 +152,9 @@ class PyDatasetSource:
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         self._last = position["last"]
-        return self._batches(given), self.again(position) if given else None
+        return self._batches(given), self.remake_last_batch(position) if given else None
 
-    def again(self, position: JSON) -> Any:
+    def remake_last_batch(self, position: JSON) -> Any:
         self._last = position["last"]
         if self._last is None or not position["as_made"]:
             return None

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from resilient import keras_internals
-from resilient.data.source import Settings, verify
+from resilient.data.source import SourceContext, verify
 from resilient.data.tf_data.checksums import Checksums, ReplicaChecksums
 from resilient.data.tf_data.pipeline import Pipeline
 from resilient.errors import DataNotResumableError, describe
@@ -23,7 +23,7 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
         self,
         dataset: Any,
         *args: Any,
-        settings: Settings,
+        settings: SourceContext,
         saved: JSON | None,
         **kw: Any,
     ) -> None:
@@ -63,10 +63,10 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
     def seek(self, position: JSON) -> None:
         self._position = position
 
-    def prepare(self) -> None:
+    def before_iterator(self) -> None:
         """Nothing: an iterator is made when it is asked for."""
 
-    def made(self, iterable: Any) -> Any:
+    def wrap(self, iterable: Any) -> Any:
         """The iterator that Keras is about to ask for."""
         if self._distributed and self._checksums is None:
             replicas = len(self._settings.strategy.extended.worker_devices)
@@ -95,10 +95,10 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
         next(iterator, None)
         return self._checksums.of(1) if self._checksums is not None else None
 
-    def trained(self, drawn: int) -> None:
+    def on_trained(self, drawn: int) -> None:
         """Nothing: TensorFlow keeps what was drawn ahead in the iterator."""
 
-    def paused(self) -> contextlib.AbstractContextManager[Any]:
+    def frozen(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
     def fingerprint(self) -> JSON:
@@ -115,7 +115,7 @@ def distributes(strategy: tf.distribute.Strategy | None) -> bool:
     return isinstance(found, tf.distribute.DistributedDataset)
 
 
-def _distributed(settings: Settings) -> DataNotResumableError:
+def _distributed(settings: SourceContext) -> DataNotResumableError:
     return DataNotResumableError(
         describe(
             "A dataset that was distributed already has no position.",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from resilient import keras_internals
-from resilient.data.source import Settings, Tracked
+from resilient.data.source import SourceContext, TrackedIterable
 from resilient.data.tf_data.pipeline import Pipeline, fingerprint_of
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.serialization import JSON
@@ -18,7 +18,7 @@ class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type:
     _dataset: Any
 
     def __init__(
-        self, *args: Any, settings: Settings, saved: JSON | None, **kwargs: Any
+        self, *args: Any, settings: SourceContext, saved: JSON | None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         pipeline = Pipeline(self._dataset, settings, saved)
@@ -29,7 +29,7 @@ class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type:
             )
             pipeline.fingerprint = fingerprint_of(whole._dataset)
         source = _Source(pipeline)
-        self.tracked = Tracked(source, settings)
+        self.tracked = TrackedIterable(source, settings)
         self._dataset = _Followed(self.tracked, self._dataset)
 
     def get_jax_iterator(self, super_batch: int | None = None) -> Any:
@@ -38,7 +38,7 @@ class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type:
 
 
 class _Source:
-    """A ``Source`` of the batches of a pipeline."""
+    """A ``DataSource`` of the batches of a pipeline."""
 
     name = Pipeline.name
 
@@ -69,7 +69,7 @@ class _Source:
         self._iterator, last = self._pipeline.seek(position, given)
         return self._iterator, last
 
-    def again(self, position: JSON) -> Any:
+    def remake_last_batch(self, position: JSON) -> Any:
         return None
 
     def fingerprint(self) -> JSON:
@@ -79,7 +79,7 @@ class _Source:
 class _Followed:
     """What Keras iterates and asks in place of the dataset."""
 
-    def __init__(self, tracked: Tracked, dataset: Any) -> None:
+    def __init__(self, tracked: TrackedIterable, dataset: Any) -> None:
         self._tracked = tracked
         self.cardinality = dataset.cardinality
         self.element_spec = dataset.element_spec

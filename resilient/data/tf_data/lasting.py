@@ -10,9 +10,9 @@ from typing import Any
 
 from tensorflow.python.ops import script_ops
 
-from resilient.data.source import Settings
+from resilient.data.source import SourceContext
 from resilient.data.tf_data.seed_counts import SeedCount
-from resilient.data.tf_data.variables import Variables
+from resilient.data.tf_data.variables import PipelineVariables
 from resilient.objects import find_generators
 from resilient.serialization import JSON, rng
 
@@ -24,12 +24,12 @@ class Lasting:
         variables: That the pipeline's functions assign.
     """
 
-    def __init__(self, variables: Variables) -> None:
+    def __init__(self, variables: PipelineVariables) -> None:
         self.counts: list[SeedCount] = []
         self._variables = variables
         self._generators: dict[str, Any] = {}
 
-    def find_generators(self, nodes: Iterable[Any], settings: Settings) -> None:
+    def find_generators(self, nodes: Iterable[Any], settings: SourceContext) -> None:
         """Keep the random generators of Python functions from now on.
 
         Args:

@@ -19,12 +19,12 @@ import numpy as np
 import tensorflow as tf
 
 from resilient.data import replay
-from resilient.data.source import Settings, verify
+from resilient.data.source import SourceContext, verify
 from resilient.data.tf_data import facts, iterator_state, shuffles
 from resilient.data.tf_data.graph import PipelineGraph, is_stateful
 from resilient.data.tf_data.lasting import Lasting
 from resilient.data.tf_data.seed_counts import SeedCount, UnknownFormat
-from resilient.data.tf_data.variables import Variables
+from resilient.data.tf_data.variables import PipelineVariables
 from resilient.errors import DataNotResumableError, describe, warn_not_exact
 from resilient.serialization import JSON
 from resilient.state import rng
@@ -61,7 +61,9 @@ class Pipeline:
 
     name = "a tf.data.Dataset"
 
-    def __init__(self, dataset: Any, settings: Settings, saved: JSON | None) -> None:
+    def __init__(
+        self, dataset: Any, settings: SourceContext, saved: JSON | None
+    ) -> None:
         self._settings = settings
         self._given = dataset  # its generators and caches live as long as it does
         self.dataset = dataset
@@ -74,7 +76,7 @@ class Pipeline:
         self._last: JSON = {}  # the newest that gave a batch: how it began
         self._unchecked = False
         self._warned = False
-        variables = Variables(dataset)
+        variables = PipelineVariables(dataset)
         self._lasting = Lasting(variables)
         self.fingerprint = facts.facts(dataset)
         if specs := variables.specs():
@@ -286,7 +288,7 @@ class Pipeline:
 def fingerprint_of(dataset: Any) -> JSON:
     """The same fingerprint, of a dataset that is not iterated itself."""
     found: JSON = facts.facts(dataset)
-    if specs := Variables(dataset).specs():
+    if specs := PipelineVariables(dataset).specs():
         found |= {"variables": specs}
     if facts.in_memory(dataset) <= LARGE_GRAPH:
         found |= {"operations": PipelineGraph(dataset).operations()}

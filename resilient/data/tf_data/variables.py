@@ -16,7 +16,7 @@ from tensorflow.python.framework import auto_control_deps_utils
 _LARGEST = 16 * 2**20
 
 
-class Variables:
+class PipelineVariables:
     """Those that a dataset's functions assign.
 
     Args:

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from resilient import keras_internals
-from resilient.data.source import Settings, Tracked
-from resilient.data.torch_loader.positioned import Positioned
+from resilient.data.source import SourceContext, TrackedIterable
+from resilient.data.torch_loader.positioned import PositionedLoader
 from resilient.data.torch_loader.replayed import Replayed, has_torch_iterators
 from resilient.data.torch_loader.stateful import IterableState, Torchdata, can_tell
 from resilient.data.tracked_adapter import TrackedAdapter
@@ -33,7 +33,7 @@ class TorchLoaderData(
     """Keras's adapter for DataLoaders, with a position."""
 
     def __init__(
-        self, dataloader: Any, *, settings: Settings, saved: JSON | None
+        self, dataloader: Any, *, settings: SourceContext, saved: JSON | None
     ) -> None:
         super().__init__(dataloader)
         loader: Any = self._dataloader  # type: ignore[has-type]
@@ -65,7 +65,7 @@ class TorchLoaderData(
         self._source.in_epoch = False
 
 
-class _TrackedLoader(Tracked):
+class _TrackedLoader(TrackedIterable):
     """With what Keras asks a loader for.
 
     Attributes:
@@ -73,7 +73,7 @@ class _TrackedLoader(Tracked):
         prefetch_factor: Tells JAX's trainer before Keras 3.14 not to draw ahead.
     """
 
-    def __init__(self, source: Replayed, settings: Settings, loader: Any) -> None:
+    def __init__(self, source: Replayed, settings: SourceContext, loader: Any) -> None:
         super().__init__(source, settings)
         self.sampler = getattr(loader, "sampler", None)
         self.prefetch_factor = getattr(loader, "prefetch_factor", None)
@@ -83,12 +83,12 @@ def _as_array(tensor: Any) -> np.ndarray:
     return np.asarray(tensor.cpu())  # as Keras does
 
 
-def _source(loader: Any, settings: Settings) -> Replayed:
+def _source(loader: Any, settings: SourceContext) -> Replayed:
     if settings.mode == "replay" or not has_torch_iterators(loader):
         return Replayed(loader, settings)
     iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
     if not loader.num_workers and not iterable:
-        return Positioned(loader, settings)
+        return PositionedLoader(loader, settings)
     names = {cls.__name__ for cls in type(loader).__mro__}
     if "StatefulDataLoader" in names and can_tell(loader):
         return Torchdata(loader, settings)

@@ -18,7 +18,7 @@ from resilient.serialization import JSON
 from resilient.state import rng
 
 
-class Positioned(Replayed):
+class PositionedLoader(Replayed):
     """A DataLoader over a map-style dataset, without workers."""
 
     _last: JSON | None = None  # of an iterator: the indices of its newest batch
@@ -40,7 +40,7 @@ class Positioned(Replayed):
             if not _is_plain(newest):
                 self._last = None
 
-    def again(self, position: JSON) -> Any:
+    def remake_last_batch(self, position: JSON) -> Any:
         self._last, loader = position.get("last"), self.loader
         if self._last is None:
             return None

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from resilient.data.replay import skip
-from resilient.data.source import Settings
+from resilient.data.source import SourceContext
 from resilient.data.torch_loader.indices import Indices, draws_for_each_batch
 from resilient.data.torch_loader.state import LoaderState
 from resilient.errors import WarnOnce, warn_not_exact
@@ -24,7 +24,7 @@ FOLLOWED = "_followed_by_resilient"  # attribute of a loader with persistent wor
 
 
 class Replayed:
-    """Any DataLoader, as a ``Source``.
+    """Any DataLoader, as a ``DataSource``.
 
     Args:
         loader: The user's, before anything was drawn from it.
@@ -34,7 +34,7 @@ class Replayed:
     keeps_workers = True  # whether later iterators of persistent workers need this one
     follows_indices = True
 
-    def __init__(self, loader: Any, settings: Settings) -> None:
+    def __init__(self, loader: Any, settings: SourceContext) -> None:
         cls = type(loader)
         self.name = f"a torch {cls.__name__}"
         self.loader = loader
@@ -92,7 +92,7 @@ class Replayed:
         self._behind = False
         return self._batches, last
 
-    def again(self, position: JSON) -> Any:
+    def remake_last_batch(self, position: JSON) -> Any:
         return None
 
     def fingerprint(self) -> JSON:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from resilient.data.source import Settings
+from resilient.data.source import SourceContext
 from resilient.data.torch_loader import generators
 from resilient.objects.datasets.tracker import DataAttributes
 from resilient.objects.find_generators import find, unclaimed
@@ -24,7 +24,7 @@ class LoaderState:
         settings: Of this fit.
     """
 
-    def __init__(self, loader: Any, settings: Settings) -> None:
+    def __init__(self, loader: Any, settings: SourceContext) -> None:
         # The dataset first: a generator that the sampler shares is the dataset's, too.
         parts = {
             "dataset": loader.dataset,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from resilient.data.source import Settings
+from resilient.data.source import SourceContext
 from resilient.data.torch_loader.replayed import FOLLOWED, Replayed
 from resilient.errors import NotSupportedError, describe, warn_not_exact
 from resilient.objects import kinds
@@ -28,7 +28,7 @@ class Torchdata(Replayed):
     keeps_workers = False  # their states are in its own
     follows_indices = False  # it asks the sampler's iterator for its state
 
-    def __init__(self, loader: Any, settings: Settings) -> None:
+    def __init__(self, loader: Any, settings: SourceContext) -> None:
         earlier = vars(loader).get(FOLLOWED)
         super().__init__(loader, settings)
         self._of_workers: JSON | None = getattr(earlier, "_of_workers", None)
@@ -86,7 +86,7 @@ class Torchdata(Replayed):
 class IterableState(Torchdata):
     """A plain DataLoader without workers, over an iterable dataset with state."""
 
-    def __init__(self, loader: Any, settings: Settings) -> None:
+    def __init__(self, loader: Any, settings: SourceContext) -> None:
         Replayed.__init__(self, loader, settings)
 
     def position(self, *, live: bool) -> JSON:

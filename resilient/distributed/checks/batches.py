@@ -55,8 +55,8 @@ def _compared(
 ) -> Iterator[Any]:
     for number, batch in enumerate(batches):
         if number == 0:
-            said = group.collect(f"first of {name}", [shard, checksum(batch)])
-            others, twins = group.tell(f"others of {name}", _judged(said))
+            said = group.gather(f"first of {name}", [shard, checksum(batch)])
+            others, twins = group.broadcast(f"others of {name}", _judged(said))
             if others:
                 what = "begin with another batch than those before"
                 raise _different(f"`{name}`: processes {others} {what}")
@@ -90,7 +90,7 @@ def in_step(batches: Iterable[Any], name: str, group: Group) -> Iterator[Any]:
 def _in_step(batches: Iterator[Any], name: str, group: Group) -> Iterator[Any]:
     for number in itertools.count():
         batch = next(batches, _END)
-        there = bool(group.tell(f"more of {name}", batch is not _END))
+        there = bool(group.broadcast(f"more of {name}", batch is not _END))
         if there != (batch is not _END):
             mine, theirs = ("does", "does not") if there else ("does not", "does")
             raise ResilientError(
@@ -118,7 +118,7 @@ def require_same_length(length: list[int | None], name: str, group: Group) -> No
     Raises:
         ResilientError: They are not the same.
     """
-    everyones = group.tell("lengths", group.collect("length", length))
+    everyones = group.broadcast("lengths", group.gather("length", length))
     if any(theirs != everyones[0] for theirs in everyones):
         told = [_length(*theirs) for theirs in everyones]
         raise ResilientError(
@@ -149,7 +149,7 @@ def require_same_arrays(fingerprint: Any, name: str, group: Group) -> None:
     Raises:
         DataNotResumableError: They are not the same.
     """
-    everyones = group.tell("all arrays", group.collect("arrays", fingerprint))
+    everyones = group.broadcast("all arrays", group.gather("arrays", fingerprint))
     others = [n for n, theirs in enumerate(everyones) if theirs != everyones[0]]
     if others:
         raise _different(f"`{name}`: processes {others} have other arrays")

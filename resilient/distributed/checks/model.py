@@ -25,8 +25,8 @@ def require_same_variables(live: Sequence[Leaf], group: Group) -> None:
         ResilientError: Names the processes, and some variables of each.
     """
     mine = {leaf.name: str(leaf.shape) for leaf in live}
-    everyones = group.collect("variables", mine)
-    differing = group.tell("other variables", _differing(everyones))
+    everyones = group.gather("variables", mine)
+    differing = group.broadcast("other variables", _differing(everyones))
     if differing:
         raise ResilientError(
             describe(
@@ -50,8 +50,8 @@ def require_same_values(shared: Mapping[str, Any], group: Group) -> None:
         ResilientError: Names the processes.
     """
     mine = {name: checksum(array) for name, array in shared.items()}
-    everyones = group.collect("values", mine)
-    differing = group.tell("other values", _differing(everyones))
+    everyones = group.gather("values", mine)
+    differing = group.broadcast("other values", _differing(everyones))
     if differing:
         raise ResilientError(
             describe(
@@ -74,8 +74,8 @@ def require_same_settings(settings: Mapping[str, Any], group: Group) -> None:
         ResilientError: Names the processes, and some settings of each.
     """
     mine = {f"{name}:": repr(value) for name, value in settings.items()}
-    everyones = group.collect("settings", mine)
-    differing = group.tell("other settings", _differing(everyones))
+    everyones = group.gather("settings", mine)
+    differing = group.broadcast("other settings", _differing(everyones))
     if differing:
         raise ResilientError(
             describe(

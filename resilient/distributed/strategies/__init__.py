@@ -1,17 +1,17 @@
-"""The engines that train one model in several processes: TensorFlow's, JAX's, ours.
+"""How several processes train one model: TensorFlow's, JAX's, PyTorch's way.
 
-``engine_under`` finds the one that a model trains with. What is common to them, and
-what they may do around Keras's ``fit``, is ``Engine``.
+``parallel_strategy`` finds the one that a model trains with. What is common to them,
+and what they may do around Keras's ``fit``, is ``ParallelStrategy``.
 """
 
 import importlib
 from typing import Any
 
-from resilient.distributed.strategies.base import Engine
+from resilient.distributed.strategies.base import ParallelStrategy
 
 
-def engine_under(strategy: Any, *, by_hand: bool = False) -> Engine:
-    """The engine that trains together with others.
+def parallel_strategy(strategy: Any, *, by_hand: bool = False) -> ParallelStrategy:
+    """How this process trains together with others.
 
     Args:
         strategy: That of tf.distribute, on TensorFlow; else None.
@@ -23,5 +23,7 @@ def engine_under(strategy: Any, *, by_hand: bool = False) -> Engine:
     import keras
 
     module = importlib.import_module(f"{__name__}.{keras.backend.backend()}")
-    engine: Engine | None = module.engine_under(strategy, by_hand=by_hand)
-    return engine or Engine()
+    parallel: ParallelStrategy | None = module.parallel_strategy(
+        strategy, by_hand=by_hand
+    )
+    return parallel or ParallelStrategy()

@@ -1,4 +1,4 @@
-"""What an engine does around Keras's ``fit`` in several processes."""
+"""What a parallel strategy does around Keras's ``fit`` in several processes."""
 
 import contextlib
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LENGTH = 512  # bytes that a text may have
 
 
-class Engine:
+class ParallelStrategy:
     """How a library trains one model, in several processes or in one.
 
     What is here does nothing: one process, and a library that does all by itself, need

@@ -37,7 +37,7 @@ class JaxProcesses(KerasProcesses):
         atexit.register(_leave)  # before what JAX registered
 
 
-def engine_under(strategy: None, *, by_hand: bool) -> JaxProcesses | None:
+def parallel_strategy(strategy: None, *, by_hand: bool) -> JaxProcesses | None:
     """The processes of this program, if there are several."""
     if jax.process_count() == 1:
         told = os.environ.get(_COUNT, "1")

@@ -12,11 +12,11 @@ import keras
 from resilient import keras_internals
 from resilient.distributed.checks.batches import compared
 from resilient.distributed.group import Group
-from resilient.distributed.strategies.base import Engine
+from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import NotSupportedError, describe
 
 
-class KerasProcesses(Engine):
+class KerasProcesses(ParallelStrategy):
     """Mixed into the processes of a library."""
 
     _warned = False

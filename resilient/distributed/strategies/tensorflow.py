@@ -11,7 +11,7 @@ import tensorflow as tf
 from resilient import keras_internals
 from resilient.distributed.strategies.base import (
     LENGTH,
-    Engine,
+    ParallelStrategy,
     as_bytes,
     as_text,
     host_of,
@@ -20,7 +20,7 @@ from resilient.errors import NotSupportedError, describe
 from resilient.keras_internals.multi_worker import corrected
 
 
-class MultiWorker(Engine):
+class MultiWorker(ParallelStrategy):
     """The workers of a strategy's cluster."""
 
     divides_arrays = True
@@ -59,13 +59,13 @@ class MultiWorker(Engine):
 _JOBS = ("chief", "worker")
 
 
-def engine_under(
+def parallel_strategy(
     strategy: tf.distribute.Strategy, *, by_hand: bool
 ) -> MultiWorker | None:
     """The cluster of a strategy, if there are several workers."""
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        engine = MultiWorker(strategy) if _several(strategy) else None
-        return engine if engine is not None and engine.count > 1 else None
+        parallel = MultiWorker(strategy) if _several(strategy) else None
+        return parallel if parallel is not None and parallel.count > 1 else None
     told = json.loads(os.environ.get("TF_CONFIG") or "{}")
     cluster, task = told.get("cluster", {}), told.get("task", {}).get("type")
     workers = sum(len(cluster.get(job, ())) for job in _JOBS)

@@ -34,12 +34,12 @@ class KerasRanks(KerasProcesses, Ranks):
             take_a_step(model, iterator, backend)
 
 
-def engine_under(strategy: None, *, by_hand: bool) -> Ranks | None:
+def parallel_strategy(strategy: None, *, by_hand: bool) -> Ranks | None:
     """The ranks that train together, if there are several; starts what is needed."""
     if by_hand:
         return DividingRanks() if torch_ranks.initialize() else None
     if not keras_internals.generation.trains_on_ranks:
-        from resilient.distributed.strategies.torch_dp.engine import AveragingRanks
+        from resilient.distributed.strategies.torch_dp.strategy import AveragingRanks
 
         return AveragingRanks() if torch_ranks.initialize() else None
     if torch_ranks.have_met():

@@ -15,7 +15,7 @@ from torch import distributed
 from resilient.backends import dcp_format
 from resilient.distributed.checks.batches import compared
 from resilient.distributed.group import Group
-from resilient.distributed.strategies.base import Engine, as_bytes, as_text
+from resilient.distributed.strategies.base import ParallelStrategy, as_bytes, as_text
 from resilient.distributed.strategies.torch_slices import is_own_part, sliced
 from resilient.errors import ResilientError, describe
 
@@ -23,7 +23,7 @@ from resilient.errors import ResilientError, describe
 TIMEOUT = timedelta(minutes=30)
 
 
-class Ranks(Engine):
+class Ranks(ParallelStrategy):
     """The ranks of the default process group, which exists."""
 
     def __init__(self) -> None:

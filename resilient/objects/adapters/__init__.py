@@ -13,7 +13,7 @@ from resilient.backends.arrays import check_dtype, check_names
 from resilient.backends.base import Backend
 from resilient.errors import describe
 from resilient.keras_internals import BACKEND
-from resilient.objects.adapters.base import Kind, Saved, require_backend
+from resilient.objects.adapters.base import Kind, SavedObject, require_backend
 from resilient.objects.adapters.kinds import kind_of
 from resilient.serialization import Encoded
 from resilient.state import variables
@@ -137,7 +137,7 @@ class Objects:
 
         return {**found, _GRADIENTS: torch_gradients.capture(live, arrays)}
 
-    def build(self, saved: Saved) -> None:
+    def build(self, saved: SavedObject) -> None:
         """Make the variables that a checkpoint has and that are not made yet."""
         strategy = self.strategy()
         with nullcontext() if strategy is None else strategy.scope():
@@ -146,7 +146,7 @@ class Objects:
                     known = {_place(leaf): leaf.target for leaf in self.leaves()}
                     thing.build(saved.objects[name], known)
 
-    def differences(self, saved: Saved) -> list[str]:
+    def differences(self, saved: SavedObject) -> list[str]:
         """How a checkpoint's variables differ from the live ones; empty if equal."""
         live = self.leaves()
         groups = dict.fromkeys(
@@ -159,7 +159,7 @@ class Objects:
                 found += thing.differences(name, saved.objects[name])
         return found
 
-    def restore(self, backend: Backend, saved: Saved) -> None:
+    def restore(self, backend: Backend, saved: SavedObject) -> None:
         """Set everything; ``differences`` found none."""
         pairs = list(zip(saved.layout, self.leaves(), strict=True))
         for name, thing in self._objects.items():

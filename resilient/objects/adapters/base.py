@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedObject:
     """What a checkpoint has of all objects.
 
     Attributes:

@@ -19,12 +19,12 @@ def kind_of(name: str, value: Any) -> Kind | None:
     if isinstance(value, keras.layers.Layer):
         return LayerKind(value)
     if isinstance(value, keras.optimizers.Optimizer):
-        return OptimizerKind(value)
+        return KerasOptimizerKind(value)
     if isinstance(value, keras.metrics.Metric):
         return MetricKind(value)
     if isinstance(value, keras.random.SeedGenerator):
         return SeedKind(value)
-    return VariableKind(value) if isinstance(value, keras.Variable) else None
+    return KerasVariableKind(value) if isinstance(value, keras.Variable) else None
 
 
 class LayerKind(Kind):
@@ -68,7 +68,7 @@ class LayerKind(Kind):
             optimizer.build(self.value.trainable_variables)
 
 
-class OptimizerKind(Kind):
+class KerasOptimizerKind(Kind):
     """An optimizer; it knows the variables that it was built for."""
 
     kind: ClassVar[str] = "Keras optimizer"
@@ -122,7 +122,7 @@ class SeedKind(Kind):
         yield "non_trainable", 0, self.value.state.path, self.value.state
 
 
-class VariableKind(Kind):
+class KerasVariableKind(Kind):
     """A single variable."""
 
     kind: ClassVar[str] = "Keras variable"

@@ -14,11 +14,11 @@ from resilient.serialization.state_dict import Stateful
 def kind_of(name: str, value: Any) -> Kind | None:
     """The kind of a generator, or of an object with the two methods; else None."""
     if is_generator(value):
-        return GeneratorKind(value)
+        return NumberGeneratorKind(value)
     return StatefulKind(value) if isinstance(value, Stateful) else None
 
 
-class GeneratorKind(Kind):
+class NumberGeneratorKind(Kind):
     """A generator of random numbers of Python, NumPy or PyTorch."""
 
     kind: ClassVar[str] = "random generator"

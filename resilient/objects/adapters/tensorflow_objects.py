@@ -22,7 +22,7 @@ def kind_of(name: str, value: Any) -> Kind | None:
     return found(value)
 
 
-class VariableKind(Kind):
+class TensorFlowVariableKind(Kind):
     """A single variable."""
 
     kind: ClassVar[str] = "TensorFlow variable"
@@ -42,7 +42,7 @@ class VariableKind(Kind):
         yield group, 0, path, variable
 
 
-class ModuleKind(VariableKind):
+class TensorFlowModuleKind(TensorFlowVariableKind):
     """A module, with what hangs on it: a module does not tell of objects of Keras.
 
     Raises:
@@ -84,7 +84,11 @@ class ModuleKind(VariableKind):
             yield _told(variable)
         for name, held in self._held():
             random = isinstance(held, tf.random.Generator)
-            kind = GeneratorKind(held) if random else keras_objects.kind_of(name, held)
+            kind = (
+                TensorFlowGeneratorKind(held)
+                if random
+                else keras_objects.kind_of(name, held)
+            )
             for group, _, path, variable in kind.variables() if kind else ():
                 yield group, f"{name}/{path}", variable
 
@@ -99,7 +103,7 @@ class ModuleKind(VariableKind):
                     yield name, each
 
 
-class GeneratorKind(Kind):
+class TensorFlowGeneratorKind(Kind):
     """A ``tf.random.Generator``."""
 
     kind: ClassVar[str] = "TensorFlow random generator"
@@ -141,7 +145,7 @@ def _told(variable: Any) -> tuple[str, str, Any]:
 _TABLES = {"LookupInterface"}
 
 _KINDS: dict[type, type[Kind]] = {
-    tf.Module: ModuleKind,
-    tf.Variable: VariableKind,
-    tf.random.Generator: GeneratorKind,
+    tf.Module: TensorFlowModuleKind,
+    tf.Variable: TensorFlowVariableKind,
+    tf.random.Generator: TensorFlowGeneratorKind,
 }

@@ -25,7 +25,7 @@ def kind_of(name: str, value: Any) -> Kind | None:
     return found(value)
 
 
-class ModuleKind(Kind):
+class TorchModuleKind(Kind):
     """A module: parameters, all buffers, and what ``get_extra_state`` gives."""
 
     kind: ClassVar[str] = "PyTorch module"
@@ -82,7 +82,7 @@ class TensorKind(Kind):
         yield "trainable", 0, "tensor", self.value
 
 
-class OptimizerKind(Kind):
+class TorchOptimizerKind(Kind):
     """An optimizer, whose state begins to be with its first step."""
 
     kind: ClassVar[str] = "PyTorch optimizer"
@@ -145,7 +145,7 @@ def _require_plain(path: str, tensor: Any) -> None:
 
 
 _KINDS: dict[type, type[Kind]] = {
-    torch.nn.Module: ModuleKind,
+    torch.nn.Module: TorchModuleKind,
     torch.Tensor: TensorKind,
-    torch.optim.Optimizer: OptimizerKind,
+    torch.optim.Optimizer: TorchOptimizerKind,
 }

@@ -17,7 +17,7 @@ KINDS = frozenset({"file", "array", "shared", "subclass"})
 _NUMBERS = frozenset("cbBhHiIlLqQfd?")  # of ctypes: what holds no pointer
 
 
-class Held(NamedTuple):
+class HeldBuffer(NamedTuple):
     """What such an object holds: the kind of object, the content, and its size."""
 
     kind: str
@@ -25,20 +25,20 @@ class Held(NamedTuple):
     nbytes: int
 
 
-def held(value: Any) -> Held | None:
+def held(value: Any) -> HeldBuffer | None:
     """What an object holds, not copied; None for any other object."""
     if isinstance(value, io.IOBase):
         return _file(value)
     if type(value) is array.array:
         data = np.frombuffer(value, value.typecode) if _is_known(value) else None
-        return None if data is None else Held("array", data, data.nbytes)
+        return None if data is None else HeldBuffer("array", data, data.nbytes)
     if isinstance(value, np.ndarray):
         return _subclass(value)
     shared = _shared(value)
     if shared is None:
         return None
     size = ctypes.sizeof(shared)
-    return Held("shared", np.frombuffer(shared, np.uint8), size)
+    return HeldBuffer("shared", np.frombuffer(shared, np.uint8), size)
 
 
 def write(value: Any, kind: str, plain: Any) -> None:
@@ -67,7 +67,7 @@ def _is_known(value: "array.array[Any]") -> bool:
     return len(value) > 0 and value.typecode in "bBhHiIlLqQfd"
 
 
-def _file(file: Any) -> Held | None:
+def _file(file: Any) -> HeldBuffer | None:
     with contextlib.suppress(Exception):  # closed, a pipe, or in the middle of a loop
         if not file.readable() or not file.seekable():
             return None
@@ -76,7 +76,7 @@ def _file(file: Any) -> Held | None:
             size = file.getbuffer().nbytes
         if type(file) in (io.BytesIO, io.StringIO):
             content = file.getvalue()  # copied when it is written to
-        return Held("file", (_name(file), file.tell(), content), size)
+        return HeldBuffer("file", (_name(file), file.tell(), content), size)
     return None
 
 
@@ -94,14 +94,14 @@ def _write_file(file: Any, name: str, place: int, content: Any) -> None:
     file.seek(place)
 
 
-def _subclass(value: np.ndarray) -> Held | None:
+def _subclass(value: np.ndarray) -> HeldBuffer | None:
     if type(value) is np.ndarray or isinstance(value, np.memmap):
         return None
     if value.dtype.hasobject:
         return None
     mask = np.ma.getmaskarray(value) if isinstance(value, np.ma.MaskedArray) else None
     data = np.ma.getdata(value).view(np.ndarray)
-    return Held("subclass", (data, mask), value.nbytes)
+    return HeldBuffer("subclass", (data, mask), value.nbytes)
 
 
 def _shared(value: Any) -> Any:

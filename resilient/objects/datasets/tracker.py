@@ -23,7 +23,7 @@ from resilient.objects.datasets.content import (
     read,
     write,
 )
-from resilient.objects.datasets.traversal import Part, Visit, delete, put
+from resilient.objects.datasets.traversal import DatasetPart, Visit, delete, put
 from resilient.objects.snapshot import assign_in_place
 from resilient.serialization import JSON
 from resilient.serialization.json_values import decode
@@ -100,7 +100,7 @@ class DataAttributes:
         for path, entry in changes.items():
             of, key = entry["of"], entry["key"]
             now = live.parts[path].value if path in live.parts else None
-            part = Part(path, of, live.owners.get(of), key, now)
+            part = DatasetPart(path, of, live.owners.get(of), key, now)
             if not self._apply(part, entry, arrays):
                 problems.append(self._named(part))
         for path in reversed(value.get("deleted", ())):
@@ -143,10 +143,10 @@ class DataAttributes:
         for path, entry in changes.items():
             if entry["kind"] == "alias" and entry["data"] in live.parts:
                 of, key = entry["of"], entry["key"]
-                part = Part(path, of, live.owners.get(of), key, None)
+                part = DatasetPart(path, of, live.owners.get(of), key, None)
                 put(part, live.parts[entry["data"]].value)
 
-    def _change(self, part: Part, name: str) -> Change | None:
+    def _change(self, part: DatasetPart, name: str) -> Change | None:
         if is_iterator(part.value):
             raise Lost
         seen = self._before.get(part.path)
@@ -154,7 +154,7 @@ class DataAttributes:
             seen = self._new.setdefault(part.path, Seen(None, self._elsewhere))
         return seen.change(part.value, name)
 
-    def _apply(self, part: Part, entry: JSON, arrays: JSON) -> bool:
+    def _apply(self, part: DatasetPart, entry: JSON, arrays: JSON) -> bool:
         """Put back what was captured; False if that cannot be done."""
         seen, kind = self._before.get(part.path), entry["kind"]
         if kind == "alias":
@@ -177,7 +177,7 @@ class DataAttributes:
             put(part, plain)
         return True
 
-    def _put_back(self, part: Part) -> bool:
+    def _put_back(self, part: DatasetPart) -> bool:
         """Undo what this process alone changed; False if that cannot be done."""
         seen = self._before.get(part.path)
         if seen is None:  # a file that was opened meanwhile may stay
@@ -201,7 +201,7 @@ class DataAttributes:
         entry = {"kind": seen.kind, "data": seen.data, "same": True}
         return self._apply(part, entry, {})
 
-    def _named(self, part: Part) -> str:
+    def _named(self, part: DatasetPart) -> str:
         root = next(
             name
             for name in self._objects

@@ -27,7 +27,7 @@ _SHARED = (list, dict, set, np.ndarray, np.generic)
 _SHARED_VALUES = (int, float, complex, str, bytes, tuple, type(None))
 
 
-class Part(NamedTuple):
+class DatasetPart(NamedTuple):
     """An attribute or an item, and whose it is."""
 
     path: str
@@ -57,12 +57,12 @@ class Visit:
     ) -> None:
         self._first = first
         self.met = {id(value) for value in objects.values()}
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, DatasetPart] = {}
         self.owners: dict[str, Any] = {}
         self.paths: dict[str, str] = {}
         for name, value in objects.items():
             if asked and kinds.has_state_dict(value):
-                self.parts[name] = Part(name, "", None, name, value)
+                self.parts[name] = DatasetPart(name, "", None, name, value)
             else:
                 self._into(name, value, _attributes(value), 1)
 
@@ -81,7 +81,7 @@ class Visit:
                 continue
             parts = _inner(value) if depth < _DEPTH and self._again(path) else None
             if parts is None:
-                self.parts[path] = Part(path, of, owner, key, value)
+                self.parts[path] = DatasetPart(path, of, owner, key, value)
             else:
                 self.met.add(id(value))
                 self._into(path, value, parts, depth + 1)
@@ -124,7 +124,7 @@ def _shared(cls: type) -> list[tuple[str, Any]]:
     ]
 
 
-def put(part: Part, value: Any) -> None:
+def put(part: DatasetPart, value: Any) -> None:
     """Set an attribute or item; those of a tuple stay."""
     if isinstance(part.owner, list) and part.key == len(part.owner):
         part.owner.append(value)
@@ -137,7 +137,7 @@ def put(part: Part, value: Any) -> None:
             setattr(part.owner, part.key, value)
 
 
-def delete(part: Part) -> None:
+def delete(part: DatasetPart) -> None:
     """Delete an attribute or item."""
     if isinstance(part.owner, dict | list):
         del part.owner[part.key]

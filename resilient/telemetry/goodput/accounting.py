@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from resilient.telemetry.goodput.attempts import Happened, Life
+from resilient.telemetry.goodput.attempts import AttemptLog, Event
 from resilient.telemetry.goodput.ledger import Ledger
 
 # "unknown": the last attempt has no last word; it may be running.
@@ -13,7 +13,7 @@ Outcome = Literal[
 
 
 @dataclass
-class Spent:
+class TimeSpent:
     """Seconds that were not training."""
 
     saving: float = 0.0
@@ -22,7 +22,7 @@ class Spent:
     replaying: float = 0.0
 
 
-class Walk:
+class Accounting:
     """Goes through an attempt; time only goes on.
 
     Args:
@@ -36,11 +36,11 @@ class Walk:
         restored: The step that it was resumed from, if it was.
     """
 
-    def __init__(self, life: Life, ledger: Ledger, spent: Spent) -> None:
-        self.now = life.started
+    def __init__(self, attempt: AttemptLog, ledger: Ledger, spent: TimeSpent) -> None:
+        self.now = attempt.started
         self.outcome: Outcome | None = None
         self.restored: int | None = None
-        self._life, self._ledger, self._spent = life, ledger, spent
+        self._life, self._ledger, self._spent = attempt, ledger, spent
         self._training = False
         self._stall = 0.0  # of saves, not yet taken from the time after them
 
@@ -64,7 +64,7 @@ class Walk:
         if self.outcome is None and kinds[-1:] == ["rolled back to"]:
             self.outcome = "rolled back"  # another process goes on
 
-    def _take(self, happened: Happened) -> None:
+    def _take(self, happened: Event) -> None:
         match happened.kind:
             case "restored" | "rolled back to":
                 self._go_on(happened.time - happened.seconds, happened.from_step)
@@ -82,7 +82,7 @@ class Walk:
             case "ended" | "preempted" | "failed" | "diverged":
                 self._stop(happened)
 
-    def _save(self, saved: Happened) -> None:
+    def _save(self, saved: Event) -> None:
         self._begin_if_beyond(saved.step)
         if self._training:
             began = saved.time - saved.seconds
@@ -92,7 +92,7 @@ class Walk:
             self._go_on(saved.time - saved.stall)
             self._spent.saving += self._pass(saved.time)
 
-    def _stop(self, word: Happened) -> None:
+    def _stop(self, word: Event) -> None:
         self._begin_if_beyond(word.step)
         stops = self._training and word.kind in ("ended", "preempted")
         if stops and self._ledger.is_saved(word.step):

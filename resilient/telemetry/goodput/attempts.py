@@ -17,7 +17,7 @@ from resilient.telemetry.events import read_events
 _YEAR_10000 = 253402300800.0  # later than what a clock shows and a datetime holds
 
 
-class Sign(NamedTuple):
+class Beat(NamedTuple):
     """The last sign of life of an attempt."""
 
     time: float
@@ -25,7 +25,7 @@ class Sign(NamedTuple):
     step: int
 
 
-class Happened(NamedTuple):
+class Event(NamedTuple):
     """One event of an attempt. What it lacks is None, or no seconds."""
 
     kind: str
@@ -37,20 +37,20 @@ class Happened(NamedTuple):
     last_word: bool
 
 
-class Life(NamedTuple):
+class AttemptLog(NamedTuple):
     """One attempt: when it took the directory, and what happened from then on."""
 
     name: str
     host: str
     started: float
-    happened: list[Happened]
-    sign: Sign | None
+    happened: list[Event]
+    sign: Beat | None
 
 
-def read_lives(directory: str | os.PathLike[str]) -> list[Life]:
+def read_attempts(directory: str | os.PathLike[str]) -> list[AttemptLog]:
     """All attempts since the run was last started over, oldest first."""
     events: dict[str, list[Mapping[str, Any]]] = {}
-    signs: dict[str, Sign] = {}
+    signs: dict[str, Beat] = {}
     beat = heartbeat.read(Path(directory) / HEARTBEAT)
     if beat is not None:
         _add_sign(signs, asdict(beat))
@@ -63,16 +63,18 @@ def read_lives(directory: str | os.PathLike[str]) -> list[Life]:
             events = {name: events[name]}
         if event.get("event") == "started":
             _add_sign(signs, event.get("previous"))
-    lives = [_life(name, found, signs.get(name)) for name, found in events.items()]
-    return [life for life in lives if life is not None]
+    attempts = [_life(name, found, signs.get(name)) for name, found in events.items()]
+    return [attempt for attempt in attempts if attempt is not None]
 
 
-def _life(name: str, events: list[Mapping[str, Any]], sign: Sign | None) -> Life | None:
+def _life(
+    name: str, events: list[Mapping[str, Any]], sign: Beat | None
+) -> AttemptLog | None:
     started = [e for e in events if e.get("event") == "started"]
     if not started:  # a supervisor's, or nobody's
         return None
     host, when = started[0].get("host"), _number(started[0].get("time"))
-    return Life(
+    return AttemptLog(
         name=name,
         host=host if isinstance(host, str) else "",
         started=when or 0.0,
@@ -81,12 +83,12 @@ def _life(name: str, events: list[Mapping[str, Any]], sign: Sign | None) -> Life
     )
 
 
-def _happened(event: Mapping[str, Any]) -> Happened:
+def _happened(event: Mapping[str, Any]) -> Event:
     kind = str(event.get("event"))
     last = kind in ("ended", "preempted", "failed") or (
         kind == "diverged" and event.get("action") != "rollback"
     )
-    return Happened(
+    return Event(
         kind=kind,
         time=_number(event.get("time")) or 0.0,
         step=_whole(event.get("step")),
@@ -97,13 +99,13 @@ def _happened(event: Mapping[str, Any]) -> Happened:
     )
 
 
-def _add_sign(signs: dict[str, Sign], found: object) -> None:
+def _add_sign(signs: dict[str, Beat], found: object) -> None:
     """Keep an attempt's sign; ``previous`` replaces a heartbeat, which is older."""
     if not isinstance(found, Mapping) or not isinstance(found.get("attempt"), str):
         return
     when, step = _number(found.get("time")), _whole(found.get("step"))
     if when is not None:
-        signs[found["attempt"]] = Sign(when, str(found.get("phase")), step or 0)
+        signs[found["attempt"]] = Beat(when, str(found.get("phase")), step or 0)
 
 
 def _number(value: object) -> float | None:

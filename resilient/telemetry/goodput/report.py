@@ -5,8 +5,8 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from resilient.telemetry.goodput.accounting import Outcome, Spent, Walk
-from resilient.telemetry.goodput.attempts import read_lives
+from resilient.telemetry.goodput.accounting import Accounting, Outcome, TimeSpent
+from resilient.telemetry.goodput.attempts import read_attempts
 from resilient.telemetry.goodput.ledger import Ledger
 
 
@@ -97,20 +97,20 @@ def goodput(directory: str | os.PathLike[str]) -> Goodput:
 
     A run that was started over counts from there. All is zero where nothing is known.
     """
-    ledger, spent, down = Ledger(), Spent(), 0.0
+    ledger, spent, down = Ledger(), TimeSpent(), 0.0
     reports: list[AttemptReport] = []
-    lives = read_lives(directory)
-    starts = [life.started for life in lives[1:]] + [math.inf]
-    for life, until in zip(lives, starts, strict=False):
+    attempts = read_attempts(directory)
+    starts = [attempt.started for attempt in attempts[1:]] + [math.inf]
+    for attempt, until in zip(attempts, starts, strict=False):
         if reports and reports[-1].outcome != "ended":
-            down += max(0.0, life.started - reports[-1].ended)
-        walk = Walk(life, ledger, spent)
+            down += max(0.0, attempt.started - reports[-1].ended)
+        walk = Accounting(attempt, ledger, spent)
         walk.go(until)
         reports.append(
             AttemptReport(
-                attempt=life.name,
-                host=life.host,
-                started=life.started,
+                attempt=attempt.name,
+                host=attempt.host,
+                started=attempt.started,
                 ended=walk.now,
                 outcome=walk.outcome or ("died" if math.isfinite(until) else "unknown"),
                 restored=walk.restored,

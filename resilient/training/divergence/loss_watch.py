@@ -175,9 +175,9 @@ class LossWatch:
         """
         while len(self._pending) > (0 if all_of_them else 1):
             step, batches, loss = self._pending.popleft()
-            losses = self._group.collect("loss", float(loss))
+            losses = self._group.gather("loss", float(loss))
             found = self._judged(batches, losses) if losses else None
-            found = self._group.tell("bad", found)
+            found = self._group.broadcast("bad", found)
             if found is not None:
                 mean, why = found
                 raise Diverged(Bad(step, mean, why, batches))

@@ -166,10 +166,10 @@ def end_told(group: Group) -> Iterator[None]:
     try:
         yield
     except DivergedError as end:
-        group.tell("bad end", {"diverged": str(end)})
+        group.broadcast("bad end", {"diverged": str(end)})
         raise
     except RolledBack as end:
-        group.tell("bad end", {"progress": end.progress.to_json()})
+        group.broadcast("bad end", {"progress": end.progress.to_json()})
         raise
 
 

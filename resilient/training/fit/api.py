@@ -1,7 +1,7 @@
 """``model.fit`` that can be killed anywhere and run again.
 
 ``fit`` and ``ResilientFit`` find the checkpoint to resume from, let Keras's own ``fit``
-run with an ``Attempt`` following it, and return the History of the whole run. They
+run with an ``FitAttempt`` following it, and return the History of the whole run. They
 never train by themselves, and they change nothing in a model before a checkpoint has
 been checked whole.
 
@@ -18,7 +18,7 @@ from resilient.errors import ResilientError, describe
 from resilient.policies import KeepPolicy, SaveFreq, keep_policy, save_policy
 from resilient.preemption.options import Preemption, checked_preemption
 from resilient.saving import choose
-from resilient.saving.checkpointer import OnSaveError, Saving
+from resilient.saving.checkpointer import Checkpointer, OnSaveError
 from resilient.saving.choose import Resume
 from resilient.saving.directory import OnDirectory
 from resilient.serialization.state_dict import Stateful, StatefulObjects
@@ -45,7 +45,8 @@ from resilient.training.options import (
 if TYPE_CHECKING:
     import keras
 
-    from resilient.training.session import Around
+    from resilient.training.session import Session
+
 
 # Frozen: one for all fits.
 _PREEMPTION = Preemption()
@@ -179,35 +180,35 @@ class ResilientFit(OnDirectory):
         self._loss_spike = checked_loss_spike(loss_spike, on_nan)
         if isinstance(self._on_nan, Rollback):
             self._keep |= KeepPolicy(back=self._on_nan.steps)
-        self._saving: Saving | None = None
+        self._saving: Checkpointer | None = None
         require_epochs_for_best(save_freq, self._policy, self._keep)
 
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
         """Train, resuming where the last attempt was; arguments as ``model.fit``."""
-        from resilient.distributed.strategies import engine_under
+        from resilient.distributed.strategies import parallel_strategy
         from resilient.state.replicas import strategy_of
         from resilient.state.variables import require_model
-        from resilient.training.fit.run import Plan, run
-        from resilient.training.session import around
+        from resilient.training.fit.run import FitPlan, run
+        from resilient.training.session import open_session
 
         require_model(self._model)
         layout.make_directory(self._store.directory)
-        with around(
+        with open_session(
             self._store,
-            engine_under(strategy_of(self._model)),
+            parallel_strategy(strategy_of(self._model)),
             resume=self._resume,
             on_event=self._on_event,
             preemption=self._preemption,
-        ) as now:
-            plan = Plan(
+        ) as session:
+            plan = FitPlan(
                 store=self._store,
                 resume=self._resume,
                 stateful=self._stateful,
                 data=self._data,
                 on_nan=self._on_nan,
                 loss_spike=self._loss_spike,
-                now=now,
-                make_saving=lambda environment: self._make_saving(environment, now),
+                session=session,
+                make_saving=lambda environment: self._make_saving(environment, session),
             )
             try:
                 return run(plan, self._model, args, kwargs)
@@ -265,16 +266,18 @@ class ResilientFit(OnDirectory):
             restore_model(self._model, found)
         return found[0]
 
-    def _make_saving(self, environment: Mapping[str, str], now: "Around") -> Saving:
-        self._saving = Saving(
+    def _make_saving(
+        self, environment: Mapping[str, str], session: "Session"
+    ) -> Checkpointer:
+        self._saving = Checkpointer(
             self._store,
             policy=self._policy,
             keep=self._keep,
-            events=now.events,
+            events=session.events,
             environment=environment,
             on_error=self._on_save_error,
-            say=lambda line: now.say(line, within_epoch=True),
-            waiting=now.watch.saving,
-            group=now.group,
+            say=lambda line: session.say(line, within_epoch=True),
+            waiting=session.watch.saving,
+            group=session.group,
         )
         return self._saving

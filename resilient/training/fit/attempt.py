@@ -14,30 +14,30 @@ import keras
 
 from resilient.backends.base import Backend, Part
 from resilient.data import DataMode
-from resilient.data.inputs import Inputs, TrainingInput
-from resilient.data.shard import Share
+from resilient.data.inputs import DataInputs, TrainingInput
+from resilient.data.shard import ShardedData
 from resilient.distributed.group import Group
-from resilient.distributed.strategies.base import Engine
+from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.keras_internals import dispatch
 from resilient.objects.callbacks.capture import CallbackStates, monitored
 from resilient.objects.makeup.makeup import Makeup
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
 from resilient.saving import record
-from resilient.saving.checkpointer import Saving
+from resilient.saving.checkpointer import Checkpointer
 from resilient.serialization.json_values import decode
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import replicas
 from resilient.state.build import ensure_built
-from resilient.state.fingerprint import Facts
+from resilient.state.fingerprint import RunFingerprint
 from resilient.storage.checkpoint import Checkpoint
-from resilient.telemetry.console import Say
+from resilient.telemetry.console import Notifier
 from resilient.telemetry.events import Events
-from resilient.training.boundaries import Boundaries
+from resilient.training.boundaries import StepBoundary
 from resilient.training.divergence.loss_watch import LossWatch
 from resilient.training.divergence.rollback import Skip, left_out
-from resilient.training.fit.compatibility import Comparison
-from resilient.training.fit.run_state import Contents
+from resilient.training.fit.compatibility import CompatibilityCheck
+from resilient.training.fit.run_state import FitState
 
 
 class EpochInput(TrainingInput, Protocol):
@@ -53,7 +53,7 @@ class EpochInput(TrainingInput, Protocol):
         """Drop what batches are drawn from, which fit is done with."""
 
 
-class Attempt:
+class FitAttempt:
     """Follows one ``fit`` of one model.
 
     Args:
@@ -62,10 +62,10 @@ class Attempt:
         found: A verified checkpoint to resume from, and what is in it; None starts a
             new run.
         saving: Says when a checkpoint is due, and commits it.
-        engine: Which trains the model.
+        parallel: How the processes train one model.
         group: These processes.
         stateful: The user's own objects, by name.
-        data: How the data is to be treated, see ``data.source.Settings``.
+        data: How the data is to be treated, see ``data.source.SourceContext``.
         attempts: Host, pid and start of every process that worked on this run.
         losses: Looks at the loss of each batch.
         skips: The rollbacks of this run: batches that it leaves out.
@@ -83,19 +83,19 @@ class Attempt:
         model: keras.Model,
         *,
         backend: Backend,
-        found: tuple[Checkpoint, record.Record] | None,
-        saving: Saving,
-        engine: Engine,
+        found: tuple[Checkpoint, record.SavedState] | None,
+        saving: Checkpointer,
+        parallel: ParallelStrategy,
         group: Group,
         stateful: StatefulObjects,
         data: DataMode,
         attempts: Sequence[Mapping[str, Any]],
         losses: LossWatch,
         skips: Sequence[Skip],
-        since: Contents | None,
+        since: FitState | None,
         watch: Watch,
         events: Events,
-        say: Say,
+        say: Notifier,
         on_begin: Callable[[Checkpoint | None, bool, float], None],
     ) -> None:
         self.model, self.backend = model, backend
@@ -107,9 +107,9 @@ class Attempt:
         self._watch, self._events, self._say = watch, events, say
         self.losses, self._skips, self._since = losses, skips, since
         self._stateful, self._data, self.saving = stateful, data, saving
-        self.engine, self._group = engine, group
+        self.parallel, self._group = parallel, group
         self._attempts, self._on_begin = attempts, on_begin
-        self._pending: record.Record | None = None
+        self._pending: record.SavedState | None = None
         self._last_logs: dict[str, float] | None = None
 
     # Called by the hook, in the order of a fit. ------------------------------------
@@ -119,14 +119,14 @@ class Attempt:
         self._arguments = arguments
         self._say.set_verbose(arguments["verbose"])
         saved = self._saved
-        self.inputs = Inputs(
+        self.inputs = DataInputs(
             replicas.strategy_of(self.model),
             self.backend,
             mode=self._data,
             arguments=arguments,
             positions={} if saved is None else decode(saved.position, saved.tensors),
             replaying=self.replaying,
-            share=Share(self.engine, self._group),
+            share=ShardedData(self.parallel, self._group),
         )
 
     def begin(self, iterator: EpochInput) -> None:
@@ -144,18 +144,18 @@ class Attempt:
         self.inputs.share.require_same(data)
         # Not before: a model's jit_compile is settled when Keras makes its function.
         self._makeup = self._since.makeup if self._since else Makeup(self.model)
-        self._facts = Facts(self.model, data, self._arguments, self.backend)
-        self._facts.now()  # on JAX the optimizer cannot tell while it trains
+        self._facts = RunFingerprint(self.model, data, self._arguments, self.backend)
+        self._facts.current()  # on JAX the optimizer cannot tell while it trains
         saved = self._saved
         if saved is None or self._checkpoint is None:
             return
         callbacks = CallbackStates(self.callback_list.callbacks)
         others = callbacks.differences(saved.run["callbacks"])
         others += self._stateful.differences(saved.run["stateful"])
-        self._comparison = Comparison(
+        self._comparison = CompatibilityCheck(
             self._checkpoint, saved.run, self._facts, self._makeup, self.model
         )
-        self._comparison.early(others)
+        self._comparison.check_before_build(others)
 
     def on_train_begin(self) -> None:
         """Every callback was told that training begins: resume, or begin anew."""
@@ -165,7 +165,7 @@ class Attempt:
             self.callback_list.callbacks, attempts=self._attempts, since=since
         )
         self._since = None
-        self.contents = Contents(
+        self.contents = FitState(
             self.model,
             self.backend,
             callbacks,
@@ -175,7 +175,7 @@ class Attempt:
             losses=self.losses,
             part=Part(self._group.index, self._group.count, replicas.count(self.model)),
         )
-        self._boundaries = Boundaries(
+        self._boundaries = StepBoundary(
             self.contents,
             self.inputs,
             losses=self.losses,
@@ -185,7 +185,7 @@ class Attempt:
             events=self._events,
             settle=partial(dispatch.settle, self.callback_list),
         )
-        self.engine.begin(self.model, self._group, self._facts.of_all_processes())
+        self.parallel.begin(self.model, self._group, self._facts.of_all_processes())
         began = time.monotonic()
         saved, self._saved = self._saved, None
         if saved is None or self._checkpoint is None:
@@ -196,8 +196,8 @@ class Attempt:
         # Not before: a callback may freeze layers now, and the optimizer has to know.
         layout = saved.run["variables"]
         ensure_built(self.model, self.iterator, layout, self.backend)
-        self._comparison.late()
-        self.engine.warm_up(self.model, self.iterator, self.backend)
+        self._comparison.check_after_build()
+        self.parallel.warm_up(self.model, self.iterator, self.backend)
         self.contents.retracing.expect(saved.run)
         self.progress = self._checkpoint.progress
         epochs, stopped = self._arguments["epochs"], bool(saved.run["stop_training"])
@@ -214,9 +214,9 @@ class Attempt:
             callbacks.restore(saved.run["callbacks"], saved.tensors)
             self._pending = saved
         else:
-            self.contents.put_back(saved, self.inputs.drawn_ahead, self._comparison)
+            self.contents.restore(saved, self.inputs.drawn_ahead, self._comparison)
         self._on_begin(self._checkpoint, over, time.monotonic() - began)
-        self._watch.sign("starting", self.progress)
+        self._watch.beat("starting", self.progress)
         if not over:
             self._stop_if_asked()
 
@@ -242,7 +242,7 @@ class Attempt:
         """Just before the first batch of a resumed epoch."""
         saved, self._pending = self._pending, None
         assert saved is not None
-        self.contents.put_back(saved, self.inputs.drawn_ahead, self._comparison)
+        self.contents.restore(saved, self.inputs.drawn_ahead, self._comparison)
 
     def between_batches(
         self, batch: int, *, next_left_out: bool, certain: bool
@@ -264,12 +264,12 @@ class Attempt:
 
     def validating(self) -> None:
         """A batch is about to be validated; there is no snapshot before it is over."""
-        self._watch.sign("validating")
+        self._watch.beat("validating")
         self._watch.stop_unless_time(self.saving.slowest)
 
     def replaying(self) -> None:
         """A batch was drawn again on the way to a position."""
-        self._watch.sign("replaying")
+        self._watch.beat("replaying")
         self._stop_if_asked()
 
     def replayed(self, seconds: float) -> None:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _OF_LAYERS = ("layers", "dtype policies")
 
 
-class Comparison:
+class CompatibilityCheck:
     """A checkpoint's run beside this one.
 
     Args:
@@ -39,7 +39,7 @@ class Comparison:
         self,
         checkpoint: Checkpoint,
         run: JSON,
-        facts: fingerprint.Facts,
+        facts: fingerprint.RunFingerprint,
         makeup: Makeup,
         model: keras.Model,
     ) -> None:
@@ -50,7 +50,7 @@ class Comparison:
         self._model = model
         self._built = is_built(model)
 
-    def early(self, others: list[str]) -> None:
+    def check_before_build(self, others: list[str]) -> None:
         """Before any callback was told anything.
 
         Args:
@@ -69,7 +69,7 @@ class Comparison:
             self._warn()
         self._say_learning_rate()
 
-    def late(self) -> None:
+    def check_after_build(self) -> None:
         """When the model, its optimizer and its metrics are built.
 
         Raises:
@@ -96,7 +96,7 @@ class Comparison:
             self._require(found, "Nothing of the model")
 
     def _identity(self, unknown: tuple[str, ...] = ()) -> list[str]:
-        saved, live = self._run["fingerprint"], self._facts.now()
+        saved, live = self._run["fingerprint"], self._facts.current()
         return fingerprint.identity_differences(saved, live, but=unknown)
 
     def _require(self, differences: list[str], untouched: str = "Nothing") -> None:
@@ -115,7 +115,7 @@ class Comparison:
             )
 
     def _warn(self) -> None:
-        saved, live = self._run["fingerprint"], self._facts.now()
+        saved, live = self._run["fingerprint"], self._facts.current()
         changed = fingerprint.settings_differences(saved, live)
         if changed:
             warn_not_exact(

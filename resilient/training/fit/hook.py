@@ -23,7 +23,7 @@ from resilient.data.select import are_arrays, require_known
 from resilient.errors import NotSupportedError, describe
 from resilient.keras_internals import contract, dispatch, serialization
 from resilient.keras_internals.expected import OF_SEVERAL_PROCESSES
-from resilient.training.fit.attempt import Attempt
+from resilient.training.fit.attempt import FitAttempt
 from resilient.training.fit.iterators import (
     Base,
     PositionedValidationIterator,
@@ -69,7 +69,7 @@ class _CallbacksModule:
 
 
 @contextlib.contextmanager
-def hooked(attempt: Attempt) -> Iterator[None]:
+def hooked(attempt: FitAttempt) -> Iterator[None]:
     """Let ``attempt`` follow the next fit of its model in this thread."""
     outer = getattr(_local, "attempt", None)
     _local.attempt = attempt
@@ -85,12 +85,12 @@ def hooked(attempt: Attempt) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told_when_trained(attempt: Attempt) -> Iterator[None]:
+def _told_when_trained(attempt: FitAttempt) -> Iterator[None]:
     """Tell ``attempt`` when an epoch's loop is over, where others wait for that.
 
     Then Keras asks for the logs of the epoch, before it validates.
     """
-    if attempt.engine.count == 1:
+    if attempt.parallel.count == 1:
         yield
         return
     contract.require_known(OF_SEVERAL_PROCESSES)
@@ -134,9 +134,9 @@ def _uninstall() -> None:
             serialization.as_before()
 
 
-def _attempt_of(frame: FrameType) -> Attempt | None:
+def _attempt_of(frame: FrameType) -> FitAttempt | None:
     """This thread's attempt, where ``frame`` is Keras's fit of its model."""
-    attempt: Attempt | None = getattr(_local, "attempt", None)
+    attempt: FitAttempt | None = getattr(_local, "attempt", None)
     if attempt is None or frame.f_code.co_name != "fit":
         return None
     return attempt if frame.f_locals.get("self") is attempt.model else None
@@ -169,7 +169,7 @@ def _make_iterator(*args: Any, **kwargs: Any) -> Any:
     return iterator
 
 
-def _validation(attempt: Attempt, arguments: dict[str, Any]) -> Any:
+def _validation(attempt: FitAttempt, arguments: dict[str, Any]) -> Any:
     if are_arrays(arguments):
         return ValidationIterator(attempt, arguments["x"], **arguments)
     attempt.inputs.only_arrays = False
@@ -182,7 +182,7 @@ _WATCHED = (
 )
 
 
-def _watch(callbacks: Any, attempt: Attempt) -> None:
+def _watch(callbacks: Any, attempt: FitAttempt) -> None:
     """Tell ``attempt`` when all callbacks were told."""
     plain = {name: getattr(callbacks, name) for name in _WATCHED}
 

@@ -18,7 +18,7 @@ from resilient.serialization import JSON
 from resilient.serialization.rng import kept_states
 from resilient.state.rng import kept_random_state
 from resilient.training.divergence.rollback import leads_nowhere
-from resilient.training.fit.attempt import Attempt
+from resilient.training.fit.attempt import FitAttempt
 
 Base = keras_internals.backend_epoch_iterator()
 
@@ -28,7 +28,7 @@ _DATA = ("x", "y", "sample_weight", "class_weight")
 class TrainingIterator(Base):  # type: ignore[misc, valid-type]
     """The training input of one ``fit``; it can start at batch k."""
 
-    def __init__(self, attempt: Attempt, **arguments: Any) -> None:
+    def __init__(self, attempt: FitAttempt, **arguments: Any) -> None:
         self._attempt = attempt
         self._armed = False
         self._resume: tuple[JSON, int] | None = None
@@ -41,7 +41,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             arguments, attempt.inputs.settings("x"), attempt.inputs.saved("x")
         )
         super().__init__(x=adapter, **kept)
-        self._drawn_by_all = attempt.engine.draws_all(arguments["x"])
+        self._drawn_by_all = attempt.parallel.draws_all(arguments["x"])
         steps = self.steps_per_epoch
         attempt.inputs.share.divide(adapter, arguments["x"], "x", steps)
 
@@ -121,15 +121,15 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         position, self._position = self._position, None
         if position is None:
             if self._armed:
-                self.data_adapter.prepare()
-            return self.data_adapter.made(super()._get_iterator())
+                self.data_adapter.before_iterator()
+            return self.data_adapter.wrap(super()._get_iterator())
         # The uninterrupted run made this iterator earlier: leave no trace of it now.
         inputs = self._attempt.inputs
         with kept_random_state(inputs.backend, leave=inputs.drawn_ahead):
             began = time.monotonic()
             self.data_adapter.seek(position)
-            self.data_adapter.prepare()
-            iterator = iter(self.data_adapter.made(super()._get_iterator()))
+            self.data_adapter.before_iterator()
+            iterator = iter(self.data_adapter.wrap(super()._get_iterator()))
         self._attempt.replayed(time.monotonic() - began)
         return iterator
 
@@ -143,7 +143,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         position, first = resume or ({}, 0)
         if position.get("held"):
             self._position, self._current_iterator = position, None
-        engine = self._attempt.engine
+        parallel = self._attempt.parallel
         for begin, end, iterator in batches:
             if begin < first:
                 continue
@@ -156,7 +156,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
                     self._attempt.restore_in_epoch()
             elif begin:
                 drawn = self._drawn()
-                self.data_adapter.trained(drawn)
+                self.data_adapter.on_trained(drawn)
                 self._attempt.between_batches(
                     begin, next_left_out=left_out, certain=self._has_more(drawn)
                 )
@@ -164,9 +164,9 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             if left_out:
                 self._draw(iterator)
                 continue
-            engine.before_step()
+            parallel.before_step()
             yield begin, end, iterator
-            engine.after_step()
+            parallel.after_step()
 
     def _draw(self, batches: Iterator[Any]) -> None:
         """Draw what would be trained now, and leave it out."""
@@ -185,7 +185,7 @@ class ValidationIterator(Base):  # type: ignore[misc, valid-type]
     Arrays are validated in one and the same order: they need no position.
     """
 
-    def __init__(self, attempt: Attempt, data: Any, **arguments: Any) -> None:
+    def __init__(self, attempt: FitAttempt, data: Any, **arguments: Any) -> None:
         self._attempt = attempt
         super().__init__(**arguments)
         steps = self.steps_per_epoch
@@ -211,7 +211,7 @@ class PositionedValidationIterator(ValidationIterator):
     what outlasts iterators has a position.
     """
 
-    def __init__(self, attempt: Attempt, **arguments: Any) -> None:
+    def __init__(self, attempt: FitAttempt, **arguments: Any) -> None:
         rest = {k: v for k, v in arguments.items() if k not in _DATA}
         inputs = attempt.inputs
         saved = inputs.saved("validation_data")
@@ -224,14 +224,14 @@ class PositionedValidationIterator(ValidationIterator):
             super().__init__(attempt, arguments["x"], x=inputs.validation, **rest)
             return
         assert inputs.training is not None
-        with contextlib.ExitStack() as around:
+        with contextlib.ExitStack() as stack:
             # The uninterrupted run made it in an earlier epoch: leave no trace of it
             # now, nor draw for training meanwhile, which would be undone.
-            around.enter_context(inputs.training.data_adapter.paused())
+            stack.enter_context(inputs.training.data_adapter.frozen())
             ahead, claimed = inputs.drawn_ahead, settings.claimed
             others = {key: claimed[key] for key in claimed if key not in ahead}
-            around.enter_context(kept_random_state(inputs.backend, leave=ahead))
-            around.enter_context(kept_states(others))
+            stack.enter_context(kept_random_state(inputs.backend, leave=ahead))
+            stack.enter_context(kept_states(others))
             if early is not None:
                 saved = early.position(0, held=False)
             adapter = early or adapter_for(arguments, settings, saved)
@@ -240,4 +240,4 @@ class PositionedValidationIterator(ValidationIterator):
             adapter.resume(saved)
 
     def _get_iterator(self) -> Any:
-        return self.data_adapter.made(super()._get_iterator())
+        return self.data_adapter.wrap(super()._get_iterator())

@@ -22,7 +22,7 @@ from resilient.errors import (
     describe,
 )
 from resilient.saving import choose, imported, record
-from resilient.saving.checkpointer import Saving
+from resilient.saving.checkpointer import Checkpointer
 from resilient.saving.choose import Resume
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import fingerprint, replicas, variables
@@ -30,17 +30,17 @@ from resilient.storage.checkpoint import Checkpoint, Reader
 from resilient.storage.store import Store
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import Bad, Diverged, LossWatch, Rollback
-from resilient.training.fit.attempt import Attempt
+from resilient.training.fit.attempt import FitAttempt
 from resilient.training.fit.hook import hooked
-from resilient.training.fit.run_state import Contents
-from resilient.training.session import Around
+from resilient.training.fit.run_state import FitState
+from resilient.training.session import Session
 
 # A verified checkpoint and what is in it.
-Loaded = tuple[Checkpoint, record.Record]
+Loaded = tuple[Checkpoint, record.SavedState]
 
 
 @dataclass(frozen=True)
-class Plan:
+class FitPlan:
     """What a fit was asked for, and who takes part in it.
 
     Attributes:
@@ -50,7 +50,7 @@ class Plan:
         data: How data is to be treated.
         on_nan: What to do when the loss is bad.
         loss_spike: See ``divergence.LossWatch``.
-        now: The others who take part in it.
+        session: The others who take part in it.
         make_saving: Makes what saves, given the versions of everything.
     """
 
@@ -60,22 +60,22 @@ class Plan:
     data: DataMode
     on_nan: Literal["ignore", "stop"] | Rollback
     loss_spike: float | None
-    now: Around
-    make_saving: Callable[[Mapping[str, str]], Saving]
+    session: Session
+    make_saving: Callable[[Mapping[str, str]], Checkpointer]
 
 
 def run(
-    plan: Plan, model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any]
+    plan: FitPlan, model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> keras.callbacks.History:
-    """Let Keras's ``fit`` run, followed by an ``Attempt``; again after a rollback."""
+    """Let Keras's ``fit`` run, followed by a ``FitAttempt``; again after a rollback."""
     supported.require_supported(replicas.strategy_of(model))
     began = time.monotonic()
-    found = choose.find_together(
-        plan.now.group,
+    found = choose.choose_together(
+        plan.session.group,
         plan.store,
         plan.resume,
-        record_reader(model, plan.now.group),
-        plan.now.events,
+        record_reader(model, plan.session.group),
+        plan.session.events,
     )
     reading = time.monotonic() - began
     if found is not None:
@@ -89,12 +89,12 @@ def run(
         except Diverged as end:
             bad = end.bad
         attempt = _after(plan, attempt, bad)
-    plan.now.events.emit("ended", **attempt.progress.to_json())
-    plan.now.watch.stop_if_asked(saved=True)
+    plan.session.events.emit("ended", **attempt.progress.to_json())
+    plan.session.watch.stop_if_asked(saved=True)
     return history
 
 
-def _require_of_fit(checkpoint: Checkpoint, saved: record.Record) -> None:
+def _require_of_fit(checkpoint: Checkpoint, saved: record.SavedState) -> None:
     if "callbacks" not in saved.run and not imported.is_import(saved):
         raise CheckpointMismatchError(
             describe(
@@ -106,16 +106,16 @@ def _require_of_fit(checkpoint: Checkpoint, saved: record.Record) -> None:
 
 
 def _attempt(
-    plan: Plan,
+    plan: FitPlan,
     model: keras.Model,
     found: Loaded | None,
     reading: float,
-    since: Contents | None = None,
-) -> Attempt:
+    since: FitState | None = None,
+) -> FitAttempt:
     """Follow one ``fit``, from a checkpoint that took ``reading`` seconds to read."""
     backend = get_backend()
     saving = plan.make_saving(fingerprint.environment(backend))
-    plan.now.watch.on_save = saving.request
+    plan.session.watch.on_save = saving.request
     anew = plan.resume == "never" and since is None
     begun: Checkpoint | None = None
     if found is not None and imported.is_import(found[1]):
@@ -124,38 +124,40 @@ def _attempt(
 
     def on_begin(resumed: Checkpoint | None, over: bool, restoring: float) -> None:
         resumed = resumed or begun
-        if since is None and plan.now.group.index == 0:
-            choose.discard(plan.store, plan.resume, plan.now.events)
+        if since is None and plan.session.group.index == 0:
+            choose.discard(plan.store, plan.resume, plan.session.events)
             if anew:
                 rollback.forget(plan.store.directory)
         if resumed is None:
             return
         saving.start(resumed.progress)
         seconds = reading + restoring
-        plan.now.events.emit("restored", **resumed.progress.to_json(), seconds=seconds)
+        plan.session.events.emit(
+            "restored", **resumed.progress.to_json(), seconds=seconds
+        )
         line = f"Resumed at {resumed.progress} from {resumed.path}"
         if over:
             line = f"Nothing left to train at step {resumed.step:,} of {resumed.path}"
-        plan.now.say(line, within_epoch=since is not None)
+        plan.session.say(line, within_epoch=since is not None)
 
-    attempt = Attempt(
+    attempt = FitAttempt(
         model,
         backend=backend,
         found=found,
         saving=saving,
-        engine=plan.now.engine,
-        group=plan.now.group,
+        parallel=plan.session.parallel,
+        group=plan.session.group,
         stateful=plan.stateful,
         data=plan.data,
-        attempts=plan.now.attempts,
+        attempts=plan.session.attempts,
         losses=LossWatch(
-            plan.loss_spike, active=plan.on_nan != "ignore", group=plan.now.group
+            plan.loss_spike, active=plan.on_nan != "ignore", group=plan.session.group
         ),
         skips=[] if anew else rollback.read(plan.store.directory),
         since=since,
-        watch=plan.now.watch,
-        events=plan.now.events,
-        say=plan.now.say,
+        watch=plan.session.watch,
+        events=plan.session.events,
+        say=plan.session.say,
         on_begin=on_begin,
     )
     if begun is not None:
@@ -164,19 +166,19 @@ def _attempt(
 
 
 def _fit(
-    plan: Plan, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]
+    plan: FitPlan, attempt: FitAttempt, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> keras.callbacks.History:
     model = attempt.model
     initial_epoch = model._initial_epoch
     if attempt.progress.epoch:  # begun from an import
         model._initial_epoch = attempt.progress.epoch
     try:
-        training = plan.now.engine.training(model)
+        training = plan.session.parallel.training(model)
         with attempt.saving, training, hooked(attempt):
             try:
                 history: keras.callbacks.History = model.fit(*args, **kwargs)
             except Exception:
-                plan.now.watch.let_be()
+                plan.session.watch.disarm()
                 raise
     finally:
         # Left set, it would make a later, unrelated fit skip epochs.
@@ -195,48 +197,54 @@ def _fit(
     return history
 
 
-def _after(plan: Plan, attempt: Attempt, bad: Bad) -> Attempt:
+def _after(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> FitAttempt:
     """The attempt that goes on after a bad batch.
 
     Raises:
         DivergedError: Training is to stop, or cannot be rolled back (any more).
         RolledBack: It goes on in another process.
     """
-    if plan.now.group.index:
-        raise rollback.end_that_was_told(plan.now.group.tell("bad end"))
-    with rollback.end_told(plan.now.group):
+    if plan.session.group.index:
+        raise rollback.end_that_was_told(plan.session.group.broadcast("bad end"))
+    with rollback.end_told(plan.session.group):
         return _go_back(plan, attempt, bad)
 
 
-def _go_back(plan: Plan, attempt: Attempt, bad: Bad) -> Attempt:
+def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> FitAttempt:
     began, how = time.monotonic(), plan.on_nan
     obstacle = ""
     if isinstance(how, Rollback):
         obstacle = rollback.obstacle(plan.store, how, bad)
     told = {"value": bad.value, "why": bad.why, "step": bad.step}
     action = "stop" if how == "stop" or obstacle else "rollback"
-    plan.now.events.emit("diverged", **attempt.progress.to_json() | told, action=action)
+    plan.session.events.emit(
+        "diverged", **attempt.progress.to_json() | told, action=action
+    )
     if not isinstance(how, Rollback) or obstacle:
         raise rollback.diverged(bad, obstacle)
-    plan.now.say(f"At batch {bad.step:,} {bad.why}: rolling back.", within_epoch=True)
+    plan.session.say(
+        f"At batch {bad.step:,} {bad.why}: rolling back.", within_epoch=True
+    )
     skip = rollback.turn_back(plan.store, how, bad)
     found = choose.newest(plan.store, record_reader(attempt.model))
     seconds = time.monotonic() - began
-    plan.now.events.emit(
+    plan.session.events.emit(
         "rolled back to",
         **found[0].progress.to_json(),
         from_step=bad.step,
         skipped=[skip.start, skip.stop],
         seconds=seconds,
     )
-    here = plan.now.group.count == 1 and attempt.inputs.only_arrays
+    here = plan.session.group.count == 1 and attempt.inputs.only_arrays
     if imported.is_import(found[1]) or not here:
         raise RolledBack(found[0].progress)
     attempt.contents.undo_attributes()
     return _attempt(plan, attempt.model, found, seconds, attempt.contents)
 
 
-def record_reader(model: keras.Model, group: Group = ALONE) -> Reader[record.Record]:
+def record_reader(
+    model: keras.Model, group: Group = ALONE
+) -> Reader[record.SavedState]:
     """Reads what this process needs, with the backend that Keras runs on."""
     part = Part(group.index, group.count, replicas.count(model))
     return record.reader(get_backend(), part)

@@ -10,24 +10,27 @@ from typing import Any
 import keras
 
 from resilient.backends.base import Backend, Part
-from resilient.objects.attribute_watch import PythonState, is_value, parts_of
+from resilient.objects.attribute_watch import AttributeWatch, is_value, parts_of
 from resilient.objects.callbacks.capture import CallbackStates
 from resilient.objects.makeup.look import is_eager
 from resilient.objects.makeup.makeup import OF_COMPILE, Makeup
 from resilient.objects.makeup.values import settings_of
 from resilient.progress import Progress
 from resilient.saving import record
-from resilient.saving.snapshot import Snapshots
+from resilient.saving.snapshot import SnapshotTaker
 from resilient.serialization.json_values import decode, encode
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import model_config, retracing, rng, variables
-from resilient.state.fingerprint import Facts
+from resilient.state.fingerprint import RunFingerprint
 from resilient.training.divergence.loss_watch import LossWatch
-from resilient.training.fit.compatibility import Comparison, changed_before_a_step
-from resilient.training.inexact import Notices
+from resilient.training.fit.compatibility import (
+    CompatibilityCheck,
+    changed_before_a_step,
+)
+from resilient.training.inexact import InexactWarnings
 
 
-class Contents:
+class FitState:
     """The state of one fit, once every callback was told that training begins.
 
     Args:
@@ -48,7 +51,7 @@ class Contents:
         callbacks: CallbackStates,
         stateful: StatefulObjects,
         *,
-        facts: Facts,
+        facts: RunFingerprint,
         makeup: Makeup,
         losses: LossWatch,
         part: Part,
@@ -58,9 +61,9 @@ class Contents:
         self._stateful, self._facts, self._losses = stateful, facts, losses
         self.makeup = makeup
         self._eager = is_eager(model)
-        self._python_state = PythonState(parts_of(model), but=self._told_elsewhere)
-        self._notices = Notices(model)
-        self._snapshots = Snapshots(backend, part)
+        self._python_state = AttributeWatch(parts_of(model), but=self._told_elsewhere)
+        self._notices = InexactWarnings(model)
+        self._snapshots = SnapshotTaker(backend, part)
         self._architecture = model_config.Architecture(model)
         self.retracing = retracing.of(model, backend)
         self._put_into: dict[str, Any] | None = None  # until the first epoch begins
@@ -87,7 +90,7 @@ class Contents:
     def undo_attributes(self) -> None:
         """Undo what training did to attributes, before another attempt follows."""
         if self._eager:
-            self._python_state.put_back({})
+            self._python_state.restore({})
 
     def take(
         self,
@@ -96,7 +99,7 @@ class Contents:
         random: Any,
         *,
         logs: Mapping[str, float] | None,
-    ) -> record.Content:
+    ) -> record.PendingCheckpoint:
         """Take a snapshot of everything.
 
         Args:
@@ -122,7 +125,7 @@ class Contents:
             "random": random,
             "callbacks": callbacks,
             "stateful": stateful,
-            "fingerprint": self._facts.now(),
+            "fingerprint": self._facts.current(),
             "learning_rate": encode(self._facts.learning_rate, {}, "rate"),
             "losses": self._losses.state(),
             "makeup": makeup,
@@ -133,11 +136,11 @@ class Contents:
         tensors = variables.live_tensors(self._model, live)
         return self._snapshots.take(run, encoded, live, tensors, arrays)
 
-    def put_back(
+    def restore(
         self,
-        saved: record.Record,
+        saved: record.SavedState,
         drawn_ahead: set[str | int],
-        comparison: Comparison,
+        comparison: CompatibilityCheck,
     ) -> None:
         """Set everything, the random state last.
 
@@ -164,7 +167,7 @@ class Contents:
         rng.restore(self._backend, random, leave=left)
 
     def _put_back_later(self, run: Mapping[str, Any]) -> set[str]:
-        """Names of attributes that ``put_back`` sets, of a checkpoint's ``run``."""
+        """Names of attributes that ``restore`` sets, of a checkpoint's ``run``."""
         saved = run.get("attributes")
         if saved is None or not self._eager:
             return set()
@@ -177,6 +180,6 @@ class Contents:
 
     def _put_back_attributes(self, changed: Mapping[str, Any]) -> None:
         if self._eager:
-            self._python_state.put_back(changed)
+            self._python_state.restore(changed)
         else:  # they were changed where steps ran as Python, and now they are traced
             self._notices.lost(changed)

@@ -16,8 +16,8 @@ from resilient.saving.choose import Resume
 from resilient.storage.store import Store
 from resilient.training.loop.context import Block
 from resilient.training.loop.history import LogHistory
-from resilient.training.loop.misuse import misplaced, require_count
-from resilient.training.loop.position import Standing
+from resilient.training.loop.misuse import require_count, wrong_place_error
+from resilient.training.loop.position import LoopPosition
 from resilient.training.options import (
     OnEvent,
     checked_data,
@@ -29,7 +29,7 @@ from resilient.training.options import (
 )
 
 if TYPE_CHECKING:
-    from resilient.training.loop.batches import Options
+    from resilient.training.loop.batches import BatchOptions
 
 _PREEMPTION = Preemption()
 Shuffle = Literal[True, False, "batch"] | None
@@ -92,14 +92,14 @@ class Run(Block):
     ) -> None:
         from resilient.data.select import kind_of_iterator
         from resilient.objects.adapters import named_objects
-        from resilient.training.loop.start import Plan
+        from resilient.training.loop.start import LoopPlan
 
         found, self._tree = named_objects(objects, state, kind_of_iterator)
-        plan = Plan(
+        plan = LoopPlan(
             store=Store(checkpoint_dir),
             objects=found,
             history=LogHistory(),
-            standing=Standing(),
+            standing=LoopPosition(),
             save_policy=save_policy(save_freq),
             keep=keep_policy(keep),
             resume=checked_resume(resume),
@@ -180,9 +180,11 @@ class Run(Block):
             ResilientError: Not within ``epochs``, or a second time in one epoch.
         """
         data, options = self._given(data, batch_size, shuffle, steps_per_epoch)
-        if self._life is None or not self._life.in_loop:
-            raise misplaced("batches", "Write `for epoch in run.epochs(n):` around it.")
-        return self._life.batches(data, options)
+        if self._attempt is None or not self._attempt.in_loop:
+            raise wrong_place_error(
+                "batches", "Write `for epoch in run.epochs(n):` around it."
+            )
+        return self._attempt.batches(data, options)
 
     def stop(self) -> None:
         """End the run after this batch, for good."""
@@ -197,8 +199,10 @@ class Run(Block):
         Raises:
             TypeError: One is no number.
         """
-        life, standing = self._life, self._plan.standing
-        self.history.add(standing.progress.step if life is None else life.step, values)
+        attempt, standing = self._attempt, self._plan.standing
+        self.history.add(
+            standing.progress.step if attempt is None else attempt.step, values
+        )
 
     @property
     def history(self) -> LogHistory:
@@ -227,16 +231,16 @@ class Run(Block):
         self._tree.value = value
 
     def _loop(
-        self, data: Any, options: "Options", epochs: int
+        self, data: Any, options: "BatchOptions", epochs: int
     ) -> Iterator[tuple[int, int, Any]]:
-        with self._entered() as life:
-            for epoch in life.epochs(epochs, data, options):
-                for step, batch in life.batches(data, options):
+        with self._entered() as attempt:
+            for epoch in attempt.epochs(epochs, data, options):
+                for step, batch in attempt.batches(data, options):
                     yield epoch, step, batch
 
     def _epochs(self, epochs: int) -> Iterator[int]:
-        with self._entered() as life:
-            yield from life.epochs(epochs)
+        with self._entered() as attempt:
+            yield from attempt.epochs(epochs)
 
     def _given(
         self,
@@ -244,9 +248,9 @@ class Run(Block):
         batch_size: int | None,
         shuffle: Shuffle,
         steps_per_epoch: int | None,
-    ) -> "tuple[Any, Options]":
+    ) -> "tuple[Any, BatchOptions]":
         """The data to iterate, and how."""
-        from resilient.training.loop.batches import Options
+        from resilient.training.loop.batches import BatchOptions
 
         for name, number in (
             ("batch_size", batch_size),
@@ -280,4 +284,4 @@ class Run(Block):
                     "Pass it to the loop, or as data= to Run, or the same to both.",
                 )
             )
-        return given[0], Options(batch_size, shuffle, steps_per_epoch)
+        return given[0], BatchOptions(batch_size, shuffle, steps_per_epoch)

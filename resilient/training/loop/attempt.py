@@ -1,4 +1,4 @@
-"""One process's life on a loop: where it is, and what is done between two batches.
+"""One process's attempt on a loop: where it is, and what is done between two batches.
 
 The user's loop runs; here the checkpoint is put back when it begins, its steps are
 counted, and snapshots are taken when due. At a batch within an epoch a checkpoint is
@@ -12,27 +12,27 @@ from typing import Any
 
 from resilient.backends import get_backend
 from resilient.data import DataMode
-from resilient.data.inputs import Inputs
-from resilient.data.shard import Share
+from resilient.data.inputs import DataInputs
+from resilient.data.shard import ShardedData
 from resilient.distributed.checks.model import require_same_variables
 from resilient.progress import Progress
 from resilient.saving import choose, record
-from resilient.saving.checkpointer import Saving
+from resilient.saving.checkpointer import Checkpointer
 from resilient.saving.choose import Resume
 from resilient.serialization.json_values import decode
 from resilient.storage.checkpoint import Checkpoint, Reader
 from resilient.storage.store import Store
-from resilient.training.boundaries import Boundaries
+from resilient.training.boundaries import StepBoundary
 from resilient.training.divergence.loss_watch import LossWatch
-from resilient.training.loop.batches import Batches, Options
+from resilient.training.loop.batches import Batches, BatchOptions
 from resilient.training.loop.history import LogHistory
-from resilient.training.loop.misuse import misplaced
-from resilient.training.loop.position import Standing
-from resilient.training.loop.run_state import LoopContents
-from resilient.training.session import Around
+from resilient.training.loop.misuse import wrong_place_error
+from resilient.training.loop.position import LoopPosition
+from resilient.training.loop.run_state import LoopState
+from resilient.training.session import Session
 
 
-class Life:
+class LoopAttempt:
     """Follows a loop.
 
     Args:
@@ -43,74 +43,76 @@ class Life:
         store: The checkpoints.
         reader: Reads this process's part of one.
         strategy: That of tf.distribute, on TensorFlow.
-        mode: How data is to be treated, see ``data.source.Settings``.
+        mode: How data is to be treated, see ``data.source.SourceContext``.
         resume: What was asked for.
         verbose: Whether the user is told.
-        now: The others who take part in it.
+        session: The others who take part in it.
     """
 
     def __init__(
         self,
-        standing: Standing,
+        standing: LoopPosition,
         *,
-        contents: LoopContents,
+        contents: LoopState,
         history: LogHistory,
-        saving: Saving,
+        saving: Checkpointer,
         store: Store,
-        reader: Reader[record.Record],
+        reader: Reader[record.SavedState],
         strategy: Any,
         mode: DataMode,
         resume: Resume,
         verbose: bool,
-        now: Around,
+        session: Session,
     ) -> None:
         self._standing, self._contents, self.saving = standing, contents, saving
         self._history, self._store, self._reader = history, store, reader
-        self._strategy, self._now, self._resume = strategy, now, resume
+        self._strategy, self._session, self._resume = strategy, session, resume
         self._mode, self._verbose = mode, verbose
         self._begun = self.in_loop = self._in_batch = self._iterated = False
         self._restored: Progress | None = None
-        self._pending: record.Record | None = None
+        self._pending: record.SavedState | None = None
         self._last_save: Progress | None = None
         self._set_up()
         saving.start(standing.progress)
 
     def _set_up(self) -> None:
         """What follows one loop: its data, and what is done at its boundaries."""
-        standing, now = self._standing, self._now
+        standing, session = self._standing, self._session
         # Of a checkpoint at the end of the loop before there is nothing to put back.
         self._found = None if standing.ends(standing.done) else standing.found
         saved = None if self._found is None else self._found[1]
         self._batches: Batches | None = None
-        self._inputs = Inputs(
+        self._inputs = DataInputs(
             self._strategy,
             get_backend(),
             mode=self._mode,
             arguments={"verbose": int(self._verbose), "validation_data": None},
             positions={} if saved is None else decode(saved.position, saved.tensors),
-            replaying=lambda: now.watch.sign("replaying"),
-            share=Share(now.engine, now.group),
+            replaying=lambda: session.watch.beat("replaying"),
+            share=ShardedData(session.parallel, session.group),
         )
-        self._boundaries = Boundaries(
+        self._boundaries = StepBoundary(
             self._contents,
             self._inputs,
-            losses=LossWatch(None, active=False, group=now.group),
+            losses=LossWatch(None, active=False, group=session.group),
             saving=self.saving,
-            watch=now.watch,
-            group=now.group,
-            events=now.events,
+            watch=session.watch,
+            group=session.group,
+            events=session.events,
             settle=lambda: None,
         )
 
     # The loop's ways through it. -----------------------------------------------------
 
     def epochs(
-        self, count: int, data: Any = None, options: Options | None = None
+        self, count: int, data: Any = None, options: BatchOptions | None = None
     ) -> Iterator[int]:
         """The epochs that are left of ``count``; their data, where it is known now."""
         standing = self._standing
         if standing.inside:
-            raise misplaced("loop", "One was left in the middle: leave `with`, too.")
+            raise wrong_place_error(
+                "loop", "One was left in the middle: leave `with`, too."
+            )
         self._set_up()
         if self._found is not None:
             self._contents.require_loop(*self._found)
@@ -121,13 +123,13 @@ class Life:
             ):
                 self._open(data, options)  # refused before anything is changed
             self.begin()
-            standing.go("loop")
+            standing.count_by("loop")
             if options is None and self._found is not None and self.progress.batch:
                 self._pending = self._found[1]
             if standing.is_over(count):
-                self._now.say(f"Nothing left to train at {self.progress}")
-            elif self._now.group.count == 1:
-                self._now.watch.stop_if_asked()
+                self._session.say(f"Nothing left to train at {self.progress}")
+            elif self._session.group.count == 1:
+                self._session.watch.stop_if_asked()
             while not standing.is_over(count):
                 standing.found = None  # it is behind from now on
                 standing.inside, self._iterated = True, False
@@ -136,24 +138,26 @@ class Life:
             if standing.ends(count):
                 standing.found = None
             standing.done, standing.inside = count, False
-            self._now.events.emit("ended", **self.progress.to_json())
-            self._now.watch.stop_if_asked(saved=True)
+            self._session.events.emit("ended", **self.progress.to_json())
+            self._session.watch.stop_if_asked(saved=True)
         finally:
             self.in_loop = False
             if self._batches is not None:
                 self._batches.let_go()
 
-    def batches(self, data: Any, options: Options) -> Iterator[tuple[int, Any]]:
+    def batches(self, data: Any, options: BatchOptions) -> Iterator[tuple[int, Any]]:
         """The batches that are left of an epoch, with their steps."""
         if self._iterated:
-            raise misplaced("batches", "Iterate once in an epoch: join what you have.")
+            raise wrong_place_error(
+                "batches", "Iterate once in an epoch: join what you have."
+            )
         self._iterated = True
         source = self._open(data, options)
         self._found = None  # let go of what was put back
         source.begin_epoch(self._replayed)
         pending, self._pending = self._pending, None
         if pending is not None:
-            self._contents.put_back(pending, self._inputs.drawn_ahead)
+            self._contents.restore(pending, self._inputs.drawn_ahead)
         try:
             while True:
                 try:
@@ -176,11 +180,11 @@ class Life:
         finally:
             source.end_epoch()
             # What comes now may take any time, and gives no signs.
-            self._now.watch.sign("validating")
+            self._session.watch.beat("validating")
 
     def advance(self, steps: int) -> None:
         """So many steps were done without ``batches``."""
-        self._standing.go("advance")
+        self._standing.count_by("advance")
         self._found = self._standing.found = None  # let go of what was put back
         self._count(steps)
         self._boundary(certain=True)
@@ -195,7 +199,7 @@ class Life:
         """The loop is left where it ends by itself: save what is not saved."""
         if self.progress not in (self._last_save, self._restored):
             self._finish({})
-        self._now.events.emit("ended", **self.progress.to_json())
+        self._session.events.emit("ended", **self.progress.to_json())
 
     # What is done there. -------------------------------------------------------------
 
@@ -216,27 +220,27 @@ class Life:
         elif not self._begun:
             self._discard()
         self._begun = True
-        if self._now.group.count > 1:
-            require_same_variables(self._contents.leaves(), self._now.group)
+        if self._session.group.count > 1:
+            require_same_variables(self._contents.leaves(), self._session.group)
 
-    def _put_back(self, checkpoint: Checkpoint, saved: record.Record) -> None:
-        began, now = time.monotonic(), self._now
+    def _put_back(self, checkpoint: Checkpoint, saved: record.SavedState) -> None:
+        began, session = time.monotonic(), self._session
         self._contents.require_fits(checkpoint, saved)
         if not self._begun:
             self._discard()
-        self._contents.put_back(saved, self._inputs.drawn_ahead)
+        self._contents.restore(saved, self._inputs.drawn_ahead)
         self._standing.progress = self._restored = checkpoint.progress
         if not self._begun:
             seconds = time.monotonic() - began
-            now.events.emit("restored", **self.progress.to_json(), seconds=seconds)
-            now.say(f"Resumed at {self.progress} from {checkpoint.path}")
+            session.events.emit("restored", **self.progress.to_json(), seconds=seconds)
+            session.say(f"Resumed at {self.progress} from {checkpoint.path}")
         self.saving.start(self.progress)
-        now.watch.sign("starting", self.progress)
+        session.watch.beat("starting", self.progress)
 
     def _discard(self) -> None:
         """Nothing stands in the way of training: move away what is not used."""
-        if self._now.group.index == 0:
-            choose.discard(self._store, self._resume, self._now.events)
+        if self._session.group.index == 0:
+            choose.discard(self._store, self._resume, self._session.events)
 
     def go_back_to(self, step: int | None) -> Checkpoint:
         """Set everything to a checkpoint, and forget those after it.
@@ -245,9 +249,9 @@ class Life:
             step: Which; None: the newest.
         """
         self.saving.wait()
-        now, self._resume = self._now, "must" if step is None else step
-        found = choose.find_together(
-            now.group, self._store, self._resume, self._reader, now.events
+        session, self._resume = self._session, "must" if step is None else step
+        found = choose.choose_together(
+            session.group, self._store, self._resume, self._reader, session.events
         )
         assert found is not None
         self._begun = False
@@ -255,12 +259,12 @@ class Life:
         self._begun = True
         return found[0]
 
-    def _open(self, data: Any, options: Options) -> Batches:
+    def _open(self, data: Any, options: BatchOptions) -> Batches:
         """The batches of the data, the same in all epochs."""
         if self._batches is not None:
             self._batches.require_same(data, options)
             return self._batches
-        args = (data, options, self._inputs, self._now.engine, self._strategy)
+        args = (data, options, self._inputs, self._session.parallel, self._strategy)
         self._batches = Batches(*args)
         fingerprint = self._batches.fingerprint()
         self._inputs.share.require_same(fingerprint)
@@ -280,7 +284,7 @@ class Life:
 
     def _end_epoch(self, count: int) -> None:
         first, self._found = self.progress.step - self.progress.batch, None
-        if self._now.group.count > 1:
+        if self._session.group.count > 1:
             self._boundaries.all_trained(self.progress)
         self._standing.progress = Progress(
             self.progress.step, self.progress.epoch + 1, 0
@@ -297,4 +301,6 @@ class Life:
         self._last_save = self.progress
 
     def _replayed(self, seconds: float) -> None:
-        self._now.events.emit("replayed", **self.progress.to_json(), seconds=seconds)
+        self._session.events.emit(
+            "replayed", **self.progress.to_json(), seconds=seconds
+        )

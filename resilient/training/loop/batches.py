@@ -14,16 +14,16 @@ from typing import Any
 from keras.utils import PyDataset, unpack_x_y_sample_weight
 
 from resilient import keras_internals
-from resilient.data.inputs import Inputs
+from resilient.data.inputs import DataInputs
 from resilient.data.select import adapter_for, are_arrays, require_data
-from resilient.distributed.strategies.base import Engine
+from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import DataNotResumableError, describe
 from resilient.saving import reshard
 from resilient.state.rng import kept_random_state
 
 
 @dataclass(frozen=True)
-class Options:
+class BatchOptions:
     """How a loop wants its data.
 
     Attributes:
@@ -44,14 +44,19 @@ class Batches:
         data: What the user passed.
         options: How.
         inputs: Where the data is, and was.
-        engine: Which trains together.
+        parallel: How the processes train together.
         strategy: That of tf.distribute which batches are spread with.
     """
 
     data_adapter: Any
 
     def __init__(
-        self, data: Any, options: Options, inputs: Inputs, engine: Engine, strategy: Any
+        self,
+        data: Any,
+        options: BatchOptions,
+        inputs: DataInputs,
+        parallel: ParallelStrategy,
+        strategy: Any,
     ) -> None:
         self.data, self.options = data, options
         self._inputs = inputs
@@ -65,7 +70,7 @@ class Batches:
                 arguments, inputs.settings("x"), inputs.saved("x")
             )
         self.data_adapter = adapter  # one of Keras's, with a position
-        self._drawn_by_all = engine.draws_all(data)
+        self._drawn_by_all = parallel.draws_all(data)
         inputs.share.divide(adapter, data, "x", self._steps)
         self._iterable = _iterable(adapter, strategy)
         self._live: Iterator[Any] | None = None
@@ -75,7 +80,7 @@ class Batches:
         self._begun = False
         self._length = adapter.num_batches
 
-    def require_same(self, data: Any, options: Options) -> None:
+    def require_same(self, data: Any, options: BatchOptions) -> None:
         """Raise DataNotResumableError for other data than that of the epoch before."""
         before, now = _unpacked(self.data), _unpacked(data)
         alike = all(before[name] is now[name] for name in before)
@@ -162,7 +167,7 @@ class Batches:
 
     def trained(self) -> None:
         """The batch that was given last is trained."""
-        self.data_adapter.trained(self._drawn)
+        self.data_adapter.on_trained(self._drawn)
 
     def has_more(self) -> bool | None:
         """Whether the epoch is sure to have another batch; None if that is unknown."""
@@ -185,8 +190,8 @@ class Batches:
             # Keras would give the first two batches once more.
             raise self._ran_out()
         self._begun = True
-        self.data_adapter.prepare()
-        self._live = iter(self.data_adapter.made(self._iterable()))
+        self.data_adapter.before_iterator()
+        self._live = iter(self.data_adapter.wrap(self._iterable()))
         self._drawn = 0
 
     def _ran_out(self) -> DataNotResumableError:
@@ -212,7 +217,7 @@ def _unpacked(data: Any) -> dict[str, Any]:
     return apart if are_arrays(apart) else whole
 
 
-def _arguments(data: Any, options: Options) -> dict[str, Any]:
+def _arguments(data: Any, options: BatchOptions) -> dict[str, Any]:
     found = _unpacked(data)
     shuffle = options.shuffle
     if shuffle is None:

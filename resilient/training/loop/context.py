@@ -13,11 +13,11 @@ from resilient.saving.directory import OnDirectory
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
-from resilient.training.loop.misuse import misplaced, require_count
+from resilient.training.loop.misuse import require_count, wrong_place_error
 
 if TYPE_CHECKING:
-    from resilient.training.loop.attempt import Life
-    from resilient.training.loop.start import Plan
+    from resilient.training.loop.attempt import LoopAttempt
+    from resilient.training.loop.start import LoopPlan
 
 
 class Block(OnDirectory):
@@ -27,11 +27,11 @@ class Block(OnDirectory):
         plan: What it was asked for.
     """
 
-    def __init__(self, plan: "Plan") -> None:
+    def __init__(self, plan: "LoopPlan") -> None:
         super().__init__(plan.store)
         self._plan = plan
-        self._life: Life | None = None
-        self._around: contextlib.ExitStack | None = None
+        self._attempt: LoopAttempt | None = None
+        self._session: contextlib.ExitStack | None = None
 
     def __enter__(self) -> Self:
         """Take the directory and go back to its newest checkpoint.
@@ -41,11 +41,11 @@ class Block(OnDirectory):
             CheckpointMismatchError: The checkpoint is of another run.
             CorruptCheckpointError: There are checkpoints and none is intact.
         """
-        if self._life is not None:
-            raise misplaced("with", "Enter it once, and outside of its loops.")
+        if self._attempt is not None:
+            raise wrong_place_error("with", "Enter it once, and outside of its loops.")
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._living()).begin()
-            self._around = stack.pop_all()
+            self._session = stack.pop_all()
         return self
 
     def __exit__(
@@ -55,14 +55,14 @@ class Block(OnDirectory):
         trace: TracebackType | None,
     ) -> None:
         """Save where it ended, unless by an error, and leave the directory."""
-        around, self._around = self._around, None
-        assert around is not None
+        session, self._session = self._session, None
+        assert session is not None
         if error is not None:
             self._plan.standing.inside = True
-            around.__exit__(kind, error, trace)
+            session.__exit__(kind, error, trace)
             return
-        with around:
-            self._require_life("with").end()
+        with session:
+            self._require_attempt("with").end()
 
     def advance(self, steps: int = 1) -> None:
         """So many steps were done, in a ``with`` block without ``loop``; save if due.
@@ -71,10 +71,12 @@ class Block(OnDirectory):
             Preempted: The run was asked to stop, and is saved.
         """
         require_count("steps", steps)
-        life = self._require_life("advance")
-        if life.in_loop:
-            raise misplaced("advance", "loop and batches count their steps themselves.")
-        life.advance(steps)
+        attempt = self._require_attempt("advance")
+        if attempt.in_loop:
+            raise wrong_place_error(
+                "advance", "loop and batches count their steps themselves."
+            )
+        attempt.advance(steps)
 
     def save(self) -> None:
         """Save now; within ``loop`` and ``batches``, once this batch is done.
@@ -82,7 +84,7 @@ class Block(OnDirectory):
         Raises:
             ResilientError: Neither within ``with`` nor within a loop.
         """
-        self._require_life("save").save()
+        self._require_attempt("save").save()
 
     def restore(self, step: int | None = None) -> Checkpoint:
         """Set all objects to a checkpoint.
@@ -104,10 +106,12 @@ class Block(OnDirectory):
         """
         from resilient.training.loop.start import contents_of, reader_of
 
-        if self._life is not None:
-            if self._life.in_loop:
-                raise misplaced("restore", "Call it before the loop, or after it.")
-            return self._life.go_back_to(step)
+        if self._attempt is not None:
+            if self._attempt.in_loop:
+                raise wrong_place_error(
+                    "restore", "Call it before the loop, or after it."
+                )
+            return self._attempt.go_back_to(step)
         directory, reader = self._store.directory, reader_of(self._plan)
         if not directory.is_dir():
             raise choose.not_found(directory)
@@ -122,29 +126,33 @@ class Block(OnDirectory):
         return checkpoint
 
     @contextlib.contextmanager
-    def _entered(self) -> "Iterator[Life]":
-        """This process's life on the run: that of a ``with`` around, or one for now."""
-        if self._life is None:
-            with self._living() as life:
-                yield life
+    def _entered(self) -> "Iterator[LoopAttempt]":
+        """This process's attempt: that of a ``with`` around, or one for now."""
+        if self._attempt is None:
+            with self._living() as attempt:
+                yield attempt
             return
-        if self._life.in_loop:
-            raise misplaced("loop", "Let one loop of a Run end before the next.")
-        yield self._life
+        if self._attempt.in_loop:
+            raise wrong_place_error(
+                "loop", "Let one loop of a Run end before the next."
+            )
+        yield self._attempt
 
     @contextlib.contextmanager
-    def _living(self) -> "Iterator[Life]":
-        from resilient.training.loop.start import living
+    def _living(self) -> "Iterator[LoopAttempt]":
+        from resilient.training.loop.start import open_run
 
         layout.make_directory(self._store.directory)
-        with living(self._plan) as life:
-            self._life = life
+        with open_run(self._plan) as attempt:
+            self._attempt = attempt
             try:
-                yield life
+                yield attempt
             finally:
-                self._life = None
+                self._attempt = None
 
-    def _require_life(self, what: str) -> "Life":
-        if self._life is None:
-            raise misplaced(what, "Write `with run:` around it, or use run.loop.")
-        return self._life
+    def _require_attempt(self, what: str) -> "LoopAttempt":
+        if self._attempt is None:
+            raise wrong_place_error(
+                what, "Write `with run:` around it, or use run.loop."
+            )
+        return self._attempt

@@ -5,7 +5,7 @@ from numbers import Integral
 from resilient.errors import ResilientError, describe
 
 
-def misplaced(what: str, todo: str) -> ResilientError:
+def wrong_place_error(what: str, todo: str) -> ResilientError:
     """The error for a call where it means nothing."""
     return ResilientError(
         describe(f"run.{what} does not go here.", f"a call of run.{what}", todo)

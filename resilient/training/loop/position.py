@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 
 from resilient.progress import Progress
-from resilient.saving.record import Record
+from resilient.saving.record import SavedState
 from resilient.storage.checkpoint import Checkpoint
-from resilient.training.loop.misuse import misplaced
+from resilient.training.loop.misuse import wrong_place_error
 
 
 @dataclass
-class Standing:
+class LoopPosition:
     """Where the run is.
 
     Attributes:
@@ -23,22 +23,24 @@ class Standing:
     """
 
     progress: Progress = field(default=Progress(0, 0, 0))
-    found: tuple[Checkpoint, Record] | None = None
+    found: tuple[Checkpoint, SavedState] | None = None
     entered: bool = False
     inside: bool = False
     done: int = -1
     stopped: bool = False
-    way: str | None = None
+    counting: str | None = None
 
-    def go(self, way: str) -> None:
+    def count_by(self, counting: str) -> None:
         """Count steps in this way, and in no other: a resume would not find it.
 
         Raises:
             ResilientError: The run counts them in another way.
         """
-        if self.way not in (None, way):
-            raise misplaced(way, f"This run counts its steps by {self.way}.")
-        self.way = way
+        if self.counting not in (None, counting):
+            raise wrong_place_error(
+                counting, f"This run counts its steps by {self.counting}."
+            )
+        self.counting = counting
 
     def is_over(self, epochs: int) -> bool:
         """Whether nothing is left of a loop of so many epochs."""

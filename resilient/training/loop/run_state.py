@@ -10,25 +10,25 @@ from resilient.distributed.checks.model import require_same_values
 from resilient.distributed.group import Group
 from resilient.errors import CheckpointMismatchError, WarnOnce, describe, warn_not_exact
 from resilient.objects.adapters import Objects
-from resilient.objects.adapters.base import Saved
-from resilient.objects.attribute_watch import PythonState
+from resilient.objects.adapters.base import SavedObject
+from resilient.objects.attribute_watch import AttributeWatch
 from resilient.objects.makeup.makeup import changes
 from resilient.progress import Progress
 from resilient.saving import record
-from resilient.saving.snapshot import Snapshots
+from resilient.saving.snapshot import SnapshotTaker
 from resilient.serialization.json_values import decode, encode
 from resilient.state import fingerprint, rng, rng_ops, variables
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.inexact import CHANGED, DRAWN_AHEAD
 from resilient.training.loop.history import LogHistory
-from resilient.training.loop.position import Standing
+from resilient.training.loop.position import LoopPosition
 
-Loaded = tuple[Checkpoint, record.Record]
+Loaded = tuple[Checkpoint, record.SavedState]
 
 KIND = "loop"  # in run.json; those of fit have none
 
 
-class LoopContents:
+class LoopState:
     """The state of a loop.
 
     Args:
@@ -44,7 +44,7 @@ class LoopContents:
         self,
         objects: Objects,
         history: LogHistory,
-        standing: Standing,
+        standing: LoopPosition,
         *,
         backend: Backend,
         part: Part,
@@ -52,13 +52,13 @@ class LoopContents:
     ) -> None:
         self._objects, self._history, self._standing = objects, history, standing
         self._backend = backend
-        self._snapshots = Snapshots(backend, part)
+        self._snapshots = SnapshotTaker(backend, part)
         # On PyTorch nothing but the loop itself sees to that.
         self._alike = group.count == 1 or keras_internals.BACKEND != "torch"
         self._group = group
         self._data: Any = None
         self._functions: set[str] = set()  # those of TensorFlow that were looked at
-        self._python_state = PythonState(objects.parts())
+        self._python_state = AttributeWatch(objects.parts())
         self._makeups = objects.makeups()
         for makeup in self._makeups.values():
             makeup.begin()
@@ -83,7 +83,7 @@ class LoopContents:
         random: Any,
         *,
         logs: Mapping[str, float] | None,
-    ) -> record.Content:
+    ) -> record.PendingCheckpoint:
         """Take a snapshot of everything.
 
         Args:
@@ -110,7 +110,7 @@ class LoopContents:
             "kind": KIND,
             "progress": progress.to_json(),
             "stopped": self._standing.stopped,
-            "way": self._standing.way,
+            "counting": self._standing.counting,
             "random": random,
             "objects": self._objects.capture(live, arrays),
             "history": encode(self._history.capture(), arrays, "history"),
@@ -130,7 +130,7 @@ class LoopContents:
             self._alike = True
         return taken
 
-    def require_loop(self, checkpoint: Checkpoint, saved: record.Record) -> None:
+    def require_loop(self, checkpoint: Checkpoint, saved: record.SavedState) -> None:
         """Raise CheckpointMismatchError for a checkpoint of something else."""
         if saved.run.get("kind") != KIND:
             raise CheckpointMismatchError(
@@ -141,7 +141,7 @@ class LoopContents:
                 )
             )
 
-    def require_fits(self, checkpoint: Checkpoint, saved: record.Record) -> None:
+    def require_fits(self, checkpoint: Checkpoint, saved: record.SavedState) -> None:
         """Raise where a checkpoint cannot be restored; missing variables are made.
 
         Raises:
@@ -182,7 +182,7 @@ class LoopContents:
         if differences:
             raise _other_run(found[0], differences)
 
-    def put_back(self, saved: record.Record, drawn_ahead: set[str | int]) -> None:
+    def restore(self, saved: record.SavedState, drawn_ahead: set[str | int]) -> None:
         """Set everything, the random state last.
 
         Args:
@@ -191,7 +191,7 @@ class LoopContents:
         """
         self.put_back_objects(saved)
         self._standing.stopped = bool(saved.run["stopped"])
-        self._standing.way = saved.run["way"]
+        self._standing.counting = saved.run["counting"]
         random, now = saved.run["random"], rng.capture(self._backend)
         left = rng.drawn_from(random, now) & drawn_ahead
         self._say(DRAWN_AHEAD, sorted(map(str, left)))
@@ -211,7 +211,7 @@ class LoopContents:
         )
         return found
 
-    def put_back_objects(self, saved: record.Record) -> None:
+    def put_back_objects(self, saved: record.SavedState) -> None:
         """Set the objects and the history, and nothing else."""
         self._objects.restore(self._backend, _of_objects(saved))
         self._history.restore(decode(saved.run["history"], saved.tensors))
@@ -236,6 +236,6 @@ def _other_run(
     )
 
 
-def _of_objects(saved: record.Record) -> Saved:
+def _of_objects(saved: record.SavedState) -> SavedObject:
     run = saved.run
-    return Saved(run["objects"], run["variables"], saved.tensors)
+    return SavedObject(run["objects"], run["variables"], saved.tensors)

@@ -10,33 +10,33 @@ from resilient.backends import get_backend
 from resilient.backends.base import Part
 from resilient.data import DataMode
 from resilient.distributed.group import ALONE, Group
-from resilient.distributed.strategies import engine_under, supported
+from resilient.distributed.strategies import parallel_strategy, supported
 from resilient.errors import ResilientError, describe
 from resilient.objects.adapters import Objects
 from resilient.policies import KeepPolicy, SavePolicy
 from resilient.preemption.options import Preemption
 from resilient.saving import choose, record
-from resilient.saving.checkpointer import OnSaveError, Saving
+from resilient.saving.checkpointer import Checkpointer, OnSaveError
 from resilient.saving.choose import Resume
 from resilient.state import fingerprint, replicas
 from resilient.storage.checkpoint import Reader
 from resilient.storage.store import Store
-from resilient.training.loop.attempt import Life
+from resilient.training.loop.attempt import LoopAttempt
 from resilient.training.loop.history import LogHistory
-from resilient.training.loop.position import Standing
-from resilient.training.loop.run_state import LoopContents
+from resilient.training.loop.position import LoopPosition
+from resilient.training.loop.run_state import LoopState
 from resilient.training.options import OnEvent
-from resilient.training.session import Around, around
+from resilient.training.session import Session, open_session
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoopPlan:
     """What a run was asked for; the names are those of ``Run``'s arguments."""
 
     store: Store
     objects: Objects
     history: LogHistory
-    standing: Standing
+    standing: LoopPosition
     save_policy: SavePolicy
     keep: KeepPolicy
     resume: Resume
@@ -48,7 +48,7 @@ class Plan:
 
 
 @contextlib.contextmanager
-def living(plan: Plan) -> Iterator[Life]:
+def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
     """Take the directory, find the checkpoint, and follow the loop.
 
     Raises:
@@ -60,44 +60,48 @@ def living(plan: Plan) -> Iterator[Life]:
     supported.require_supported(strategy)
     # Of what this process itself has trained there is nothing to start over.
     resume = "auto" if plan.standing.entered else plan.resume
-    engine = engine_under(strategy, by_hand=True)
-    with around(
+    parallel = parallel_strategy(strategy, by_hand=True)
+    with open_session(
         plan.store,
-        engine,
+        parallel,
         resume=resume,
         on_event=plan.on_event,
         preemption=plan.preemption,
-    ) as now:
-        now.say.set_verbose(plan.verbose)
+    ) as session:
+        session.say.set_verbose(plan.verbose)
         if not plan.standing.entered or plan.standing.inside:
-            _look(plan, resume, now)
-        with _saving(plan, now) as saving:
-            now.watch.on_save = saving.request
-            life = Life(
+            _look(plan, resume, session)
+        with _saving(plan, session) as saving:
+            session.watch.on_save = saving.request
+            attempt = LoopAttempt(
                 plan.standing,
-                contents=contents_of(plan, now.group),
+                contents=contents_of(plan, session.group),
                 history=plan.history,
                 saving=saving,
                 store=plan.store,
-                reader=reader_of(plan, now.group),
+                reader=reader_of(plan, session.group),
                 strategy=strategy,
                 mode=plan.mode,
                 resume=resume,
                 verbose=bool(plan.verbose),
-                now=now,
+                session=session,
             )
             try:
-                yield life
+                yield attempt
             except Exception:
-                now.watch.let_be()
+                session.watch.disarm()
                 raise
 
 
-def _look(plan: Plan, resume: Resume, now: Around) -> None:
+def _look(plan: LoopPlan, resume: Resume, session: Session) -> None:
     """Find the checkpoint to go on from: at first, and where a loop was left."""
     standing = plan.standing
-    standing.found = choose.find_together(
-        now.group, plan.store, resume, reader_of(plan, now.group), now.events
+    standing.found = choose.choose_together(
+        session.group,
+        plan.store,
+        resume,
+        reader_of(plan, session.group),
+        session.events,
     )
     if standing.found is not None:
         standing.progress, standing.done = standing.found[0].progress, -1
@@ -113,23 +117,23 @@ def _look(plan: Plan, resume: Resume, now: Around) -> None:
     standing.entered, standing.inside = True, False
 
 
-def _saving(plan: Plan, now: Around) -> Saving:
-    return Saving(
+def _saving(plan: LoopPlan, session: Session) -> Checkpointer:
+    return Checkpointer(
         plan.store,
         policy=plan.save_policy,
         keep=plan.keep,
-        events=now.events,
+        events=session.events,
         environment=fingerprint.environment(get_backend()),
         on_error=plan.on_save_error,
-        say=now.say,
-        waiting=now.watch.saving,
-        group=now.group,
+        say=session.say,
+        waiting=session.watch.saving,
+        group=session.group,
     )
 
 
-def contents_of(plan: Plan, group: Group = ALONE) -> LoopContents:
+def contents_of(plan: LoopPlan, group: Group = ALONE) -> LoopState:
     """What a checkpoint is made of."""
-    return LoopContents(
+    return LoopState(
         plan.objects,
         plan.history,
         plan.standing,
@@ -139,7 +143,7 @@ def contents_of(plan: Plan, group: Group = ALONE) -> LoopContents:
     )
 
 
-def reader_of(plan: Plan, group: Group = ALONE) -> Reader[record.Record]:
+def reader_of(plan: LoopPlan, group: Group = ALONE) -> Reader[record.SavedState]:
     """Reads what this process needs of a checkpoint."""
     return record.reader(get_backend(), _part(plan, group))
 
@@ -153,6 +157,6 @@ def strategy_of(objects: Objects) -> Any:
     return objects.strategy() or tf.distribute.get_strategy()
 
 
-def _part(plan: Plan, group: Group) -> Part:
+def _part(plan: LoopPlan, group: Group) -> Part:
     count = replicas.count_under(strategy_of(plan.objects))
     return Part(group.index, group.count, count)

@@ -19,7 +19,7 @@ import resilient
 from resilient import DataNotResumableError, NotExactWarning
 from resilient.backends import get_backend
 from resilient.data.generator import GeneratorData
-from resilient.data.source import Settings
+from resilient.data.source import SourceContext
 
 pytestmark = [
     pytest.mark.sources,
@@ -58,14 +58,14 @@ def fit(directory, source, **given):
 
 
 def adapter(data, saved=None, **settings):
-    given = Settings(get_backend(), verbose=False, **settings)
+    given = SourceContext(get_backend(), verbose=False, **settings)
     return GeneratorData(data, settings=given, saved=saved)
 
 
 def drawn(one, count):
     """So many batches of a new iterator, as Keras iterates it."""
-    one.prepare()
-    iterator = iter(one.made(one.tracked))
+    one.before_iterator()
+    iterator = iter(one.wrap(one.tracked))
     return [next(iterator) for _ in range(count)]
 
 
@@ -170,7 +170,7 @@ def test_a_replay_is_done_once():
     for _ in range(2):
         other.resume(position)
     other.seek(position)
-    other.made(other.tracked)
+    other.wrap(other.tracked)
     assert len(calls) == 7
 
 
@@ -260,7 +260,7 @@ def test_a_shorter_generator_is_refused(count):
 @pytest.mark.parametrize("first", [1, 6])
 def test_a_longer_generator_is_refused(first):
     one = adapter(batches(first))
-    one.prepare()
+    one.before_iterator()
     assert len(list(one.tracked)) == first
     position = one.position(0, held=False)
     with pytest.raises(DataNotResumableError, match="goes on where it had ended"):
@@ -269,12 +269,12 @@ def test_a_longer_generator_is_refused(first):
 
 def test_an_exhausted_generator_stays_exhausted():
     one = adapter(batches(4))
-    one.prepare()
+    one.before_iterator()
     assert len(list(one.tracked)) == 4
     position = one.position(0, held=False)
     other = again(batches(4), position)
-    other.prepare()
-    assert_batches(drawn(adapter(batches(4)), 2), list(other.made(other.tracked)))
+    other.before_iterator()
+    assert_batches(drawn(adapter(batches(4)), 2), list(other.wrap(other.tracked)))
 
 
 def test_a_replay_shows_the_number_of_batches(tmp_path, capsys):

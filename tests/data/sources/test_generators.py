@@ -14,7 +14,7 @@ import pytest
 
 from resilient.backends import get_backend
 from resilient.data.py_dataset.adapter import PyDatasetData
-from resilient.data.source import Settings
+from resilient.data.source import SourceContext
 from resilient.objects import find_generators
 from resilient.objects.snapshot import assign_in_place
 from resilient.serialization.json_values import decode, encode
@@ -335,7 +335,7 @@ def test_claimed_ones_belong_to_the_data_that_came_first():
 
 def adapters(rng):
     """Of training and of validation data."""
-    given = Settings(get_backend())
+    given = SourceContext(get_backend())
     both = given, dataclasses.replace(given, argument="validation_data")
     return [PyDatasetData(Drawing(rng), settings=s, saved=None) for s in both]
 

@@ -9,7 +9,7 @@ from support.grain_parts import ROWS, Noise, Source
 from resilient import DataNotResumableError, NotExactWarning
 from resilient.backends import get_backend
 from resilient.data.grain import GrainData, GrainSource
-from resilient.data.source import Settings
+from resilient.data.source import SourceContext
 
 pytestmark = pytest.mark.sources
 
@@ -49,7 +49,9 @@ KINDS = [maps, filtered, windows, loader]
 
 
 def adapter(dataset, **settings):
-    return GrainData(dataset, settings=Settings(get_backend(), **settings), saved=None)
+    return GrainData(
+        dataset, settings=SourceContext(get_backend(), **settings), saved=None
+    )
 
 
 def again(dataset, position, **settings):
@@ -208,7 +210,7 @@ def test_worker_processes_of_a_loader():
 
     def source():
         data = loader(worker_count=2)
-        return GrainSource(data, Settings(get_backend()), batch_size=4)
+        return GrainSource(data, SourceContext(get_backend()), batch_size=4)
 
     one = source()
     batches = one.begin()

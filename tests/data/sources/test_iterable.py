@@ -19,7 +19,7 @@ import resilient
 from resilient import DataNotResumableError, NotSupportedError
 from resilient.backends import get_backend
 from resilient.data.iterable import IterableData
-from resilient.data.source import Settings
+from resilient.data.source import SourceContext
 
 pytestmark = [
     pytest.mark.sources,
@@ -61,8 +61,10 @@ class Sized(Rows):
 
 
 def adapter(x, argument="x"):
-    one = IterableData(x, settings=Settings(get_backend(), argument=argument), saved={})
-    one.prepare()
+    one = IterableData(
+        x, settings=SourceContext(get_backend(), argument=argument), saved={}
+    )
+    one.before_iterator()
     return one
 
 
@@ -97,13 +99,13 @@ def test_killed_and_resumed_is_uninterrupted(cls, at, tmp_path):
 def test_peeks_leave_no_trace():
     rows = Rows()
     before = random_state()
-    one = IterableData(rows, settings=Settings(get_backend()), saved=None)
+    one = IterableData(rows, settings=SourceContext(get_backend()), saved=None)
     assert (rows.left, rows.order) == ([*range(6)], [*range(6)])
     assert random_state() == before
     building = iter(one.tracked)
     assert numbers(building, 3) == [0, 1, 0]
     assert rows.left == [*range(6)]
-    one.prepare()
+    one.before_iterator()
     assert numbers(iter(one.tracked), 2) == [0, 1]
 
 

@@ -16,12 +16,12 @@ if keras.backend.backend() == "torch":
 tf = pytest.importorskip("tensorflow")
 
 from resilient.backends import get_backend  # noqa: E402
-from resilient.data.source import Settings  # noqa: E402
+from resilient.data.source import SourceContext  # noqa: E402
 from resilient.data.tf_data import pipeline  # noqa: E402
 from resilient.data.tf_data.graph import PipelineGraph  # noqa: E402
 from resilient.data.tf_data.pipeline import LargeStateWarning, Pipeline  # noqa: E402
 from resilient.data.tf_data.seed_counts import SeedCount  # noqa: E402
-from resilient.data.tf_data.variables import Variables  # noqa: E402
+from resilient.data.tf_data.variables import PipelineVariables  # noqa: E402
 
 pytestmark = [
     pytest.mark.sources,
@@ -101,7 +101,7 @@ def none_ahead(dataset):
 
 
 def settings(**given):
-    return Settings(backend=get_backend(keras.backend.backend()), **given)
+    return SourceContext(backend=get_backend(keras.backend.backend()), **given)
 
 
 def drawn(dataset):
@@ -371,7 +371,7 @@ def test_variables_that_a_pipeline_assigns_are_kept(tmp_path):
     count = tf.Variable(0.0)
     nested = tf.data.Dataset.range(2).flat_map(lambda i: counting(count, 2.0))
     for dataset in (counting(count, tf.Variable(2.0)), nested):
-        variables = Variables(dataset)
+        variables = PipelineVariables(dataset)
         assert variables.specs() == ["float32 ()"]
         count.assign(1.5)
         kept = variables.get()

@@ -12,7 +12,7 @@ from support import fitting
 import resilient
 from resilient import DataNotResumableError, NotExactWarning, NotSupportedError
 from resilient.backends import get_backend
-from resilient.data.source import Settings
+from resilient.data.source import SourceContext
 from resilient.serialization.json_values import decode, encode
 from resilient.state.rng import capture, kept_random_state, restore
 
@@ -118,7 +118,7 @@ def _workers_end(monkeypatch):
 
 
 def adapter(loader, **settings):
-    settings = Settings(get_backend(), verbose=False, **settings)
+    settings = SourceContext(get_backend(), verbose=False, **settings)
     made = TorchLoaderData(loader, settings=settings, saved=None)
     made.on_epoch_begin()
     return made

@@ -8,7 +8,7 @@ import pytest
 
 from resilient import DataNotResumableError, NotExactWarning
 from resilient.backends import get_backend
-from resilient.data.source import Settings, Tracked, lazily
+from resilient.data.source import SourceContext, TrackedIterable, lazily
 
 pytestmark = pytest.mark.sources
 
@@ -46,7 +46,9 @@ class Numbers:
 
 
 def tracked(source=None, **settings):
-    return Tracked(source or Numbers(), Settings(get_backend(), **settings))
+    return TrackedIterable(
+        source or Numbers(), SourceContext(get_backend(), **settings)
+    )
 
 
 def drawn(batches, count):
@@ -87,9 +89,9 @@ def test_what_was_trained_is_forgotten_but_the_last_batch():
     one = tracked(ahead=True)
     batches = iter(one)
     drawn(batches, 6)
-    one.trained(4)
+    one.on_trained(4)
     assert [int(b[0]) for b in one._live.recent] == [4, 5]
-    one.trained(6)
+    one.on_trained(6)
     assert [int(b[0]) for b in one._live.recent] == [5]
 
 

@@ -231,7 +231,7 @@ def test_asked_to_stop_it_saves_that_step(tmp_path):
     for _ in range(3):
         next(loop)
     (tmp_path / "stop").touch()
-    run._life._now.watch.look()
+    run._attempt._session.watch.look()
     with pytest.raises(Preempted):
         next(loop)
     assert run.latest.step == 3

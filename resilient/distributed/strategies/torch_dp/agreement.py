@@ -18,7 +18,7 @@ from torch import distributed
 _BITS = 62  # of an int64, with room for its sign
 
 
-class Agreement:
+class RankAgreement:
     """What the ranks tell each other."""
 
     def __init__(self, timeout: timedelta | None = None) -> None:

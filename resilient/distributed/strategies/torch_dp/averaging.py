@@ -6,14 +6,14 @@ from typing import Any
 import torch
 
 from resilient.distributed.strategies.torch_dp.agreement import (
-    Agreement,
+    RankAgreement,
     are_equal,
     mark,
     notes_for,
 )
 from resilient.distributed.strategies.torch_dp.buckets import Buckets
-from resilient.distributed.strategies.torch_dp.early import Early
-from resilient.distributed.strategies.torch_dp.outside import Outside
+from resilient.distributed.strategies.torch_dp.early import OverlappedAllReduce
+from resilient.distributed.strategies.torch_dp.outside import UnsyncedChanges
 from resilient.errors import NotSupportedError, describe
 
 Gradients = Sequence[torch.Tensor | None]
@@ -27,8 +27,8 @@ class Averaging:
         self,
         name: str,
         group: Any,
-        agreement: Agreement,
-        outside: Outside,
+        agreement: RankAgreement,
+        outside: UnsyncedChanges,
         *,
         may_be_early: bool,
     ) -> None:
@@ -49,7 +49,7 @@ class Averaging:
         self._told_before: tuple[int, ...] = ()
         self._notes = torch.empty(0)
         self._buckets: Buckets | None = None
-        self._early: Early | None = None
+        self._early: OverlappedAllReduce | None = None
 
     def close(self) -> None:
         if self._early is not None:
@@ -88,7 +88,7 @@ class Averaging:
         self._buckets = Buckets(tensors, self._group, _NOTES)
         self._tensors = tensors
         if self._may_be_early and all(t.requires_grad and t.is_leaf for t in tensors):
-            self._early = Early(tensors, self._buckets)
+            self._early = OverlappedAllReduce(tensors, self._buckets)
         return self._sent_now(gradients)
 
     def _sent_now(self, gradients: Gradients) -> list[torch.Tensor | None]:
@@ -105,7 +105,7 @@ class Averaging:
         return self._averages(present)
 
     def _sent_early(
-        self, early: Early, gradients: Gradients
+        self, early: OverlappedAllReduce, gradients: Gradients
     ) -> list[torch.Tensor | None]:
         right = early.took(gradients)
         buckets = self._known_buckets()

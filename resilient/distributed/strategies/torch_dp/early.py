@@ -13,7 +13,7 @@ import torch
 from resilient.distributed.strategies.torch_dp.buckets import Buckets
 
 
-class Early:
+class OverlappedAllReduce:
     """The hooks of one optimizer's parameters, between two of its steps.
 
     Attributes:

@@ -21,9 +21,9 @@ import keras
 import torch
 from torch import distributed
 
-from resilient.distributed.strategies.torch_dp.agreement import Agreement
+from resilient.distributed.strategies.torch_dp.agreement import RankAgreement
 from resilient.distributed.strategies.torch_dp.averaging import Averaging, tensor_of
-from resilient.distributed.strategies.torch_dp.outside import Outside
+from resilient.distributed.strategies.torch_dp.outside import UnsyncedChanges
 
 
 class AveragedGradients:
@@ -53,14 +53,14 @@ class AveragedGradients:
         self._model, self._given, self._timeout = model, group, timeout
         self._inside = False  # an optimizer's step calls that of the one it wraps
         self._steps: list[Averaging] = []
-        self.outside = Outside()
+        self.outside = UnsyncedChanges()
         self.applied = 0
         self.versions: dict[int, int] = {}
 
     def __enter__(self) -> "AveragedGradients":
         found = list(optimizers(self._model))
         self._group = self._given or distributed.new_group(timeout=self._timeout)
-        self._agreement = Agreement(self._timeout)
+        self._agreement = RankAgreement(self._timeout)
         outer = [o for o in found if not any(o is i for i in _inner(found))]
         for number, optimizer in enumerate(found):
             averaging = Averaging(

@@ -20,7 +20,7 @@ import torch
 from torch import distributed
 
 from resilient import keras_internals
-from resilient.distributed.strategies.torch_dp.agreement import Agreement
+from resilient.distributed.strategies.torch_dp.agreement import RankAgreement
 from resilient.distributed.strategies.torch_dp.averaging import tensor_of
 from resilient.errors import NotSupportedError, WarnOnce, describe
 
@@ -35,7 +35,7 @@ class MergedLogs:
     """
 
     def __init__(
-        self, model: keras.Model, agreement: Agreement, group: Any = None
+        self, model: keras.Model, agreement: RankAgreement, group: Any = None
     ) -> None:
         """Prepare.
 

@@ -10,7 +10,7 @@ from resilient.distributed.strategies.torch_dp.agreement import mark
 from resilient.errors import NotSupportedError, describe
 
 
-class Outside:
+class UnsyncedChanges:
     """What this rank changed since the last averaged step.
 
     Attributes:

@@ -5,15 +5,15 @@ training began: each rank would then go its own way. Weights that changed outsid
 averaged step are compared over the ranks; what was computed alike everywhere, such as
 the moving average of another network, is right.
 
-Where the step had averages, they are compared at the next ones (``Outside``); where it
-had none, no rank had, and all are here to compare them now.
+Where the step had averages, they are compared at the next ones (``UnsyncedChanges``);
+where it had none, no rank had, and all are here to compare them now.
 """
 
 import keras
 import torch
 import xxhash
 
-from resilient.distributed.strategies.torch_dp.agreement import Agreement
+from resilient.distributed.strategies.torch_dp.agreement import RankAgreement
 from resilient.distributed.strategies.torch_dp.averaging import tensor_of
 from resilient.distributed.strategies.torch_dp.gradients import AveragedGradients
 from resilient.distributed.strategies.torch_dp.outside import not_alike
@@ -23,7 +23,7 @@ class SynchronisedSteps:
     """Between ``begin`` and ``end``, trainable weights change on all ranks alike."""
 
     def __init__(
-        self, model: keras.Model, averaged: AveragedGradients, agreement: Agreement
+        self, model: keras.Model, averaged: AveragedGradients, agreement: RankAgreement
     ) -> None:
         self._model, self._averaged, self._agreement = model, averaged, agreement
         self._weights: list[tuple[str, torch.Tensor]] = []

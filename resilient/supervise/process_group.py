@@ -16,7 +16,7 @@ _DUMP = 10.0  # seconds to print stacks
 Wait = Callable[[float, Callable[[], bool]], None]
 
 
-class Gang:
+class ProcessGroup:
     """All processes of an attempt.
 
     Args:

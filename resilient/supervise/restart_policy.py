@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from resilient.errors import describe
 from resilient.supervise.failures import Ending
-from resilient.supervise.headway import Made
+from resilient.supervise.headway import Gain
 
 _TODO = {
     "out of memory": "Use a smaller batch or model, or a machine with more memory.",
@@ -36,7 +36,7 @@ class Rules:
     max_restarts: int | None = None
 
 
-class GiveUp:
+class RestartPolicy:
     """Applies the rules to one failure after the other.
 
     Attributes:
@@ -52,7 +52,7 @@ class GiveUp:
         self._same = 0
         self._last: tuple[str, str, int | None] | None = None
 
-    def after(self, ending: Ending, made: Made) -> str | None:
+    def after(self, ending: Ending, made: Gain) -> str | None:
         """Take note of a failure.
 
         Returns:
@@ -74,7 +74,7 @@ class GiveUp:
             return _too_many(ending, self.restarts)
         return None
 
-    def _count_same(self, ending: Ending, made: Made) -> None:
+    def _count_same(self, ending: Ending, made: Gain) -> None:
         if ending.signature is None:
             self._last, self._same = None, 0
             return

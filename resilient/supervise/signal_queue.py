@@ -16,7 +16,7 @@ from typing import Any
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
-class Inbox:
+class SignalQueue:
     """A context manager, for the main thread, that collects signals."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Inbox:
         self._wake: tuple[int, int] | None = None
         self._fd_before = -1
 
-    def __enter__(self) -> "Inbox":
+    def __enter__(self) -> "SignalQueue":
         read, write = os.pipe()
         os.set_blocking(read, False)
         os.set_blocking(write, False)

@@ -17,15 +17,15 @@ from resilient.supervise.failures import (
     failed_by_itself,
     lost_another,
 )
-from resilient.supervise.gang import Gang
 from resilient.supervise.hangs import Hang, HangLimit
-from resilient.supervise.headway import Headway, Made
-from resilient.supervise.inbox import Inbox
+from resilient.supervise.headway import Gain, Headway
 from resilient.supervise.journal import Journal
 from resilient.supervise.memory import oom_kills
 from resilient.supervise.options import Options
 from resilient.supervise.output import STDERR, STDOUT, Output, Stream
+from resilient.supervise.process_group import ProcessGroup
 from resilient.supervise.processes import Process
+from resilient.supervise.signal_queue import SignalQueue
 from resilient.telemetry.heartbeat import Beat
 
 POLL = 0.25
@@ -44,14 +44,14 @@ class Tools:
 
     options: Options
     output: Output
-    inbox: Inbox
+    inbox: SignalQueue
     journal: Journal
     headway: Headway
     told: list[int]
     limits: list[HangLimit]
 
 
-class Attempt:
+class Launch:
     """One life of the processes.
 
     Args:
@@ -67,7 +67,7 @@ class Attempt:
         self._number = number
         self._since = time.time()
         self._kills = oom_kills()
-        self._gang = Gang(tools.options.command, tools.options.nproc)
+        self._gang = ProcessGroup(tools.options.command, tools.options.nproc)
         self._streams: list[Stream] = []
         self._beats: list[Beat | None] = [None] * tools.options.nproc
         self._speed = status.Speed()
@@ -75,7 +75,7 @@ class Attempt:
         for limit in tools.limits:
             limit.start(self._looked)
 
-    def run(self) -> tuple[Ending, Made]:
+    def run(self) -> tuple[Ending, Gain]:
         """Look on until all is over; why it ended, and what it achieved."""
         tools, gang = self._tools, self._gang
         try:
@@ -178,7 +178,7 @@ class Attempt:
         while not condition() and (left := deadline - time.monotonic()) > 0:
             self._take(self._tools.inbox.wait(min(left, POLL)))
 
-    def _judge(self, member: Process, hang: Hang | None) -> tuple[Ending, Made]:
+    def _judge(self, member: Process, hang: Hang | None) -> tuple[Ending, Gain]:
         """Say why it ended, and compare with the attempts before."""
         self._look()  # the last signs
         tools, directory = self._tools, self._directory(member)
@@ -198,7 +198,7 @@ class Attempt:
         )
         if hang is not None and not made.checkpoint:
             for limit in tools.limits:
-                limit.forgive()
+                limit.relax()
         tools.journal.emit(
             "exited",
             launch=self._number,

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from resilient.distributed.group import Group
-from resilient.distributed.strategies.torch_dp.agreement import Agreement
+from resilient.distributed.strategies.torch_dp.agreement import RankAgreement
 from resilient.distributed.strategies.torch_dp.gradients import AveragedGradients
 from resilient.distributed.strategies.torch_dp.losses import refuse_sums, warn_of_masks
 from resilient.distributed.strategies.torch_dp.metrics import MergedLogs
@@ -27,7 +27,7 @@ class AveragingRanks(DividingRanks):
 
     def __init__(self) -> None:
         super().__init__()
-        self._agreement = Agreement(TIMEOUT)
+        self._agreement = RankAgreement(TIMEOUT)
 
     @contextlib.contextmanager
     def training(self, model: keras.Model) -> Iterator[None]:

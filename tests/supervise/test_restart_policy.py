@@ -3,21 +3,21 @@
 import pytest
 
 from resilient.supervise.failures import Ending
-from resilient.supervise.give_up import GiveUp, Rules
-from resilient.supervise.headway import Made
+from resilient.supervise.headway import Gain
+from resilient.supervise.restart_policy import RestartPolicy, Rules
 
 pytestmark = pytest.mark.once
 
-NOTHING = Made(step=False, checkpoint=False)
-STEP = Made(step=True, checkpoint=False)
-SAVED = Made(step=True, checkpoint=True)
+NOTHING = Gain(step=False, checkpoint=False)
+STEP = Gain(step=True, checkpoint=False)
+SAVED = Gain(step=True, checkpoint=True)
 BUG = Ending("error", "ValueError at step 7: bad", 1, "abc", 7)
 KILLED = Ending("killed", "it was killed by SIGKILL", 137)
 
 
 def stops(rules, *failures):
     """After how many failures it gives up, and why."""
-    give_up = GiveUp(rules)
+    give_up = RestartPolicy(rules)
     for number, (ending, made) in enumerate(failures, 1):
         if (why := give_up.after(ending, made)) is not None:
             return number, why
@@ -90,7 +90,7 @@ def test_without_a_limit_there_is_none():
 
 
 def test_failures_without_progress_are_counted_for_the_backoff():
-    give_up = GiveUp(Rules())
+    give_up = RestartPolicy(Rules())
     counts = []
     for made in (SAVED, NOTHING, NOTHING, STEP, NOTHING):
         give_up.after(KILLED, made)
