@@ -13,7 +13,20 @@ if TYPE_CHECKING:
 
 
 class ResilientError(Exception):
-    """Base class of every error raised by keras-resilient."""
+    """Base class of every error raised by keras-resilient.
+
+    Attributes:
+        problem: What is wrong, a whole sentence.
+        received: What came instead; None where that says nothing.
+        hint: What the reader can do about it; None where there is nothing to do.
+    """
+
+    def __init__(
+        self, problem: str, *, received: object = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message(problem, received=received, hint=hint))
+        self.problem, self.hint = problem, hint
+        self.received = None if received is None else str(received)
 
 
 class CheckpointNotFoundError(ResilientError):
@@ -56,7 +69,22 @@ class PeerLostError(ResilientError):
 
 
 class BackendNotAvailableError(ResilientError, ImportError):
-    """The Keras backend, or a library its adapter needs, is not installed."""
+    """The Keras backend, or a library its adapter needs, is not installed.
+
+    Attributes:
+        name: The module that is missing, as of every ``ImportError``.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        received: object = None,
+        hint: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(problem, received=received, hint=hint)
+        self.name = name
 
 
 class DivergedError(ResilientError):
@@ -112,15 +140,10 @@ class NotExactWarning(UserWarning):
     """Names, once, what a resumed run will not reproduce bit for bit, and why."""
 
 
-def describe(what: str, received: object, todo: str) -> str:
-    """Compose an error message in the house's three-part shape.
-
-    Args:
-        what: What is wrong, a whole sentence.
-        received: What came instead.
-        todo: What the reader can do about it.
-    """
-    return f"{what}\nReceived: {received}\n{todo}"
+def message(problem: str, *, received: object = None, hint: str | None = None) -> str:
+    """The text of an error, in the shape that all of ours have; see ResilientError."""
+    got = None if received is None else f"Received: {received}"
+    return "\n".join(part for part in (problem, got, hint) if part is not None)
 
 
 def warn_not_exact(what: str, names: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ import functools
 import importlib
 
 from resilient.backends.base import Backend, Snapshot
-from resilient.errors import BackendNotAvailableError, NotSupportedError, describe
+from resilient.errors import BackendNotAvailableError, NotSupportedError
 
 __all__ = ["BACKENDS", "Backend", "Snapshot", "get_backend"]
 
@@ -41,11 +41,9 @@ def get_backend(name: str | None = None) -> Backend:
 def _load(name: str) -> Backend:
     if name not in _LIBRARIES:
         raise NotSupportedError(
-            describe(
-                "There is no adapter for this Keras backend.",
-                repr(name),
-                f"Set KERAS_BACKEND to one of {', '.join(_LIBRARIES)}.",
-            )
+            "There is no adapter for this Keras backend.",
+            received=repr(name),
+            hint=f"Set KERAS_BACKEND to one of {', '.join(_LIBRARIES)}.",
         )
     try:
         module = importlib.import_module(f"{__name__}.{name}")
@@ -70,10 +68,8 @@ def _keras_backend() -> str:
 
 def _not_available(name: str, error: ImportError) -> BackendNotAvailableError:
     return BackendNotAvailableError(
-        describe(
-            f"The {name} backend needs a library that cannot be imported.",
-            f"{type(error).__name__}: {error}",
-            f'Install it with: pip install "keras-resilient[{name}]"',
-        ),
+        f"The {name} backend needs a library that cannot be imported.",
+        received=f"{type(error).__name__}: {error}",
+        hint=f'Install it with: pip install "keras-resilient[{name}]"',
         name=error.name,
     )

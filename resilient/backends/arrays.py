@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from resilient.backends.base import ALONE, Part
-from resilient.errors import CheckpointMismatchError, NotSupportedError, describe
+from resilient.errors import CheckpointMismatchError, NotSupportedError
 
 # numpy itself does not know these; ml_dtypes registers them under their names.
 EXTENSION_DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -68,11 +68,9 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if not _NAME.fullmatch(name):
             raise NotSupportedError(
-                describe(
-                    "A tensor's name holds characters that no format is sure to keep.",
-                    repr(name),
-                    "Use letters, digits, '_', '-' and '.' only.",
-                )
+                "A tensor's name holds characters that no format is sure to keep.",
+                received=repr(name),
+                hint="Use letters, digits, '_', '-' and '.' only.",
             )
 
 
@@ -88,11 +86,9 @@ def check_dtype(name: str, dtype: object) -> None:
     """
     if str(dtype) not in DTYPES:
         raise NotSupportedError(
-            describe(
-                f"The tensor {name!r} is of a type that a checkpoint cannot hold.",
-                f"dtype {dtype}",
-                f"Supported are {', '.join(sorted(DTYPES))}.",
-            )
+            f"The tensor {name!r} is of a type that a checkpoint cannot hold.",
+            received=f"dtype {dtype}",
+            hint=f"Supported are {', '.join(sorted(DTYPES))}.",
         )
 
 
@@ -127,10 +123,8 @@ def check_like(
     if value.shape != tuple(shape) or str(value.dtype) != str(dtype):
         name = getattr(target, "path", None) or getattr(target, "name", None)
         raise CheckpointMismatchError(
-            describe(
-                f"The saved tensor does not fit {name or type(target).__name__}, which"
-                f" has shape {tuple(shape)} and dtype {dtype}.",
-                f"shape {value.shape} and dtype {value.dtype}",
-                "Restore into the model that was saved.",
-            )
+            f"The saved tensor does not fit {name or type(target).__name__}, which"
+            f" has shape {tuple(shape)} and dtype {dtype}.",
+            received=f"shape {value.shape} and dtype {value.dtype}",
+            hint="Restore into the model that was saved.",
         )

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.tensor import DTensor
 
 from resilient.backends.base import Part
-from resilient.errors import ResilientError, describe
+from resilient.errors import ResilientError
 
 View = Callable[[torch.Tensor], np.ndarray]
 
@@ -84,14 +84,12 @@ def _require_equal(tensors: Mapping[str, torch.Tensor], group: Any) -> None:
     mine = {held: digest.hexdigest() for held, digest in digests.items()}
     if others := _others(mine, group):
         raise ResilientError(
-            describe(
-                "The ranks have different weights or optimizer states: something "
-                "trains a part of the model without averaging its gradients.",
-                f"ranks {others} differ from those before",
-                "Train through Keras's optimizers, change weights in all ranks alike "
-                "(in callbacks, too), and begin with the same seed in ranks that hold "
-                "one replica together (keras.utils.set_random_seed).",
-            )
+            "The ranks have different weights or optimizer states: something "
+            "trains a part of the model without averaging its gradients.",
+            received=f"ranks {others} differ from those before",
+            hint="Train through Keras's optimizers, change weights in all ranks alike "
+            "(in callbacks, too), and begin with the same seed in ranks that hold "
+            "one replica together (keras.utils.set_random_seed).",
         )
 
 

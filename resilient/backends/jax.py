@@ -32,7 +32,7 @@ from resilient.backends.arrays import (
 from resilient.backends.base import ALONE, JSON, Backend, Part, Snapshot
 from resilient.backends.shards import Shards, owned_shards
 from resilient.backends.stored import StoredArray
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 
 
 class JaxBackend:
@@ -69,11 +69,9 @@ class JaxBackend:
     def assign(self, target: Any, value: Any) -> None:
         if not isinstance(target, keras.Variable):
             raise NotSupportedError(
-                describe(
-                    "A JAX array cannot be set in place.",
-                    type(target).__name__,
-                    "Keep the array in a keras.Variable.",
-                )
+                "A JAX array cannot be set in place.",
+                received=f"{type(target).__name__}",
+                hint="Keep the array in a keras.Variable.",
             )
         current = target.value
         check_like(target, current.shape, current.dtype, value)
@@ -101,12 +99,10 @@ def _value(name: str, tensor: Any) -> Any:
         return copy_array(name, np.asarray(value))
     if not isinstance(value, jax.Array):
         raise NotSupportedError(
-            describe(
-                f"The tensor {name!r} is of a kind that a checkpoint cannot hold.",
-                type(value).__name__,
-                "Supported are dense arrays and variables of numbers and booleans; of"
-                " a typed PRNG key save jax.random.key_data(key).",
-            )
+            f"The tensor {name!r} is of a kind that a checkpoint cannot hold.",
+            received=f"{type(value).__name__}",
+            hint="Supported are dense arrays and variables of numbers and booleans; of"
+            " a typed PRNG key save jax.random.key_data(key).",
         )
     check_dtype(name, value.dtype)
     return value
@@ -116,12 +112,10 @@ def _check_owner(name: str, value: Any, process: int) -> None:
     """Refuse an array on devices that each process has its own of."""
     if process and isinstance(value, jax.Array) and value.is_fully_addressable:
         raise NotSupportedError(
-            describe(
-                f"The tensor {name!r} is not shared by all processes.",
-                f"in process {process}: {value.sharding}",
-                "Set a keras.distribution over the devices of all processes before "
-                "the model is made.",
-            )
+            f"The tensor {name!r} is not shared by all processes.",
+            received=f"in process {process}: {value.sharding}",
+            hint="Set a keras.distribution over the devices of all processes before "
+            "the model is made.",
         )
 
 

@@ -28,7 +28,7 @@ from resilient.backends.base import Part
 from resilient.backends.paths import plain
 from resilient.backends.shards import Shards, one_piece
 from resilient.backends.stored import MAPPED, StoredArray, aligned
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 
 STATE = "state"
 _METADATA = "_METADATA"
@@ -45,12 +45,10 @@ def check_file_names(names: Iterable[str]) -> None:
     for name in names:
         if len(name) > _LONGEST:
             raise NotSupportedError(
-                describe(
-                    "A tensor's name is too long for a directory, which every tensor "
-                    "gets where one is spread over several devices.",
-                    f"{len(name)} characters: {name}",
-                    f"Give layers shorter names: {_LONGEST} characters fit in all.",
-                )
+                "A tensor's name is too long for a directory, which every tensor "
+                "gets where one is spread over several devices.",
+                received=f"{len(name)} characters: {name}",
+                hint=f"Give layers shorter names: {_LONGEST} characters fit in all.",
             )
 
 

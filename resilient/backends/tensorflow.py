@@ -38,7 +38,7 @@ from resilient.backends.arrays import (
 )
 from resilient.backends.base import ALONE, JSON, Backend, Part, Snapshot
 from resilient.backends.paths import plain
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 
 _CPU = "CPU:0"
 _READERS = 4
@@ -159,11 +159,9 @@ def _hold(name: str, value: Any, here: str) -> tf.Tensor:
         value = value.value
     if not isinstance(value, tf.Tensor | tf.Variable):
         raise NotSupportedError(
-            describe(
-                f"The tensor {name!r} is of a kind that a checkpoint cannot hold.",
-                type(value).__name__,
-                "Supported are dense tensors and variables of numbers and booleans.",
-            )
+            f"The tensor {name!r} is of a kind that a checkpoint cannot hold.",
+            received=f"{type(value).__name__}",
+            hint="Supported are dense tensors and variables of numbers and booleans.",
         )
     check_dtype(name, value.dtype.name)
     if isinstance(value, tf.distribute.DistributedValues):

@@ -36,7 +36,7 @@ from resilient.backends.arrays import (
 from resilient.backends.base import ALONE, JSON, Backend, Part, Snapshot
 from resilient.backends.dcp_format import StoredTensor
 from resilient.backends.parallel_copy import copy_all
-from resilient.errors import NotExactWarning, NotSupportedError, describe
+from resilient.errors import NotExactWarning, NotSupportedError
 
 _FILE = "state.pt"
 _BUFFER = 1 << 16  # bytes; torch.save makes hundreds of small writes
@@ -165,12 +165,10 @@ def _live(name: str, value: Any) -> torch.Tensor:
         or tensor.is_meta
     ):
         raise NotSupportedError(
-            describe(
-                f"The tensor {name!r} is of a kind that a checkpoint cannot hold.",
-                f"{type(tensor).__name__} {getattr(tensor, 'layout', '')}"
-                f" on {getattr(tensor, 'device', 'no device')}",
-                "Supported are dense tensors, variables and numpy arrays.",
-            )
+            f"The tensor {name!r} is of a kind that a checkpoint cannot hold.",
+            received=f"{type(tensor).__name__} {getattr(tensor, 'layout', '')}"
+            f" on {getattr(tensor, 'device', 'no device')}",
+            hint="Supported are dense tensors, variables and numpy arrays.",
         )
     check_dtype(name, _dtype_name(tensor))
     return tensor.detach()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from resilient.convert.export import backend_of, choose, export
 from resilient.convert.formats import FORMATS, format_of
 from resilient.convert.import_ import import_checkpoint
-from resilient.errors import NotExactWarning, describe
+from resilient.errors import NotExactWarning, message
 from resilient.serialization import JSON
 from resilient.storage.store import Store
 
@@ -170,12 +170,16 @@ def _made(text: str) -> "keras.Model":
         make = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
-            describe(
+            message(
                 "The function that makes the model cannot be imported.",
-                f"--model {text}: {type(error).__name__}: {error}",
-                "Name a module that can be imported from here, and a function of it "
-                "without arguments: --model train:make_model. Keras takes its backend "
-                "from KERAS_BACKEND.",
+                received=f"--model {text}: {type(error).__name__}: {error}",
+                hint=(
+                    "Name a module that can be imported from here, and a function "
+                    "of it "
+                    "without arguments: --model train:make_model. Keras takes its "
+                    "backend "
+                    "from KERAS_BACKEND."
+                ),
             )
         ) from error
     model: keras.Model = make()

@@ -27,7 +27,7 @@ from resilient.errors import (
     CorruptCheckpointError,
     DirectoryInUseError,
     ResilientError,
-    describe,
+    message,
 )
 from resilient.policies import KeepPolicy, best, latest
 from resilient.serialization import JSON
@@ -161,11 +161,9 @@ def _prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
             raise _nothing(f"There is no checkpoint in {store.directory}.", arguments)
         if problems := found[-1].verify():
             raise CorruptCheckpointError(
-                describe(
-                    "The newest checkpoint is damaged, so nothing is deleted.",
-                    f"{found[-1].path}: {'; '.join(problems)}",
-                    "Resume the run, which moves it to quarantine; then prune.",
-                )
+                "The newest checkpoint is damaged, so nothing is deleted.",
+                received=f"{found[-1].path}: {'; '.join(problems)}",
+                hint="Resume the run, which moves it to quarantine; then prune.",
             )
         kept = keep.select(found)
         doomed = [checkpoint for checkpoint in found if checkpoint.step not in kept]
@@ -200,7 +198,9 @@ def _policy(arguments: argparse.Namespace) -> KeepPolicy:
     if arguments.best is None or arguments.monitor is None:
         received = f"--best {arguments.best}, --monitor {arguments.monitor}"
         todo = "Give both, such as --best 1 --monitor val_loss."
-        raise ValueError(describe("--best needs --monitor.", received, todo))
+        raise ValueError(
+            message("--best needs --monitor.", received=received, hint=todo)
+        )
     return newest | best(arguments.best, arguments.monitor, arguments.mode)
 
 
@@ -217,7 +217,7 @@ def _summary(checkpoint: Checkpoint) -> JSON:
 
 def _nothing(what: str, arguments: argparse.Namespace) -> CheckpointNotFoundError:
     todo = "Name the checkpoint_dir of a run that has saved."
-    return CheckpointNotFoundError(describe(what, arguments.directory, todo))
+    return CheckpointNotFoundError(what, received=f"{arguments.directory}", hint=todo)
 
 
 def _failed(code: int, error: Exception, as_json: bool) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from resilient.backends import BACKENDS, get_backend
 from resilient.convert.formats import Format, format_of, named_tensors
 from resilient.convert.formats.target import require_free, staged
-from resilient.errors import CorruptCheckpointError, NotSupportedError, describe
+from resilient.errors import CorruptCheckpointError, NotSupportedError
 from resilient.saving import record
 from resilient.saving.choose import not_found
 from resilient.storage import layout
@@ -98,11 +98,9 @@ def backend_of(checkpoint: Checkpoint) -> str:
         if name in checkpoint.environment:
             return name
     raise NotSupportedError(
-        describe(
-            "The checkpoint does not tell which backend saved it.",
-            f"{checkpoint.path}: {dict(checkpoint.environment)}",
-            "Export a checkpoint of fit, or of Checkpoints.",
-        )
+        "The checkpoint does not tell which backend saved it.",
+        received=f"{checkpoint.path}: {dict(checkpoint.environment)}",
+        hint="Export a checkpoint of fit, or of Checkpoints.",
     )
 
 
@@ -114,11 +112,9 @@ def _load(checkpoint: Checkpoint) -> record.SavedState:
         if not checkpoint.path.exists():
             raise not_found(checkpoint.path) from None  # just pruned
         raise CorruptCheckpointError(
-            describe(
-                f"The checkpoint of step {checkpoint.step} is damaged.",
-                f"{checkpoint.path}: {error}",
-                "Export another step; `resilient verify` says which are good.",
-            )
+            f"The checkpoint of step {checkpoint.step} is damaged.",
+            received=f"{checkpoint.path}: {error}",
+            hint="Export another step; `resilient verify` says which are good.",
         ) from None
 
 
@@ -128,11 +124,9 @@ def _named(saved: record.SavedState) -> Mapping[str, np.ndarray]:
     missing = [v["path"] for v in variables if v["name"] not in saved.tensors]
     if missing:
         raise NotSupportedError(
-            describe(
-                "Each replica had values of its own, and no rule makes one of them.",
-                ", ".join(missing),
-                "Export a checkpoint of one replica.",
-            )
+            "Each replica had values of its own, and no rule makes one of them.",
+            received=", ".join(missing),
+            hint="Export a checkpoint of one replica.",
         )
     names = named_tensors.unique_names(v["path"] for v in variables)
     return {
@@ -153,11 +147,9 @@ def _write_model(
 
     if not ("callbacks" in saved.run or record.IMPORTED in saved.run):
         raise NotSupportedError(
-            describe(
-                f"The checkpoint is not of one model, as a {kind} file is.",
-                f"{checkpoint.path}, which fit did not save",
-                "Export its variables: to safetensors, tf, orbax or torch.",
-            )
+            f"The checkpoint is not of one model, as a {kind} file is.",
+            received=f"{checkpoint.path}, which fit did not save",
+            hint="Export its variables: to safetensors, tf, orbax or torch.",
         )
     if model is None:
         model = model_config.model_from_checkpoint(saved.run)

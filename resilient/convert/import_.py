@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resilient.errors import NotSupportedError, ResilientError, describe
+from resilient.errors import NotSupportedError, ResilientError, message
 from resilient.progress import Progress
 from resilient.saving import imported, record
 from resilient.storage import layout
@@ -120,30 +120,36 @@ def _epoch(source: "ImportSource", told: int | None) -> int:
     """The epoch to begin at."""
     received = f"epoch={told!r}, {source.kind}: epoch {source.epoch}"
     if told is not None and told < 0:
-        raise ValueError(describe("There is no such epoch.", received, "Count from 0."))
+        raise ValueError(
+            message("There is no such epoch.", received=received, hint="Count from 0.")
+        )
     if source.batch and told is None:
         raise ValueError(
-            describe(
+            message(
                 "The source was saved in the middle of an epoch, and where its data "
                 "was is not known: going on exactly is impossible.",
-                f"{received}, batch {source.batch}",
-                f"Pass epoch={source.epoch} to train that epoch from its beginning "
-                "(some batches twice, as Keras would), or "
-                f"epoch={(source.epoch or 0) + 1} to leave the rest of it out.",
+                received=f"{received}, batch {source.batch}",
+                hint=(
+                    f"Pass epoch={source.epoch} to train that epoch from its beginning "
+                    "(some batches twice, as Keras would), or "
+                    f"epoch={(source.epoch or 0) + 1} to leave the rest of it out."
+                ),
             )
         )
     if source.epoch is None and told is None:
         raise ValueError(
-            describe(
+            message(
                 "The source does not tell how many epochs are done.",
-                received,
-                "Pass epoch, 0 for a new training: on the command line --epoch.",
+                received=received,
+                hint="Pass epoch, 0 for a new training: on the command line --epoch.",
             )
         )
     if told is not None and source.epoch not in (None, told) and not source.batch:
         raise ValueError(
-            describe(
-                "The source tells another epoch.", received, "Leave out the argument."
+            message(
+                "The source tells another epoch.",
+                received=received,
+                hint="Leave out the argument.",
             )
         )
     return told if told is not None else int(source.epoch or 0)
@@ -161,7 +167,11 @@ def _step(
     if told is not None:
         if told < epoch:
             raise ValueError(
-                describe("There are more epochs than steps.", told, "Pass all batches.")
+                message(
+                    "There are more epochs than steps.",
+                    received=told,
+                    hint="Pass all batches.",
+                )
             )
         return told
     for leaf in variables.leaves(model):
@@ -169,10 +179,10 @@ def _step(
             return int(values[leaf.name])
     if epoch:
         raise ValueError(
-            describe(
+            message(
                 "The source does not tell how many batches are done.",
-                f"epoch={epoch}, and no optimizer",
-                "Pass step, too: on the command line --step.",
+                received=f"epoch={epoch}, and no optimizer",
+                hint="Pass step, too: on the command line --step.",
             )
         )
     return 0
@@ -205,12 +215,12 @@ def _require_compiled_alone(model: "keras.Model") -> None:
         problem = "it has several replicas"
     if problem:
         raise NotSupportedError(
-            describe(
-                "The model to import into has to be built and compiled, on one device.",
-                problem,
+            "The model to import into has to be built and compiled, on one device.",
+            received=problem,
+            hint=(
                 "Call it on a batch, or give it a keras.Input, and compile it. The fit "
-                "that goes on may use a strategy.",
-            )
+                "that goes on may use a strategy."
+            ),
         )
 
 
@@ -220,9 +230,7 @@ def _require_empty(store: Store) -> None:
         names.append(layout.ROLLBACKS)
     if names:
         raise ResilientError(
-            describe(
-                "A run can begin from an import only where there is none.",
-                f"{store.directory} has {', '.join(names)}",
-                "Use another checkpoint_dir.",
-            )
+            "A run can begin from an import only where there is none.",
+            received=f"{store.directory} has {', '.join(names)}",
+            hint="Use another checkpoint_dir.",
         )

@@ -20,7 +20,7 @@ from resilient import keras_internals
 from resilient.data.replay import skip
 from resilient.data.source import SourceContext, TrackedIterable, verify
 from resilient.data.tracked_adapter import TrackedAdapter
-from resilient.errors import DataNotResumableError, describe
+from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
 from resilient.state.rng import capture, kept_random_state, restore
@@ -169,13 +169,11 @@ class GeneratorSource:
 
     def _longer(self, count: int) -> DataNotResumableError:
         return DataNotResumableError(
-            describe(
-                "The generator goes on where it had ended: it was changed, or it is "
-                "not the same each time it is iterated.",
-                f"`{self._settings.argument}` ({self.name}): more than {count:,} "
-                "batches",
-                'Make it what it was, or start anew with resume="never".',
-            )
+            "The generator goes on where it had ended: it was changed, or it is "
+            "not the same each time it is iterated.",
+            received=f"`{self._settings.argument}` ({self.name}): more than {count:,} "
+            "batches",
+            hint='Make it what it was, or start anew with resume="never".',
         )
 
     def remake_last_batch(self, position: JSON) -> Any:

@@ -18,7 +18,7 @@ from resilient import keras_internals
 from resilient.data.replay import ended, skip
 from resilient.data.source import SourceContext, TrackedIterable
 from resilient.data.tracked_adapter import TrackedAdapter
-from resilient.errors import DataNotResumableError, describe
+from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.json_values import NotEncodable, encode
 
@@ -181,12 +181,10 @@ class _Batches(Iterator[Any]):
             self._batches.set_state(_of_this_process(state, self._state()))
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise DataNotResumableError(
-                describe(
-                    f"Grain cannot get back to where {name} was: it is another "
-                    "dataset now, or another number of workers reads it.",
-                    f"{type(error).__name__}: {error}",
-                    'Make it what it was, or start anew with resume="never".',
-                )
+                f"Grain cannot get back to where {name} was: it is another "
+                "dataset now, or another number of workers reads it.",
+                received=f"{type(error).__name__}: {error}",
+                hint='Make it what it was, or start anew with resume="never".',
             ) from error
 
     def _state(self) -> Any:

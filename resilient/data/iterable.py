@@ -10,7 +10,7 @@ from typing import Any
 
 from resilient.data.generator import PythonData
 from resilient.data.source import SourceContext, TrackedIterable
-from resilient.errors import DataNotResumableError, NotSupportedError, describe
+from resilient.errors import DataNotResumableError, NotSupportedError
 from resilient.serialization import JSON
 from resilient.serialization.json_values import NotEncodable, decode, encode
 from resilient.state.rng import kept_random_state
@@ -90,12 +90,10 @@ class IterableSource:
             return _copied(self._x.state_dict())
         except NotEncodable as error:
             raise NotSupportedError(
-                describe(
-                    f"The state_dict() of `{self._settings.argument}` ({self.name}) "
-                    "cannot be kept.",
-                    str(error),
-                    "Return plain values, lists, dicts and numpy arrays.",
-                )
+                f"The state_dict() of `{self._settings.argument}` ({self.name}) "
+                "cannot be kept.",
+                received=str(error),
+                hint="Return plain values, lists, dicts and numpy arrays.",
             ) from error
 
     def load(self, state: Any) -> None:
@@ -155,12 +153,10 @@ class IterableSource:
     def _require_end(self, batches: Iterator[Any]) -> None:
         for _ in batches:
             raise DataNotResumableError(
-                describe(
-                    f"`{self._settings.argument}` ({self.name}) has more batches than "
-                    "in the epoch before, or than its len().",
-                    f"more than {self._given:,} batches",
-                    "Give every epoch the same number of batches.",
-                )
+                f"`{self._settings.argument}` ({self.name}) has more batches than "
+                "in the epoch before, or than its len().",
+                received=f"more than {self._given:,} batches",
+                hint="Give every epoch the same number of batches.",
             )
 
 

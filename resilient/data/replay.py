@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import track
 
 from resilient.data.source import SourceContext
-from resilient.errors import DataNotResumableError, describe
+from resilient.errors import DataNotResumableError
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +48,9 @@ def ended(
 ) -> DataNotResumableError:
     """The error for data that has fewer batches than it had."""
     return DataNotResumableError(
-        describe(
-            "The data ended before the batch to resume at: it was changed, or it is "
-            "not the same each time it is iterated.",
-            f"`{settings.argument}` ({name}): {done:,} batches, of {count:,} drawn",
-            'Make the data what it was, or start anew with resume="never".',
-        )
+        "The data ended before the batch to resume at: it was changed, or it is "
+        "not the same each time it is iterated.",
+        received=f"`{settings.argument}` ({name}): {done:,} batches, of {count:,} "
+        "drawn",
+        hint='Make the data what it was, or start anew with resume="never".',
     )

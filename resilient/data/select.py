@@ -17,7 +17,7 @@ from resilient import keras_internals
 from resilient.data import Positioned
 from resilient.data.shard import ShardedData
 from resilient.data.source import SourceContext
-from resilient.errors import DataNotResumableError, describe, warn_not_exact
+from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import JSON
 from resilient.serialization.state_dict import Stateful
@@ -163,13 +163,11 @@ def require_data(arguments: Mapping[str, Any], argument: str) -> None:
 def _unknown(value: Any, argument: str) -> DataNotResumableError:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     return DataNotResumableError(
-        describe(
-            f"No way is known to get `{argument}` back to a position.",
-            f"{argument} of type {kind}",
-            "Pass arrays, a tf.data.Dataset, a keras.utils.PyDataset, a torch "
-            "DataLoader, a Grain dataset, a generator, or any iterable with "
-            "state_dict() and load_state_dict().",
-        )
+        f"No way is known to get `{argument}` back to a position.",
+        received=f"{argument} of type {kind}",
+        hint="Pass arrays, a tf.data.Dataset, a keras.utils.PyDataset, a torch "
+        "DataLoader, a Grain dataset, a generator, or any iterable with "
+        "state_dict() and load_state_dict().",
     )
 
 
@@ -202,13 +200,11 @@ def ahead_of_training(
 
 def _lost_by_evaluations() -> DataNotResumableError:
     return DataNotResumableError(
-        describe(
-            "A Python generator that is validated on under a strategy does not give "
-            "the same batches again: for each evaluation TensorFlow draws ahead of it, "
-            "more or less as threads happen to run, and loses that.",
-            "`validation_data` is a Python generator",
-            "Pass arrays, a tf.data.Dataset or a keras.utils.PyDataset.",
-        )
+        "A Python generator that is validated on under a strategy does not give "
+        "the same batches again: for each evaluation TensorFlow draws ahead of it, "
+        "more or less as threads happen to run, and loses that.",
+        received="`validation_data` is a Python generator",
+        hint="Pass arrays, a tf.data.Dataset or a keras.utils.PyDataset.",
     )
 
 

@@ -17,7 +17,7 @@ import keras
 from resilient.backends.base import Backend
 from resilient.data import DataMode
 from resilient.data.shard import ShardedData
-from resilient.errors import DataNotResumableError, describe, warn_not_exact
+from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum, copied, pack, unpack
 
@@ -203,14 +203,12 @@ def verify(
         )
         return
     raise DataNotResumableError(
-        describe(
-            "A batch that was trained is another one now: the data was "
-            "changed, or it is not the same each time it is iterated (random "
-            "numbers without a seed, files in another order, time).",
-            f"{name}: another batch {given:,} of the iterator",
-            "Make the data what it was, give every random generator in it a seed, "
-            'or pass data="warn" to go on with what comes now.',
-        )
+        "A batch that was trained is another one now: the data was "
+        "changed, or it is not the same each time it is iterated (random "
+        "numbers without a seed, files in another order, time).",
+        received=f"{name}: another batch {given:,} of the iterator",
+        hint="Make the data what it was, give every random generator in it a seed, "
+        'or pass data="warn" to go on with what comes now.',
     )
 
 

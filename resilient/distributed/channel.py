@@ -17,7 +17,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from resilient.errors import describe
+from resilient.errors import message
 from resilient.serialization import Encoded
 
 # Seconds without a sign after which a process is taken for lost.
@@ -44,10 +44,10 @@ def peer_timeout() -> float:
         seconds = 0.0
     if not 2 * _SIGN_EVERY < seconds < float("inf"):
         raise ValueError(
-            describe(
+            message(
                 "The time until a silent process is taken for lost is no such time.",
-                f"{VARIABLE}={given!r}",
-                f"Give seconds, more than {2 * _SIGN_EVERY:g}.",
+                received=f"{VARIABLE}={given!r}",
+                hint=f"Give seconds, more than {2 * _SIGN_EVERY:g}.",
             )
         )
     return seconds

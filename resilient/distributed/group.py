@@ -12,7 +12,7 @@ from typing import Protocol
 
 from resilient.distributed.channel import Connection, Mailbox
 from resilient.distributed.peer_watchdog import PeerLossWatchdog
-from resilient.errors import PeerLostError, describe
+from resilient.errors import PeerLostError
 from resilient.serialization import Encoded
 
 _LOST = "lost"  # what process 0 says to the others, with who and why
@@ -183,13 +183,11 @@ class Together:
 
     def _peer_lost(self, sender: int, why: str) -> PeerLostError:
         return PeerLostError(
-            describe(
-                "Another process of this training is not there any more, and without "
-                "it the others cannot go on.",
-                f"process {sender} of {self.count}: {why}",
-                "Start all processes again: they resume from the last checkpoint. "
-                "`resilient run` does that by itself.",
-            )
+            "Another process of this training is not there any more, and without "
+            "it the others cannot go on.",
+            received=f"process {sender} of {self.count}: {why}",
+            hint="Start all processes again: they resume from the last checkpoint. "
+            "`resilient run` does that by itself.",
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from resilient.distributed.channel import Connection, Listener, connect
 from resilient.distributed.group import ALONE, Group, Together
 from resilient.distributed.strategies.base import ParallelStrategy
-from resilient.errors import NotSupportedError, PeerLostError, describe
+from resilient.errors import NotSupportedError, PeerLostError
 from resilient.storage.layout import shared_name
 
 _SEEN_WITHIN = 10.0  # seconds: network file systems remember what was not there
@@ -56,13 +56,13 @@ def _connecting(parallel: ParallelStrategy) -> Callable[..., list[Connection]]:
             ]
         except OSError as error:
             raise PeerLostError(
-                describe(
-                    "The processes of this training do not reach each other.",
+                "The processes of this training do not reach each other.",
+                received=(
                     f"process {parallel.index} of {parallel.count}, with process 0 on "
-                    f"{parallel.host}: {type(error).__name__}: {error}",
-                    "Let them connect to any port of that host (a firewall may forbid "
-                    "it), and see whether all processes were started.",
-                )
+                    f"{parallel.host}: {type(error).__name__}: {error}"
+                ),
+                hint="Let them connect to any port of that host (a firewall may forbid "
+                "it), and see whether all processes were started.",
             ) from error
 
     return connect
@@ -92,13 +92,12 @@ def _require_shared(group: Group, directory: Path) -> None:
             here.unlink(missing_ok=True)
     if blind:
         raise NotSupportedError(
-            describe(
-                "The processes do not share the checkpoint directory: a checkpoint "
-                "would have parts in several places.",
-                f"what process 0 wrote in {where} is not there in {'; '.join(blind)}",
-                "Use a checkpoint_dir on a file system that all hosts have mounted, "
-                "by the same path.",
-            )
+            "The processes do not share the checkpoint directory: a checkpoint "
+            "would have parts in several places.",
+            received=f"what process 0 wrote in {where} is not there in "
+            f"{'; '.join(blind)}",
+            hint="Use a checkpoint_dir on a file system that all hosts have mounted, "
+            "by the same path.",
         )
 
 

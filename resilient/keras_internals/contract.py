@@ -13,7 +13,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from resilient import keras_internals
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 from resilient.keras_internals import BACKEND, EPOCH_ITERATOR, trainer_module
 from resilient.keras_internals.expected import (
     EXPECTED,
@@ -124,13 +124,11 @@ def require_known(part: Labels) -> None:
     replaced = [found for label in part for found in _replacements(label)]
     if replaced:
         raise NotSupportedError(
-            describe(
-                "Something replaced a part of Keras that an exact resume relies on, "
-                "and what it does is not known.",
-                "; ".join(replaced),
-                "Leave that out. A wrapper is welcome where it uses functools.wraps, "
-                "and around `fit` also where it is put on keras.Model.",
-            )
+            "Something replaced a part of Keras that an exact resume relies on, "
+            "and what it does is not known.",
+            received="; ".join(replaced),
+            hint="Leave that out. A wrapper is welcome where it uses functools.wraps, "
+            "and around `fit` also where it is put on keras.Model.",
         )
     _require_none(_changes_in(part))
 

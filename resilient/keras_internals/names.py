@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from resilient.errors import BackendNotAvailableError, describe
+from resilient.errors import BackendNotAvailableError
 from resilient.keras_internals.unknown import unknown_keras
 
 try:
@@ -100,11 +100,9 @@ _EPOCH_ITERATORS = {
 }
 if BACKEND not in _EPOCH_ITERATORS:
     raise BackendNotAvailableError(
-        describe(
-            "keras-resilient works with the tensorflow, jax and torch backends.",
-            f"KERAS_BACKEND={BACKEND}",
-            "Set KERAS_BACKEND to one of them before Keras is imported.",
-        )
+        "keras-resilient works with the tensorflow, jax and torch backends.",
+        received=f"KERAS_BACKEND={BACKEND}",
+        hint="Set KERAS_BACKEND to one of them before Keras is imported.",
     )
 
 EPOCH_ITERATOR = _EPOCH_ITERATORS[BACKEND]

@@ -4,7 +4,7 @@ import re
 
 import keras
 
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 
 # Of "3.16.0.dev2026102704" and "4.0rc1", too.
 RELEASE = tuple(int(part) for part in re.findall(r"\d+", keras.__version__)[:2])
@@ -22,12 +22,10 @@ def unknown_keras(changed: str) -> NotSupportedError:
         changed: What is not as expected, in words.
     """
     return NotSupportedError(
-        describe(
-            "This version of Keras is built in a way keras-resilient does not know, "
-            f"so an exact resume cannot be promised. It knows Keras {KNOWN}.",
-            f"Keras {keras.__version__}: {changed}",
-            f"Install one that works: {INSTALL}. Or update keras-resilient; if the "
-            "newest one says this too, report it with this message as an issue of "
-            "keras-resilient.",
-        )
+        "This version of Keras is built in a way keras-resilient does not know, "
+        f"so an exact resume cannot be promised. It knows Keras {KNOWN}.",
+        received=f"Keras {keras.__version__}: {changed}",
+        hint=f"Install one that works: {INSTALL}. Or update keras-resilient; if the "
+        "newest one says this too, report it with this message as an issue of "
+        "keras-resilient.",
     )

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from resilient.errors import describe
+from resilient.errors import message
 from resilient.policies import KeepPolicy, SavePolicy, every, latest, spaced
 
 _SECONDS = 600  # as there, where neither steps nor seconds are given
@@ -46,10 +46,11 @@ class RunConfig:
         steps, seconds = self.save_checkpoints_steps, self.save_checkpoints_secs
         if steps is not None and seconds is not None:
             raise ValueError(
-                describe(
+                message(
                     "A RunConfig saves by steps or by seconds.",
-                    f"save_checkpoints_steps={steps}, save_checkpoints_secs={seconds}",
-                    "Give one of them, or pass save_freq=every(steps=...) | "
+                    received=f"save_checkpoints_steps={steps}, "
+                    f"save_checkpoints_secs={seconds}",
+                    hint="Give one of them, or pass save_freq=every(steps=...) | "
                     "every(seconds=...) to fit.",
                 )
             )

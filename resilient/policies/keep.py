@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
 
-from resilient.errors import describe
+from resilient.errors import message
 from resilient.policies.validate import count, duration
 
 Mode = Literal["auto", "min", "max"]
@@ -143,20 +143,20 @@ def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
     """
     if not isinstance(monitor, str):
         raise TypeError(
-            describe(
+            message(
                 "`monitor` is the name of a metric.",
-                repr(monitor),
-                'Name a metric that `fit` logs, such as monitor="val_loss".',
+                received=repr(monitor),
+                hint='Name a metric that `fit` logs, such as monitor="val_loss".',
             )
         )
     if mode == "auto":
         mode = _direction(monitor)
     if mode not in ("min", "max"):
         raise ValueError(
-            describe(
+            message(
                 "This `mode` has no meaning.",
-                repr(mode),
-                'Use "min", "max" or "auto".',
+                received=repr(mode),
+                hint='Use "min", "max" or "auto".',
             )
         )
     return KeepPolicy(bests=(Best(count(n, "best(...)"), monitor, mode),))
@@ -188,9 +188,9 @@ def _direction(monitor: str) -> Literal["min", "max"]:
     if _LESS_IS_BETTER.search(monitor.lower()):
         return "min"
     raise ValueError(
-        describe(
+        message(
             "The name of this metric does not say whether more or less is better.",
-            f"monitor={monitor!r}",
-            'Say so: mode="min" or mode="max".',
+            received=f"monitor={monitor!r}",
+            hint='Say so: mode="min" or mode="max".',
         )
     )

@@ -7,7 +7,7 @@ auto(overhead=0.01)
 from dataclasses import dataclass
 from typing import Literal
 
-from resilient.errors import describe
+from resilient.errors import message
 from resilient.policies.auto import Auto, Cost
 from resilient.policies.validate import count, duration
 from resilient.progress import Progress
@@ -110,10 +110,10 @@ def every(
     """
     if all(value is None for value in (epochs, steps, seconds, minutes)):
         raise ValueError(
-            describe(
+            message(
                 "`every` needs an interval.",
-                "every()",
-                "Give one or more of epochs=, steps=, seconds= and minutes=.",
+                received="every()",
+                hint="Give one or more of epochs=, steps=, seconds= and minutes=.",
             )
         )
     policy = SavePolicy()
@@ -146,7 +146,9 @@ def auto(*, overhead: float = 0.02, mtbf: float = 3600.0) -> SavePolicy:
     share = duration(overhead, "auto(overhead=...)")
     if share >= 1:
         what = "auto(overhead=...) is a share of the training time."
-        raise ValueError(describe(what, share, "Use a number such as 0.02."))
+        raise ValueError(
+            message(what, received=share, hint="Use a number such as 0.02.")
+        )
     each = Auto(overhead=share, mtbf=duration(mtbf, "auto(mtbf=...)"))
     return SavePolicy(epochs=(1,), autos=(each,))
 
@@ -166,9 +168,9 @@ def save_policy(value: str | int | SavePolicy) -> SavePolicy:
     if not isinstance(value, str):
         return every(steps=count(value, "save_freq", _OR_ELSE))
     raise ValueError(
-        describe(
+        message(
             "This `save_freq` has no meaning.",
-            repr(value),
-            f"Use a number of batches{_OR_ELSE}.",
+            received=repr(value),
+            hint=f"Use a number of batches{_OR_ELSE}.",
         )
     )

@@ -5,7 +5,7 @@ import operator
 from numbers import Real
 from typing import TypeVar
 
-from resilient.errors import describe
+from resilient.errors import message
 
 _Number = TypeVar("_Number", int, float)
 
@@ -13,7 +13,9 @@ _Number = TypeVar("_Number", int, float)
 def positive(value: _Number, where: str, todo: str) -> _Number:
     """``value``, if it is positive and finite; otherwise ValueError."""
     if not 0 < value < math.inf:
-        raise ValueError(describe(f"{where} needs a positive number.", value, todo))
+        raise ValueError(
+            message(f"{where} needs a positive number.", received=value, hint=todo)
+        )
     return value
 
 
@@ -31,10 +33,10 @@ def count(value: object, where: str, or_else: str = "") -> int:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(
-            describe(
+            message(
                 f"{where} needs a whole number.",
-                f"{value!r} of type {type(value).__name__}",
-                f"Use an int of 1 or more{or_else}.",
+                received=f"{value!r} of type {type(value).__name__}",
+                hint=f"Use an int of 1 or more{or_else}.",
             )
         ) from None
     return positive(number, where, "Use 1 or more.")
@@ -44,10 +46,10 @@ def duration(value: object, where: str) -> float:
     """``value`` as a positive float; otherwise TypeError or ValueError."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(
-            describe(
+            message(
                 f"{where} needs a number.",
-                f"{value!r} of type {type(value).__name__}",
-                "Use an int or a float greater than 0.",
+                received=f"{value!r} of type {type(value).__name__}",
+                hint="Use an int or a float greater than 0.",
             )
         )
     return positive(float(value), where, "Use a finite number above 0.")

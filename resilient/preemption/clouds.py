@@ -18,7 +18,7 @@ from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.request import HTTPHandler, OpenerDirector, Request
 
-from resilient.errors import describe
+from resilient.errors import message
 
 # Gives the text of a notice, or None where there is none. OSError or ValueError: the
 # question was not answered.
@@ -163,7 +163,7 @@ def _checked(url: str) -> str:
     if not url.startswith("http://"):
         what = "A metadata server is asked over http."
         todo = "Leave out the url, or give one such as http://169.254.169.254."
-        raise ValueError(describe(what, f"url={url!r}", todo))
+        raise ValueError(message(what, received=f"url={url!r}", hint=todo))
     return url.rstrip("/")
 
 
@@ -183,10 +183,10 @@ def _ask(method: str, url: str, headers: dict[str, str], timeout: float) -> _Ans
             answer = _Answer(response.status, response.headers, body.decode(), url)
     except HTTPException as error:
         raise ValueError(
-            describe(
+            message(
                 "A metadata server does not speak HTTP.",
-                f"{url}: {error!r}",
-                "Check that nothing else answers at its address.",
+                received=f"{url}: {error!r}",
+                hint="Check that nothing else answers at its address.",
             )
         ) from error
     if len(body) > _LONGEST:
@@ -197,10 +197,10 @@ def _ask(method: str, url: str, headers: dict[str, str], timeout: float) -> _Ans
 def _expect_ok(cloud: str, answer: _Answer) -> None:
     if answer.status != HTTPStatus.OK:
         raise OSError(
-            describe(
+            message(
                 f"The metadata server of {cloud} does not answer the question.",
-                f"status {answer.status} from {answer.url}",
-                f"Ask for notices of {cloud} on its machines only, with their "
+                received=f"status {answer.status} from {answer.url}",
+                hint=f"Ask for notices of {cloud} on its machines only, with their "
                 "metadata service enabled.",
             )
         )
@@ -225,9 +225,9 @@ def _words(cloud: str, answer: _Answer, value: object) -> str:
 
 def _odd(cloud: str, answer: _Answer, received: object) -> ValueError:
     return ValueError(
-        describe(
+        message(
             f"The answer of the metadata server of {cloud} is not as documented.",
-            f"{str(received)[:200]!r} from {answer.url}",
-            "Check that nothing else answers at its address.",
+            received=f"{str(received)[:200]!r} from {answer.url}",
+            hint="Check that nothing else answers at its address.",
         )
     )

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from resilient.errors import describe
+from resilient.errors import message
 from resilient.policies.validate import duration
 from resilient.preemption.clouds import Probe
 
@@ -53,10 +53,11 @@ def checked_preemption(value: object) -> Preemption | None:
     if value is None or isinstance(value, Preemption):
         return value
     raise TypeError(
-        describe(
+        message(
             "`preemption` tells how a fit can be asked to stop.",
-            repr(value),
-            "Pass resilient.Preemption(...), or None to see no signals and notices.",
+            received=repr(value),
+            hint="Pass resilient.Preemption(...), or None to see no signals and "
+            "notices.",
         )
     )
 
@@ -65,16 +66,18 @@ def _items(value: object, name: str) -> tuple[object, ...]:
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return tuple(value)
     todo = f"Pass a tuple, such as {name}=() for none."
-    raise TypeError(describe(f"Preemption({name}=...) needs several.", value, todo))
+    raise TypeError(
+        message(f"Preemption({name}=...) needs several.", received=value, hint=todo)
+    )
 
 
 def _signal(value: object) -> signal.Signals:
     what = "Preemption(signals=...) needs signals that a process can handle."
     todo = "Use members of signal.Signals, such as signal.SIGTERM."
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(describe(what, repr(value), todo))
+        raise TypeError(message(what, received=repr(value), hint=todo))
     if value not in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        raise ValueError(describe(what, repr(value), todo))
+        raise ValueError(message(what, received=repr(value), hint=todo))
     return signal.Signals(value)
 
 
@@ -82,5 +85,5 @@ def _probe(value: object) -> Probe:
     if not callable(value):
         what = "Preemption(notices=...) needs functions."
         todo = "Pass probes that were made, such as resilient.clouds.aws()."
-        raise TypeError(describe(what, repr(value), todo))
+        raise TypeError(message(what, received=repr(value), hint=todo))
     return value

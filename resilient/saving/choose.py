@@ -4,7 +4,7 @@ import logging
 from typing import Literal, TypeVar
 
 from resilient.distributed.group import Group
-from resilient.errors import CheckpointNotFoundError, describe
+from resilient.errors import CheckpointNotFoundError
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
 from resilient.storage.manifest import ManifestError
 from resilient.storage.store import Store
@@ -129,9 +129,7 @@ def log_fall_back(name: str, reason: str) -> None:
 def not_found(directory: object) -> CheckpointNotFoundError:
     """The error that says that there is none."""
     return CheckpointNotFoundError(
-        describe(
-            "There is no checkpoint to resume from.",
-            str(directory),
-            'Check checkpoint_dir, or use resume="auto" to start where there is none.',
-        )
+        "There is no checkpoint to resume from.",
+        received=str(directory),
+        hint='Check checkpoint_dir, or use resume="auto" to start where there is none.',
     )

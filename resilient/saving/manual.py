@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from resilient.backends import Backend, get_backend
-from resilient.errors import CheckpointMismatchError, ResilientError, describe
+from resilient.errors import CheckpointMismatchError, ResilientError
 from resilient.policies import keep_policy
 from resilient.progress import Progress
 from resilient.saving import choose, record
@@ -137,11 +137,9 @@ class Checkpoints:
 
         if not self._entered:
             raise ResilientError(
-                describe(
-                    "Only who holds the lock of a checkpoint directory may use it.",
-                    f"{self._store.directory}, outside of `with`",
-                    "Write `with resilient.Checkpoints(...) as checkpoints:`.",
-                )
+                "Only who holds the lock of a checkpoint directory may use it.",
+                received=f"{self._store.directory}, outside of `with`",
+                hint="Write `with resilient.Checkpoints(...) as checkpoints:`.",
             )
         return get_backend(), leaves_of(self._variables)
 
@@ -154,10 +152,8 @@ def _require_same(
     different = differences(saved, live, groups=(LOOP,))
     if different or len(saved) != len(live):
         raise CheckpointMismatchError(
-            describe(
-                f"{checkpoint.path} is of other variables. Nothing was changed.",
-                "\n  " + "\n  ".join(different or ["a checkpoint of fit"]),
-                "Give the same variables in the same order, all of them built, or use "
-                "another checkpoint_dir.",
-            )
+            f"{checkpoint.path} is of other variables. Nothing was changed.",
+            received="\n  " + "\n  ".join(different or ["a checkpoint of fit"]),
+            hint="Give the same variables in the same order, all of them built, or use "
+            "another checkpoint_dir.",
         )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from resilient.distributed.group import Group
-from resilient.errors import CheckpointWriteError, describe
+from resilient.errors import CheckpointWriteError, message
 from resilient.progress import Progress
 from resilient.serialization import Encoded
 from resilient.storage import commit, layout
@@ -137,9 +137,9 @@ class Parts:
 def _text(group: Group, error: Exception) -> str:
     if isinstance(error, CheckpointWriteError):
         return f"In process {group.index} of {group.count}: {error}"
-    return describe(
+    return message(
         f"Process {group.index} of {group.count} failed to write its part of a "
         "checkpoint. The checkpoints before it are intact.",
-        f"{type(error).__name__}: {error}",
-        "See the traceback of that process.",
+        received=f"{type(error).__name__}: {error}",
+        hint="See the traceback of that process.",
     )

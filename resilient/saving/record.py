@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
-from resilient.errors import CorruptCheckpointError, NotSupportedError, describe
+from resilient.errors import CorruptCheckpointError, NotSupportedError
 from resilient.saving import reshard
 from resilient.serialization import JSON
 from resilient.storage.checkpoint import Checkpoint, Reader
@@ -113,11 +113,9 @@ def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> SavedState:
     found = _read_part(backend, mine, checkpoint)
     if IMPORTED in found.run and part.count > 1:
         raise NotSupportedError(
-            describe(
-                "Several processes cannot begin from an import.",
-                f"{checkpoint.path}, {part.count} processes",
-                "Train the first epoch in one process; then go on in several.",
-            )
+            "Several processes cannot begin from an import.",
+            received=f"{checkpoint.path}, {part.count} processes",
+            hint="Train the first epoch in one process; then go on in several.",
         )
     saved = found.run.get("replicas", 1)
     if count == part.count and saved == part.replicas:
@@ -160,13 +158,11 @@ def _read_part(backend: Backend, part: Part, checkpoint: Checkpoint) -> SavedSta
     expected = set(run["tensors"])
     if not expected <= set(tensors):
         raise CorruptCheckpointError(
-            describe(
-                f"{checkpoint.path} does not hold the tensors that it lists.",
-                f"missing: {sorted(expected - set(tensors))}, "
-                f"unexpected: {sorted(set(tensors) - expected)}",
-                "Resume from another step, for example "
-                "resume=<step> with one that `resilient ls` shows.",
-            )
+            f"{checkpoint.path} does not hold the tensors that it lists.",
+            received=f"missing: {sorted(expected - set(tensors))}, "
+            f"unexpected: {sorted(set(tensors) - expected)}",
+            hint="Resume from another step, for example "
+            "resume=<step> with one that `resilient ls` shows.",
         )
     # What is no variable is needed whole.
     own = {name: np.asarray(tensors[name]) for name in run["arrays"]}

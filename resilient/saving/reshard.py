@@ -23,7 +23,6 @@ import numpy as np
 from resilient.errors import (
     DataNotResumableError,
     NotSupportedError,
-    describe,
     warn_not_exact,
 )
 from resilient.serialization import JSON
@@ -97,13 +96,11 @@ def _given(name: str, before: list[np.ndarray], replica: int) -> np.ndarray:
         mean = np.mean(np.stack(before), axis=0, dtype=np.float64)
         return np.asarray(mean, dtype=first.dtype)
     raise NotSupportedError(
-        describe(
-            "The replicas had different values of a variable, and no rule says what "
-            "another number of replicas should begin with.",
-            f"{name}, {len(before)} replicas",
-            "Resume with as many replicas as before, or keep such state in a weight "
-            "of a layer.",
-        )
+        "The replicas had different values of a variable, and no rule says what "
+        "another number of replicas should begin with.",
+        received=f"{name}, {len(before)} replicas",
+        hint="Resume with as many replicas as before, or keep such state in a weight "
+        "of a layer.",
     )
 
 
@@ -158,28 +155,24 @@ def require_same_batches(position: Mapping[str, Any], *, drawn_by_all: bool) -> 
         rows, own = "rows of the batches that all draw", "batches of its own"
         then, now = (rows, own) if before else (own, rows)
         raise DataNotResumableError(
-            describe(
-                "The processes divide the data otherwise than before, and would not go "
-                "on with the same batches.",
-                f"before, a process trained {then}; now it trains {now}",
-                "Divide it as before: with the same kind of data, keras.distribution "
-                "and, on torch, the same Keras (since 3.16 Keras divides by itself).",
-            )
+            "The processes divide the data otherwise than before, and would not go "
+            "on with the same batches.",
+            received=f"before, a process trained {then}; now it trains {now}",
+            hint="Divide it as before: with the same kind of data, keras.distribution "
+            "and, on torch, the same Keras (since 3.16 Keras divides by itself).",
         )
 
 
 def _own_data(received: str) -> DataNotResumableError:
     return DataNotResumableError(
-        describe(
-            "Each process is given a part of the data, and another number of processes "
-            "cannot go on with the same batches.",
-            received,
-            "Start as many processes as before; or give all processes the same data: "
-            "on TensorFlow arrays or a tf.data.Dataset with AutoShardPolicy.DATA; on "
-            "JAX and torch a tf.data.Dataset with auto_shard_dataset, or anything "
-            "under a ModelParallel of one replica; on torch before Keras 3.16 anything "
-            "but a DistributedSampler.",
-        )
+        "Each process is given a part of the data, and another number of processes "
+        "cannot go on with the same batches.",
+        received=received,
+        hint="Start as many processes as before; or give all processes the same data: "
+        "on TensorFlow arrays or a tf.data.Dataset with AutoShardPolicy.DATA; on "
+        "JAX and torch a tf.data.Dataset with auto_shard_dataset, or anything "
+        "under a ModelParallel of one replica; on torch before Keras 3.16 anything "
+        "but a DistributedSampler.",
     )
 
 

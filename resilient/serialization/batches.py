@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 from resilient.serialization.json_arrays import as_bytes
 
 
@@ -106,11 +106,9 @@ def _parts(leaf: Any) -> tuple[str, list[np.ndarray]]:
     if hasattr(leaf, "__array__"):
         return "numpy", [np.asarray(leaf)]
     raise NotSupportedError(
-        describe(
-            "A batch holds something that is no array: it cannot be kept or checked.",
-            f"{cls.__module__}.{cls.__qualname__}",
-            "Let the data give arrays, in tuples, lists and dicts.",
-        )
+        "A batch holds something that is no array: it cannot be kept or checked.",
+        received=f"{cls.__module__}.{cls.__qualname__}",
+        hint="Let the data give arrays, in tuples, lists and dicts.",
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError, message
 from resilient.serialization.json_values import NotEncodable, decode, encode
 
 
@@ -47,11 +47,9 @@ class StatefulObjects:
                 state[name] = encode(value, arrays, f"stateful.{index}")
             except NotEncodable as error:
                 raise NotSupportedError(
-                    describe(
-                        f"The state_dict() of stateful object {name!r} cannot be kept.",
-                        str(error),
-                        "Return plain values, lists, dicts and numpy arrays.",
-                    )
+                    f"The state_dict() of stateful object {name!r} cannot be kept.",
+                    received=str(error),
+                    hint="Return plain values, lists, dicts and numpy arrays.",
                 ) from error
         return state
 
@@ -71,9 +69,10 @@ class StatefulObjects:
 
 def _wrong(received: str) -> TypeError:
     return TypeError(
-        describe(
+        message(
             "`stateful` maps names to objects with state_dict() and load_state_dict().",
-            received,
-            'Pass a dict such as {"name": obj}, whose objects have these two methods.',
+            received=received,
+            hint='Pass a dict such as {"name": obj}, whose objects have these two '
+            "methods.",
         )
     )

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from resilient.backends import get_backend
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 from resilient.state.build import is_built
 from resilient.state.rng import kept_random_state
 
@@ -86,21 +86,18 @@ def model_from_checkpoint(run: Mapping[str, Any]) -> keras.Model:
     text = run.get(KEY)
     if text is None:
         raise NotSupportedError(
-            describe(
-                "The checkpoint does not tell what its model is made of.",
-                "a model without a config, or one too long to be kept; or an import",
-                todo,
-            )
+            "The checkpoint does not tell what its model is made of.",
+            received="a model without a config, or one too long to be kept; or an "
+            "import",
+            hint=todo,
         )
     try:
         with kept_random_state(get_backend()):  # its new weights are drawn
             model: keras.Model = keras.models.model_from_json(text)
     except Exception as error:
         raise NotSupportedError(
-            describe(
-                "The model cannot be made from the config in the checkpoint.",
-                f"{type(error).__name__}: {error}",
-                todo,
-            )
+            "The model cannot be made from the config in the checkpoint.",
+            received=f"{type(error).__name__}: {error}",
+            hint=todo,
         ) from error
     return model

@@ -25,7 +25,6 @@ from resilient.errors import (
     BackendNotAvailableError,
     NotExactWarning,
     NotSupportedError,
-    describe,
 )
 
 # Backends with a global random state of their own.
@@ -137,12 +136,10 @@ def _numpy_state() -> dict[str, Any]:
     state: dict[str, Any] = np.random.get_state(legacy=False)
     if state["bit_generator"] != "MT19937":
         raise NotSupportedError(
-            describe(
-                "numpy's global generator was replaced, and the new kind has no way"
-                " back to a saved state.",
-                state["bit_generator"],
-                "Do not call numpy.random.set_bit_generator.",
-            )
+            "numpy's global generator was replaced, and the new kind has no way"
+            " back to a saved state.",
+            received=state["bit_generator"],
+            hint="Do not call numpy.random.set_bit_generator.",
         )
     return state
 

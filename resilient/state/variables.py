@@ -17,7 +17,7 @@ import keras
 
 from resilient import keras_internals
 from resilient.backends.base import Backend
-from resilient.errors import describe
+from resilient.errors import message
 from resilient.state import replicas
 
 GROUPS = ("trainable", "non_trainable", "optimizer", "metrics")
@@ -267,9 +267,10 @@ def require_model(model: Any) -> None:
     """Raise TypeError for what is no Keras model."""
     if not keras_internals.is_trainer(model):
         raise TypeError(
-            describe(
+            message(
                 "resilient.fit trains a keras.Model.",
-                f"{type(model).__module__}.{type(model).__qualname__}",
-                f"Pass a model of Keras (the {keras_internals.BACKEND} backend is on).",
+                received=f"{type(model).__module__}.{type(model).__qualname__}",
+                hint=f"Pass a model of Keras (the {keras_internals.BACKEND} "
+                "backend is on).",
             )
         )

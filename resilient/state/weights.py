@@ -14,7 +14,7 @@ import keras
 
 from resilient import keras_internals
 from resilient.backends import get_backend
-from resilient.errors import CheckpointMismatchError, describe
+from resilient.errors import CheckpointMismatchError
 from resilient.serialization import JSON
 from resilient.state import variables
 from resilient.state.variables import Leaf
@@ -90,13 +90,11 @@ def _pairs(model: keras.Model, saved: Sequence[JSON], path: Path) -> Pairs:
     ]
     if found:
         raise CheckpointMismatchError(
-            describe(
-                f"{path} is of another model, or this one is not built yet. Nothing "
-                "was changed.",
-                "\n  " + "\n  ".join(found),
-                "Use the same model with the same optimizer, on the same backend, and "
-                "build it (call it on a batch) first.",
-            )
+            f"{path} is of another model, or this one is not built yet. Nothing "
+            "was changed.",
+            received="\n  " + "\n  ".join(found),
+            hint="Use the same model with the same optimizer, on the same backend, and "
+            "build it (call it on a batch) first.",
         )
     return pairs
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
-from resilient.errors import CheckpointWriteError, ResilientError, describe
+from resilient.errors import CheckpointWriteError, ResilientError
 from resilient.progress import Progress
 from resilient.storage import layout, quarantine
 from resilient.storage.checkpoint import Checkpoint
@@ -181,12 +181,10 @@ def _write_error(
     path = error.filename if isinstance(error, OSError) else None
     code = errno.errorcode.get(number, str(number))
     return CheckpointWriteError(
-        describe(
-            f"The checkpoint at {progress} cannot be written: {os.strerror(number)} "
-            f"({code}). The checkpoints before it are intact.",
-            f"{path or staging}: {type(error).__name__}: {error}",
-            _DISK_ERRORS.get(number, "Check the file system of this directory."),
-        )
+        f"The checkpoint at {progress} cannot be written: {os.strerror(number)} "
+        f"({code}). The checkpoints before it are intact.",
+        received=f"{path or staging}: {type(error).__name__}: {error}",
+        hint=_DISK_ERRORS.get(number, "Check the file system of this directory."),
     )
 
 

@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from resilient.errors import CheckpointWriteError, NotSupportedError, describe
+from resilient.errors import CheckpointWriteError, NotSupportedError, message
 
 QUARANTINE = "quarantine"
 EVENTS = "events.jsonl"
@@ -117,19 +117,23 @@ def local_directory(directory: str | os.PathLike[str]) -> Path:
     received = f"checkpoint_dir={directory!r}"
     if not isinstance(path, str):
         what = "The checkpoint directory is no path."
-        raise TypeError(describe(what, received, 'Use a path such as "runs/mnist".'))
+        raise TypeError(
+            message(what, received=received, hint='Use a path such as "runs/mnist".')
+        )
     if not path.strip() or "\0" in path:
         what = "The checkpoint directory has no usable name."
-        raise ValueError(describe(what, received, 'Use a path such as "runs/mnist".'))
+        raise ValueError(
+            message(what, received=received, hint='Use a path such as "runs/mnist".')
+        )
     if _URL.match(path):
         what = "The checkpoint directory is a URL: local paths only for now."
         todo = "Use a path on a local or mounted file system."
-        raise NotSupportedError(describe(what, received, todo))
+        raise NotSupportedError(what, received=received, hint=todo)
     absolute = Path(path).expanduser().absolute()
     if os.path.lexists(absolute) and not absolute.is_dir():
         what = "The checkpoint directory is not a directory."
         todo = "Name another path, or move away what is there."
-        raise NotADirectoryError(describe(what, received, todo))
+        raise NotADirectoryError(message(what, received=received, hint=todo))
     return absolute
 
 
@@ -146,11 +150,9 @@ def make_directory(directory: Path) -> None:
             sync(path.parent)
     except OSError as error:
         raise CheckpointWriteError(
-            describe(
-                f"The checkpoint directory cannot be created: {error.strerror}.",
-                f"{directory}: {error}",
-                "Choose a checkpoint_dir in a directory that this user may write to.",
-            )
+            f"The checkpoint directory cannot be created: {error.strerror}.",
+            received=f"{directory}: {error}",
+            hint="Choose a checkpoint_dir in a directory that this user may write to.",
         ) from error
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from resilient.errors import CheckpointWriteError, DirectoryInUseError, describe
+from resilient.errors import CheckpointWriteError, DirectoryInUseError
 from resilient.storage import layout
 from resilient.storage.quarantine import now
 
@@ -52,11 +52,10 @@ class DirectoryLock:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise CheckpointWriteError(
-                describe(
-                    f"The checkpoint directory is not writable: {error.strerror}.",
-                    error,
-                    "Allow this user to write there, or choose another checkpoint_dir.",
-                )
+                f"The checkpoint directory is not writable: {error.strerror}.",
+                received=error,
+                hint="Allow this user to write there, or choose another "
+                "checkpoint_dir.",
             ) from error
         try:
             _lock(descriptor, self.directory)
@@ -93,12 +92,10 @@ def _lock(descriptor: int, directory: Path) -> None:
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             raise DirectoryInUseError(
-                describe(
-                    "Another run is using this checkpoint directory.",
-                    f"{directory}, held by {_owner(descriptor)}",
-                    "Wait for that run or end it, or choose another checkpoint_dir: "
-                    "each run needs its own.",
-                )
+                "Another run is using this checkpoint directory.",
+                received=f"{directory}, held by {_owner(descriptor)}",
+                hint="Wait for that run or end it, or choose another checkpoint_dir: "
+                "each run needs its own.",
             ) from None
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
             raise

@@ -17,7 +17,7 @@ from typing import Any
 
 import xxhash
 
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 from resilient.progress import Progress
 
 SCHEMA = 1
@@ -101,11 +101,9 @@ class Manifest:
     def _from_json(cls, body: Mapping[str, Any]) -> "Manifest":
         if body["schema"] != SCHEMA:
             raise NotSupportedError(
-                describe(
-                    "Another version of keras-resilient wrote this checkpoint.",
-                    f"schema {body['schema']} where this version knows {SCHEMA}",
-                    "Install the version that wrote it, or a later one.",
-                )
+                "Another version of keras-resilient wrote this checkpoint.",
+                received=f"schema {body['schema']} where this version knows {SCHEMA}",
+                hint="Install the version that wrote it, or a later one.",
             )
         return cls(
             progress=Progress.from_json(body["progress"]),

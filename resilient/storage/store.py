@@ -17,7 +17,6 @@ from resilient.errors import (
     CheckpointNotFoundError,
     CheckpointWriteError,
     CorruptCheckpointError,
-    describe,
 )
 from resilient.policies import KeepPolicy
 from resilient.progress import Progress
@@ -146,11 +145,9 @@ class Store:
         if step not in steps:
             available = ", ".join(map(str, steps)) or "no checkpoint at all"
             raise CheckpointNotFoundError(
-                describe(
-                    f"There is no checkpoint of step {step} in {self.directory}.",
-                    f"step {step}",
-                    f"Choose one of the steps that are there: {available}.",
-                )
+                f"There is no checkpoint of step {step} in {self.directory}.",
+                received=f"step {step}",
+                hint=f"Choose one of the steps that are there: {available}.",
             )
         try:
             return Checkpoint.read(self._path(step))
@@ -208,11 +205,9 @@ class Store:
             self._delete([checkpoint.path for checkpoint in doomed])
         except OSError as error:
             raise CheckpointWriteError(
-                describe(
-                    f"Old checkpoints cannot be deleted: {error.strerror}.",
-                    error,
-                    f"Allow this user to delete in {self.directory}.",
-                )
+                f"Old checkpoints cannot be deleted: {error.strerror}.",
+                received=error,
+                hint=f"Allow this user to delete in {self.directory}.",
             ) from error
         return [checkpoint.step for checkpoint in doomed]
 
@@ -276,11 +271,9 @@ class Store:
             for path, reason in failed.items()
         )
         return CorruptCheckpointError(
-            describe(
-                what,
-                f"{self.directory}{lines}",
-                "Bring back a copy of a good checkpoint under its own name, choose "
-                'another step, or start over with resume="never". What was damaged is '
-                f"kept in {self.directory / layout.QUARANTINE}.",
-            )
+            what,
+            received=f"{self.directory}{lines}",
+            hint="Bring back a copy of a good checkpoint under its own name, choose "
+            'another step, or start over with resume="never". What was damaged is '
+            f"kept in {self.directory / layout.QUARANTINE}.",
         )

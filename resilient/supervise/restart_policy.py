@@ -7,7 +7,7 @@ failures; and the user may allow only so many. What was asked to stop is none of
 
 from dataclasses import dataclass
 
-from resilient.errors import describe
+from resilient.errors import message
 from resilient.supervise.failures import Ending
 from resilient.supervise.headway import Gain
 
@@ -94,7 +94,7 @@ def _same_failure(ending: Ending, times: int) -> str:
         else f"Gave up: {ending.kind}, and --same-failure 1 allows no other try."
     )
     todo = _TODO.get(ending.kind, _TODO["error"])
-    return describe(what, ending.why, f"{todo} {_AGAIN}")
+    return message(what, received=f"{ending.why}", hint=f"{todo} {_AGAIN}")
 
 
 def _no_progress(ending: Ending, times: int) -> str:
@@ -103,9 +103,13 @@ def _no_progress(ending: Ending, times: int) -> str:
         "Save more often, remove what ends the training, or raise --no-progress. "
         f"{_AGAIN}"
     )
-    return describe(what, f"{ending.kind}, the last time: {ending.why}", todo)
+    return message(
+        what, received=f"{ending.kind}, the last time: {ending.why}", hint=todo
+    )
 
 
 def _too_many(ending: Ending, times: int) -> str:
     what = f"Gave up: --max-restarts {times} allows no other restart."
-    return describe(what, f"{ending.kind}, the last time: {ending.why}", _AGAIN)
+    return message(
+        what, received=f"{ending.kind}, the last time: {ending.why}", hint=_AGAIN
+    )

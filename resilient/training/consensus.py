@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from resilient.distributed.group import Group
-from resilient.errors import ResilientError, describe
+from resilient.errors import ResilientError
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
 from resilient.saving.checkpointer import Checkpointer
@@ -112,13 +112,11 @@ def _require_same(said: list[Any], here: list[Any]) -> None:
     if said == here:
         return
     raise ResilientError(
-        describe(
-            "The processes of this training are at different places: they cannot go on "
-            "together.",
-            f"process 0 {_told(*said)}; this process {_told(*here)}",
-            "Give all processes data of the same number of batches, and let callbacks "
-            "set stop_training in all of them.",
-        )
+        "The processes of this training are at different places: they cannot go on "
+        "together.",
+        received=f"process 0 {_told(*said)}; this process {_told(*here)}",
+        hint="Give all processes data of the same number of batches, and let callbacks "
+        "set stop_training in all of them.",
     )
 
 

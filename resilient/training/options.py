@@ -10,7 +10,7 @@ from numbers import Integral
 from typing import Any
 
 from resilient.data import DataMode
-from resilient.errors import describe
+from resilient.errors import message
 from resilient.policies import KeepPolicy, SavePolicy
 from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume
@@ -28,10 +28,10 @@ def checked_resume(resume: Resume) -> Resume:
     if resume in ("auto", "never", "must") and isinstance(resume, str):
         return resume
     raise ValueError(
-        describe(
+        message(
             "This `resume` has no meaning.",
-            repr(resume),
-            'Use "auto", "never", "must" or the step of a checkpoint.',
+            received=repr(resume),
+            hint='Use "auto", "never", "must" or the step of a checkpoint.',
         )
     )
 
@@ -50,10 +50,10 @@ def checked_on_event(function: OnEvent | None) -> OnEvent | None:
     """``on_event``, if it can be called; otherwise TypeError."""
     if function is not None and not callable(function):
         raise TypeError(
-            describe(
+            message(
                 "`on_event` is called with each event.",
-                repr(function),
-                "Pass a function of one argument, a dict.",
+                received=repr(function),
+                hint="Pass a function of one argument, a dict.",
             )
         )
     return function
@@ -63,10 +63,10 @@ def checked_on_save_error(value: OnSaveError) -> OnSaveError:
     """``on_save_error``, if it means something; otherwise ValueError."""
     if not isinstance(value, str) or value not in ("raise", "warn"):
         raise ValueError(
-            describe(
+            message(
                 "This `on_save_error` has no meaning.",
-                repr(value),
-                'Use "raise" or "warn".',
+                received=repr(value),
+                hint='Use "raise" or "warn".',
             )
         )
     return value
@@ -78,11 +78,11 @@ def require_epochs_for_best(
     """Raise ValueError where there is nothing that ``keep=best(...)`` compares."""
     if keep.monitors and not policy.epochs:
         raise ValueError(
-            describe(
+            message(
                 "keep=best(...) compares checkpoints of epochs' ends, and this "
                 "save_freq makes none.",
-                f"save_freq={save_freq!r}",
-                "Add every(epochs=1) to save_freq.",
+                received=f"save_freq={save_freq!r}",
+                hint="Add every(epochs=1) to save_freq.",
             )
         )
 
@@ -91,10 +91,10 @@ def checked_data(value: DataMode) -> DataMode:
     """``data``, if it means something; otherwise ValueError."""
     if not isinstance(value, str) or value not in ("exact", "warn", "replay"):
         raise ValueError(
-            describe(
+            message(
                 "This `data` has no meaning; it tells how to treat data on a resume.",
-                repr(value),
-                'Use "exact", "warn" or "replay"; what to train on is `x`.',
+                received=repr(value),
+                hint='Use "exact", "warn" or "replay"; what to train on is `x`.',
             )
         )
     return value

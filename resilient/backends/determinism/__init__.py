@@ -16,7 +16,7 @@ from numbers import Integral
 from typing import Any
 
 from resilient.backends import get_backend
-from resilient.errors import describe
+from resilient.errors import message
 
 __all__ = ["deterministic", "in_effect"]
 
@@ -104,15 +104,19 @@ def _integer(name: str, value: object) -> int:
     if isinstance(value, Integral) and not isinstance(value, bool):
         return int(value)
     raise TypeError(
-        describe(
+        message(
             f"`{name}` is an integer.",
-            repr(value),
-            f"Call resilient.deterministic({name}=7), say.",
+            received=repr(value),
+            hint=f"Call resilient.deterministic({name}=7), say.",
         )
     )
 
 
 def _out_of_range(name: str, value: int, allowed: str) -> ValueError:
     return ValueError(
-        describe(f"This `{name}` has no meaning.", value, f"Use an integer {allowed}.")
+        message(
+            f"This `{name}` has no meaning.",
+            received=value,
+            hint=f"Use an integer {allowed}.",
+        )
     )

@@ -6,7 +6,7 @@ What the user has set there stays: we add to it, or refuse.
 import os
 from pathlib import Path
 
-from resilient.errors import ResilientError, describe
+from resilient.errors import ResilientError
 
 XLA_FLAGS = "XLA_FLAGS"
 # No kernels that do not repeat, and none chosen by a race between them.
@@ -75,21 +75,17 @@ def positive(variable: str) -> int | None:
 def conflict(variable: str, todo: str) -> ResilientError:
     """The error for an environment that says the contrary."""
     return ResilientError(
-        describe(
-            "The environment says the contrary of deterministic(), which replaces "
-            "nothing there.",
-            f"{variable}={os.environ.get(variable)}",
-            todo,
-        )
+        "The environment says the contrary of deterministic(), which replaces "
+        "nothing there.",
+        received=f"{variable}={os.environ.get(variable)}",
+        hint=todo,
     )
 
 
 def too_late(what: str, received: object) -> ResilientError:
     """The error for a call after a framework has read its settings."""
     return ResilientError(
-        describe(
-            f"deterministic() comes too late: {what}.",
-            received,
-            "Call it at the top of the script, before anything is computed.",
-        )
+        f"deterministic() comes too late: {what}.",
+        received=received,
+        hint="Call it at the top of the script, before anything is computed.",
     )

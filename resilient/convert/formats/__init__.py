@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal, get_args
 
-from resilient.errors import BackendNotAvailableError, describe
+from resilient.errors import BackendNotAvailableError, message
 
 Format = Literal["keras", "weights.h5", "safetensors", "tf", "orbax", "torch"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -46,19 +46,22 @@ def format_of(target: Path, chosen: Format | None) -> Format:
     found = chosen or told
     if found not in FORMATS:
         raise ValueError(
-            describe(
+            message(
                 "The name does not tell which format to write.",
-                repr(chosen or name),
-                "Let it end in .keras, .weights.h5, .safetensors, .tf, .orbax or .pt, "
-                f"or pass a format: {', '.join(FORMATS)}.",
+                received=repr(chosen or name),
+                hint=(
+                    "Let it end in .keras, .weights.h5, .safetensors, .tf, .orbax "
+                    "or .pt, "
+                    f"or pass a format: {', '.join(FORMATS)}."
+                ),
             )
         )
     if not name.endswith(ending := _OF_KERAS.get(found, "")):
         raise ValueError(
-            describe(
+            message(
                 f"Keras reads this format only from names that end in {ending}.",
-                repr(name),
-                f"Write to {name.partition('.')[0] or 'model'}{ending}.",
+                received=repr(name),
+                hint=f"Write to {name.partition('.')[0] or 'model'}{ending}.",
             )
         )
     return found
@@ -75,10 +78,8 @@ def library(kind: Format) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise BackendNotAvailableError(
-            describe(
-                f"The format {kind} needs a library that cannot be imported.",
-                f"{type(error).__name__}: {error}",
-                f"Install it with: pip install {package}",
-            ),
+            f"The format {kind} needs a library that cannot be imported.",
+            received=f"{type(error).__name__}: {error}",
+            hint=f"Install it with: pip install {package}",
             name=error.name,
         ) from error

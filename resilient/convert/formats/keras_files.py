@@ -16,7 +16,7 @@ import numpy as np
 
 from resilient.backends import get_backend
 from resilient.convert.formats import Format
-from resilient.errors import NotSupportedError, describe, warn_not_exact
+from resilient.errors import NotSupportedError, warn_not_exact
 from resilient.saving.record import SavedState
 from resilient.state.variables import Leaf, assign, tensors
 from resilient.state.weights import group, kept, needed, put, ready
@@ -87,11 +87,9 @@ def _require_all(
     ]
     if lost:
         raise NotSupportedError(
-            describe(
-                "Keras does not save and load all of this model in this format.",
-                "\n  " + "\n  ".join(lost),
-                "Export to another format.",
-            )
+            "Keras does not save and load all of this model in this format.",
+            received="\n  " + "\n  ".join(lost),
+            hint="Export to another format.",
         )
 
 

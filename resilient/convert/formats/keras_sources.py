@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from resilient.convert.formats.matching import Layout, by_loading, require_same
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 from resilient.state.weights import group, needed, ready
 
 _IN_KERAS = "model.weights.h5"
@@ -41,12 +41,10 @@ def model_file(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
         names = {info.filename for info in archive.infolist() if not info.is_dir()}
         if _IN_KERAS not in names or names - _KNOWN:
             raise NotSupportedError(
-                describe(
-                    "Only .keras files with nothing but weights can be imported.",
-                    f"{path}: {', '.join(sorted(names - _KNOWN)) or 'no weights'}",
-                    "Load it with keras.models.load_model, and import a file that its "
-                    "save_weights wrote.",
-                )
+                "Only .keras files with nothing but weights can be imported.",
+                received=f"{path}: {', '.join(sorted(names - _KNOWN)) or 'no weights'}",
+                hint="Load it with keras.models.load_model, and import a file that its "
+                "save_weights wrote.",
             )
         return weights_file(Path(archive.extract(_IN_KERAS, beside)), model)
 

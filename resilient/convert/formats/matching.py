@@ -11,7 +11,7 @@ import numpy as np
 
 from resilient.backends import get_backend
 from resilient.convert.formats.named_tensors import Tensors, unique_names
-from resilient.errors import CheckpointMismatchError, describe
+from resilient.errors import CheckpointMismatchError
 from resilient.state import variables
 from resilient.state.variables import Leaf
 from resilient.state.weights import GROUPS, group, kept, needed, ready
@@ -23,12 +23,10 @@ Layout = Mapping[str, tuple[tuple[int, ...], str]]
 def mismatch(source: Path, found: Sequence[str]) -> CheckpointMismatchError:
     """The error for a source that is not of the model."""
     return CheckpointMismatchError(
-        describe(
-            f"{source} is not complete for this model, or holds more. Nothing was "
-            "written, and the model is as it was.",
-            "\n  " + "\n  ".join(found),
-            "Make the model, and compile it, as the program did that saved.",
-        )
+        f"{source} is not complete for this model, or holds more. Nothing was "
+        "written, and the model is as it was.",
+        received="\n  " + "\n  ".join(found),
+        hint="Make the model, and compile it, as the program did that saved.",
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from resilient.backends.base import ALONE
 from resilient.backends.paths import plain
 from resilient.convert.formats import Format, library
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -57,11 +57,9 @@ def _write_safetensors(path: Path, tensors: Tensors, notes: Mapping[str, str]) -
     for name, tensor in tensors.items():
         if tensor.dtype == np.complex128:
             raise NotSupportedError(
-                describe(
-                    "safetensors has no such type, and nothing is cast.",
-                    f"{name}: {tensor.dtype}",
-                    "Export to another format.",
-                )
+                "safetensors has no such type, and nothing is cast.",
+                received=f"{name}: {tensor.dtype}",
+                hint="Export to another format.",
             )
     save_file(dict(tensors), path, metadata=dict(notes))
 

@@ -18,7 +18,7 @@ from resilient.convert.formats import (
     tf_source,
     torch_source,
 )
-from resilient.errors import NotSupportedError, ResilientError, describe
+from resilient.errors import NotSupportedError, ResilientError, message
 
 _WEIGHTS, _TRAINING = "latest.weights.h5", "training_metadata.json"
 
@@ -55,11 +55,9 @@ class ImportSource:
             raise
         except Exception as error:  # each library has its own for what is damaged
             raise NotSupportedError(
-                describe(
-                    f"This cannot be read as {self.kind}.",
-                    f"{self.path}: {type(error).__name__}: {error}",
-                    "Import what its library reads in its safe way.",
-                )
+                f"This cannot be read as {self.kind}.",
+                received=f"{self.path}: {type(error).__name__}: {error}",
+                hint="Import what its library reads in its safe way.",
             ) from error
 
 
@@ -98,16 +96,20 @@ def recognised(path: Path) -> ImportSource:
         kind = ""
     if not path.exists():
         raise FileNotFoundError(
-            describe("There is nothing to import.", path, "Name what is there.")
+            message(
+                "There is nothing to import.",
+                received=path,
+                hint="Name what is there.",
+            )
         )
     if not kind:
         raise NotSupportedError(
-            describe(
-                "This is nothing that can be imported.",
-                path,
+            "This is nothing that can be imported.",
+            received=path,
+            hint=(
                 "Import a directory of BackupAndRestore, a TensorFlow checkpoint or an "
-                "Orbax checkpoint; or a file .keras, .weights.h5, .pt or .pth.",
-            )
+                "Orbax checkpoint; or a file .keras, .weights.h5, .pt or .pth."
+            ),
         )
     return ImportSource(path, kind)
 
@@ -120,10 +122,8 @@ def _backup(path: Path) -> ImportSource:
         return ImportSource(path, "a BackupAndRestore directory")
     except (ValueError, KeyError, TypeError) as error:
         raise NotSupportedError(
-            describe(
-                f"{_TRAINING} does not tell where training was.",
-                f"{path / _TRAINING}: {error!r}",
-                f"Import {path / _WEIGHTS}, and say the epoch.",
-            )
+            f"{_TRAINING} does not tell where training was.",
+            received=f"{path / _TRAINING}: {error!r}",
+            hint=f"Import {path / _WEIGHTS}, and say the epoch.",
         ) from None
     return ImportSource(path, "a BackupAndRestore directory", epoch, batch)

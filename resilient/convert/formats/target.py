@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from resilient.errors import CheckpointWriteError, ResilientError, describe
+from resilient.errors import CheckpointWriteError, ResilientError, message
 from resilient.storage import commit, layout
 
 
@@ -20,19 +20,22 @@ def require_free(target: Path, *, overwrite: bool) -> None:
     """
     if not target.parent.is_dir():
         raise FileNotFoundError(
-            describe(
+            message(
                 "There is no directory to write into.",
-                os.fspath(target.parent),
-                "Make it, or choose another target.",
+                received=os.fspath(target.parent),
+                hint="Make it, or choose another target.",
             )
         )
     if os.path.lexists(target) and not overwrite:
         raise FileExistsError(
-            describe(
+            message(
                 "The target exists already.",
-                os.fspath(target),
-                "Choose another one, or say that it may be replaced: overwrite=True, "
-                "on the command line --force.",
+                received=os.fspath(target),
+                hint=(
+                    "Choose another one, or say that it may be replaced: "
+                    "overwrite=True, "
+                    "on the command line --force."
+                ),
             )
         )
 
@@ -58,11 +61,9 @@ def staged(target: Path, *, overwrite: bool) -> Iterator[Path]:
         if number is None:
             raise
         raise CheckpointWriteError(
-            describe(
-                f"The export cannot be written: {os.strerror(number)}.",
-                f"{target}: {type(error).__name__}: {error}",
-                "Make room there, or choose another target.",
-            )
+            f"The export cannot be written: {os.strerror(number)}.",
+            received=f"{target}: {type(error).__name__}: {error}",
+            hint="Make room there, or choose another target.",
         ) from error
     finally:
         if os.path.lexists(beside):

@@ -22,7 +22,7 @@ from resilient.convert.formats.matching import (
     paths,
     require_same,
 )
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 from resilient.state.weights import needed, ready
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -49,12 +49,10 @@ def values(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
         return by_name(path, tensors, paths(model), model)
     if keras_internals.BACKEND != "tensorflow":
         raise NotSupportedError(
-            describe(
-                "A tf.train.Checkpoint of objects is read through Keras's objects on "
-                "TensorFlow.",
-                f"{path}, and Keras on {keras_internals.BACKEND}",
-                "Set KERAS_BACKEND=tensorflow.",
-            )
+            "A tf.train.Checkpoint of objects is read through Keras's objects on "
+            "TensorFlow.",
+            received=f"{path}, and Keras on {keras_internals.BACKEND}",
+            hint="Set KERAS_BACKEND=tensorflow.",
         )
     checkpoint = _checkpoint(tf, reader.get_tensor(_GRAPH), model)
     counted = any(name.startswith(f"{_COUNTER}/") for name in names)

@@ -10,7 +10,7 @@ import numpy as np
 
 from resilient.convert.formats import library
 from resilient.convert.formats.matching import by_name, paths
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 
 # Keras's layers keep their parameters under this name, and paths in it; models list
 # those of layers once more.
@@ -27,11 +27,9 @@ def values(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
         isinstance(each, torch.Tensor) for each in content.values()
     ):
         raise NotSupportedError(
-            describe(
-                "This file of torch holds something else than a dict of tensors.",
-                path,
-                "Save model.state_dict() alone, and import that.",
-            )
+            "This file of torch holds something else than a dict of tensors.",
+            received=path,
+            hint="Save model.state_dict() alone, and import that.",
         )
     tensors: dict[str, np.ndarray] = {}
     for name, tensor in content.items():
@@ -39,11 +37,9 @@ def values(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
         array = to_numpy(tensor.detach().contiguous())
         if key in tensors and tensors[key].tobytes() != array.tobytes():
             raise NotSupportedError(
-                describe(
-                    "Two tensors with different values are of one variable.",
-                    f"{path}: {key}",
-                    "Give each variable of the model a name of its own.",
-                )
+                "Two tensors with different values are of one variable.",
+                received=f"{path}: {key}",
+                hint="Give each variable of the model a name of its own.",
             )
         tensors[key] = array
     return by_name(path, tensors, paths(model), model)

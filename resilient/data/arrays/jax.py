@@ -21,7 +21,7 @@ import keras
 from resilient import keras_internals
 from resilient.data.arrays.fingerprint import array_fingerprint
 from resilient.data.shard import ShardedData
-from resilient.errors import DataNotResumableError, describe
+from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.state.rng import from_numpy_state, numpy_state
 
@@ -67,15 +67,15 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
         theirs, ours = position["drawn_from"], self._orders()
         if position.get("order") is not None and theirs != ours:
             raise DataNotResumableError(
-                describe(
-                    "The order of the data in the epoch that was interrupted cannot be "
-                    "drawn again: it was drawn in another way.",
-                    f"an order drawn from {theirs}, where Keras "
-                    f"{keras.__version__} draws it from {ours} now",
+                "The order of the data in the epoch that was interrupted cannot be "
+                "drawn again: it was drawn in another way.",
+                received=f"an order drawn from {theirs}, where Keras "
+                f"{keras.__version__} draws it from {ours} now",
+                hint=(
                     "Go on with the version of Keras, and the keras.distribution, that "
                     "saved, at least until the epoch ends, or start anew with "
-                    'resume="never".',
-                )
+                    'resume="never".'
+                ),
             )
         self._start = position
 

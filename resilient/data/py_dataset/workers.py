@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from resilient import keras_internals
-from resilient.errors import DataWorkerError, describe
+from resilient.errors import DataWorkerError
 from resilient.objects import find_generators
 from resilient.objects.datasets.content import digest
 from resilient.objects.datasets.tracker import DataAttributes
@@ -94,16 +94,14 @@ class Workers:
         codes = [each.exitcode for each in self._started if each.exitcode is not None]
         if codes:
             raise DataWorkerError(
-                describe(
-                    "A process that makes batches of "
-                    f"{type(self._dataset).__qualname__} died.",
-                    f"exit code {codes[0]} while batch {index} was waited for (a "
-                    "negative one is a signal: -9 is what the system sends when memory "
-                    "runs out, -11 a crash in native code)",
-                    "Run the script again: training goes on from the last checkpoint. "
-                    "If it happens again, use fewer workers, a smaller max_queue_size, "
-                    "or use_multiprocessing=False.",
-                )
+                "A process that makes batches of "
+                f"{type(self._dataset).__qualname__} died.",
+                received=f"exit code {codes[0]} while batch {index} was waited for (a "
+                "negative one is a signal: -9 is what the system sends when memory "
+                "runs out, -11 a crash in native code)",
+                hint="Run the script again: training goes on from the last checkpoint. "
+                "If it happens again, use fewer workers, a smaller max_queue_size, "
+                "or use_multiprocessing=False.",
             )
 
     def _found(self, made: tuple[Any, list[str]]) -> Any:

@@ -9,7 +9,7 @@ from resilient import keras_internals
 from resilient.data.source import SourceContext, verify
 from resilient.data.tf_data.checksums import Checksums, ReplicaChecksums
 from resilient.data.tf_data.pipeline import Pipeline
-from resilient.errors import DataNotResumableError, describe
+from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
 
@@ -117,9 +117,7 @@ def distributes(strategy: tf.distribute.Strategy | None) -> bool:
 
 def _distributed(settings: SourceContext) -> DataNotResumableError:
     return DataNotResumableError(
-        describe(
-            "A dataset that was distributed already has no position.",
-            f"`{settings.argument}` is a tf.distribute.DistributedDataset",
-            "Pass the tf.data.Dataset itself: it will be distributed.",
-        )
+        "A dataset that was distributed already has no position.",
+        received=f"`{settings.argument}` is a tf.distribute.DistributedDataset",
+        hint="Pass the tf.data.Dataset itself: it will be distributed.",
     )

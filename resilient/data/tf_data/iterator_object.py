@@ -13,7 +13,7 @@ import tensorflow as tf
 from resilient.data.tf_data import iterator_state, shuffles
 from resilient.data.tf_data.graph import PipelineGraph
 from resilient.data.tf_data.pipeline import HANGS
-from resilient.errors import DataNotResumableError, describe
+from resilient.errors import DataNotResumableError
 from resilient.objects.adapters.base import Kind, require_backend
 from resilient.serialization import Encoded
 from resilient.serialization.json_values import decode, encode
@@ -71,12 +71,10 @@ class IteratorKind(Kind):
             iterator_state.restore(self.value, decode(saved["state"], arrays))
         except tf.errors.OpError as error:
             raise DataNotResumableError(
-                describe(
-                    "An iterator cannot be set to the state in the checkpoint: its "
-                    "pipeline is another one.",
-                    str(error).partition("\n")[0],
-                    "Make the data what it was, or use another checkpoint_dir.",
-                )
+                "An iterator cannot be set to the state in the checkpoint: its "
+                "pipeline is another one.",
+                received=str(error).partition("\n")[0],
+                hint="Make the data what it was, or use another checkpoint_dir.",
             ) from error
         for count, value in zip(self._counts, saved["counts"], strict=True):
             count.set(value)
@@ -84,10 +82,10 @@ class IteratorKind(Kind):
 
 def _refused(why: str) -> DataNotResumableError:
     return DataNotResumableError(
-        describe(
-            "An iterator over this pipeline cannot be resumed exactly.",
-            why,
+        "An iterator over this pipeline cannot be resumed exactly.",
+        received=why,
+        hint=(
             "Give the dataset itself to run.loop, which needs no seeds and draws again "
-            "what cannot be saved; or give every shuffle a seed.",
-        )
+            "what cannot be saved; or give every shuffle a seed."
+        ),
     )

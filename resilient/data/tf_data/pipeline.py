@@ -25,7 +25,7 @@ from resilient.data.tf_data.graph import PipelineGraph, is_stateful
 from resilient.data.tf_data.lasting import Lasting
 from resilient.data.tf_data.seed_counts import SeedCount, UnknownFormat
 from resilient.data.tf_data.variables import PipelineVariables
-from resilient.errors import DataNotResumableError, describe, warn_not_exact
+from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.serialization import JSON
 from resilient.state import rng
 
@@ -276,12 +276,10 @@ class Pipeline:
             iterator_state.restore(iterator, state)
         except (tf.errors.OpError, AttributeError) as error:
             raise DataNotResumableError(
-                describe(
-                    "The pipeline cannot be set to the state in the checkpoint: it is "
-                    "another one, or files that it reads or writes are not there.",
-                    f"`{self._settings.argument}` ({self.name}): {error}",
-                    'Make the data what it was, or start anew with resume="never".',
-                )
+                "The pipeline cannot be set to the state in the checkpoint: it is "
+                "another one, or files that it reads or writes are not there.",
+                received=f"`{self._settings.argument}` ({self.name}): {error}",
+                hint='Make the data what it was, or start anew with resume="never".',
             ) from error
 
 

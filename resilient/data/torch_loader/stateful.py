@@ -13,7 +13,7 @@ import torch
 
 from resilient.data.source import SourceContext
 from resilient.data.torch_loader.replayed import FOLLOWED, Replayed
-from resilient.errors import NotSupportedError, describe, warn_not_exact
+from resilient.errors import NotSupportedError, warn_not_exact
 from resilient.objects import kinds
 from resilient.serialization import JSON
 from resilient.serialization.batches import pack, unpack
@@ -141,12 +141,10 @@ def _encoded(state: Any) -> JSON:
         data = encode(_plain(state), arrays, "state")
     except NotEncodable as error:
         raise NotSupportedError(
-            describe(
-                "The state_dict() of a dataset or a DataLoader cannot be kept.",
-                str(error),
-                "Return plain values, lists, dicts, arrays and tensors, or pass "
-                'data="replay".',
-            )
+            "The state_dict() of a dataset or a DataLoader cannot be kept.",
+            received=str(error),
+            hint="Return plain values, lists, dicts, arrays and tensors, or pass "
+            'data="replay".',
         ) from error
     return {"data": data, "arrays": {k: np.array(a) for k, a in arrays.items()}}
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from resilient.distributed.group import Group
-from resilient.errors import DataNotResumableError, ResilientError, describe
+from resilient.errors import DataNotResumableError, ResilientError
 from resilient.serialization.batches import checksum
 
 SAME_LENGTH = (
@@ -94,13 +94,11 @@ def _in_step(batches: Iterator[Any], name: str, group: Group) -> Iterator[Any]:
         if there != (batch is not _END):
             mine, theirs = ("does", "does not") if there else ("does not", "does")
             raise ResilientError(
-                describe(
-                    "The processes have data of different lengths: those with more "
-                    "would wait for the others forever.",
-                    f"after {number:,} batches `{name}` {mine} end in process "
-                    f"{group.index}, and {theirs} in process 0",
-                    SAME_LENGTH,
-                )
+                "The processes have data of different lengths: those with more "
+                "would wait for the others forever.",
+                received=f"after {number:,} batches `{name}` {mine} end in process "
+                f"{group.index}, and {theirs} in process 0",
+                hint=SAME_LENGTH,
             )
         if batch is _END:
             return
@@ -122,12 +120,10 @@ def require_same_length(length: list[int | None], name: str, group: Group) -> No
     if any(theirs != everyones[0] for theirs in everyones):
         told = [_length(*theirs) for theirs in everyones]
         raise ResilientError(
-            describe(
-                "The processes have data of different lengths: those with more would "
-                "wait for the others forever.",
-                f"`{name}` has, by process: {', '.join(told)}",
-                SAME_LENGTH,
-            )
+            "The processes have data of different lengths: those with more would "
+            "wait for the others forever.",
+            received=f"`{name}` has, by process: {', '.join(told)}",
+            hint=SAME_LENGTH,
         )
 
 
@@ -172,13 +168,11 @@ def _judged(said: list[tuple[int, str]]) -> tuple[list[int], list[int]]:
 
 def _different(received: str) -> DataNotResumableError:
     return DataNotResumableError(
-        describe(
-            "The processes have different data, and should have the same: they train "
-            "each batch of it together.",
-            received,
-            "Give them the same arrays, and the same seed to what shuffles "
-            "(keras.utils.set_random_seed, a DataLoader's generator). On PyTorch, "
-            "before Keras 3.16 and in loops by hand, a DataLoader may have a "
-            "torch.utils.data.DistributedSampler instead.",
-        )
+        "The processes have different data, and should have the same: they train "
+        "each batch of it together.",
+        received=received,
+        hint="Give them the same arrays, and the same seed to what shuffles "
+        "(keras.utils.set_random_seed, a DataLoader's generator). On PyTorch, "
+        "before Keras 3.16 and in loops by hand, a DataLoader may have a "
+        "torch.utils.data.DistributedSampler instead.",
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from resilient.distributed.group import Group
-from resilient.errors import ResilientError, describe
+from resilient.errors import ResilientError
 from resilient.serialization.batches import checksum
 from resilient.state.variables import Leaf
 
@@ -29,13 +29,11 @@ def require_same_variables(live: Sequence[Leaf], group: Group) -> None:
     differing = group.broadcast("other variables", _differing(everyones))
     if differing:
         raise ResilientError(
-            describe(
-                "The processes have other variables, or other names for them.",
-                "; ".join(differing),
-                "Make the same layers and optimizers in the same order in all "
-                "processes, or name them: Keras numbers those without a name as they "
-                "are made.",
-            )
+            "The processes have other variables, or other names for them.",
+            received="; ".join(differing),
+            hint="Make the same layers and optimizers in the same order in all "
+            "processes, or name them: Keras numbers those without a name as they "
+            "are made.",
         )
 
 
@@ -54,12 +52,10 @@ def require_same_values(shared: Mapping[str, Any], group: Group) -> None:
     differing = group.broadcast("other values", _differing(everyones))
     if differing:
         raise ResilientError(
-            describe(
-                "The processes do not train one model: each has other values.",
-                "; ".join(differing),
-                "Wrap the model in DistributedDataParallel, or let each process have "
-                "a checkpoint_dir and a training of its own.",
-            )
+            "The processes do not train one model: each has other values.",
+            received="; ".join(differing),
+            hint="Wrap the model in DistributedDataParallel, or let each process have "
+            "a checkpoint_dir and a training of its own.",
         )
 
 
@@ -78,13 +74,11 @@ def require_same_settings(settings: Mapping[str, Any], group: Group) -> None:
     differing = group.broadcast("other settings", _differing(everyones))
     if differing:
         raise ResilientError(
-            describe(
-                "The processes train in other ways: they would wait for each other "
-                "forever, or not train one model.",
-                "; ".join(differing),
-                "Give compile and fit the same arguments in all processes, and "
-                "validation data to all or none.",
-            )
+            "The processes train in other ways: they would wait for each other "
+            "forever, or not train one model.",
+            received="; ".join(differing),
+            hint="Give compile and fit the same arguments in all processes, and "
+            "validation data to all or none.",
         )
 
 

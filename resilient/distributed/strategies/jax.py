@@ -15,7 +15,7 @@ from resilient.distributed.strategies.keras_processes import (
     KerasProcesses,
     models_of_their_own,
 )
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 
 _COORDINATOR = ("JAX_COORDINATOR_ADDRESS", "KERAS_DISTRIBUTION_JOB_ADDRESSES")
 _COUNT = "KERAS_DISTRIBUTION_NUM_PROCESSES"
@@ -53,12 +53,10 @@ def parallel_strategy(strategy: None, *, by_hand: bool) -> JaxProcesses | None:
         )
     if not hasattr(distribution, "num_model_replicas"):
         raise NotSupportedError(
-            describe(
-                "Several JAX processes need a newer Keras: this one does not tell "
-                "which part of a batch is a process's.",
-                f"Keras {keras.__version__}",
-                "Update Keras, or train in one process.",
-            )
+            "Several JAX processes need a newer Keras: this one does not tell "
+            "which part of a batch is a process's.",
+            received=f"Keras {keras.__version__}",
+            hint="Update Keras, or train in one process.",
         )
     return JaxProcesses()
 

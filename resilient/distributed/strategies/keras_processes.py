@@ -13,7 +13,7 @@ from resilient import keras_internals
 from resilient.distributed.checks.batches import compared
 from resilient.distributed.group import Group
 from resilient.distributed.strategies.base import ParallelStrategy
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 
 
 class KerasProcesses(ParallelStrategy):
@@ -52,11 +52,9 @@ def models_of_their_own(received: str) -> NotSupportedError:
         received: What tells that there are several processes, and what is missing.
     """
     return NotSupportedError(
-        describe(
-            "Each process would train a model of its own.",
-            received,
-            "Call keras.distribution.initialize() first of all, then "
-            "keras.distribution.set_distribution(keras.distribution.DataParallel()), "
-            "or ModelParallel with a layout map, before the model is made.",
-        )
+        "Each process would train a model of its own.",
+        received=received,
+        hint="Call keras.distribution.initialize() first of all, then "
+        "keras.distribution.set_distribution(keras.distribution.DataParallel()), "
+        "or ModelParallel with a layout map, before the model is made.",
     )

@@ -3,7 +3,7 @@
 from typing import Any
 
 from resilient import keras_internals
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 
 
 def require_supported(strategy: Any) -> None:
@@ -25,14 +25,12 @@ def require_supported(strategy: Any) -> None:
 
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         raise NotSupportedError(
-            describe(
-                "Keras 3 does not train with parameter servers: its fit has no way to "
-                "send steps to workers that do not wait for each other.",
-                type(strategy).__name__,
-                "Write the loop yourself, with tf.distribute.coordinator."
-                "ClusterCoordinator and resilient.Checkpoints (see the docs, Parameter "
-                "servers), or use MultiWorkerMirroredStrategy.",
-            )
+            "Keras 3 does not train with parameter servers: its fit has no way to "
+            "send steps to workers that do not wait for each other.",
+            received=f"{type(strategy).__name__}",
+            hint="Write the loop yourself, with tf.distribute.coordinator."
+            "ClusterCoordinator and resilient.Checkpoints (see the docs, Parameter "
+            "servers), or use MultiWorkerMirroredStrategy.",
         )
     known = (
         tf.distribute.MirroredStrategy,
@@ -41,9 +39,8 @@ def require_supported(strategy: Any) -> None:
     )
     if strategy.num_replicas_in_sync > 1 and not isinstance(strategy, known):
         raise NotSupportedError(
-            describe(
-                "Training distributed in this way cannot be resumed exactly.",
-                f"{type(strategy).__name__}, {strategy.num_replicas_in_sync} replicas",
-                "Use MirroredStrategy or MultiWorkerMirroredStrategy, or model.fit.",
-            )
+            "Training distributed in this way cannot be resumed exactly.",
+            received=f"{type(strategy).__name__}, {strategy.num_replicas_in_sync} "
+            "replicas",
+            hint="Use MirroredStrategy or MultiWorkerMirroredStrategy, or model.fit.",
         )

@@ -16,7 +16,7 @@ from resilient.distributed.strategies.base import (
     as_text,
     host_of,
 )
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 from resilient.keras_internals.multi_worker import corrected
 
 
@@ -71,14 +71,14 @@ def parallel_strategy(
     workers = sum(len(cluster.get(job, ())) for job in _JOBS)
     if workers > 1 and task in _JOBS and "ps" not in cluster:
         raise NotSupportedError(
-            describe(
-                "Each worker of the cluster would train a model of its own.",
+            "Each worker of the cluster would train a model of its own.",
+            received=(
                 f"TF_CONFIG with {workers} workers, and a model that was made under "
-                f"{type(strategy).__name__}",
-                "Make and compile the model in the scope of "
-                "tf.distribute.MultiWorkerMirroredStrategy(), which has to be created "
-                "before anything else of TensorFlow is used.",
-            )
+                f"{type(strategy).__name__}"
+            ),
+            hint="Make and compile the model in the scope of "
+            "tf.distribute.MultiWorkerMirroredStrategy(), which has to be created "
+            "before anything else of TensorFlow is used.",
         )
     return None
 

@@ -17,7 +17,7 @@ from resilient.distributed.checks.batches import compared
 from resilient.distributed.group import Group
 from resilient.distributed.strategies.base import ParallelStrategy, as_bytes, as_text
 from resilient.distributed.strategies.torch_slices import is_own_part, sliced
-from resilient.errors import ResilientError, describe
+from resilient.errors import ResilientError
 
 # Of collectives. Nobody waits so long for a process that is lost: that is seen before.
 TIMEOUT = timedelta(minutes=30)
@@ -66,12 +66,10 @@ def have_met() -> bool:
     size: int = distributed.get_world_size()
     if started() > 1 and size != started():
         raise ResilientError(
-            describe(
-                "torch.distributed was initialized with another number of processes "
-                "than the launcher started.",
-                f"{size} processes, WORLD_SIZE={started()}",
-                "Initialize it with all of them, or leave that to resilient.",
-            )
+            "torch.distributed was initialized with another number of processes "
+            "than the launcher started.",
+            received=f"{size} processes, WORLD_SIZE={started()}",
+            hint="Initialize it with all of them, or leave that to resilient.",
         )
     return size > 1
 
@@ -108,11 +106,9 @@ def _take_device() -> None:
     local, count = os.environ.get("LOCAL_RANK", ""), torch.cuda.device_count()
     if not local.isdigit() or int(local) >= count:
         raise ResilientError(
-            describe(
-                "Every process needs a CUDA device of its own.",
-                f"LOCAL_RANK={local or 'not set'}, {count} devices",
-                "Start no more processes on a machine than it has devices, or hide "
-                "them all with CUDA_VISIBLE_DEVICES=''.",
-            )
+            "Every process needs a CUDA device of its own.",
+            received=f"LOCAL_RANK={local or 'not set'}, {count} devices",
+            hint="Start no more processes on a machine than it has devices, or hide "
+            "them all with CUDA_VISIBLE_DEVICES=''.",
         )
     torch.cuda.set_device(int(local))

@@ -14,7 +14,7 @@ import keras
 import torch
 from torch.utils.data import DistributedSampler
 
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError, message
 
 _TODO = (
     "Choose a batch size that the number of processes divides, and leave out what is "
@@ -35,10 +35,10 @@ def rows(size: int, rank: int, world: int) -> slice:
     """
     if not size or size % world:
         raise ValueError(
-            describe(
+            message(
                 "A batch has to have as many rows on each process.",
-                f"a batch of {size} rows, {world} processes",
-                _TODO,
+                received=f"a batch of {size} rows, {world} processes",
+                hint=_TODO,
             )
         )
     each = size // world
@@ -61,12 +61,14 @@ def require_divisible(samples: int, batch_size: int, world: int) -> None:
     last = samples % batch_size
     if last % world:
         raise ValueError(
-            describe(
+            message(
                 "The last batch of an epoch has to have as many rows on each process, "
                 "too.",
-                f"{samples} samples in batches of {batch_size}: the last one has "
-                f"{last} rows, for {world} processes",
-                _TODO,
+                received=(
+                    f"{samples} samples in batches of {batch_size}: the last one has "
+                    f"{last} rows, for {world} processes"
+                ),
+                hint=_TODO,
             )
         )
 
@@ -92,11 +94,9 @@ def part(batch: Any, rank: int, world: int) -> Any:
     sizes = {_size(leaf) for leaf in leaves}
     if len(sizes) > 1:
         raise NotSupportedError(
-            describe(
-                "To be divided over processes, arrays of a batch need as many rows.",
-                f"arrays of {', '.join(map(str, sorted(sizes)))} rows",
-                "Let the data give one row for each sample.",
-            )
+            "To be divided over processes, arrays of a batch need as many rows.",
+            received=f"arrays of {', '.join(map(str, sorted(sizes)))} rows",
+            hint="Let the data give one row for each sample.",
         )
     if not sizes:
         return batch
@@ -120,13 +120,11 @@ def is_own_part(loader: Any, rank: int, world: int) -> bool:
     found = [s for s in samplers if isinstance(s, DistributedSampler)]
     if found and (found[0].rank, found[0].num_replicas) != (rank, world):
         raise NotSupportedError(
-            describe(
-                "The DistributedSampler is for another process than this one.",
-                f"rank={found[0].rank}, num_replicas={found[0].num_replicas}; "
-                f"this is process {rank} of {world}",
-                "Make it without these arguments, after the processes have found each "
-                "other.",
-            )
+            "The DistributedSampler is for another process than this one.",
+            received=f"rank={found[0].rank}, num_replicas={found[0].num_replicas}; "
+            f"this is process {rank} of {world}",
+            hint="Make it without these arguments, after the processes have found each "
+            "other.",
         )
     return bool(found)
 
@@ -155,10 +153,8 @@ def _taken(leaf: Any, mine: slice) -> Any:
 def _no_rows(leaf: Any) -> NotSupportedError:
     layout = f" {leaf.layout}" if isinstance(leaf, torch.Tensor) else ""
     return NotSupportedError(
-        describe(
-            "A batch holds something that cannot be divided over processes by rows.",
-            f"{type(leaf).__module__}.{type(leaf).__qualname__}{layout}",
-            "Let the data give dense arrays (or matrices of scipy in CSR form) with "
-            "a row for each sample.",
-        )
+        "A batch holds something that cannot be divided over processes by rows.",
+        received=f"{type(leaf).__module__}.{type(leaf).__qualname__}{layout}",
+        hint="Let the data give dense arrays (or matrices of scipy in CSR form) with "
+        "a row for each sample.",
     )

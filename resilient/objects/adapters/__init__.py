@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from resilient.backends.arrays import check_dtype, check_names
 from resilient.backends.base import Backend
-from resilient.errors import describe
+from resilient.errors import message
 from resilient.keras_internals import BACKEND
 from resilient.objects.adapters.base import Kind, SavedObject, require_backend
 from resilient.objects.adapters.kinds import kind_of
@@ -74,10 +74,10 @@ class Objects:
         for name in named:
             if not _NAME.fullmatch(name):
                 raise ValueError(
-                    describe(
+                    message(
                         "This name cannot be kept in a checkpoint.",
-                        repr(name),
-                        "Use letters of ASCII, digits and '_'.",
+                        received=repr(name),
+                        hint="Use letters of ASCII, digits and '_'.",
                     )
                 )
         # In an order that does not depend on the script's.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from resilient.backends.base import Backend
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 from resilient.keras_internals import BACKEND
 from resilient.serialization import Encoded
 from resilient.state import variables
@@ -116,9 +116,7 @@ def require_backend(library: str, name: str, value: Any) -> None:
         return
     cls = type(value)
     raise NotSupportedError(
-        describe(
-            f"`{name}` cannot be saved where Keras runs on {BACKEND}.",
-            f"{cls.__module__}.{cls.__qualname__}",
-            f"Set KERAS_BACKEND={library} before Keras is imported.",
-        )
+        f"`{name}` cannot be saved where Keras runs on {BACKEND}.",
+        received=f"{cls.__module__}.{cls.__qualname__}",
+        hint=f"Set KERAS_BACKEND={library} before Keras is imported.",
     )

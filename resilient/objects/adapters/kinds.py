@@ -4,7 +4,7 @@ import importlib
 import sys
 from typing import Any
 
-from resilient.errors import describe
+from resilient.errors import message
 from resilient.objects.adapters.base import Kind
 
 # In this order: a Keras model on PyTorch is a torch.nn.Module as well.
@@ -45,12 +45,15 @@ def kind_of(name: str, value: Any) -> Kind:
 def _unknown(name: str, value: Any) -> TypeError:
     cls = type(value)
     return TypeError(
-        describe(
+        message(
             f"No way is known to save and restore `{name}`.",
-            f"{name} of type {cls.__module__}.{cls.__qualname__}",
-            "Pass models, layers, optimizers, metrics, variables and generators of "
-            "random numbers of Keras, TensorFlow, PyTorch or NumPy, or any object "
-            "with state_dict() and load_state_dict(). JAX's arrays go in `state`; the "
-            "data is what `loop` is given.",
+            received=f"{name} of type {cls.__module__}.{cls.__qualname__}",
+            hint=(
+                "Pass models, layers, optimizers, metrics, variables and generators of "
+                "random numbers of Keras, TensorFlow, PyTorch or NumPy, or any object "
+                "with state_dict() and load_state_dict(). JAX's arrays go in "
+                "`state`; the "
+                "data is what `loop` is given."
+            ),
         )
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import Encoded
 from resilient.serialization.json_values import NotEncodable, decode, encode
@@ -59,9 +59,8 @@ def encoded(value: Any, arrays: dict[str, Any], name: str, whose: str) -> Encode
         return encode(value, arrays, name)
     except NotEncodable as error:
         raise NotSupportedError(
-            describe(
-                f"The state of {whose} cannot be kept.",
-                str(error),
-                "Let state_dict() give plain values, lists, dicts, arrays and tensors.",
-            )
+            f"The state of {whose} cannot be kept.",
+            received=str(error),
+            hint="Let state_dict() give plain values, lists, dicts, arrays and "
+            "tensors.",
         ) from error

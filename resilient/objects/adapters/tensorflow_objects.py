@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 from resilient.objects.adapters import keras_objects
 from resilient.objects.adapters.base import Kind, require_backend
 from resilient.serialization import Encoded
@@ -57,12 +57,10 @@ class TensorFlowModuleKind(TensorFlowVariableKind):
             tables = {cls.__name__ for cls in type(held).__mro__} & _TABLES
             if tables or isinstance(held, tf.data.Iterator):
                 raise NotSupportedError(
-                    describe(
-                        "A module holds something that cannot be saved with it.",
-                        f"{name}, a {type(held).__name__}",
-                        "Pass an iterator to Run by a name of its own; keep a table's "
-                        "entries in variables.",
-                    )
+                    "A module holds something that cannot be saved with it.",
+                    received=f"{name}, a {type(held).__name__}",
+                    hint="Pass an iterator to Run by a name of its own; keep a table's "
+                    "entries in variables.",
                 )
 
     def variables(self) -> Iterable[Variable]:
@@ -131,11 +129,9 @@ def _told(variable: Any) -> tuple[str, str, Any]:
     """
     if not variable.shape.is_fully_defined():
         raise NotSupportedError(
-            describe(
-                "A variable of unknown shape cannot be compared.",
-                f"{variable.name}, {variable.shape}",
-                "Give it a shape.",
-            )
+            "A variable of unknown shape cannot be compared.",
+            received=f"{variable.name}, {variable.shape}",
+            hint="Give it a shape.",
         )
     group = "trainable" if variable.trainable else "non_trainable"
     return group, variable.name.partition(":")[0], variable

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 from resilient.objects.adapters.base import Kind, require_backend
 from resilient.objects.adapters.python_objects import encoded
 from resilient.serialization import Encoded
@@ -136,11 +136,9 @@ def _require_plain(path: str, tensor: Any) -> None:
     else:
         return
     raise NotSupportedError(
-        describe(
-            f"The tensor {path!r} is of a kind that cannot be restored.",
-            f"{type(tensor).__name__}: {why}",
-            todo,
-        )
+        f"The tensor {path!r} is of a kind that cannot be restored.",
+        received=f"{type(tensor).__name__}: {why}",
+        hint=todo,
     )
 
 

@@ -19,7 +19,6 @@ from resilient import keras_internals
 from resilient.errors import (
     CheckpointMismatchError,
     NotSupportedError,
-    describe,
     warn_not_exact,
 )
 from resilient.objects import kinds
@@ -163,11 +162,9 @@ class CallbackStates:
                 problems.append(f"{_class_name(self._callbacks[index])}: {error}")
         if problems:
             raise CheckpointMismatchError(
-                describe(
-                    "The checkpoint's callbacks do not fit those of this run.",
-                    "\n  " + "\n  ".join(problems),
-                    "Pass the callbacks of the run that saved it, in the same order.",
-                )
+                "The checkpoint's callbacks do not fit those of this run.",
+                received="\n  " + "\n  ".join(problems),
+                hint="Pass the callbacks of the run that saved it, in the same order.",
             )
         for action in actions:
             action()
@@ -236,11 +233,9 @@ def _state_dict(callback: Any, arrays: dict[str, np.ndarray], place: Place) -> E
         return encode(callback.state_dict(), arrays, place.name)
     except NotEncodable as error:
         raise NotSupportedError(
-            describe(
-                f"The state_dict() of callback {place.path} cannot be kept.",
-                str(error),
-                "Return plain values, lists, dicts and numpy arrays.",
-            )
+            f"The state_dict() of callback {place.path} cannot be kept.",
+            received=str(error),
+            hint="Return plain values, lists, dicts and numpy arrays.",
         ) from error
 
 

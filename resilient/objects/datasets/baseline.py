@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 from resilient.objects.datasets import marks
 from resilient.objects.datasets.content import (
     KEPT_BYTES,
@@ -164,11 +164,9 @@ class Seen:
 
 def _not_plain(value: Any, error: NotEncodable) -> NotSupportedError:
     return NotSupportedError(
-        describe(
-            f"The state_dict() of {type(value).__qualname__} cannot be kept.",
-            str(error),
-            "Return plain values, lists, dicts and numpy arrays.",
-        )
+        f"The state_dict() of {type(value).__qualname__} cannot be kept.",
+        received=str(error),
+        hint="Return plain values, lists, dicts and numpy arrays.",
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from resilient.distributed.group import ALONE, Group
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError, message
 from resilient.policies.validate import count, duration
 from resilient.serialization import JSON
 
@@ -51,7 +51,9 @@ class Rollback:
         if self.skip <= self.steps:
             what = "Rollback(skip=...) has to reach beyond the bad batch."
             received = f"skip={self.skip}, steps={self.steps}"
-            raise ValueError(describe(what, received, "Make it more than `steps`."))
+            raise ValueError(
+                message(what, received=received, hint="Make it more than `steps`.")
+            )
 
 
 OnNaN = Literal["ignore", "stop", "rollback"] | Rollback
@@ -66,10 +68,10 @@ def checked_on_nan(value: OnNaN) -> Literal["ignore", "stop"] | Rollback:
     if isinstance(value, str) and value in ("ignore", "stop"):
         return value
     raise ValueError(
-        describe(
+        message(
             "This `on_nan` has no meaning.",
-            repr(value),
-            'Use "ignore", "stop", "rollback" or resilient.Rollback(...).',
+            received=repr(value),
+            hint='Use "ignore", "stop", "rollback" or resilient.Rollback(...).',
         )
     )
 
@@ -81,11 +83,15 @@ def checked_loss_spike(value: float | None, on_nan: OnNaN) -> float | None:
     factor = duration(value, "loss_spike")
     if factor <= 1:
         what = "`loss_spike` is a factor that the loss must not grow by."
-        raise ValueError(describe(what, value, "Use a number such as 5, or None."))
+        raise ValueError(
+            message(what, received=value, hint="Use a number such as 5, or None.")
+        )
     if on_nan == "ignore":
         what = "`loss_spike` says what is treated like NaN, and NaN is ignored."
         todo = 'Pass on_nan="stop" or on_nan="rollback", too.'
-        raise ValueError(describe(what, f"loss_spike={value}, on_nan='ignore'", todo))
+        raise ValueError(
+            message(what, received=f"loss_spike={value}, on_nan='ignore'", hint=todo)
+        )
     return factor
 
 
@@ -154,12 +160,9 @@ class LossWatch:
         """
         if not logs or "loss" not in logs:
             raise NotSupportedError(
-                describe(
-                    "The losses cannot be looked at: this model's training step logs "
-                    "none.",
-                    f"logs of {sorted(logs or ())}",
-                    'Return a "loss" from train_step, or pass on_nan="ignore".',
-                )
+                "The losses cannot be looked at: this model's training step logs none.",
+                received=f"logs of {sorted(logs or ())}",
+                hint='Return a "loss" from train_step, or pass on_nan="ignore".',
             )
         self._pending.append((step, batches, logs["loss"]))
 

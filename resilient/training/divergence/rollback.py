@@ -20,7 +20,6 @@ from resilient.errors import (
     DivergedError,
     NotSupportedError,
     RolledBack,
-    describe,
 )
 from resilient.progress import Progress
 from resilient.storage.layout import ROLLBACKS, committed_steps, replace_text
@@ -68,12 +67,10 @@ def read(directory: Path) -> list[Skip]:
         return []
     except (ValueError, TypeError) as error:
         raise CorruptCheckpointError(
-            describe(
-                "What batches this run leaves out cannot be read, so it cannot go on "
-                "exactly.",
-                f"{path}: {error}",
-                'Restore that file, or start anew with resume="never".',
-            )
+            "What batches this run leaves out cannot be read, so it cannot go on "
+            "exactly.",
+            received=f"{path}: {error}",
+            hint='Restore that file, or start anew with resume="never".',
         ) from error
 
 
@@ -89,11 +86,9 @@ def write(directory: Path, skips: list[Skip]) -> None:
         replace_text(path, text + "\n")
     except OSError as error:
         raise CheckpointWriteError(
-            describe(
-                f"The rollback cannot be written down: {error.strerror}.",
-                f"{path}: {error}",
-                "Make room, or make the directory writable, and run again.",
-            )
+            f"The rollback cannot be written down: {error.strerror}.",
+            received=f"{path}: {error}",
+            hint="Make room, or make the directory writable, and run again.",
         ) from error
 
 
@@ -150,13 +145,11 @@ def turn_back(store: Store, how: Rollback, bad: Bad) -> Skip:
 def diverged(bad: Bad, why_stop: str) -> DivergedError:
     """The error for a run that does not get over a bad batch."""
     return DivergedError(
-        describe(
-            f"Training diverged at batch {bad.step:,} of the run: {bad.why}. "
-            f"{why_stop}".rstrip(),
-            f"loss {bad.value}",
-            "Change the learning rate, clip gradients, look at that batch, or resume "
-            "from an earlier step with resume=<step>.",
-        )
+        f"Training diverged at batch {bad.step:,} of the run: {bad.why}. "
+        f"{why_stop}".rstrip(),
+        received=f"loss {bad.value}",
+        hint="Change the learning rate, clip gradients, look at that batch, or resume "
+        "from an earlier step with resume=<step>.",
     )
 
 
@@ -183,10 +176,8 @@ def end_that_was_told(said: Mapping[str, Any]) -> DivergedError | RolledBack:
 def leads_nowhere() -> NotSupportedError:
     """The error for batches to leave out at the end of an epoch of unknown length."""
     return NotSupportedError(
-        describe(
-            "The batches to leave out after a rollback reach the end of the first "
-            "epoch, whose length is not known yet.",
-            "data of unknown length",
-            "Pass steps_per_epoch, or a smaller Rollback(skip=...).",
-        )
+        "The batches to leave out after a rollback reach the end of the first "
+        "epoch, whose length is not known yet.",
+        received="data of unknown length",
+        hint="Pass steps_per_epoch, or a smaller Rollback(skip=...).",
     )

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from resilient.data import DataMode
-from resilient.errors import ResilientError, describe
+from resilient.errors import ResilientError
 from resilient.policies import KeepPolicy, SaveFreq, keep_policy, save_policy
 from resilient.preemption.options import Preemption, checked_preemption
 from resilient.saving import choose
@@ -223,11 +223,8 @@ class ResilientFit(OnDirectory):
         """
         if self._saving is None:
             raise ResilientError(
-                describe(
-                    "There is nothing to save outside of fit: its end is saved always.",
-                    "save() while no fit of this object runs",
-                    "Call it from a callback, or use model.save.",
-                )
+                "There is nothing to save outside of fit: its end is saved always.",
+                hint="Call it from a callback, or use model.save.",
             )
         self._saving.request()
 

@@ -9,7 +9,7 @@ import logging
 
 import keras
 
-from resilient.errors import CheckpointMismatchError, describe, warn_not_exact
+from resilient.errors import CheckpointMismatchError, warn_not_exact
 from resilient.objects.makeup.makeup import Makeup, changes
 from resilient.serialization import JSON
 from resilient.serialization.json_values import decode
@@ -102,16 +102,14 @@ class CompatibilityCheck:
     def _require(self, differences: list[str], untouched: str = "Nothing") -> None:
         if differences:
             raise CheckpointMismatchError(
-                describe(
-                    f"{self._path} belongs to another run: it cannot be "
-                    f"resumed exactly. {untouched} was changed.",
-                    "\n  " + "\n  ".join(differences),
-                    "Make the script what it was, or use another checkpoint_dir, or "
-                    'pass resume="never" to start anew. (What a callback changes in '
-                    "the middle of training cannot be followed: another optimizer, "
-                    "loss or metric, layers that are frozen. Do that between two fits, "
-                    "or before the first batch of every attempt.)",
-                )
+                f"{self._path} belongs to another run: it cannot be "
+                f"resumed exactly. {untouched} was changed.",
+                received="\n  " + "\n  ".join(differences),
+                hint="Make the script what it was, or use another checkpoint_dir, or "
+                'pass resume="never" to start anew. (What a callback changes in '
+                "the middle of training cannot be followed: another optimizer, "
+                "loss or metric, layers that are frozen. Do that between two fits, "
+                "or before the first batch of every attempt.)",
             )
 
     def _warn(self) -> None:
@@ -145,12 +143,10 @@ def changed_before_a_step(before: JSON, now: JSON) -> CheckpointMismatchError:
     """
     found = fingerprint.differences(before, now)
     return CheckpointMismatchError(
-        describe(
-            "A callback changed the model when the resumed epoch began. The training "
-            "step would be made with that; the one that was interrupted was made "
-            "before.",
-            "\n  " + "\n  ".join(found),
-            "Change it in on_train_begin, in every attempt; or between two fits, each "
-            "with its own checkpoint_dir.",
-        )
+        "A callback changed the model when the resumed epoch began. The training "
+        "step would be made with that; the one that was interrupted was made "
+        "before.",
+        received="\n  " + "\n  ".join(found),
+        hint="Change it in on_train_begin, in every attempt; or between two fits, each "
+        "with its own checkpoint_dir.",
     )

@@ -20,7 +20,7 @@ from keras.utils import unpack_x_y_sample_weight
 
 from resilient import keras_internals
 from resilient.data.select import are_arrays, require_known
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 from resilient.keras_internals import contract, dispatch, serialization
 from resilient.keras_internals.expected import OF_SEVERAL_PROCESSES
 from resilient.training.fit.attempt import FitAttempt
@@ -152,11 +152,9 @@ def _make_iterator(*args: Any, **kwargs: Any) -> Any:
         return _validation(attempt, kwargs)
     if attempt.iterator is not None:
         raise NotSupportedError(
-            describe(
-                "One resilient.fit follows one training loop.",
-                f"{type(attempt.model).__name__}.fit reached Keras's loop twice",
-                "Call resilient.fit once for each, each with its own checkpoint_dir.",
-            )
+            "One resilient.fit follows one training loop.",
+            received=f"{type(attempt.model).__name__}.fit reached Keras's loop twice",
+            hint="Call resilient.fit once for each, each with its own checkpoint_dir.",
         )
     validation = frame.f_locals["validation_data"]
     require_known(unpack_x_y_sample_weight(validation)[0], "validation_data")

@@ -19,7 +19,6 @@ from resilient.errors import (
     CheckpointMismatchError,
     NotSupportedError,
     RolledBack,
-    describe,
 )
 from resilient.saving import choose, imported, record
 from resilient.saving.checkpointer import Checkpointer
@@ -97,11 +96,9 @@ def run(
 def _require_of_fit(checkpoint: Checkpoint, saved: record.SavedState) -> None:
     if "callbacks" not in saved.run and not imported.is_import(saved):
         raise CheckpointMismatchError(
-            describe(
-                "fit cannot go on from a checkpoint of a training loop.",
-                f"{checkpoint.path}, saved by resilient.Run or Checkpoints",
-                "Use another checkpoint_dir: each run needs its own.",
-            )
+            "fit cannot go on from a checkpoint of a training loop.",
+            received=f"{checkpoint.path}, saved by resilient.Run or Checkpoints",
+            hint="Use another checkpoint_dir: each run needs its own.",
         )
 
 
@@ -187,12 +184,10 @@ def _fit(
             attempt.iterator.let_go()
     if attempt.iterator is None:
         raise NotSupportedError(
-            describe(
-                "This model's fit never reached Keras's own training loop, so nothing "
-                "of it was saved.",
-                f"{type(model).__name__}.fit",
-                "Let it call super().fit.",
-            )
+            "This model's fit never reached Keras's own training loop, so nothing "
+            "of it was saved.",
+            received=f"{type(model).__name__}.fit",
+            hint="Let it call super().fit.",
         )
     return history
 
@@ -271,11 +266,9 @@ def restore_model(model: keras.Model, found: Loaded) -> None:
     differences = variables.differences(layout, live)
     if differences:
         raise CheckpointMismatchError(
-            describe(
-                f"{checkpoint.path} is of another model, or this one is not built yet. "
-                "Nothing was changed.",
-                "\n  " + "\n  ".join(differences),
-                "Use the same model, and build it (call it on a batch) first.",
-            )
+            f"{checkpoint.path} is of another model, or this one is not built yet. "
+            "Nothing was changed.",
+            received="\n  " + "\n  ".join(differences),
+            hint="Use the same model, and build it (call it on a batch) first.",
         )
     variables.assign(backend, layout, live, saved.tensors)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from resilient.data import DataMode
-from resilient.errors import ResilientError, describe
+from resilient.errors import ResilientError, message
 from resilient.policies import KeepPolicy, SaveFreq, keep_policy, save_policy
 from resilient.preemption.options import Preemption, checked_preemption
 from resilient.saving.checkpointer import OnSaveError
@@ -222,11 +222,9 @@ class Run(Block):
     def state(self, value: Any) -> None:
         if self._tree is None:
             raise ResilientError(
-                describe(
-                    "run.state is for pytrees of JAX that Run was given.",
-                    f"an assignment of {type(value).__name__}",
-                    "Pass state=... to Run.",
-                )
+                "run.state is for pytrees of JAX that Run was given.",
+                received=f"an assignment of {type(value).__name__}",
+                hint="Pass state=... to Run.",
             )
         self._tree.value = value
 
@@ -260,28 +258,32 @@ class Run(Block):
                 require_count(name, number)
         if shuffle not in (None, True, False, "batch"):
             raise ValueError(
-                describe(
+                message(
                     "This `shuffle` has no meaning.",
-                    repr(shuffle),
-                    'Use True, False or "batch".',
+                    received=repr(shuffle),
+                    hint='Use True, False or "batch".',
                 )
             )
         if isinstance(data, list):
             raise TypeError(
-                describe(
+                message(
                     "A list can be meant in two ways: as arrays, or as batches.",
-                    f"a list of {len(data)}",
-                    "Pass a tuple of arrays, (x, y), or for batches an iterable with "
-                    "state_dict and load_state_dict.",
+                    received=f"a list of {len(data)}",
+                    hint=(
+                        "Pass a tuple of arrays, (x, y), or for batches an "
+                        "iterable with "
+                        "state_dict and load_state_dict."
+                    ),
                 )
             )
         given = [each for each in (data, self._data) if each is not None]
         if not given or given[0] is not given[-1]:
             raise ValueError(
-                describe(
+                message(
                     "A loop iterates one set of data.",
-                    f"data of {len(given)} kinds, to Run and to the loop",
-                    "Pass it to the loop, or as data= to Run, or the same to both.",
+                    received=f"data of {len(given)} kinds, to Run and to the loop",
+                    hint="Pass it to the loop, or as data= to Run, or the same to "
+                    "both.",
                 )
             )
         return given[0], BatchOptions(batch_size, shuffle, steps_per_epoch)

@@ -17,7 +17,7 @@ from resilient import keras_internals
 from resilient.data.inputs import DataInputs
 from resilient.data.select import adapter_for, are_arrays, require_data
 from resilient.distributed.strategies.base import ParallelStrategy
-from resilient.errors import DataNotResumableError, describe
+from resilient.errors import DataNotResumableError
 from resilient.saving import reshard
 from resilient.state.rng import kept_random_state
 
@@ -87,12 +87,10 @@ class Batches:
         if alike and options == self.options:
             return
         raise DataNotResumableError(
-            describe(
-                "The data is another object than in the epoch before, or to be "
-                "iterated otherwise, so an epoch's end has no position.",
-                f"{type(data).__name__}, {options}",
-                "Make the data once, before the loop; or give each its own run.loop.",
-            )
+            "The data is another object than in the epoch before, or to be "
+            "iterated otherwise, so an epoch's end has no position.",
+            received=f"{type(data).__name__}, {options}",
+            hint="Make the data once, before the loop; or give each its own run.loop.",
         )
 
     def fingerprint(self) -> dict[str, Any]:
@@ -197,13 +195,11 @@ class Batches:
     def _ran_out(self) -> DataNotResumableError:
         wanted = "at least one" if self._steps is None else f"{self._steps:,}"
         return DataNotResumableError(
-            describe(
-                "The data ended too early. (An iterator or a generator gives its "
-                "batches once, not once for each epoch.)",
-                f"{self._batch:,} batches in this epoch, of {wanted}",
-                "Pass data that can be iterated again and again, or that does not end "
-                "together with steps_per_epoch.",
-            )
+            "The data ended too early. (An iterator or a generator gives its "
+            "batches once, not once for each epoch.)",
+            received=f"{self._batch:,} batches in this epoch, of {wanted}",
+            hint="Pass data that can be iterated again and again, or that does not end "
+            "together with steps_per_epoch.",
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from resilient.errors import describe
+from resilient.errors import message
 
 # NotImplementedError: a symbolic tensor of TensorFlow.
 _NOT_NUMBERS = (
@@ -125,10 +125,10 @@ def _held(name: str, value: Any) -> Any:
         return _number(value)
     except _NOT_NUMBERS as error:
         raise TypeError(
-            describe(
+            message(
                 "run.log keeps numbers.",
-                f"{name}={value!r}"[:300],
-                "Pass scalars, outside of traced functions; of an array its mean.",
+                received=f"{name}={value!r}"[:300],
+                hint="Pass scalars, outside of traced functions; of an array its mean.",
             )
         ) from error
 

@@ -2,23 +2,21 @@
 
 from numbers import Integral
 
-from resilient.errors import ResilientError, describe
+from resilient.errors import ResilientError, message
 
 
 def wrong_place_error(what: str, todo: str) -> ResilientError:
     """The error for a call where it means nothing."""
-    return ResilientError(
-        describe(f"run.{what} does not go here.", f"a call of run.{what}", todo)
-    )
+    return ResilientError(f"run.{what} does not go here.", hint=todo)
 
 
 def require_count(name: str, value: object) -> None:
     """Raise ValueError for what is no whole number from 1 on."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(
-            describe(
+            message(
                 f"`{name}` is a whole number from 1 on.",
-                f"{name}={value!r}",
-                "Pass how many.",
+                received=f"{name}={value!r}",
+                hint="Pass how many.",
             )
         )

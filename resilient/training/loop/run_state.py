@@ -8,7 +8,7 @@ from resilient.backends import determinism
 from resilient.backends.base import Backend, Part
 from resilient.distributed.checks.model import require_same_values
 from resilient.distributed.group import Group
-from resilient.errors import CheckpointMismatchError, WarnOnce, describe, warn_not_exact
+from resilient.errors import CheckpointMismatchError, WarnOnce, warn_not_exact
 from resilient.objects.adapters import Objects
 from resilient.objects.adapters.base import SavedObject
 from resilient.objects.attribute_watch import AttributeWatch
@@ -134,11 +134,9 @@ class LoopState:
         """Raise CheckpointMismatchError for a checkpoint of something else."""
         if saved.run.get("kind") != KIND:
             raise CheckpointMismatchError(
-                describe(
-                    "A loop cannot go on from a checkpoint of something else.",
-                    f"{checkpoint.path}, saved by resilient.fit or Checkpoints",
-                    "Use another checkpoint_dir: each run needs its own.",
-                )
+                "A loop cannot go on from a checkpoint of something else.",
+                received=f"{checkpoint.path}, saved by resilient.fit or Checkpoints",
+                hint="Use another checkpoint_dir: each run needs its own.",
             )
 
     def require_fits(self, checkpoint: Checkpoint, saved: record.SavedState) -> None:
@@ -225,14 +223,12 @@ def _other_run(
     checkpoint: Checkpoint, differences: list[str]
 ) -> CheckpointMismatchError:
     return CheckpointMismatchError(
-        describe(
-            f"{checkpoint.path} belongs to another run: it cannot be resumed exactly.",
-            "\n  " + "\n  ".join(differences),
-            "Pass the same data, and the same objects under the same names, built "
-            "(before the loop begins call models on a batch, and test_on_batch of "
-            "those that were compiled with metrics); or use another "
-            'checkpoint_dir; or pass resume="never" to start anew.',
-        )
+        f"{checkpoint.path} belongs to another run: it cannot be resumed exactly.",
+        received="\n  " + "\n  ".join(differences),
+        hint="Pass the same data, and the same objects under the same names, built "
+        "(before the loop begins call models on a batch, and test_on_batch of "
+        "those that were compiled with metrics); or use another "
+        'checkpoint_dir; or pass resume="never" to start anew.',
     )
 
 

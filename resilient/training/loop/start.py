@@ -11,7 +11,7 @@ from resilient.backends.base import Part
 from resilient.data import DataMode
 from resilient.distributed.group import ALONE, Group
 from resilient.distributed.strategies import parallel_strategy, supported
-from resilient.errors import ResilientError, describe
+from resilient.errors import ResilientError
 from resilient.objects.adapters import Objects
 from resilient.policies import KeepPolicy, SavePolicy
 from resilient.preemption.options import Preemption
@@ -107,12 +107,10 @@ def _look(plan: LoopPlan, resume: Resume, session: Session) -> None:
         standing.progress, standing.done = standing.found[0].progress, -1
     elif standing.inside:
         raise ResilientError(
-            describe(
-                "A loop of this Run was left in the middle, before the first "
-                "checkpoint: its objects are not what they were at the start.",
-                f"after {standing.progress}",
-                "Make them and the Run anew.",
-            )
+            "A loop of this Run was left in the middle, before the first "
+            "checkpoint: its objects are not what they were at the start.",
+            received=f"after {standing.progress}",
+            hint="Make them and the Run anew.",
         )
     standing.entered, standing.inside = True, False
 

@@ -14,7 +14,7 @@ from resilient.distributed.strategies.torch_dp.agreement import (
 from resilient.distributed.strategies.torch_dp.buckets import Buckets
 from resilient.distributed.strategies.torch_dp.early import OverlappedAllReduce
 from resilient.distributed.strategies.torch_dp.outside import UnsyncedChanges
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 
 Gradients = Sequence[torch.Tensor | None]
 _NOTES = len(notes_for([0, 0, 0, 0]))
@@ -160,12 +160,10 @@ class Averaging:
         alike, same_outside, same_present, same_good = (*same, True, True, True)[:4]
         if not alike:
             raise NotSupportedError(
-                describe(
-                    "The ranks are not at the same step: they apply gradients of "
-                    "different variables or optimizers.",
-                    f"on this rank {len(gradients)} gradients for {self._name}",
-                    "Let every rank take the same steps on the same model.",
-                )
+                "The ranks are not at the same step: they apply gradients of "
+                "different variables or optimizers.",
+                received=f"on this rank {len(gradients)} gradients for {self._name}",
+                hint="Let every rank take the same steps on the same model.",
             )
         self._outside.compared(same=same_outside)
         present = here if same_present else self._agreement.any_rank(here)
@@ -212,10 +210,8 @@ def _require_alike(
         if wrong:
             path = getattr(variable, "path", "a tensor")
             raise NotSupportedError(
-                describe(
-                    "This gradient cannot be averaged over several processes.",
-                    f"{wrong}, for {path} ({tuple(tensor.shape)} {tensor.dtype})",
-                    "Use dense gradients of the variable's dtype (for an embedding of "
-                    "torch, sparse=False), or train in one process.",
-                )
+                "This gradient cannot be averaged over several processes.",
+                received=f"{wrong}, for {path} ({tuple(tensor.shape)} {tensor.dtype})",
+                hint="Use dense gradients of the variable's dtype (for an embedding of "
+                "torch, sparse=False), or train in one process.",
             )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import keras
 
 from resilient import keras_internals
-from resilient.errors import NotSupportedError, describe, warn_not_exact
+from resilient.errors import NotSupportedError, warn_not_exact
 
 _MEANS = ("sum_over_batch_size", "mean")
 
@@ -25,13 +25,11 @@ def refuse_sums(model: keras.Model) -> None:
     found = list(_found(model))
     if found:
         raise NotSupportedError(
-            describe(
-                "With several processes, losses have to be means over the rows of a "
-                "batch: gradients are averaged.",
-                ", ".join(found),
-                'Use losses with reduction="sum_over_batch_size", and leave '
-                "activity_regularizer out, which sums over rows.",
-            )
+            "With several processes, losses have to be means over the rows of a "
+            "batch: gradients are averaged.",
+            received=", ".join(found),
+            hint='Use losses with reduction="sum_over_batch_size", and leave '
+            "activity_regularizer out, which sums over rows.",
         )
 
 

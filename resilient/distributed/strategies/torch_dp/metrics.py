@@ -22,7 +22,7 @@ from torch import distributed
 from resilient import keras_internals
 from resilient.distributed.strategies.torch_dp.agreement import RankAgreement
 from resilient.distributed.strategies.torch_dp.averaging import tensor_of
-from resilient.errors import NotSupportedError, WarnOnce, describe
+from resilient.errors import NotSupportedError, WarnOnce
 
 _MERGED = keras_internals.EPOCH_LOGS
 
@@ -108,12 +108,11 @@ class MergedLogs:
         names = [name for name in texts[0] if len({t.get(name) for t in texts}) > 1]
         if names:
             raise NotSupportedError(
-                describe(
-                    "A metric cannot be put together from those of several processes: "
-                    "it keeps something outside of its variables.",
-                    f"{names[0]}: {', '.join(str(t.get(names[0])) for t in texts)}",
-                    "Keep all that a metric counts in variables made by add_variable.",
-                )
+                "A metric cannot be put together from those of several processes: "
+                "it keeps something outside of its variables.",
+                received=f"{names[0]}: "
+                f"{', '.join(str(t.get(names[0])) for t in texts)}",
+                hint="Keep all that a metric counts in variables made by add_variable.",
             )
 
     def _gathered(self, values: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -155,12 +154,10 @@ def _merge(variable: Any, tensor: torch.Tensor, group: Any) -> None:
         tensor.copy_(total)
     else:
         raise NotSupportedError(
-            describe(
-                "A metric's variable does not say how those of several processes "
-                "become one.",
-                f"{variable.path} ({tensor.dtype}) with aggregation={how!r}",
-                'Make it with aggregation "sum", "mean" or "only_first_replica".',
-            )
+            "A metric's variable does not say how those of several processes "
+            "become one.",
+            received=f"{variable.path} ({tensor.dtype}) with aggregation={how!r}",
+            hint='Make it with aggregation "sum", "mean" or "only_first_replica".',
         )
 
 
@@ -169,11 +166,9 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise NotSupportedError(
-            describe(
-                "Only numbers can be put together from several processes' logs.",
-                f"{name}, of type {type(value).__name__}",
-                "Let train_step return one number for each name.",
-            )
+            "Only numbers can be put together from several processes' logs.",
+            received=f"{name}, of type {type(value).__name__}",
+            hint="Let train_step return one number for each name.",
         ) from error
 
 

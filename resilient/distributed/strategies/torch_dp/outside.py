@@ -7,7 +7,7 @@ that waited for the others where it alone changed something would wait forever.
 from collections.abc import Mapping, Sequence
 
 from resilient.distributed.strategies.torch_dp.agreement import mark
-from resilient.errors import NotSupportedError, describe
+from resilient.errors import NotSupportedError
 
 
 class UnsyncedChanges:
@@ -43,12 +43,11 @@ def not_alike(paths: Sequence[str]) -> NotSupportedError:
     """The error about weights that this rank changed, and others did not, or so."""
     more = f" and {len(paths) - 3} more" if paths[3:] else ""
     return NotSupportedError(
-        describe(
-            "Weights changed, and not on all processes alike: their gradients were not "
-            "averaged, or something else changed them (a callback on one process).",
-            (", ".join(paths[:3]) or "none on this process, but on another") + more,
-            "Use Keras optimizers that are attributes of the model when fit begins, "
-            "change weights through their apply, and let callbacks change them on all "
-            "processes alike.",
-        )
+        "Weights changed, and not on all processes alike: their gradients were not "
+        "averaged, or something else changed them (a callback on one process).",
+        received=(", ".join(paths[:3]) or "none on this process, but on another")
+        + more,
+        hint="Use Keras optimizers that are attributes of the model when fit begins, "
+        "change weights through their apply, and let callbacks change them on all "
+        "processes alike.",
     )

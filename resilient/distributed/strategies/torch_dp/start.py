@@ -11,7 +11,7 @@ import torch
 from torch import distributed
 
 from resilient.distributed.strategies.torch_dp.averaging import tensor_of
-from resilient.errors import NotSupportedError, ResilientError, describe
+from resilient.errors import NotSupportedError, ResilientError
 
 _BYTES = 25 * 2**20
 
@@ -37,13 +37,11 @@ def refuse_sharded(model: keras.Model) -> None:
     found += [f"{name}, a DTensor" for name, t in tensors if isinstance(t, DTensor)]
     if found:
         raise NotSupportedError(
-            describe(
-                "Parameters that are sharded over several processes are not "
-                "supported: every rank has to hold the whole model.",
-                found[0] + (f" and {len(found) - 1} more" if found[1:] else ""),
-                "Leave FSDP, fully_shard and DTensor out: resilient.fit averages "
-                "the gradients of whole parameters itself.",
-            )
+            "Parameters that are sharded over several processes are not "
+            "supported: every rank has to hold the whole model.",
+            received=found[0] + (f" and {len(found) - 1} more" if found[1:] else ""),
+            hint="Leave FSDP, fully_shard and DTensor out: resilient.fit averages "
+            "the gradients of whole parameters itself.",
         )
 
 
@@ -92,13 +90,11 @@ def _require_same_layout(tensors: Sequence[torch.Tensor], group: Any) -> None:
             pairs = zip(theirs, everyones[0], strict=False)
             other = next((pair for pair in pairs if pair[0] != pair[1]), None)
             raise ResilientError(
-                describe(
-                    "The ranks built different models.",
-                    f"rank {rank} holds {len(theirs)} tensors, rank 0 "
-                    f"{len(everyones[0])}"
-                    + (f"; the first others: {other[0]}, {other[1]}" if other else ""),
-                    "Let every rank build the same model, on the same kind of device.",
-                )
+                "The ranks built different models.",
+                received=f"rank {rank} holds {len(theirs)} tensors, rank 0 "
+                f"{len(everyones[0])}"
+                + (f"; the first others: {other[0]}, {other[1]}" if other else ""),
+                hint="Let every rank build the same model, on the same kind of device.",
             )
 
 
