@@ -16,13 +16,13 @@ import keras
 import numpy as np
 from keras.src.backend.common import global_state
 
-from .record import SavedState, flatten
+from .record import Record, flatten
 from .scenarios.registry import Case
 
 
-def take(case: Case, history: keras.callbacks.History, files: Path) -> SavedState:
+def take(case: Case, history: keras.callbacks.History, files: Path) -> Record:
     """The record of ``case`` after its fit returned ``history``."""
-    record: SavedState = {}
+    record: Record = {}
     parts: dict[str, Any] = {
         "variables": dict(variables(case.model)),
         "history": {

@@ -9,12 +9,12 @@ import keras
 import pytest
 
 from .harness import Run, Server
-from .record import SavedState
+from .record import Record
 from .scenarios import SCENARIOS
 from .scenarios.registry import BACKENDS
 
 MakeRun = Callable[..., Run]
-Expected = Callable[..., SavedState]
+Expected = Callable[..., Record]
 
 
 ServerFor = Callable[[str], Server]
@@ -58,9 +58,9 @@ def uninterrupted(
     server_for: ServerFor, tmp_path_factory: pytest.TempPathFactory
 ) -> Expected:
     """What plain ``model.fit`` leaves when nothing goes wrong."""
-    known: dict[str, SavedState] = {}
+    known: dict[str, Record] = {}
 
-    def expected(scenario: str, compile: Any = None, **fit: Any) -> SavedState:
+    def expected(scenario: str, compile: Any = None, **fit: Any) -> Record:
         key = json.dumps([scenario, compile, fit], sort_keys=True)
         if key not in known:
             home = tmp_path_factory.mktemp(scenario)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from . import attempt, record
-from .record import SavedState
+from .record import Record
 from .scenarios import SCENARIOS
 
 SEED = 1
@@ -126,7 +126,7 @@ class End:
 
     killed: bool
     status: int = 0
-    record: SavedState = field(default_factory=dict)
+    record: Record = field(default_factory=dict)
     trained: tuple[tuple[int, int], ...] = ()
     calls: tuple[str, ...] = ()
 
@@ -197,7 +197,7 @@ class Run:
         return sorted(path.parent for path in found if ".tmp-" not in path.parent.name)
 
 
-def assert_same(expected: SavedState, actual: SavedState, about: str = "") -> None:
+def assert_same(expected: Record, actual: Record, about: str = "") -> None:
     """Fail with what differs, by name."""
     lines = record.differences(expected, actual)
     if lines:

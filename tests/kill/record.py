@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (teaches numpy the names bfloat16 and float8)
 import numpy as np
 
-SavedState = dict[str, np.ndarray | str]
+Record = dict[str, np.ndarray | str]
 
 
 def flatten(value: Any, path: str) -> Iterator[tuple[str, np.ndarray | str]]:
@@ -41,7 +41,7 @@ def flatten(value: Any, path: str) -> Iterator[tuple[str, np.ndarray | str]]:
         yield path, f"an object of {type(value).__name__}"
 
 
-def save(record: SavedState, file: Path) -> None:
+def save(record: Record, file: Path) -> None:
     """Write a record; the file appears only when it is whole."""
     index: dict[str, Any] = {}
     chunks: list[bytes] = []
@@ -57,11 +57,11 @@ def save(record: SavedState, file: Path) -> None:
     partial.replace(file)
 
 
-def load(file: Path) -> SavedState:
+def load(file: Path) -> Record:
     """Read what ``save`` wrote."""
     data = file.read_bytes()
     start = 8 + int.from_bytes(data[:8], "big")
-    record: SavedState = {}
+    record: Record = {}
     for path, leaf in json.loads(data[8:start]).items():
         if isinstance(leaf, str):
             record[path] = leaf
@@ -73,7 +73,7 @@ def load(file: Path) -> SavedState:
     return record
 
 
-def differences(expected: SavedState, actual: SavedState, limit: int = 30) -> list[str]:
+def differences(expected: Record, actual: Record, limit: int = 30) -> list[str]:
     """What differs, a line each; empty if and only if all bytes are equal."""
     lines: list[str] = []
     for path in expected.keys() | actual.keys():

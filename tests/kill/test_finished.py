@@ -4,7 +4,7 @@ import pytest
 
 from .conftest import Expected, MakeRun
 from .harness import assert_same
-from .record import SavedState
+from .record import Record
 
 ENDS = ["dense", "all_at_once", "best_weights", "stops_in_mid_epoch", "not_a_number"]
 OTHERS = [
@@ -65,7 +65,7 @@ def test_smaller_epochs_train_nothing(epochs: int, run_of: MakeRun):
     assert_same(_but_epochs(full.record), _but_epochs(fewer.record))
 
 
-def _but_epochs(record: SavedState) -> SavedState:
+def _but_epochs(record: Record) -> Record:
     return {key: leaf for key, leaf in record.items() if "params.epochs" not in key}
 
 

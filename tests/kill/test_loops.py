@@ -8,20 +8,20 @@ import pytest
 from .conftest import MakeRun
 from .harness import Run, Server, assert_same
 from .loops import LOOPS
-from .record import SavedState
+from .record import Record
 from .scenarios.registry import BACKENDS
 
-Expected = Callable[[str], SavedState]
+Expected = Callable[[str], Record]
 
 
 @pytest.fixture(scope="session")
 def left_alone(
     server: Server, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], SavedState]:
+) -> Callable[[str], Record]:
     """What a loop leaves that nothing happened to."""
-    known: dict[str, SavedState] = {}
+    known: dict[str, Record] = {}
 
-    def expected(name: str) -> SavedState:
+    def expected(name: str) -> Record:
         if name not in known:
             run = Run(server, name, tmp_path_factory.mktemp(name))
             known[name] = run(mode="keras" if LOOPS[name].plain else "resilient").record

@@ -13,7 +13,7 @@ from typing import Any
 
 from kill import record
 from kill.harness import SEED, compile_once, environment
-from kill.record import SavedState
+from kill.record import Record
 from worker import Order
 
 from resilient.supervise.environment import free_ports, of_process, ports_needed
@@ -103,7 +103,7 @@ class End:
 
     status: int | str
     text: str
-    record: SavedState = field(default_factory=dict)
+    record: Record = field(default_factory=dict)
     trained: tuple[tuple[int, int], ...] = ()
     calls: tuple[str, ...] = ()
 

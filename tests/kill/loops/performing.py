@@ -52,7 +52,7 @@ def perform(order: Any, options: dict[str, Any], begun: Any) -> None:
     found["history"] = {name: list(values) for name, values in run.history.items()}
     found["step"] = run.step
     found["random"] = capture.random_states()
-    flat: record.SavedState = {}
+    flat: record.Record = {}
     for name, part in found.items():
         flat.update(record.flatten(part, name))
     about = {"trained": [[0, step] for step in trained], "calls": list(calls)}
