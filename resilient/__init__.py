@@ -24,7 +24,7 @@ from resilient.errors import (
     ResilientError,
     RolledBack,
 )
-from resilient.policies import auto, best, every, latest, spaced
+from resilient.policies import adaptive, best, every, latest, one_per
 from resilient.policies.estimator import RunConfig
 from resilient.preemption import clouds
 from resilient.preemption.options import Preemption
@@ -56,7 +56,7 @@ __all__ = [
     "Run",
     "RunConfig",
     "__version__",
-    "auto",
+    "adaptive",
     "best",
     "clouds",
     "deterministic",
@@ -65,5 +65,5 @@ __all__ = [
     "fit",
     "import_checkpoint",
     "latest",
-    "spaced",
+    "one_per",
 ]

@@ -31,6 +31,8 @@ from sources import SOURCES, available
 
 from resilient.backends import get_backend
 from resilient.serialization.json_values import decode, encode
+from resilient.serialization.position import DataPosition
+from resilient.serialization.schema import from_json, to_json
 from resilient.state.rng import kept_random_state
 
 BACKEND = keras.backend.backend()
@@ -54,8 +56,8 @@ def measured(name: str, at: int) -> tuple[float, float]:
     replay = time.perf_counter() - begun
     with first.frozen():
         arrays: dict[str, np.ndarray] = {}
-        saved = encode(first.position(at, held=True), arrays, "data")
-    position = decode(saved, arrays)
+        saved = encode(to_json(first.position(at, held=True)), arrays, "data")
+    position = from_json(DataPosition, decode(saved, arrays))
     second = make(name, count, position)
     with kept_random_state(get_backend()):
         begun = time.perf_counter()
@@ -78,11 +80,11 @@ def shuffle_buffer(samples: int, floats: int) -> tuple[int, float, float]:
     next(batches(first))
     begun = time.perf_counter()
     arrays: dict[str, np.ndarray] = {}
-    saved = encode(first.position(1, held=True), arrays, "data")
+    saved = encode(to_json(first.position(1, held=True)), arrays, "data")
     took = time.perf_counter() - begun
     second = ours("tf.data", data, SIZE)
     begun = time.perf_counter()
-    position = decode(saved, arrays)
+    position = from_json(DataPosition, decode(saved, arrays))
     second.resume(position)
     second.seek(position)
     next(batches(second))

@@ -20,6 +20,7 @@ from resilient.convert.formats.target import require_free, staged
 from resilient.errors import CorruptCheckpointError, NotSupportedError
 from resilient.saving import record
 from resilient.saving.choose import not_found
+from resilient.saving.run_json import FitRun, ImportRun, RunJson
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.store import Store
@@ -104,7 +105,7 @@ def backend_of(checkpoint: Checkpoint) -> str:
     )
 
 
-def _load(checkpoint: Checkpoint) -> record.SavedState:
+def _load(checkpoint: Checkpoint) -> record.SavedState[RunJson]:
     reader = record.reader_of_all(get_backend(backend_of(checkpoint)))
     try:
         return checkpoint.load(reader)
@@ -118,9 +119,9 @@ def _load(checkpoint: Checkpoint) -> record.SavedState:
         ) from None
 
 
-def _named(saved: record.SavedState) -> Mapping[str, np.ndarray]:
+def _named(saved: record.SavedState[RunJson]) -> Mapping[str, np.ndarray]:
     """Every variable, in C order, by its path."""
-    variables = saved.run["variables"]
+    variables = saved.run.variables
     missing = [v["path"] for v in variables if v["name"] not in saved.tensors]
     if missing:
         raise NotSupportedError(
@@ -139,18 +140,20 @@ def _write_model(
     kind: Format,
     path: Path,
     checkpoint: Checkpoint,
-    saved: record.SavedState,
+    saved: record.SavedState[RunJson],
     model: Any,
 ) -> None:
     from resilient.convert.formats import keras_files
     from resilient.state import model_config
 
-    if not ("callbacks" in saved.run or record.IMPORTED in saved.run):
+    if not (record.is_of(saved, FitRun) or record.is_of(saved, ImportRun)):
         raise NotSupportedError(
             f"The checkpoint is not of one model, as a {kind} file is.",
             received=f"{checkpoint.path}, which fit did not save",
             hint="Export its variables: to safetensors, tf, orbax or torch.",
         )
     if model is None:
-        model = model_config.model_from_checkpoint(saved.run)
+        model = model_config.model_from_checkpoint(
+            getattr(saved.run, "architecture", None)
+        )
     keras_files.write(kind, path, model, saved=saved, source=checkpoint.path)

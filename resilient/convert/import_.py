@@ -10,11 +10,12 @@ Importing this module loads neither Keras nor a backend.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from resilient.errors import NotSupportedError, ResilientError, message
 from resilient.progress import Progress
 from resilient.saving import imported, record
+from resilient.saving.run_json import ImportRun
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
@@ -98,12 +99,12 @@ def _commit(
     backend = get_backend()
     leaves = [leaf for leaf in variables.leaves(model) if leaf.name in values]
     unknown = _unknown(model, leaves)
-    run: dict[str, Any] = {
-        record.IMPORTED: {"source": os.fspath(source.path), "unknown": unknown},
-        "variables": [leaf.to_json() for leaf in leaves],
-        "tensors": sorted(values),
-        "arrays": [],
-    }
+    run = ImportRun(
+        source=os.fspath(source.path),
+        unknown=unknown,
+        variables=[leaf.to_json() for leaf in leaves],
+        tensors=sorted(values),
+    )
     content = record.PendingCheckpoint(run, {}, backend.snapshot(values))
     checkpoint = store.commit(
         progress,

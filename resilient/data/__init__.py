@@ -5,18 +5,34 @@ gives the same batches in the same order, and can tell and take a position.
 """
 
 import contextlib
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from resilient.serialization import JSON
+from resilient.serialization.position import DataPosition
 
-DataMode = Literal["exact", "warn", "replay"]  # see ``source.SourceContext``
+OnDataChange = Literal["raise", "warn"]
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """What the user wants of the data when a run resumes.
+
+    Attributes:
+        on_change: ``"raise"`` refuses data that comes back different; ``"warn"`` says
+            so and goes on with what comes.
+        replay: Whether to keep no state of iterators, but to draw again from the start.
+    """
+
+    on_change: OnDataChange = "raise"
+    replay: bool = False
 
 
 class Positioned(Protocol):
     """What the epoch iterator needs of a data adapter."""
 
-    def position(self, drawn: int, *, held: bool) -> JSON:
-        """Where the data is: plain values and arrays.
+    def position(self, drawn: int, *, held: bool) -> DataPosition:
+        """Where the data is.
 
         Args:
             drawn: Batches that were trained from the live iterator. More may have been
@@ -24,10 +40,10 @@ class Positioned(Protocol):
             held: Whether Keras goes on with that iterator.
         """
 
-    def resume(self, position: JSON) -> None:
+    def resume(self, position: DataPosition) -> None:
         """A run goes on that was at ``position``, whether an iterator does or not."""
 
-    def seek(self, position: JSON) -> None:
+    def seek(self, position: DataPosition) -> None:
         """Make the next iterator go on where the one at ``position`` was."""
 
     def before_iterator(self) -> None:

@@ -23,6 +23,7 @@ from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
+from resilient.serialization.position import DataPosition
 from resilient.state.rng import capture, kept_random_state, restore
 
 _KIND = "generator"
@@ -72,7 +73,11 @@ class GeneratorData(PythonData):
     """
 
     def __init__(
-        self, generator: Iterator[Any], *, settings: SourceContext, saved: JSON | None
+        self,
+        generator: Iterator[Any],
+        *,
+        settings: SourceContext,
+        saved: DataPosition | None,
     ) -> None:
         self._settings = settings
         self._source = GeneratorSource(generator, settings, saved)
@@ -85,7 +90,7 @@ class GeneratorData(PythonData):
     def before_iterator(self) -> None:
         self._source.building = False
 
-    def resume(self, position: JSON) -> None:
+    def resume(self, position: DataPosition) -> None:
         super().resume(position)
         # Of a run that is over, too: the script may go on to draw from the generator.
         self._source.catch_up()
@@ -103,13 +108,16 @@ class GeneratorSource:
     name = "a Python generator"
 
     def __init__(
-        self, generator: Iterator[Any], settings: SourceContext, saved: JSON | None
+        self,
+        generator: Iterator[Any],
+        settings: SourceContext,
+        saved: DataPosition | None,
     ) -> None:
         self.draws = _Draws(generator)
         self.building = settings.argument == "x"
         self.first: list[Any] = []
         self._settings = settings
-        found = (saved or {}).get("source", {})
+        found = {} if saved is None else saved.source
         known = found.get("kind") == _KIND
         self._origin: str | None = found["origin"] if known else None
         self._waiting = known  # for the position, to resume from it

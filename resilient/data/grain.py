@@ -2,7 +2,7 @@
 
 The state before the last batch is kept, too: a resumed iterator starts there and draws
 that batch again, to verify it. Where an iterator has no state, or one that cannot be
-kept, or where the fit asked for ``data="replay"``, the batches are drawn again.
+kept, or where the fit asked for ``replay_data=True``, the batches are drawn again.
 """
 
 import copy
@@ -21,6 +21,7 @@ from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.json_values import NotEncodable, encode
+from resilient.serialization.position import DataPosition
 
 _KIND = "grain"
 
@@ -35,13 +36,13 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
     """
 
     def __init__(
-        self, dataset: Any, *, settings: SourceContext, saved: JSON | None
+        self, dataset: Any, *, settings: SourceContext, saved: DataPosition | None
     ) -> None:
         super().__init__(dataset)
         self._source = GrainSource(dataset, settings, self.batch_size)
         self.tracked = TrackedIterable(self._source, settings)
 
-    def resume(self, position: JSON) -> None:
+    def resume(self, position: DataPosition) -> None:
         if keras_internals.BACKEND == "jax":
             self.get_jax_iterator()  # as it is iterated, to make a batch again
         super().resume(position)
@@ -114,7 +115,7 @@ class GrainSource:
 
     def position(self, *, live: bool) -> JSON:
         found: JSON = {"kind": _KIND}
-        if live and self._batches is not None and self._settings.mode != "replay":
+        if live and self._batches is not None and not self._settings.options.replay:
             return found | self._batches.states()
         self._note_end()
         return found if live else found | self._ended
@@ -138,7 +139,7 @@ class GrainSource:
         batches = self._batches = _Batches(iter(self.dataset))
         if not given:
             return batches, None
-        if self._settings.mode == "replay" or "before" not in position:
+        if self._settings.options.replay or "before" not in position:
             return batches, skip(batches, given, self.name, self._settings)
         batches.start_at(position["before"], self._name)
         try:

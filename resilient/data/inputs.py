@@ -1,14 +1,21 @@
 """The data of one fit, of training and of validation: where it was, and where it is."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from resilient import keras_internals
 from resilient.backends.base import Backend
-from resilient.data import DataMode, Positioned
+from resilient.data import DataOptions, Positioned
 from resilient.data.select import ahead_of_training, is_same
 from resilient.data.shard import ShardedData
 from resilient.data.source import SourceContext
+from resilient.serialization.position import (
+    DataPosition,
+    Positions,
+    TrainingPosition,
+    ValidationPosition,
+)
 from resilient.state import rng
 
 
@@ -17,10 +24,10 @@ class TrainingInput(Protocol):
 
     data_adapter: Positioned
 
-    def resume_at(self, position: Any, batch: int) -> None:
+    def resume_at(self, position: TrainingPosition, batch: int) -> None:
         """Make the next epoch start at ``batch``, with the data at ``position``."""
 
-    def position(self, *, in_epoch: bool) -> Any:
+    def position(self, *, in_epoch: bool) -> TrainingPosition:
         """Where the data is, after the batches that were trained."""
 
 
@@ -30,9 +37,9 @@ class DataInputs:
     Args:
         strategy: That of tf.distribute which batches are spread with.
         backend: The backend's adapter.
-        mode: How data is to be treated, see ``data.source.SourceContext``.
+        options: What the user wants of the data.
         arguments: Local variables of Keras's ``fit``; of a loop, what they would be.
-        positions: Where the checkpoint has the data; empty without one.
+        positions: Where the checkpoint has the data.
         replaying: See ``data.source.SourceContext``.
         share: What this process trains of it.
 
@@ -48,9 +55,9 @@ class DataInputs:
         strategy: Any,
         backend: Backend,
         *,
-        mode: DataMode,
+        options: DataOptions,
         arguments: Mapping[str, Any],
-        positions: dict[str, Any],
+        positions: Positions,
         replaying: Callable[[], None],
         share: ShardedData,
     ) -> None:
@@ -60,7 +67,7 @@ class DataInputs:
         self.validation: Positioned | None = None
         self.validated = False
         self.only_arrays = False
-        self._strategy, self._mode = strategy, mode
+        self._strategy, self._options = strategy, options
         self._arguments, self._positions = arguments, positions
         self._replaying, self.share = replaying, share
         self._claimed: dict[int, Any] = {}
@@ -69,7 +76,7 @@ class DataInputs:
         """How the data that is ``argument`` of ``fit`` is to be treated."""
         return SourceContext(
             backend=self.backend,
-            mode=self._mode,
+            options=self._options,
             verbose=self._arguments["verbose"] not in (0, "0"),
             ahead=keras_internals.looks_ahead(),
             argument=argument,
@@ -80,38 +87,45 @@ class DataInputs:
             share=self.share,
         )
 
-    def saved(self, argument: str) -> Any:
+    def saved(self, argument: str) -> DataPosition | None:
         """The position that the checkpoint has of that data; None without one."""
-        return self._positions.get(argument)
+        x, validation = self._positions.x, self._positions.validation_data
+        saved = x if argument == "x" else validation
+        return None if saved is None else saved.data
 
     def begin(self, iterator: TrainingInput) -> None:
         """Keras made the training input; that for validation it makes later."""
         self.training = iterator
         data, saved = self._arguments["validation_data"], self.saved("validation_data")
-        settings = self.settings("validation_data")
+        settings, before = self.settings("validation_data"), self._positions
         self.validation = ahead_of_training(data, settings, saved)
-        if self.validation and saved and not is_same(self.validation, saved["data"]):
-            del self._positions["validation_data"]
-        self.validated = self._positions.get("validation_data", {}).get("made", False)
+        then = before.validation_data
+        if self.validation and then and not is_same(self.validation, then.fingerprint):
+            self._positions = replace(before, validation_data=None)
+        then = self._positions.validation_data
+        self.validated = then is not None and then.made
 
     def resume(self, batch: int) -> None:
         """Let the next epoch start at ``batch``, at the saved positions."""
+        x, validation = self._positions.x, self._positions.validation_data
         assert self.training is not None
-        self.training.resume_at(self._positions["x"], batch)
-        if self.validation is not None and "validation_data" in self._positions:
-            self.validation.resume(self._positions["validation_data"])
+        assert x is not None
+        self.training.resume_at(x, batch)
+        if self.validation is not None and validation is not None:
+            self.validation.resume(validation.data)
 
-    def positions(self, *, in_epoch: bool) -> tuple[dict[str, Any], Any]:
+    def positions(self, *, in_epoch: bool) -> tuple[Positions, Any]:
         """Where the data is, and the random state of that moment."""
         if self.training is None:  # as it was, if it was anywhere
             return self._positions, rng.capture(self.backend)
         with self.training.data_adapter.frozen():
             random = rng.capture(self.backend)
-            self._positions["x"] = self.training.position(in_epoch=in_epoch)
+            x, validation = self.training.position(in_epoch=in_epoch), None
             if self.validation is not None:
-                self._positions["validation_data"] = {
-                    "made": self.validated,
-                    "data": self.validation.fingerprint(),
-                    **self.validation.position(0, held=False),
-                }
+                validation = ValidationPosition(
+                    made=self.validated,
+                    fingerprint=self.validation.fingerprint(),
+                    data=self.validation.position(0, held=False),
+                )
+            self._positions = Positions(x=x, validation_data=validation)
         return self._positions, random

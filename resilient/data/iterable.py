@@ -13,6 +13,7 @@ from resilient.data.source import SourceContext, TrackedIterable
 from resilient.errors import DataNotResumableError, NotSupportedError
 from resilient.serialization import JSON
 from resilient.serialization.json_values import NotEncodable, decode, encode
+from resilient.serialization.position import DataPosition
 from resilient.state.rng import kept_random_state
 
 _KIND = "iterable"
@@ -39,7 +40,9 @@ class IterableData(PythonData):
         saved: Not needed.
     """
 
-    def __init__(self, x: Any, *, settings: SourceContext, saved: JSON | None) -> None:
+    def __init__(
+        self, x: Any, *, settings: SourceContext, saved: DataPosition | None
+    ) -> None:
         self._settings = settings
         self._source = IterableSource(x, settings)
         with kept_random_state(settings.backend):
@@ -119,7 +122,7 @@ class IterableSource:
         if position.get("kind") == _KIND:
             self.load(position["state"])
             self._batches_of_an_epoch = position["batches_of_an_epoch"]
-            self._given = position.get("given", 0)  # older checkpoints lack it
+            self._given = position["given"]
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         self._ended = position["ended"]

@@ -20,6 +20,7 @@ from resilient.data.source import SourceContext
 from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import JSON
+from resilient.serialization.position import DataPosition
 from resilient.serialization.state_dict import Stateful
 
 # Keras's adapter -> the module and the name of ours.
@@ -45,7 +46,7 @@ _TF_DATA = {
 
 
 def adapter_for(
-    arguments: Mapping[str, Any], settings: SourceContext, saved: JSON | None
+    arguments: Mapping[str, Any], settings: SourceContext, saved: DataPosition | None
 ) -> Positioned:
     """The adapter for the data that ``fit`` was given.
 
@@ -119,7 +120,7 @@ def _arrays(share: ShardedData) -> Callable[..., Any]:
 
 
 def _made(
-    module: str, name: str, settings: SourceContext, saved: JSON | None
+    module: str, name: str, settings: SourceContext, saved: DataPosition | None
 ) -> Callable[..., Any]:
     """Makes an adapter with Keras's arguments and ours."""
 
@@ -172,7 +173,7 @@ def _unknown(value: Any, argument: str) -> DataNotResumableError:
 
 
 def ahead_of_training(
-    data: Any, settings: SourceContext, saved: JSON | None
+    data: Any, settings: SourceContext, saved: DataPosition | None
 ) -> Positioned | None:
     """The adapter for validation data, where Keras draws nothing to make it.
 

@@ -15,11 +15,12 @@ from typing import Any, Protocol
 import keras
 
 from resilient.backends.base import Backend
-from resilient.data import DataMode
+from resilient.data import DataOptions
 from resilient.data.shard import ShardedData
 from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum, copied, pack, unpack
+from resilient.serialization.position import BatchMark, DataPosition
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,7 @@ class SourceContext:
 
     Attributes:
         backend: The backend's adapter, for random states.
-        mode: ``"exact"``; ``"warn"`` accepts data that came back different;
-            ``"replay"`` keeps no iterator's state, but draws again from the start.
+        options: What the user wants of it.
         verbose: Whether long replays show a progress bar.
         ahead: Whether Keras draws batches before it trains them.
         argument: What the data is called in messages, ``"x"`` or ``"validation_data"``.
@@ -43,7 +43,7 @@ class SourceContext:
     """
 
     backend: Backend
-    mode: DataMode = "exact"
+    options: DataOptions = field(default_factory=DataOptions)
     verbose: bool = True
     ahead: bool = False
     argument: str = "x"
@@ -114,7 +114,7 @@ class TrackedIterable:
         self._live: _LiveIterator | None = None
         self._ready: _LiveIterator | None = None
         # The last batch of the iterator that ended last: its number and checksum.
-        self._ended: JSON | None = None
+        self._ended: BatchMark | None = None
         self._unchecked = True
         # Batches may be made in another thread: one in the making is waited for.
         self.lock = threading.RLock()
@@ -128,48 +128,50 @@ class TrackedIterable:
             self._live = live
             return live
 
-    def position(self, drawn: int, *, held: bool) -> JSON:
+    def position(self, drawn: int, *, held: bool) -> DataPosition:
         live = self._live
         if not drawn and (not held or live is None or live.given):
             live = None  # the next iterator is not made yet
-        found = {"drawn": drawn, "source": self.source.position(live=live is not None)}
-        if live is not None:
-            found["given"] = live.given
-            found["pending"] = [pack(batch) for batch in live.since(drawn)]
-            found["last"] = checksum(live.recent[-1]) if live.recent else None
-        else:
+        source = self.source.position(live=live is not None)
+        if live is None:
             self._note_end()
-            found["ended"] = self._ended
-        return found
+            return DataPosition(drawn=drawn, source=source, ended=self._ended)
+        return DataPosition(
+            drawn=drawn,
+            source=source,
+            given=live.given,
+            pending=[pack(batch) for batch in live.since(drawn)],
+            last=checksum(live.recent[-1]) if live.recent else None,
+        )
 
     def _note_end(self) -> None:
         """Keras makes iterators that it never draws from, too."""
         live = self._live
         if live is not None and live.recent:
-            self._ended = {"given": live.given, "last": checksum(live.recent[-1])}
+            self._ended = BatchMark(given=live.given, last=checksum(live.recent[-1]))
 
-    def resume(self, position: JSON) -> None:
-        self.source.resume(position["source"])
-        self._ended = position.get("ended")
+    def resume(self, position: DataPosition) -> None:
+        self.source.resume(position.source)
+        self._ended = position.ended
         if self._ended is None or not self._unchecked:
             return
         self._unchecked = False
-        last = self.source.remake_last_batch(position["source"])
+        last = self.source.remake_last_batch(position.source)
         if last is not None:
-            expected, given = self._ended["last"], self._ended["given"]
+            expected, given = self._ended.last, self._ended.given
             verify(last, expected, given, self.source.name, self._settings)
 
-    def seek(self, position: JSON) -> None:
+    def seek(self, position: DataPosition) -> None:
         # Between epochs callbacks, and the data, may have begun the next one since.
-        if position["source"].get("in_epoch", True):
-            self.source.resume(position["source"])
-        if "given" not in position:
+        if position.source.get("in_epoch", True):
+            self.source.resume(position.source)
+        given = position.given
+        if given is None:
             return
-        given = position["given"]
-        batches, last = self.source.seek(position["source"], given)
+        batches, last = self.source.seek(position.source, given)
         if last is not None:
-            verify(last, position["last"], given, self.source.name, self._settings)
-        pending = [unpack(batch) for batch in position["pending"]]
+            verify(last, position.last, given, self.source.name, self._settings)
+        pending = [unpack(batch) for batch in position.pending]
         self._ready = _LiveIterator(batches, self.lock, self._settings, given, pending)
 
     def on_trained(self, drawn: int) -> None:
@@ -190,12 +192,12 @@ def verify(
         settings: Of this fit.
 
     Raises:
-        DataNotResumableError: Unless ``data="warn"``.
+        DataNotResumableError: Unless ``on_data_change="warn"``.
     """
     if expected is None or checksum(last) == expected:
         return
     name = f"`{settings.argument}` ({name})"
-    if settings.mode == "warn":
+    if settings.options.on_change == "warn":
         warn_not_exact(
             "the data came back different: it was changed, or it is not the same "
             "each time it is iterated. Training goes on with what comes now",
@@ -208,7 +210,7 @@ def verify(
         "numbers without a seed, files in another order, time).",
         received=f"{name}: another batch {given:,} of the iterator",
         hint="Make the data what it was, give every random generator in it a seed, "
-        'or pass data="warn" to go on with what comes now.',
+        'or pass on_data_change="warn" to go on with what comes now.',
     )
 
 

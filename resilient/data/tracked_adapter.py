@@ -1,11 +1,13 @@
 """What data adapters share whose data is followed by a ``TrackedIterable``."""
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 from resilient import keras_internals
 from resilient.data.source import TrackedIterable
 from resilient.serialization import JSON
+from resilient.serialization.position import DataPosition
 
 
 class TrackedAdapter:
@@ -13,15 +15,15 @@ class TrackedAdapter:
 
     tracked: TrackedIterable
 
-    def position(self, drawn: int, *, held: bool) -> JSON:
+    def position(self, drawn: int, *, held: bool) -> DataPosition:
         epochs = keras_internals.generation.epochs(self)
-        return {**self.tracked.position(drawn, held=held), "epochs": epochs}
+        return replace(self.tracked.position(drawn, held=held), epochs=epochs)
 
-    def resume(self, position: JSON) -> None:
-        keras_internals.generation.set_epochs(self, position["epochs"])
+    def resume(self, position: DataPosition) -> None:
+        keras_internals.generation.set_epochs(self, position.epochs)
         self.tracked.resume(position)
 
-    def seek(self, position: JSON) -> None:
+    def seek(self, position: DataPosition) -> None:
         self.tracked.seek(position)
 
     def before_iterator(self) -> None:

@@ -5,21 +5,21 @@ reads a clock, a disk or a model. A policy that could never mean anything is ref
 when it is made, not at the first save.
 """
 
-from resilient.policies.auto import Auto, Cost
-from resilient.policies.keep import KeepPolicy, best, keep_policy, latest, spaced
-from resilient.policies.save import SaveFreq, SavePolicy, auto, every, save_policy
+from resilient.policies.interval import Adaptive, Cost
+from resilient.policies.keep import KeepPolicy, best, keep_policy, latest, one_per
+from resilient.policies.save import SaveFreq, SavePolicy, adaptive, every, save_policy
 
 __all__ = [
-    "Auto",
+    "Adaptive",
     "Cost",
     "KeepPolicy",
     "SaveFreq",
     "SavePolicy",
-    "auto",
+    "adaptive",
     "best",
     "every",
     "keep_policy",
     "latest",
+    "one_per",
     "save_policy",
-    "spaced",
 ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from resilient.errors import message
-from resilient.policies import KeepPolicy, SavePolicy, every, latest, spaced
+from resilient.policies import KeepPolicy, SavePolicy, every, latest, one_per
 
 _SECONDS = 600  # as there, where neither steps nor seconds are given
 _ALWAYS = 10_000  # hours: as there, so long that nothing is kept by its age
@@ -74,4 +74,4 @@ class RunConfig:
         newest = latest(self.keep_checkpoint_max or sys.maxsize)
         if self.keep_checkpoint_every_n_hours >= _ALWAYS:
             return newest
-        return newest | spaced(hours=self.keep_checkpoint_every_n_hours)
+        return newest | one_per(hours=self.keep_checkpoint_every_n_hours)

@@ -1,6 +1,6 @@
 """What to keep.
 
-latest(3) | best(1, monitor="val_loss") | spaced(hours=6)
+latest(3) | best(1, monitor="val_loss") | one_per(hours=6)
 """
 
 import math
@@ -101,7 +101,7 @@ class KeepPolicy:
             old = [step for step in steps if step <= steps[-1] - self.back]
             kept.update([*old[-1:], steps[len(old)]])
         if self.hours is not None:
-            kept |= _spaced(present, 3600 * self.hours)
+            kept |= _one_per(present, 3600 * self.hours)
         return kept.union(*(best.select(present) for best in self.bests))
 
 
@@ -110,7 +110,7 @@ def latest(n: int) -> KeepPolicy:
     return KeepPolicy(count(n, "latest(...)"))
 
 
-def spaced(*, hours: float) -> KeepPolicy:
+def one_per(*, hours: float) -> KeepPolicy:
     """Keep a checkpoint for every so many hours, for as long as the run lasts.
 
     The first one, and each that was made at least so long after the one kept before.
@@ -123,7 +123,7 @@ def spaced(*, hours: float) -> KeepPolicy:
         TypeError: If it is no number.
         ValueError: If it is not positive.
     """
-    return KeepPolicy(hours=duration(hours, "spaced(hours=...)"))
+    return KeepPolicy(hours=duration(hours, "one_per(hours=...)"))
 
 
 def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
@@ -170,7 +170,7 @@ def keep_policy(value: int | KeepPolicy) -> KeepPolicy:
     return latest(count(value, "keep", or_else))
 
 
-def _spaced(checkpoints: Iterable[HasMetrics], seconds: float) -> set[int]:
+def _one_per(checkpoints: Iterable[HasMetrics], seconds: float) -> set[int]:
     """Steps that are kept by their time; what was kept once always is."""
     kept: dict[int, datetime] = {}
     for checkpoint in sorted(checkpoints, key=lambda each: each.step):

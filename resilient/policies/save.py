@@ -1,14 +1,14 @@
 """When to save.
 
 every(steps=500) | every(minutes=10)
-auto(overhead=0.01)
+adaptive(overhead=0.01)
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 from resilient.errors import message
-from resilient.policies.auto import Auto, Cost
+from resilient.policies.interval import Adaptive, Cost
 from resilient.policies.validate import count, duration
 from resilient.progress import Progress
 
@@ -30,7 +30,7 @@ class SavePolicy:
     epochs: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
     seconds: float | None = None
-    autos: tuple[Auto, ...] = ()
+    autos: tuple[Adaptive, ...] = ()
 
     def __or__(self, other: "SavePolicy") -> "SavePolicy":
         if not isinstance(other, SavePolicy):
@@ -128,7 +128,7 @@ def every(
     return policy
 
 
-def auto(*, overhead: float = 0.02, mtbf: float = 3600.0) -> SavePolicy:
+def adaptive(*, overhead: float = 0.02, mtbf: float = 3600.0) -> SavePolicy:
     """Save at each epoch's end, and in between as often as a measured cost allows.
 
     A kill then loses about half of an interval, which is chosen by what saves cost
@@ -143,13 +143,13 @@ def auto(*, overhead: float = 0.02, mtbf: float = 3600.0) -> SavePolicy:
         TypeError: If one of them is no number.
         ValueError: If one is not positive, or the share is 1 or more.
     """
-    share = duration(overhead, "auto(overhead=...)")
+    share = duration(overhead, "adaptive(overhead=...)")
     if share >= 1:
-        what = "auto(overhead=...) is a share of the training time."
+        what = "adaptive(overhead=...) is a share of the training time."
         raise ValueError(
             message(what, received=share, hint="Use a number such as 0.02.")
         )
-    each = Auto(overhead=share, mtbf=duration(mtbf, "auto(mtbf=...)"))
+    each = Adaptive(overhead=share, mtbf=duration(mtbf, "adaptive(mtbf=...)"))
     return SavePolicy(epochs=(1,), autos=(each,))
 
 
@@ -162,7 +162,7 @@ def save_policy(value: str | int | SavePolicy) -> SavePolicy:
     if isinstance(value, SavePolicy):
         return value
     if value == "auto":
-        return auto()
+        return adaptive()
     if value == "epoch":
         return every(epochs=1)
     if not isinstance(value, str):

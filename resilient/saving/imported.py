@@ -11,19 +11,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from resilient.errors import warn_not_exact
-from resilient.saving.record import IMPORTED, SavedState
+from resilient.saving.record import SavedState
+from resilient.saving.run_json import ImportRun
 from resilient.storage.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     import keras
 
 
-def is_import(saved: SavedState) -> bool:
-    """Whether a checkpoint was imported."""
-    return IMPORTED in saved.run
-
-
-def put(model: "keras.Model", checkpoint: Checkpoint, saved: SavedState) -> None:
+def put(
+    model: "keras.Model", checkpoint: Checkpoint, saved: SavedState[ImportRun]
+) -> None:
     """Set what an imported checkpoint has, all of it or nothing.
 
     Raises:
@@ -31,14 +29,15 @@ def put(model: "keras.Model", checkpoint: Checkpoint, saved: SavedState) -> None
     """
     from resilient.state import weights
 
-    weights.put(model, saved.run["variables"], saved.tensors, checkpoint.path)
+    weights.put(model, saved.run.variables, saved.tensors, checkpoint.path)
 
 
-def begin(model: "keras.Model", checkpoint: Checkpoint, saved: SavedState) -> None:
+def begin(
+    model: "keras.Model", checkpoint: Checkpoint, saved: SavedState[ImportRun]
+) -> None:
     """The same, and say what begins anew."""
     put(model, checkpoint, saved)
-    told = saved.run[IMPORTED]
-    warn(told["source"], told["unknown"])
+    warn(saved.run.source, saved.run.unknown)
 
 
 def warn(source: str, unknown: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from resilient.errors import CheckpointMismatchError, ResilientError
 from resilient.policies import keep_policy
 from resilient.progress import Progress
 from resilient.saving import choose, record
+from resilient.saving.run_json import RunJson, VariablesRun
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.store import Store
@@ -95,11 +96,9 @@ class Checkpoints:
 
         backend, live = self._ready()
         tensors = tensors_of(live)
-        run = {
-            "variables": [leaf.to_json() for leaf in live],
-            "tensors": sorted(tensors),
-            "arrays": [],
-        }
+        run = VariablesRun(
+            variables=[leaf.to_json() for leaf in live], tensors=sorted(tensors)
+        )
         content = record.PendingCheckpoint(run, {}, backend.snapshot(tensors))
         checkpoint = self._store.commit(
             Progress(step, 0, step),
@@ -128,8 +127,8 @@ class Checkpoints:
         if found is None:
             return 0
         checkpoint, saved = found
-        _require_same(checkpoint, saved.run["variables"], live)
-        assign(backend, saved.run["variables"], live, saved.tensors)
+        _require_same(checkpoint, saved, live)
+        assign(backend, saved.run.variables, live, saved.tensors)
         return checkpoint.step
 
     def _ready(self) -> "tuple[Backend, list[Leaf]]":
@@ -145,15 +144,18 @@ class Checkpoints:
 
 
 def _require_same(
-    checkpoint: Checkpoint, saved: list[dict[str, Any]], live: "list[Leaf]"
+    checkpoint: Checkpoint, saved: record.SavedState[RunJson], live: "list[Leaf]"
 ) -> None:
     from resilient.state.variables import LOOP, differences
 
-    different = differences(saved, live, groups=(LOOP,))
-    if different or len(saved) != len(live):
+    if not record.is_of(saved, VariablesRun):
+        different = ["a checkpoint of a training, not of variables alone"]
+    else:
+        different = differences(saved.run.variables, live, groups=(LOOP,))
+    if different:
         raise CheckpointMismatchError(
             f"{checkpoint.path} is of other variables. Nothing was changed.",
-            received="\n  " + "\n  ".join(different or ["a checkpoint of fit"]),
+            received="\n  " + "\n  ".join(different),
             hint="Give the same variables in the same order, all of them built, or use "
             "another checkpoint_dir.",
         )

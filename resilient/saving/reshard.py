@@ -16,6 +16,7 @@ What is a process's own (random state, callbacks, where the data is) is that of 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,11 +26,11 @@ from resilient.errors import (
     NotSupportedError,
     warn_not_exact,
 )
-from resilient.serialization import JSON
-from resilient.serialization.json_values import decode, encode
-
-# Of a position in a tf.data pipeline: what is of the process's own batches.
-_LOCAL = ("last", "pending", "given", "ended")
+from resilient.saving.run_json import RunJson
+from resilient.serialization import Encoded
+from resilient.serialization.json_values import encode
+from resilient.serialization.position import Positions, TrainingPosition
+from resilient.serialization.schema import to_json
 
 _OWN = re.compile(r"(.+)\.replica_(\d+)")
 
@@ -38,13 +39,13 @@ class ProcessState(Protocol):
     """What one process saved: as ``record.SavedState``."""
 
     @property
-    def run(self) -> JSON: ...
-
-    @property
-    def position(self) -> Any: ...
+    def run(self) -> RunJson: ...
 
     @property
     def tensors(self) -> Mapping[str, Any]: ...
+
+    def positions(self) -> Positions:
+        """Where its data was."""
 
 
 class ReplicaRemap(Mapping[str, Any]):
@@ -106,7 +107,7 @@ def _given(name: str, before: list[np.ndarray], replica: int) -> np.ndarray:
 
 def reshard_processes(
     parts: Sequence[ProcessState],
-) -> tuple[JSON, Any, dict[str, Any]]:
+) -> tuple[RunJson, Encoded, dict[str, Any]]:
     """What any process goes on with, where there was another number of them.
 
     Returns:
@@ -116,14 +117,17 @@ def reshard_processes(
         DataNotResumableError: The processes were at different places in their data.
     """
     first = parts[0]
-    positions = [_common(decode(p.position, p.tensors)) for p in parts]
-    if not all(_equal(positions[0], each) for each in positions[1:]):
+    positions = [_common(each.positions()) for each in parts]
+    plain = [to_json(each) for each in positions]
+    if not all(_equal(plain[0], each) for each in plain[1:]):
         raise _own_data(f"a checkpoint of {len(parts)} processes at different places")
-    positions[0]["x"]["elsewhere"] = True
     unequal = [
         what
-        for what in ("random", "callbacks", "stateful")
-        if any(each.run[what] != first.run[what] for each in parts[1:])
+        for what in ("random", "callbacks", "stateful", "objects", "history")
+        if any(
+            getattr(each.run, what, None) != getattr(first.run, what, None)
+            for each in parts[1:]
+        )
     ]
     if unequal:
         warn_not_exact(
@@ -132,11 +136,11 @@ def reshard_processes(
             unequal,
         )
     arrays: dict[str, Any] = {}
-    position = encode(positions[0], arrays, "elastic")
+    position = encode(plain[0], arrays, "elastic")
     return first.run, position, {**first.tensors, **arrays}
 
 
-def require_same_batches(position: Mapping[str, Any], *, drawn_by_all: bool) -> None:
+def require_same_batches(position: TrainingPosition, *, drawn_by_all: bool) -> None:
     """Raise where the processes would not go on with the same batches.
 
     Args:
@@ -146,8 +150,8 @@ def require_same_batches(position: Mapping[str, Any], *, drawn_by_all: bool) -> 
     Raises:
         DataNotResumableError: They did not draw so, or are another number.
     """
-    before = position.get("drawn_by_all", True)
-    if position.get("elsewhere"):
+    before = position.drawn_by_all
+    if position.elsewhere:
         if not (before and drawn_by_all):
             when = "when the checkpoint was saved" if not before else "now"
             raise _own_data(f"data in parts {when}")
@@ -176,21 +180,14 @@ def _own_data(received: str) -> DataNotResumableError:
     )
 
 
-def _common(positions: dict[str, Any]) -> dict[str, Any]:
+def _common(positions: Positions) -> Positions:
     """Of positions what is not about the process's own share of batches."""
-    return {argument: _whole(position) for argument, position in positions.items()}
-
-
-def _whole(position: Any) -> Any:
-    """Where a pipeline can be begun again, that counts, and not an iterator's state."""
-    source = position.get("source") if isinstance(position, dict) else None
-    if not isinstance(source, dict) or "seeds" not in source:
-        return position
-    whole = {name: item for name, item in position.items() if name not in _LOCAL}
-    whole["source"] = {name: item for name, item in source.items() if name != "state"}
-    if "given" in position:
-        whole |= {"given": position["drawn"], "pending": [], "last": None}
-    return whole
+    x, validation = positions.x, positions.validation_data
+    return Positions(
+        x=x and replace(x, data=x.data.shared(), elsewhere=True),
+        validation_data=validation
+        and replace(validation, data=validation.data.shared()),
+    )
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from resilient.backends.base import Backend, Part, Snapshot
 from resilient.saving import record
+from resilient.saving.run_json import RunJson
 from resilient.state.variables import Leaf
 
 
@@ -23,7 +24,7 @@ class SnapshotTaker:
 
     def take(
         self,
-        run: Mapping[str, Any],
+        run: RunJson,
         position: Any,
         live: Sequence[Leaf],
         tensors: Mapping[str, Any],
@@ -32,7 +33,7 @@ class SnapshotTaker:
         """Hold the present bytes of everything.
 
         Args:
-            run: What else ``run.json`` is to hold.
+            run: All but the names of tensors, which are added.
             position: Where the data is, encoded.
             live: The variables.
             tensors: Their present values in this process, by name.
@@ -43,12 +44,13 @@ class SnapshotTaker:
         if self._part.index and not self._backend.divides:
             tensors = {name: t for name, t in tensors.items() if name in own}
         every = {**tensors, **arrays}
-        layout = {
-            "variables": [leaf.to_json() for leaf in live],
-            "replicas": self._part.replicas,
-            "tensors": sorted(every),
-            "arrays": sorted(arrays),
-        }
+        run = replace(
+            run,
+            variables=[leaf.to_json() for leaf in live],
+            replicas=self._part.replicas,
+            tensors=sorted(every),
+            arrays=sorted(arrays),
+        )
         self._last = self._backend.snapshot(every, reuse=self._last)
         part = replace(self._part, own=frozenset(own))
-        return record.PendingCheckpoint({**run, **layout}, position, self._last, part)
+        return record.PendingCheckpoint(run, position, self._last, part)

@@ -6,8 +6,7 @@ Three kinds of facts:
   is refused and the differences are listed (layers, optimizer, data, initial epoch...);
 * ``settings``: may legitimately change between attempts; the script's value wins and
   one ``NotExactWarning`` names them (dropout rate, loss, jit_compile, versions...);
-* ``determinism``: settings as well, of what makes a computation repeat. Checkpoints of
-  before they were recorded have none to compare.
+* ``determinism``: settings as well, of what makes a computation repeat.
 
 Epochs, verbose, patience and the like are in neither: they may change freely.
 """
@@ -177,10 +176,11 @@ def identity_differences(
 
 def settings_differences(saved: JSON, live: JSON) -> list[str]:
     """What changed but does not block, one line each."""
-    found = differences(saved["settings"], live["settings"])
-    if "determinism" in saved:
-        found += differences(saved["determinism"], live["determinism"])
-    return found
+    return [
+        line
+        for kind in ("settings", "determinism")
+        for line in differences(saved[kind], live[kind])
+    ]
 
 
 def differences(saved: JSON, live: JSON, *, other: str = "this run has") -> list[str]:

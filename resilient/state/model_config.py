@@ -8,7 +8,6 @@ is saved all the same.
 import json
 import logging
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -20,7 +19,6 @@ from resilient.state.rng import kept_random_state
 
 logger = logging.getLogger(__name__)
 
-KEY = "architecture"  # in `run.json`
 
 # Characters; each checkpoint has it. A matrix that an initializer is given is longer.
 _LONGEST = 1 << 22
@@ -70,11 +68,11 @@ def _text(config: Any) -> str | None:
     return "".join(parts)
 
 
-def model_from_checkpoint(run: Mapping[str, Any]) -> keras.Model:
+def model_from_checkpoint(text: str | None) -> keras.Model:
     """Make the model of a checkpoint again, compiled; its weights are new ones.
 
     Args:
-        run: The checkpoint's ``run.json``.
+        text: The config that the checkpoint has, if any.
 
     Raises:
         NotSupportedError: It cannot be made.
@@ -83,7 +81,6 @@ def model_from_checkpoint(run: Mapping[str, Any]) -> keras.Model:
         "Pass the model, built and compiled, or on the command line a function that "
         "makes it: --model module:function."
     )
-    text = run.get(KEY)
     if text is None:
         raise NotSupportedError(
             "The checkpoint does not tell what its model is made of.",

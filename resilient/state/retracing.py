@@ -23,8 +23,6 @@ from resilient.state.rng import kept_random_state
 
 logger = logging.getLogger(__name__)
 
-KEY = "traces"  # in run.json; older checkpoints lack it
-
 
 class Retracing:
     """What is still to be compiled once more: nothing, before a checkpoint is restored.
@@ -44,9 +42,9 @@ class Retracing:
         """For a checkpoint: sizes by a function's name, in the order of compilation."""
         return {}
 
-    def expect(self, run: Mapping[str, Any]) -> None:
-        """A checkpoint with this ``run.json`` is about to be restored."""
-        self._left = dict(run.get(KEY, {}))
+    def expect(self, traces: Mapping[str, Any]) -> None:
+        """A checkpoint is about to be restored in which ``now`` was this."""
+        self._left = dict(traces)
 
     def before_batches(self, name: str, iterator: Any) -> None:
         """A function is about to be called with the batches of an iterator.

@@ -14,6 +14,7 @@ from resilient.preemption.watch import Watch
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.checkpointer import Checkpointer
+from resilient.serialization.position import Positions
 from resilient.telemetry.events import Events
 from resilient.training.consensus import BoundaryConsensus
 from resilient.training.divergence.loss_watch import LossWatch
@@ -28,7 +29,7 @@ class RunState(Protocol):
     def take(
         self,
         progress: Progress,
-        positions: Mapping[str, Any],
+        positions: Positions,
         random: Any,
         *,
         logs: Mapping[str, float] | None,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
-from resilient.data import DataMode
+from resilient.data import DataOptions, OnDataChange
 from resilient.errors import message
 from resilient.policies import KeepPolicy, SavePolicy
 from resilient.saving.checkpointer import OnSaveError
@@ -87,14 +87,22 @@ def require_epochs_for_best(
         )
 
 
-def checked_data(value: DataMode) -> DataMode:
-    """``data``, if it means something; otherwise ValueError."""
-    if not isinstance(value, str) or value not in ("exact", "warn", "replay"):
+def checked_data(on_data_change: OnDataChange, replay_data: bool) -> DataOptions:
+    """``on_data_change`` and ``replay_data``, if they mean something.
+
+    Raises:
+        TypeError: ``replay_data`` is not a bool.
+        ValueError: ``on_data_change`` is something else.
+    """
+    if not isinstance(on_data_change, str) or on_data_change not in ("raise", "warn"):
         raise ValueError(
             message(
-                "This `data` has no meaning; it tells how to treat data on a resume.",
-                received=repr(value),
-                hint='Use "exact", "warn" or "replay"; what to train on is `x`.',
+                '`on_data_change` must be "raise" or "warn".',
+                received=repr(on_data_change),
             )
         )
-    return value
+    if not isinstance(replay_data, bool):
+        raise TypeError(
+            message("`replay_data` must be True or False.", received=repr(replay_data))
+        )
+    return DataOptions(on_data_change, replay_data)

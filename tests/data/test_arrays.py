@@ -15,6 +15,8 @@ from resilient.backends import get_backend
 from resilient.data.arrays.fingerprint import array_fingerprint
 from resilient.data.select import adapter_for
 from resilient.data.source import SourceContext
+from resilient.serialization.position import DataPosition
+from resilient.serialization.schema import from_json, to_json
 from resilient.state.rng import capture, kept_random_state, restore
 
 pytestmark = [
@@ -217,6 +219,11 @@ def test_weights_go_with_their_samples_as_in_keras():
 # Back to a position ---------------------------------------------------------------
 
 
+def through_json(position):
+    """A position as another process finds it."""
+    return from_json(DataPosition, json.loads(json.dumps(to_json(position))))
+
+
 def draw():
     """Draw as a training step may, from the generators that orders come from."""
     np.random.rand(3)
@@ -239,7 +246,7 @@ def test_a_position_gives_exactly_the_batches_that_remain(shuffle, drawn):
     for _ in range(drawn):
         next(batches)
         draw()
-    position = json.loads(json.dumps(whole.adapter.position(drawn, held=True)))
+    position = through_json(whole.adapter.position(drawn, held=True))
     state = json.loads(json.dumps(capture(backend)))
     expected = list(batches)
     assert len(expected) == 4 - drawn
@@ -313,7 +320,7 @@ def test_without_a_seed_a_position_gives_its_own_order(shuffle):
     first = list(epochs.start())
     batches = epochs.start()
     head = [next(batches), next(batches)]
-    position = json.loads(json.dumps(epochs.adapter.position(2, held=True)))
+    position = through_json(epochs.adapter.position(2, held=True))
     rest = list(batches)
     assert head + rest != first
 

@@ -340,10 +340,10 @@ def test_rows_of_an_attempt_without_a_checkpoint_are_named(tmp_path):
     epoch([died], 0)
     died.csv_file.close()
     again, _ = csv_logger(path, append=True)
-    dead = {"host": "h", "pid": 1, "time": path.stat().st_mtime - 5}
+    dead = {"host": "h", "pid": 1, "started": path.stat().st_mtime - 5}
     with pytest.warns(NotExactWarning, match="died before a checkpoint"):
         CallbackStates([again], attempts=[dead]).begin_anew()
-    later = {**dead, "time": path.stat().st_mtime + 5}
+    later = {**dead, "started": path.stat().st_mtime + 5}
     CallbackStates([again], attempts=[later]).begin_anew()
     again.csv_file.close()
 
@@ -427,7 +427,7 @@ def test_orbax_checkpoint_begins_anew_after_an_attempt_without_a_checkpoint(
     first.on_train_end()
 
     second = orbax_checkpoint()
-    for attempts, steps in ([], [0]), ([{"time": 1.0}], []):
+    for attempts, steps in ([], [0]), ([{"started": 1.0}], []):
         CallbackStates([second], attempts=attempts).begin_anew()
         assert orbax_steps(second) == steps
     second.on_train_end()

@@ -15,8 +15,8 @@ from resilient.objects.callbacks.capture import CallbackStates
 from resilient.objects.callbacks.tensorboard import event_files
 
 HOST = socket.gethostname()
-DEAD = {"host": HOST, "pid": 99_999_999, "time": 1000.5}
-LATER = {"host": HOST, "pid": 99_999_998, "time": 2000.5}
+DEAD = {"host": HOST, "pid": 99_999_999, "started": 1000.5}
+LATER = {"host": HOST, "pid": 99_999_998, "started": 2000.5}
 
 
 def event_file(directory, created, pid, number=0, *, content=b"x" * 10, host=HOST):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from resilient import RunConfig, every, latest, spaced
+from resilient import RunConfig, every, latest, one_per
 from resilient.policies import keep_policy, save_policy
 
 pytestmark = pytest.mark.once
@@ -36,7 +36,7 @@ def test_no_maximum_keeps_all(value):
 
 def test_one_for_every_so_many_hours_is_kept_besides():
     keep = options(keep_checkpoint_max=2, keep_checkpoint_every_n_hours=6)["keep"]
-    assert keep == latest(2) | spaced(hours=6)
+    assert keep == latest(2) | one_per(hours=6)
 
 
 def test_fit_takes_what_it_gives():

@@ -9,13 +9,13 @@ import pytest
 
 from resilient.policies import (
     Cost,
-    auto,
+    adaptive,
     best,
     every,
     keep_policy,
     latest,
+    one_per,
     save_policy,
-    spaced,
 )
 from resilient.progress import Progress
 
@@ -116,50 +116,50 @@ def test_save_policy_reads_the_short_forms():
 
 def test_auto_takes_youngs_interval_where_that_is_cheap():
     """sqrt(2 * 0.02 s * 3,600 s) = 12 s, which costs 0.17 % of the time."""
-    assert auto().seconds_between(Cost(0.02, 0.5)) == pytest.approx(12)
+    assert adaptive().seconds_between(Cost(0.02, 0.5)) == pytest.approx(12)
 
 
 def test_auto_spends_no_more_than_its_budget():
     """Young's interval is 379 s for a save that costs 20 s: that would be 5.3 %."""
-    assert auto().seconds_between(Cost(20.0, 30.0)) == pytest.approx(1000)
-    assert auto(overhead=0.1).seconds_between(Cost(20.0, 30.0)) == pytest.approx(
+    assert adaptive().seconds_between(Cost(20.0, 30.0)) == pytest.approx(1000)
+    assert adaptive(overhead=0.1).seconds_between(Cost(20.0, 30.0)) == pytest.approx(
         math.sqrt(2 * 20 * 3600)
     )
 
 
 def test_auto_saves_more_often_where_failures_come_more_often():
     costs = Cost(0.02, 0.5)
-    assert auto(mtbf=100).seconds_between(costs) == pytest.approx(2)
+    assert adaptive(mtbf=100).seconds_between(costs) == pytest.approx(2)
 
 
 def test_auto_does_not_save_faster_than_the_disk_takes_it():
-    assert auto().seconds_between(Cost(0.0, 7.0)) == 7
+    assert adaptive().seconds_between(Cost(0.0, 7.0)) == 7
 
 
 def test_auto_measures_with_a_first_save_and_saves_epochs_ends():
     policy = save_policy("auto")
-    assert policy == auto()
+    assert policy == adaptive()
     assert saved_steps(policy, batches=6, epochs=2) == [6, 12]
     assert saved_steps(policy, batches=8, epochs=2, clock=float) == [5, 8, 13, 16]
 
 
 def test_auto_combines():
-    policy = auto() | every(steps=500)
+    policy = adaptive() | every(steps=500)
     assert (policy.epochs, policy.steps) == ((1,), (500,))
-    often = auto() | auto(mtbf=100)
+    often = adaptive() | adaptive(mtbf=100)
     assert often.seconds_between(Cost(0.02, 0.5)) == pytest.approx(2)
 
 
 @pytest.mark.parametrize("overhead", [0, -0.1, 1, 2.0, math.nan])
 def test_a_budget_that_is_no_share_is_refused(overhead):
-    with pytest.raises(ValueError, match=r"auto\(overhead"):
-        auto(overhead=overhead)
+    with pytest.raises(ValueError, match=r"adaptive\(overhead"):
+        adaptive(overhead=overhead)
 
 
 @pytest.mark.parametrize("mtbf", [0, -1, math.inf])
 def test_a_time_between_failures_that_is_none_is_refused(mtbf):
-    with pytest.raises(ValueError, match=r"auto\(mtbf"):
-        auto(mtbf=mtbf)
+    with pytest.raises(ValueError, match=r"adaptive\(mtbf"):
+        adaptive(mtbf=mtbf)
 
 
 @pytest.mark.parametrize("value", [True, 2.0, None, [1]])
@@ -248,7 +248,7 @@ def test_the_union_keeps_what_either_keeps():
 
 def test_spaced_keeps_one_for_every_so_many_hours_and_the_newest():
     """Pruned after each save, as a run does: what was kept once always is."""
-    policy, present = spaced(hours=2), []
+    policy, present = one_per(hours=2), []
     for step in range(1, 13):  # one in 50 minutes
         present.append(Saved(step, minutes=50 * step))
         kept = policy.select(present)
@@ -258,7 +258,7 @@ def test_spaced_keeps_one_for_every_so_many_hours_and_the_newest():
 
 def test_spaced_combines_to_the_shorter_time_and_with_the_newest():
     saved = [Saved(step, minutes=60 * step) for step in range(10)]
-    policy = spaced(hours=5) | latest(2) | spaced(hours=4)
+    policy = one_per(hours=5) | latest(2) | one_per(hours=4)
     assert policy.select(saved) == {0, 4, 8, 9}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from resilient import CheckpointWriteError, auto, best, every, latest
+from resilient import CheckpointWriteError, adaptive, best, every, latest
 from resilient.progress import Progress
 from resilient.saving.checkpointer import Checkpointer
 from resilient.telemetry.events import Events, read_events
@@ -152,7 +152,7 @@ def test_auto_measures_the_first_save_and_says_what_follows(
 ):
     """A write of 2 s in which no batch is trained: sqrt(2 * 2 s * 3,600 s) = 120 s."""
     said, saved = [], []
-    saving, store.takes = make(auto(), say=said.append), 2.0
+    saving, store.takes = make(adaptive(), say=said.append), 2.0
     for step in range(1, 300):
         clock.time += 1
         if saving.begin_if_due(at(step, batches=1000)):

@@ -1,5 +1,7 @@
 """What another number of replicas, or of processes, begins with."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,10 @@ from resilient.saving.reshard import (
     require_same_batches,
     reshard_processes,
 )
+from resilient.saving.run_json import LoopRun
 from resilient.serialization.json_values import encode
+from resilient.serialization.position import DataPosition, Positions, TrainingPosition
+from resilient.serialization.schema import to_json
 
 pytestmark = pytest.mark.once
 
@@ -85,22 +90,32 @@ def test_what_is_not_there_is_missing():
         ReplicaRemap(TENSORS, saved=2, live=3)["trainable.0009.gone"]
 
 
-def part(position, **run):
+FACTS = {
+    name: {} for name in ("progress", "random", "fingerprint", "makeups", "objects")
+} | {"stopped": False, "counting": "loop", "history": None, "data": None}
+
+
+def training(**facts):
+    """A position of training data."""
+    return TrainingPosition(**({"held": True, "drawn_by_all": True} | facts))
+
+
+def part(random=1, **data):
     arrays = {}
-    encoded = encode({"x": position}, arrays, "data")
-    same = {"random": 1, "callbacks": [], "stateful": {}}
-    return SavedState(same | run, encoded, arrays)
+    x = training(data=DataPosition(**({"drawn": 3, "source": {}} | data)))
+    encoded = encode(to_json(Positions(x=x)), arrays, "data")
+    return SavedState(LoopRun(**FACTS | {"random": {"seed": random}}), encoded, arrays)
 
 
 def test_processes_at_one_place_are_followed_by_any_number():
-    position = {"drawn": 3, "order": np.arange(4)}
-    run, position, _ = reshard_processes([part(position), part(position)])
-    assert run == {"random": 1, "callbacks": [], "stateful": {}}
-    assert "elsewhere" in str(position)
+    parts = [part(source={"order": np.arange(4)}) for _ in range(2)]
+    found = SavedState(*reshard_processes(parts))
+    assert found.run == parts[0].run
+    assert found.positions().x.elsewhere
 
 
 def test_processes_at_different_places_are_not():
-    parts = [part({"drawn": 3, "order": np.arange(4) + k}) for k in range(2)]
+    parts = [part(source={"order": np.arange(4) + k}) for k in range(2)]
     with pytest.raises(DataNotResumableError, match="a part of the data"):
         reshard_processes(parts)
 
@@ -109,34 +124,34 @@ def test_of_a_pipeline_its_own_batches_do_not_count():
     """Every process has another iterator's state, and another last batch."""
     parts = [
         part(
-            {
-                "drawn": 2,
-                "given": 3,
-                "pending": [np.ones(k + 1)],
-                "last": f"{k}",
-                "source": {"seeds": [1], "begun": {"x": 1}, "state": np.arange(k + 9)},
-            }
+            drawn=2,
+            given=3,
+            pending=[np.ones(k + 1)],
+            last=f"{k}",
+            source={"seeds": [1], "begun": {"x": 1}, "state": np.arange(k + 9)},
         )
         for k in range(2)
     ]
-    _, position, _ = reshard_processes(parts)
-    text = str(position)
-    assert "state" not in text
-    assert "begun" in text
+    x = SavedState(*reshard_processes(parts)).positions().x
+    assert x.data == DataPosition(
+        drawn=2, given=2, source={"seeds": [1], "begun": {"x": 1}}
+    )
 
 
 def test_what_differs_besides_is_said():
     with pytest.warns(NotExactWarning, match=r"what process 0 had:\n  random"):
-        reshard_processes([part({"drawn": 1}), part({"drawn": 1}, random=2)])
+        reshard_processes([part(), part(random=2)])
 
 
 def test_data_in_parts_cannot_be_divided_anew():
-    elsewhere = {"elsewhere": True, "drawn_by_all": True}
-    require_same_batches({"drawn_by_all": False}, drawn_by_all=False)
+    data = DataPosition(drawn=0, source={})
+    elsewhere = training(data=data, elsewhere=True)
+    parts = training(data=data, drawn_by_all=False)
+    require_same_batches(parts, drawn_by_all=False)
     require_same_batches(elsewhere, drawn_by_all=True)
     with pytest.raises(DataNotResumableError, match="data in parts now"):
         require_same_batches(elsewhere, drawn_by_all=False)
-    before = {"elsewhere": True, "drawn_by_all": False}
+    before = replace(parts, elsewhere=True)
     with pytest.raises(DataNotResumableError, match="when the checkpoint was saved"):
         require_same_batches(before, drawn_by_all=True)
 
@@ -144,6 +159,7 @@ def test_data_in_parts_cannot_be_divided_anew():
 @pytest.mark.parametrize("before", [True, False])
 def test_data_that_is_divided_otherwise_is_refused(before):
     """As Keras does on torch since 3.16, in as many processes."""
-    require_same_batches({"drawn_by_all": before}, drawn_by_all=before)
+    position = training(data=DataPosition(drawn=0, source={}), drawn_by_all=before)
+    require_same_batches(position, drawn_by_all=before)
     with pytest.raises(DataNotResumableError, match="divide the data otherwise"):
-        require_same_batches({"drawn_by_all": before}, drawn_by_all=not before)
+        require_same_batches(position, drawn_by_all=not before)

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 import resilient
-from resilient import best, every, latest, spaced
+from resilient import best, every, latest, one_per
 
 
 class Curriculum:
@@ -38,7 +38,7 @@ resilient.fit(
     x,
     y,
     checkpoint_dir="runs/a",
-    save_freq=resilient.auto(overhead=0.01) | every(steps=500),
+    save_freq=resilient.adaptive(overhead=0.01) | every(steps=500),
     preemption=resilient.Preemption(
         signals=[signal.SIGTERM], grace_period=100, notices=[resilient.clouds.aws()]
     ),
@@ -54,14 +54,16 @@ resilient.fit(
     y,
     checkpoint_dir="runs/a",
     save_freq=every(steps=500) | every(minutes=10),
-    keep=latest(3) | best(1, monitor="val_loss", mode="min") | spaced(hours=6),
+    keep=latest(3) | best(1, monitor="val_loss", mode="min") | one_per(hours=6),
     resume="must",
     stateful={"curriculum": Curriculum()},
     on_event=on_event,
     on_save_error="warn",
 )
 resilient.fit(model, x, y, checkpoint_dir="runs/a", resume=1200)
-resilient.fit(model, x, checkpoint_dir="runs/a", data="warn")
+resilient.fit(
+    model, x, checkpoint_dir="runs/a", on_data_change="warn", replay_data=True
+)
 resilient.fit(model, x, checkpoint_dir="a", data="fast")  # pyright: ignore[reportArgumentType]
 resilient.fit(model, checkpoint_dir="a", on_nan="retry")  # pyright: ignore[reportArgumentType]
 resilient.fit(model, x, y)  # pyright: ignore[reportCallIssue]  no checkpoint_dir

@@ -18,6 +18,7 @@ from resilient.backends import get_backend
 from resilient.convert.formats import Format
 from resilient.errors import NotSupportedError, warn_not_exact
 from resilient.saving.record import SavedState
+from resilient.saving.run_json import RunJson
 from resilient.state.variables import Leaf, assign, tensors
 from resilient.state.weights import group, kept, needed, put, ready
 
@@ -27,7 +28,7 @@ def write(
     path: Path,
     model: keras.Model,
     *,
-    saved: SavedState,
+    saved: SavedState[RunJson],
     source: Path,
 ) -> None:
     """Write a checkpoint's weights and optimizer as Keras would; the model is kept.
@@ -43,7 +44,7 @@ def write(
         CheckpointMismatchError: The checkpoint is of another model.
         NotSupportedError: Keras would not save all of it.
     """
-    live, variables = ready(model), saved.run["variables"]
+    live, variables = ready(model), saved.run.variables
     with kept(live):
         pairs = put(model, variables, saved.tensors, source)
         save = model.save if kind == "keras" else model.save_weights

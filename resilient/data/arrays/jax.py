@@ -14,6 +14,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -23,6 +24,7 @@ from resilient.data.arrays.fingerprint import array_fingerprint
 from resilient.data.shard import ShardedData
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
+from resilient.serialization.position import DataPosition
 from resilient.state.rng import from_numpy_state, numpy_state
 
 _NAMES = ("x", "y", "sample_weight")
@@ -34,7 +36,7 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
     A backend's says what global random state it draws orders from, where it does.
     """
 
-    _start: JSON | None = None
+    _start: DataPosition | None = None
     _random_state: Callable[[], Any]
     _from_random_state: Callable[[Any], AbstractContextManager[None]]
 
@@ -51,21 +53,20 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
         self.samples = int(next(x.shape[0] for x in arrays if x is not None))
         self._draw_seed = (share or ShardedData()).seed
 
-    def position(self, drawn: int, *, held: bool) -> JSON:
+    def position(self, drawn: int, *, held: bool) -> DataPosition:
         """The part that each backend's has; one that is held, if any was drawn."""
-        generation = keras_internals.generation
-        return {
-            "drawn": drawn,
-            "epochs": generation.epochs(self),
-            "drawn_from": self._orders(),
-        }
+        return DataPosition(
+            drawn=drawn,
+            epochs=keras_internals.generation.epochs(self),
+            source={"drawn_from": self._orders()},
+        )
 
-    def resume(self, position: JSON) -> None:
-        keras_internals.generation.set_epochs(self, position["epochs"])
+    def resume(self, position: DataPosition) -> None:
+        keras_internals.generation.set_epochs(self, position.epochs)
 
-    def seek(self, position: JSON) -> None:
-        theirs, ours = position["drawn_from"], self._orders()
-        if position.get("order") is not None and theirs != ours:
+    def seek(self, position: DataPosition) -> None:
+        theirs, ours = position.source["drawn_from"], self._orders()
+        if position.source.get("order") is not None and theirs != ours:
             raise DataNotResumableError(
                 "The order of the data in the epoch that was interrupted cannot be "
                 "drawn again: it was drawn in another way.",
@@ -95,10 +96,10 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
         """What orders are drawn from, in words."""
         return keras_internals.generation.orders
 
-    def _take_start(self) -> JSON:
-        """The position to start at, once; an empty one where none was given."""
+    def _take_start(self) -> DataPosition:
+        """The position to start at, once; that of the first batch if none was given."""
         start, self._start = self._start, None
-        return start or {}
+        return start or DataPosition(drawn=0, source={})
 
     def _next_order(self) -> Any:
         """What the order that is drawn next is drawn from; None without an order."""
@@ -140,12 +141,13 @@ class SlicedArrays(SeekableArrays):
         self._draws: dict[int, Any] = {}  # batch -> what it is drawn from ("batch")
         self._started = 0
 
-    def position(self, drawn: int, *, held: bool) -> JSON:
+    def position(self, drawn: int, *, held: bool) -> DataPosition:
         found = super().position(drawn, held=held)
         if not drawn:
             return found
         ahead = [self._draws[i] for i in range(drawn, self._started) if self._draws]
-        return {**found, "order": self._order, "ahead": ahead}
+        mine = {"order": self._order, "ahead": ahead}
+        return replace(found, source=found.source | mine)
 
     def _get_iterator(
         self, slice_and_convert_fn: Callable[..., Any], inputs: Any
@@ -158,8 +160,8 @@ class SlicedArrays(SeekableArrays):
     def _rows(self, keras_rows: Iterator[Any]) -> Iterator[Any]:
         """The rows of each batch from the start on, of all that Keras draws."""
         start = self._take_start()
-        first, ahead = start.get("drawn", 0), list(start.get("ahead", ()))
-        self._order, self._draws, self._started = start.get("order"), {}, first
+        first, ahead = start.drawn, list(start.source.get("ahead", ()))
+        self._order, self._draws, self._started = start.source.get("order"), {}, first
         if first:
             with self._drawing_again(self._order):
                 next(itertools.islice(keras_rows, first, first), None)

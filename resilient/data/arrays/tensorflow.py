@@ -12,6 +12,7 @@ random state cannot be saved. So the order is made outside and fed through a var
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -22,6 +23,7 @@ from resilient import keras_internals
 from resilient.backends.tensorflow import BACKEND
 from resilient.data.arrays.jax import SeekableArrays
 from resilient.serialization import JSON
+from resilient.serialization.position import DataPosition
 from resilient.state.rng import kept_random_state
 
 
@@ -61,27 +63,28 @@ class TensorFlowArrays(SeekableArrays):
                 trainable=False,
             )
 
-    def position(self, drawn: int, *, held: bool) -> JSON:
+    def position(self, drawn: int, *, held: bool) -> DataPosition:
+        found = super().position(drawn, held=held)
         # The order also where no batch was drawn: it is made with the iterator.
-        return {
-            **super().position(drawn, held=held),
+        mine = {
             "order": self._order,
             "own_seed": self._own_seed,
             "orders_made": self._orders_made,
         }
+        return replace(found, source=found.source | mine)
 
-    def resume(self, position: JSON) -> None:
+    def resume(self, position: DataPosition) -> None:
         super().resume(position)
-        self._own_seed = position["own_seed"]
-        self._orders_made = position["orders_made"]
+        self._own_seed = position.source["own_seed"]
+        self._orders_made = position.source["orders_made"]
 
     def before_iterator(self) -> None:
         """Set order and start of the iterator that is about to be made."""
         start = self._take_start()
-        self._start_at.assign(start.get("drawn", 0))
+        self._start_at.assign(start.drawn)
         if not self.shuffled:
             return
-        self._order = start.get("order") or self._new_order()
+        self._order = start.source.get("order") or self._new_order()
         self._indices.assign(self._permutation(self._order))
 
     def _new_order(self) -> JSON:

@@ -66,8 +66,8 @@ class TorchArrays(SlicedArrays):
         Runs when the first batch is asked for, where Keras's own sampler draws too.
         """
         start = self._take_start()
-        first = start.get("drawn", 0)
-        self._order = start["order"] if first else self._next_order()
+        first = start.drawn
+        self._order = start.source["order"] if first else self._next_order()
         indices = iter(batches)
         if first:
             with self._drawing_again(self._order):

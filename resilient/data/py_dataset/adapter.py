@@ -4,7 +4,7 @@ Getting back costs nothing that grows with the position: the order is kept, the 
 trained before are not made again. One is, the last, where that changes nothing, to see
 that the data is still the same.
 
-``data="replay"`` makes no difference here: there is no iterator's state to do without.
+``replay_data=True`` makes no difference: there is no iterator's state to do without.
 """
 
 import itertools
@@ -20,6 +20,7 @@ from resilient.errors import WarnOnce
 from resilient.objects import find_generators
 from resilient.objects.datasets.tracker import DataAttributes
 from resilient.serialization import JSON
+from resilient.serialization.position import DataPosition
 from resilient.serialization.rng import set_states, states
 from resilient.state import rng
 
@@ -34,7 +35,7 @@ class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: 
         shuffle: bool = False,
         *,
         settings: SourceContext,
-        saved: JSON | None,
+        saved: DataPosition | None,
     ) -> None:
         self.enqueuer: Any = None  # Keras's, for a moment
         super().__init__(x, class_weight=class_weight, shuffle=shuffle)

@@ -12,6 +12,7 @@ from resilient.data.tf_data.pipeline import Pipeline
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
+from resilient.serialization.position import DataPosition
 
 
 class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
@@ -24,7 +25,7 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
         dataset: Any,
         *args: Any,
         settings: SourceContext,
-        saved: JSON | None,
+        saved: DataPosition | None,
         **kw: Any,
     ) -> None:
         if isinstance(dataset, tf.distribute.DistributedDataset):
@@ -34,7 +35,7 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
         self._settings = settings
         self._dataset = self._pipeline.dataset
         self._checksums: Checksums | None = None
-        source = (saved or {}).get("source", {})
+        source = {} if saved is None else saved.source
         self._distributed = distributes(settings.strategy)
         if self._distributed or ("begun" in source and "state" not in source):
             self._pipeline.replayed = True
@@ -47,20 +48,22 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
             self._checksums = Checksums(self._dataset)
             self._dataset = self._checksums.dataset
         self._live: Any = None
-        self._position: JSON | None = None
+        self._position: DataPosition | None = None
 
-    def position(self, drawn: int, *, held: bool) -> JSON:
+    def position(self, drawn: int, *, held: bool) -> DataPosition:
         live = self._live if held else None
         self._note_first()
-        found = {"drawn": drawn, "source": self._pipeline.position(live)}
+        last = None
         if held and drawn and self._checksums is not None:
-            found["last"] = checksum(self._checksums.of(drawn))
-        return found
+            last = checksum(self._checksums.of(drawn))
+        return DataPosition(
+            drawn=drawn, source=self._pipeline.position(live), last=last
+        )
 
-    def resume(self, position: JSON) -> None:
-        self._pipeline.resume(position["source"])
+    def resume(self, position: DataPosition) -> None:
+        self._pipeline.resume(position.source)
 
-    def seek(self, position: JSON) -> None:
+    def seek(self, position: DataPosition) -> None:
         self._position = position
 
     def before_iterator(self) -> None:
@@ -79,11 +82,11 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
                 self._checksums.forget_first()
             self._live = self._pipeline.begin(iterable)
             return self._live
-        drawn = position["drawn"]
-        self._live, _ = self._pipeline.seek(position["source"], drawn, iterable)
-        if "last" in position and self._checksums is not None:
+        drawn = position.drawn
+        self._live, _ = self._pipeline.seek(position.source, drawn, iterable)
+        if position.last is not None and self._checksums is not None:
             last = self._checksums.of(drawn)
-            verify(last, position["last"], drawn, Pipeline.name, self._settings)
+            verify(last, position.last, drawn, Pipeline.name, self._settings)
         return self._live
 
     def _note_first(self) -> None:

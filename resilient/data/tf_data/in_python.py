@@ -10,6 +10,7 @@ from resilient.data.tf_data.pipeline import Pipeline, fingerprint_of
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
+from resilient.serialization.position import DataPosition
 
 
 class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type: ignore[misc]
@@ -18,7 +19,11 @@ class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type:
     _dataset: Any
 
     def __init__(
-        self, *args: Any, settings: SourceContext, saved: JSON | None, **kwargs: Any
+        self,
+        *args: Any,
+        settings: SourceContext,
+        saved: DataPosition | None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         pipeline = Pipeline(self._dataset, settings, saved)

@@ -27,6 +27,7 @@ from resilient.data.tf_data.seed_counts import SeedCount, UnknownFormat
 from resilient.data.tf_data.variables import PipelineVariables
 from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.serialization import JSON
+from resilient.serialization.position import DataPosition
 from resilient.state import rng
 
 # Of iterator state in one checkpoint: beyond this there is a warning.
@@ -62,12 +63,12 @@ class Pipeline:
     name = "a tf.data.Dataset"
 
     def __init__(
-        self, dataset: Any, settings: SourceContext, saved: JSON | None
+        self, dataset: Any, settings: SourceContext, saved: DataPosition | None
     ) -> None:
         self._settings = settings
         self._given = dataset  # its generators and caches live as long as it does
         self.dataset = dataset
-        self.replayed = settings.mode == "replay"
+        self.replayed = settings.options.replay
         self.remembers = False
         self._caches: list[Any] = []
         self.seeds: list[Any] = []
@@ -81,7 +82,7 @@ class Pipeline:
         self.fingerprint = facts.facts(dataset)
         if specs := variables.specs():
             self.fingerprint |= {"variables": specs}
-        seeds = (saved or {}).get("source", {}).get("seeds", [])
+        seeds = [] if saved is None else saved.source.get("seeds", [])
         self._known = facts.in_memory(dataset) <= LARGE_GRAPH
         try:
             if self._known:
@@ -223,7 +224,7 @@ class Pipeline:
             warnings.warn(
                 f"The state of `{self._settings.argument}` ({self.name}) takes "
                 f"{state.nbytes / 2**20:,.0f} MB in each checkpoint: the buffers of "
-                'its shuffles, and its caches. With data="replay" checkpoints stay '
+                "its shuffles, and its caches. With replay_data=True checkpoints stay "
                 "small, and a resumed run draws the batches of the epoch again.",
                 LargeStateWarning,
                 stacklevel=2,

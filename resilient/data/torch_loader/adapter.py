@@ -23,7 +23,7 @@ from resilient.data.torch_loader.replayed import Replayed, has_torch_iterators
 from resilient.data.torch_loader.stateful import IterableState, Torchdata, can_tell
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.objects import kinds
-from resilient.serialization import JSON
+from resilient.serialization.position import DataPosition
 
 
 class TorchLoaderData(
@@ -33,7 +33,7 @@ class TorchLoaderData(
     """Keras's adapter for DataLoaders, with a position."""
 
     def __init__(
-        self, dataloader: Any, *, settings: SourceContext, saved: JSON | None
+        self, dataloader: Any, *, settings: SourceContext, saved: DataPosition | None
     ) -> None:
         super().__init__(dataloader)
         loader: Any = self._dataloader  # type: ignore[has-type]
@@ -84,7 +84,7 @@ def _as_array(tensor: Any) -> np.ndarray:
 
 
 def _source(loader: Any, settings: SourceContext) -> Replayed:
-    if settings.mode == "replay" or not has_torch_iterators(loader):
+    if settings.options.replay or not has_torch_iterators(loader):
         return Replayed(loader, settings)
     iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
     if not loader.num_workers and not iterable:

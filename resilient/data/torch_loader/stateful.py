@@ -36,7 +36,7 @@ class Torchdata(Replayed):
         if loader.num_workers:
             warn_not_exact(
                 "after a resume the workers of a StatefulDataLoader draw other random "
-                'numbers (the order is exact; data="replay" makes them exact, too)',
+                "numbers (the order is exact; replay_data=True makes them exact, too)",
                 [f"`{settings.argument}`: {loader.num_workers} workers"],
             )
 
@@ -144,7 +144,7 @@ def _encoded(state: Any) -> JSON:
             "The state_dict() of a dataset or a DataLoader cannot be kept.",
             received=str(error),
             hint="Return plain values, lists, dicts, arrays and tensors, or pass "
-            'data="replay".',
+            "replay_data=True.",
         ) from error
     return {"data": data, "arrays": {k: np.array(a) for k, a in arrays.items()}}
 

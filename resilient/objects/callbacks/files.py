@@ -100,7 +100,7 @@ class CsvFile:
         file = self._callback.csv_file
         if not self._attempts or not file or not hasattr(file, "buffer"):
             return
-        started = min(a.get("started", a.get("time", 0)) for a in self._attempts)
+        started = min(a["started"] for a in self._attempts)
         found = os.stat(file.name)
         if found.st_size and found.st_mtime >= started:
             self._warn("it has rows of an attempt that died before a checkpoint")

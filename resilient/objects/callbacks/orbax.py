@@ -27,7 +27,7 @@ class OrbaxSteps:
 
     def __init__(self, callback: Any, attempts: Sequence[Mapping[str, Any]]) -> None:
         self._callback = callback
-        self._starts = [float(a.get("started", a.get("time", 0))) for a in attempts]
+        self._starts = [float(a["started"]) for a in attempts]
 
     def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
         self._callback.wait_until_finished()

@@ -80,7 +80,7 @@ class EventFiles:
 
     Args:
         callback: The callback, told that training begins.
-        attempts: ``host``, ``pid`` and start (``started`` or ``time``) of the
+        attempts: ``host``, ``pid`` and start (``started``) of the
             processes that worked on this run before and died.
     """
 
@@ -188,7 +188,7 @@ class EventFiles:
 
     def _died(self, file: EventFile) -> bool:
         """Whether an attempt of this run that died wrote the file."""
-        starts = [float(a.get("started", a.get("time", 0))) for a in self._attempts]
+        starts = [float(a["started"]) for a in self._attempts]
         for attempt, start in zip(self._attempts, starts, strict=True):
             end = min((s for s in starts if s > start), default=time.time())
             if (file.host, file.pid) == (

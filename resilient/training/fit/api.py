@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from resilient.data import DataMode
+from resilient.data import OnDataChange
 from resilient.errors import ResilientError
 from resilient.policies import KeepPolicy, SaveFreq, keep_policy, save_policy
 from resilient.preemption.options import Preemption, checked_preemption
@@ -60,7 +60,8 @@ def fit(
     keep: int | KeepPolicy = 3,
     resume: Resume = "auto",
     stateful: Mapping[str, Stateful] | None = None,
-    data: DataMode = "exact",
+    on_data_change: OnDataChange = "raise",
+    replay_data: bool = False,
     on_event: OnEvent | None = None,
     on_save_error: OnSaveError = "raise",
     preemption: Preemption | None = _PREEMPTION,
@@ -75,7 +76,7 @@ def fit(
         *args: Positional arguments of ``model.fit``, in its order.
         checkpoint_dir: Local directory of this run's checkpoints; made if missing.
         save_freq: ``"auto"`` (epochs' ends, and in between as often as takes at most
-            2 % of the time, see ``auto``), ``"epoch"``, a number of batches, or a
+            2 % of the time, see ``adaptive``), ``"epoch"``, a number of batches, or a
             policy such as ``every(steps=500) | every(minutes=10)``. The end of training
             is saved always. Saves due while one is being written are put off.
         keep: How many checkpoints to keep, or a policy such as
@@ -85,9 +86,10 @@ def fit(
             resumes from that step.
         stateful: Your own objects with ``state_dict`` and ``load_state_dict``, by name:
             saved and restored with the run.
-        data: ``"exact"`` refuses data that comes back different after a resume;
-            ``"warn"`` says so and goes on with what comes; ``"replay"`` keeps no state
-            of iterators (a large shuffle buffer, say) but draws again from the start.
+        on_data_change: ``"raise"`` refuses data that comes back different after a
+            resume; ``"warn"`` says so and goes on with what comes.
+        replay_data: Keep no state of iterators (a large shuffle buffer, say), but draw
+            all batches again from the start of the epoch or the run.
         on_event: Called with each event (a dict with ``"event"`` and ``"time"``, Unix
             seconds); the same that ``events.jsonl`` records.
         on_save_error: ``"raise"`` when a checkpoint could not be written, at the next
@@ -127,7 +129,8 @@ def fit(
         keep=keep,
         resume=resume,
         stateful=stateful,
-        data=data,
+        on_data_change=on_data_change,
+        replay_data=replay_data,
         on_event=on_event,
         on_save_error=on_save_error,
         preemption=preemption,
@@ -158,7 +161,8 @@ class ResilientFit(OnDirectory):
         keep: int | KeepPolicy = 3,
         resume: Resume = "auto",
         stateful: Mapping[str, Stateful] | None = None,
-        data: DataMode = "exact",
+        on_data_change: OnDataChange = "raise",
+        replay_data: bool = False,
         on_event: OnEvent | None = None,
         on_save_error: OnSaveError = "raise",
         preemption: Preemption | None = _PREEMPTION,
@@ -172,7 +176,7 @@ class ResilientFit(OnDirectory):
         self._resume = checked_resume(resume)
         warn_if_restarted(self._resume)
         self._stateful = StatefulObjects(stateful)
-        self._data = checked_data(data)
+        self._data = checked_data(on_data_change, replay_data)
         self._on_event = checked_on_event(on_event)
         self._on_save_error = checked_on_save_error(on_save_error)
         self._preemption = checked_preemption(preemption)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import keras
 
 from resilient.backends.base import Backend, Part
-from resilient.data import DataMode
+from resilient.data import DataOptions
 from resilient.data.inputs import DataInputs, TrainingInput
 from resilient.data.shard import ShardedData
 from resilient.distributed.group import Group
@@ -25,7 +25,9 @@ from resilient.preemption.watch import Watch
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.checkpointer import Checkpointer
+from resilient.saving.run_json import FitRun
 from resilient.serialization.json_values import decode
+from resilient.serialization.position import Positions
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import replicas
 from resilient.state.build import ensure_built
@@ -65,7 +67,7 @@ class FitAttempt:
         parallel: How the processes train one model.
         group: These processes.
         stateful: The user's own objects, by name.
-        data: How the data is to be treated, see ``data.source.SourceContext``.
+        data: What the user wants of the data.
         attempts: Host, pid and start of every process that worked on this run.
         losses: Looks at the loss of each batch.
         skips: The rollbacks of this run: batches that it leaves out.
@@ -83,12 +85,12 @@ class FitAttempt:
         model: keras.Model,
         *,
         backend: Backend,
-        found: tuple[Checkpoint, record.SavedState] | None,
+        found: tuple[Checkpoint, record.SavedState[FitRun]] | None,
         saving: Checkpointer,
         parallel: ParallelStrategy,
         group: Group,
         stateful: StatefulObjects,
-        data: DataMode,
+        data: DataOptions,
         attempts: Sequence[Mapping[str, Any]],
         losses: LossWatch,
         skips: Sequence[Skip],
@@ -109,7 +111,7 @@ class FitAttempt:
         self._stateful, self._data, self.saving = stateful, data, saving
         self.parallel, self._group = parallel, group
         self._attempts, self._on_begin = attempts, on_begin
-        self._pending: record.SavedState | None = None
+        self._pending: record.SavedState[FitRun] | None = None
         self._last_logs: dict[str, float] | None = None
 
     # Called by the hook, in the order of a fit. ------------------------------------
@@ -122,9 +124,9 @@ class FitAttempt:
         self.inputs = DataInputs(
             replicas.strategy_of(self.model),
             self.backend,
-            mode=self._data,
+            options=self._data,
             arguments=arguments,
-            positions={} if saved is None else decode(saved.position, saved.tensors),
+            positions=Positions() if saved is None else saved.positions(),
             replaying=self.replaying,
             share=ShardedData(self.parallel, self._group),
         )
@@ -150,8 +152,8 @@ class FitAttempt:
         if saved is None or self._checkpoint is None:
             return
         callbacks = CallbackStates(self.callback_list.callbacks)
-        others = callbacks.differences(saved.run["callbacks"])
-        others += self._stateful.differences(saved.run["stateful"])
+        others = callbacks.differences(saved.run.callbacks)
+        others += self._stateful.differences(saved.run.stateful)
         self._comparison = CompatibilityCheck(
             self._checkpoint, saved.run, self._facts, self._makeup, self.model
         )
@@ -194,24 +196,24 @@ class FitAttempt:
             self._stop_if_asked()
             return
         # Not before: a callback may freeze layers now, and the optimizer has to know.
-        layout = saved.run["variables"]
+        layout = saved.run.variables
         ensure_built(self.model, self.iterator, layout, self.backend)
         self._comparison.check_after_build()
         self.parallel.warm_up(self.model, self.iterator, self.backend)
-        self.contents.retracing.expect(saved.run)
+        self.contents.retracing.expect(saved.run.traces)
         self.progress = self._checkpoint.progress
-        epochs, stopped = self._arguments["epochs"], bool(saved.run["stop_training"])
+        epochs, stopped = self._arguments["epochs"], saved.run.stop_training
         over = stopped or self.progress.epoch >= epochs
         # What `fit` reads next, in place of its argument; ``run`` takes it back.
         self.model._initial_epoch = (
             max(epochs, self.progress.epoch) if over else self.progress.epoch
         )
-        self._last_logs = decode(saved.run["epoch_logs"], {})
+        self._last_logs = decode(saved.run.epoch_logs, {})
         self.inputs.resume(self.progress.batch)
         if self.progress.batch and not over:
             # The rest is restored just before the batch, after on_epoch_begin; but
             # on_epoch_begin may rely on what the callbacks know.
-            callbacks.restore(saved.run["callbacks"], saved.tensors)
+            callbacks.restore(saved.run.callbacks, saved.tensors)
             self._pending = saved
         else:
             self.contents.restore(saved, self.inputs.drawn_ahead, self._comparison)

@@ -11,6 +11,7 @@ import keras
 
 from resilient.errors import CheckpointMismatchError, warn_not_exact
 from resilient.objects.makeup.makeup import Makeup, changes
+from resilient.saving.run_json import FitRun
 from resilient.serialization import JSON
 from resilient.serialization.json_values import decode
 from resilient.state import fingerprint, variables
@@ -38,7 +39,7 @@ class CompatibilityCheck:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        run: JSON,
+        run: FitRun,
         facts: fingerprint.RunFingerprint,
         makeup: Makeup,
         model: keras.Model,
@@ -60,10 +61,10 @@ class CompatibilityCheck:
             CheckpointMismatchError: There are differences.
         """
         found = self._identity(() if self._built else _OF_LAYERS) + others
-        found += changes(self._run.get("makeup", {}))
+        found += changes(self._run.makeup)
         if self._built and not found:
             live = variables.leaves(self._model)
-            found = variables.weight_differences(self._run["variables"], live)
+            found = variables.weight_differences(self._run.variables, live)
         self._require(found)
         if self._built:
             self._warn()
@@ -78,7 +79,7 @@ class CompatibilityCheck:
         self._makeup.built()
         found = [] if self._built else self._identity()
         live = variables.leaves(self._model)
-        self._require(found + variables.differences(self._run["variables"], live))
+        self._require(found + variables.differences(self._run.variables, live))
         if not self._built:
             self._warn()
 
@@ -91,12 +92,11 @@ class CompatibilityCheck:
         Raises:
             CheckpointMismatchError: There are differences.
         """
-        if "makeup" in self._run:  # older checkpoints lack it
-            found = self._makeup.differences(self._run["makeup"], but)
-            self._require(found, "Nothing of the model")
+        found = self._makeup.differences(self._run.makeup, but)
+        self._require(found, "Nothing of the model")
 
     def _identity(self, unknown: tuple[str, ...] = ()) -> list[str]:
-        saved, live = self._run["fingerprint"], self._facts.current()
+        saved, live = self._run.fingerprint, self._facts.current()
         return fingerprint.identity_differences(saved, live, but=unknown)
 
     def _require(self, differences: list[str], untouched: str = "Nothing") -> None:
@@ -113,7 +113,7 @@ class CompatibilityCheck:
             )
 
     def _warn(self) -> None:
-        saved, live = self._run["fingerprint"], self._facts.current()
+        saved, live = self._run.fingerprint, self._facts.current()
         changed = fingerprint.settings_differences(saved, live)
         if changed:
             warn_not_exact(
@@ -123,7 +123,7 @@ class CompatibilityCheck:
             )
 
     def _say_learning_rate(self) -> None:
-        saved = decode(self._run["learning_rate"], {})
+        saved = decode(self._run.learning_rate, {})
         live = self._facts.learning_rate
         if saved is not None and live is not None and saved != live:
             logger.warning(

@@ -14,7 +14,7 @@ from typing import Any
 from resilient import keras_internals
 from resilient.data.select import adapter_for, are_arrays
 from resilient.saving import reshard
-from resilient.serialization import JSON
+from resilient.serialization.position import DataPosition, TrainingPosition
 from resilient.serialization.rng import kept_states
 from resilient.state.rng import kept_random_state
 from resilient.training.divergence.rollback import leads_nowhere
@@ -31,8 +31,8 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
     def __init__(self, attempt: FitAttempt, **arguments: Any) -> None:
         self._attempt = attempt
         self._armed = False
-        self._resume: tuple[JSON, int] | None = None
-        self._position: JSON | None = None
+        self._resume: tuple[TrainingPosition, int] | None = None
+        self._position: DataPosition | None = None
         self._begun = 0  # first batch of the training step that was last begun
         attempt.inputs.only_arrays = are_arrays(arguments)
         self._ran_out = False  # the data ended where Keras asked for more
@@ -56,12 +56,12 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             self._attempt.contents.retracing.before_step("train_function", item[2])
         return item
 
-    def resume_at(self, position: JSON, batch: int) -> None:
+    def resume_at(self, position: TrainingPosition, batch: int) -> None:
         """Make the next epoch start at ``batch``, with the input at ``position``."""
         reshard.require_same_batches(position, drawn_by_all=self._drawn_by_all)
         self._resume = (position, batch)
-        self._num_batches = position["num_batches"]  # unknown at first, then learned
-        self.data_adapter.resume(position)
+        self._num_batches = position.num_batches  # unknown at first, then learned
+        self.data_adapter.resume(position.data)
 
     def let_go(self) -> None:
         """Drop what batches are drawn from, which fit is done with.
@@ -71,7 +71,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         """
         self._current_iterator = self._epoch_iterator = None
 
-    def position(self, *, in_epoch: bool) -> JSON:
+    def position(self, *, in_epoch: bool) -> TrainingPosition:
         """Where the input is: after the batches that were trained.
 
         Args:
@@ -83,13 +83,12 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             steps, live = self.steps_per_epoch, self._current_iterator
             held = steps is not None and live is not None
             drawn = self._steps_seen if held else 0
-        position: JSON = self.data_adapter.position(drawn, held=held)
-        return {
-            "held": held,
-            "num_batches": self._num_batches,
-            "drawn_by_all": self._drawn_by_all,
-            **position,
-        }
+        return TrainingPosition(
+            held=held,
+            num_batches=self._num_batches,
+            drawn_by_all=self._drawn_by_all,
+            data=self.data_adapter.position(drawn, held=held),
+        )
 
     def batches_trained(self) -> int:
         """Batches trained in the epoch that just ended."""
@@ -140,17 +139,18 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             return
         self._attempt.contents.retracing.before_batches("train_function", self)
         resume, self._resume = self._resume, None
-        position, first = resume or ({}, 0)
-        if position.get("held"):
-            self._position, self._current_iterator = position, None
+        position, first = resume or (None, 0)
+        held = position is not None and position.held
+        if position is not None and held:
+            self._position, self._current_iterator = position.data, None
         parallel = self._attempt.parallel
         for begin, end, iterator in batches:
             if begin < first:
                 continue
             left_out = self._attempt.leaves_out(begin, end, self.num_batches)
             if resume is not None:
-                if position["held"]:
-                    self._steps_seen = position["drawn"] + self.steps_per_execution
+                if held:
+                    self._steps_seen = resume[0].data.drawn + self.steps_per_execution
                 resume = None
                 if first:
                     self._attempt.restore_in_epoch()
@@ -237,6 +237,7 @@ class PositionedValidationIterator(ValidationIterator):
             adapter = early or adapter_for(arguments, settings, saved)
             inputs.validation = adapter
             super().__init__(attempt, arguments["x"], x=adapter, **rest)
+            assert saved is not None
             adapter.resume(saved)
 
     def _get_iterator(self) -> Any:

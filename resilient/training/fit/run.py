@@ -12,7 +12,7 @@ import keras
 
 from resilient.backends import get_backend
 from resilient.backends.base import Part
-from resilient.data import DataMode
+from resilient.data import DataOptions
 from resilient.distributed.group import ALONE, Group
 from resilient.distributed.strategies import supported
 from resilient.errors import (
@@ -23,6 +23,7 @@ from resilient.errors import (
 from resilient.saving import choose, imported, record
 from resilient.saving.checkpointer import Checkpointer
 from resilient.saving.choose import Resume
+from resilient.saving.run_json import FitRun, ImportRun, RunJson
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import fingerprint, replicas, variables
 from resilient.storage.checkpoint import Checkpoint, Reader
@@ -35,7 +36,7 @@ from resilient.training.fit.run_state import FitState
 from resilient.training.session import Session
 
 # A verified checkpoint and what is in it.
-Loaded = tuple[Checkpoint, record.SavedState]
+Loaded = tuple[Checkpoint, record.SavedState[RunJson]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class FitPlan:
     store: Store
     resume: Resume
     stateful: StatefulObjects
-    data: DataMode
+    data: DataOptions
     on_nan: Literal["ignore", "stop"] | Rollback
     loss_spike: float | None
     session: Session
@@ -93,8 +94,8 @@ def run(
     return history
 
 
-def _require_of_fit(checkpoint: Checkpoint, saved: record.SavedState) -> None:
-    if "callbacks" not in saved.run and not imported.is_import(saved):
+def _require_of_fit(checkpoint: Checkpoint, saved: record.SavedState[RunJson]) -> None:
+    if not (record.is_of(saved, FitRun) or record.is_of(saved, ImportRun)):
         raise CheckpointMismatchError(
             "fit cannot go on from a checkpoint of a training loop.",
             received=f"{checkpoint.path}, saved by resilient.Run or Checkpoints",
@@ -115,9 +116,12 @@ def _attempt(
     plan.session.watch.on_save = saving.request
     anew = plan.resume == "never" and since is None
     begun: Checkpoint | None = None
-    if found is not None and imported.is_import(found[1]):
-        imported.begin(model, *found)
-        begun, found = found[0], None
+    resumed_from: tuple[Checkpoint, record.SavedState[FitRun]] | None = None
+    if found is not None and record.is_of(found[1], ImportRun):
+        imported.begin(model, found[0], found[1])
+        begun = found[0]
+    elif found is not None and record.is_of(found[1], FitRun):
+        resumed_from = found[0], found[1]
 
     def on_begin(resumed: Checkpoint | None, over: bool, restoring: float) -> None:
         resumed = resumed or begun
@@ -140,7 +144,7 @@ def _attempt(
     attempt = FitAttempt(
         model,
         backend=backend,
-        found=found,
+        found=resumed_from,
         saving=saving,
         parallel=plan.session.parallel,
         group=plan.session.group,
@@ -231,7 +235,7 @@ def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> FitAttempt:
         seconds=seconds,
     )
     here = plan.session.group.count == 1 and attempt.inputs.only_arrays
-    if imported.is_import(found[1]) or not here:
+    if record.is_of(found[1], ImportRun) or not here:
         raise RolledBack(found[0].progress)
     attempt.contents.undo_attributes()
     return _attempt(plan, attempt.model, found, seconds, attempt.contents)
@@ -239,7 +243,7 @@ def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> FitAttempt:
 
 def record_reader(
     model: keras.Model, group: Group = ALONE
-) -> Reader[record.SavedState]:
+) -> Reader[record.SavedState[RunJson]]:
     """Reads what this process needs, with the backend that Keras runs on."""
     part = Part(group.index, group.count, replicas.count(model))
     return record.reader(get_backend(), part)
@@ -251,7 +255,7 @@ def restore_model(model: keras.Model, found: Loaded) -> None:
     backend = get_backend()
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()  # inside of fit the variables are empty
-    if imported.is_import(saved):
+    if record.is_of(saved, ImportRun):
         imported.put(model, checkpoint, saved)
         return
     optimizer = getattr(model, "optimizer", None)  # none before compile
@@ -262,7 +266,7 @@ def restore_model(model: keras.Model, found: Loaded) -> None:
         return not name.startswith("metrics.")
 
     live = [leaf for leaf in variables.leaves(model) if relevant(leaf.name)]
-    layout = [v for v in saved.run["variables"] if relevant(v["name"])]
+    layout = [v for v in saved.run.variables if relevant(v["name"])]
     differences = variables.differences(layout, live)
     if differences:
         raise CheckpointMismatchError(

@@ -17,8 +17,11 @@ from resilient.objects.makeup.makeup import OF_COMPILE, Makeup
 from resilient.objects.makeup.values import settings_of
 from resilient.progress import Progress
 from resilient.saving import record
+from resilient.saving.run_json import FitRun
 from resilient.saving.snapshot import SnapshotTaker
 from resilient.serialization.json_values import decode, encode
+from resilient.serialization.position import Positions
+from resilient.serialization.schema import to_json
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import model_config, retracing, rng, variables
 from resilient.state.fingerprint import RunFingerprint
@@ -95,7 +98,7 @@ class FitState:
     def take(
         self,
         progress: Progress,
-        positions: Mapping[str, Any],
+        positions: Positions,
         random: Any,
         *,
         logs: Mapping[str, float] | None,
@@ -109,7 +112,7 @@ class FitState:
             logs: Of the last epoch that ended.
         """
         arrays: dict[str, Any] = {}
-        encoded = encode(dict(positions), arrays, "data")
+        encoded = encode(to_json(positions), arrays, "data")
         callbacks = self.callbacks.capture(arrays)
         stateful = self._stateful.capture(arrays)
         live = variables.leaves(self._model)
@@ -118,27 +121,27 @@ class FitState:
         makeup = self.makeup.to_json(but=kept)
         lost = [name for name in attributes if name not in kept]
         self._notices.at_save(self.callbacks.uncaptured(), lost, makeup)
-        run = {
-            "progress": progress.to_json(),
-            "stop_training": bool(self._model.stop_training),
-            "epoch_logs": encode(logs, {}, "logs"),
-            "random": random,
-            "callbacks": callbacks,
-            "stateful": stateful,
-            "fingerprint": self._facts.current(),
-            "learning_rate": encode(self._facts.learning_rate, {}, "rate"),
-            "losses": self._losses.state(),
-            "makeup": makeup,
-            "attributes": encode(kept, {}, "attributes") if self._eager else None,
-            retracing.KEY: self.retracing.now(),
-            model_config.KEY: None if makeup.get("now") else self._architecture.now(),
-        }
+        run = FitRun(
+            progress=progress.to_json(),
+            stop_training=bool(self._model.stop_training),
+            epoch_logs=encode(logs, {}, "logs"),
+            random=random,
+            callbacks=callbacks,
+            stateful=stateful,
+            fingerprint=self._facts.current(),
+            learning_rate=encode(self._facts.learning_rate, {}, "rate"),
+            losses=self._losses.state(),
+            makeup=makeup,
+            attributes=encode(kept, {}, "attributes") if self._eager else None,
+            traces=self.retracing.now(),
+            architecture=None if makeup.get("now") else self._architecture.now(),
+        )
         tensors = variables.live_tensors(self._model, live)
         return self._snapshots.take(run, encoded, live, tensors, arrays)
 
     def restore(
         self,
-        saved: record.SavedState,
+        saved: record.SavedState[FitRun],
         drawn_ahead: set[str | int],
         comparison: CompatibilityCheck,
     ) -> None:
@@ -152,26 +155,23 @@ class FitState:
         comparison.last(self._put_back_later(saved.run))
         self._put_into = None if self._begun else self.makeup.now()
         live = variables.leaves(self._model)
-        variables.assign(self._backend, saved.run["variables"], live, saved.tensors)
-        self.callbacks.restore(saved.run["callbacks"], saved.tensors)
-        self._stateful.restore(saved.run["stateful"], saved.tensors)
-        attributes = saved.run.get("attributes")  # older checkpoints lack them
-        if attributes is not None:
-            self._put_back_attributes(decode(attributes, {}))
-        self._model.stop_training = bool(saved.run["stop_training"])
-        if "losses" in saved.run:  # older checkpoints lack them
-            self._losses.restore(saved.run["losses"])
-        random, now = saved.run["random"], rng.capture(self._backend)
+        variables.assign(self._backend, saved.run.variables, live, saved.tensors)
+        self.callbacks.restore(saved.run.callbacks, saved.tensors)
+        self._stateful.restore(saved.run.stateful, saved.tensors)
+        if saved.run.attributes is not None:
+            self._put_back_attributes(decode(saved.run.attributes, {}))
+        self._model.stop_training = saved.run.stop_training
+        self._losses.restore(saved.run.losses)
+        random, now = saved.run.random, rng.capture(self._backend)
         left = rng.drawn_from(random, now) & drawn_ahead
         self._notices.at_restore(sorted(left))
         rng.restore(self._backend, random, leave=left)
 
-    def _put_back_later(self, run: Mapping[str, Any]) -> set[str]:
-        """Names of attributes that ``restore`` sets, of a checkpoint's ``run``."""
-        saved = run.get("attributes")
-        if saved is None or not self._eager:
+    def _put_back_later(self, run: FitRun) -> set[str]:
+        """Names of attributes that ``restore`` sets."""
+        if run.attributes is None or not self._eager:
             return set()
-        return {*decode(saved, {}), *self._python_state.changed()}
+        return {*decode(run.attributes, {}), *self._python_state.changed()}
 
     def _told_elsewhere(self, part: Any) -> tuple[str, ...]:
         """Attributes of the model or a part of it that its makeup tells of."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from resilient.data import DataMode
+from resilient.data import OnDataChange
 from resilient.errors import ResilientError, message
 from resilient.policies import KeepPolicy, SaveFreq, keep_policy, save_policy
 from resilient.preemption.options import Preemption, checked_preemption
@@ -57,7 +57,6 @@ class Run(Block):
         data: What ``loop`` and ``batches`` iterate where they are not given any.
         state: A pytree of JAX (parameters, the state of optax, keys of random numbers).
             It lives in ``run.state``, which the loop reads and assigns.
-        data_mode: ``data`` of ``resilient.fit``.
         verbose: 0 says nothing.
         **objects: What the loop changes, by names of your choice: models, layers,
             optimizers, metrics, variables and random generators of Keras, TensorFlow,
@@ -83,7 +82,8 @@ class Run(Block):
         resume: Resume = "auto",
         data: Any = None,
         state: Any = None,
-        data_mode: DataMode = "exact",
+        on_data_change: OnDataChange = "raise",
+        replay_data: bool = False,
         on_event: OnEvent | None = None,
         on_save_error: OnSaveError = "raise",
         preemption: Preemption | None = _PREEMPTION,
@@ -103,7 +103,7 @@ class Run(Block):
             save_policy=save_policy(save_freq),
             keep=keep_policy(keep),
             resume=checked_resume(resume),
-            mode=checked_data(data_mode),
+            data_options=checked_data(on_data_change, replay_data),
             on_event=checked_on_event(on_event),
             on_save_error=checked_on_save_error(on_save_error),
             preemption=checked_preemption(preemption),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from resilient.backends import get_backend
-from resilient.data import DataMode
+from resilient.data import DataOptions
 from resilient.data.inputs import DataInputs
 from resilient.data.shard import ShardedData
 from resilient.distributed.checks.model import require_same_variables
@@ -19,7 +19,8 @@ from resilient.progress import Progress
 from resilient.saving import choose, record
 from resilient.saving.checkpointer import Checkpointer
 from resilient.saving.choose import Resume
-from resilient.serialization.json_values import decode
+from resilient.saving.run_json import LoopRun, RunJson
+from resilient.serialization.position import Positions
 from resilient.storage.checkpoint import Checkpoint, Reader
 from resilient.storage.store import Store
 from resilient.training.boundaries import StepBoundary
@@ -43,7 +44,7 @@ class LoopAttempt:
         store: The checkpoints.
         reader: Reads this process's part of one.
         strategy: That of tf.distribute, on TensorFlow.
-        mode: How data is to be treated, see ``data.source.SourceContext``.
+        data_options: What the user wants of the data.
         resume: What was asked for.
         verbose: Whether the user is told.
         session: The others who take part in it.
@@ -57,9 +58,9 @@ class LoopAttempt:
         history: LogHistory,
         saving: Checkpointer,
         store: Store,
-        reader: Reader[record.SavedState],
+        reader: Reader[record.SavedState[RunJson]],
         strategy: Any,
-        mode: DataMode,
+        data_options: DataOptions,
         resume: Resume,
         verbose: bool,
         session: Session,
@@ -67,10 +68,10 @@ class LoopAttempt:
         self._standing, self._contents, self.saving = standing, contents, saving
         self._history, self._store, self._reader = history, store, reader
         self._strategy, self._session, self._resume = strategy, session, resume
-        self._mode, self._verbose = mode, verbose
+        self._data_options, self._verbose = data_options, verbose
         self._begun = self.in_loop = self._in_batch = self._iterated = False
         self._restored: Progress | None = None
-        self._pending: record.SavedState | None = None
+        self._pending: record.SavedState[LoopRun] | None = None
         self._last_save: Progress | None = None
         self._set_up()
         saving.start(standing.progress)
@@ -85,9 +86,9 @@ class LoopAttempt:
         self._inputs = DataInputs(
             self._strategy,
             get_backend(),
-            mode=self._mode,
+            options=self._data_options,
             arguments={"verbose": int(self._verbose), "validation_data": None},
-            positions={} if saved is None else decode(saved.position, saved.tensors),
+            positions=Positions() if saved is None else saved.positions(),
             replaying=lambda: session.watch.beat("replaying"),
             share=ShardedData(session.parallel, session.group),
         )
@@ -114,8 +115,7 @@ class LoopAttempt:
                 "loop", "One was left in the middle: leave `with`, too."
             )
         self._set_up()
-        if self._found is not None:
-            self._contents.require_loop(*self._found)
+        found = self._found and self._contents.require_loop(*self._found)
         self.in_loop = True
         try:
             if options is not None and (
@@ -124,8 +124,8 @@ class LoopAttempt:
                 self._open(data, options)  # refused before anything is changed
             self.begin()
             standing.count_by("loop")
-            if options is None and self._found is not None and self.progress.batch:
-                self._pending = self._found[1]
+            if options is None and found is not None and self.progress.batch:
+                self._pending = found
             if standing.is_over(count):
                 self._session.say(f"Nothing left to train at {self.progress}")
             elif self._session.group.count == 1:
@@ -223,9 +223,11 @@ class LoopAttempt:
         if self._session.group.count > 1:
             require_same_variables(self._contents.leaves(), self._session.group)
 
-    def _put_back(self, checkpoint: Checkpoint, saved: record.SavedState) -> None:
+    def _put_back(
+        self, checkpoint: Checkpoint, found: record.SavedState[RunJson]
+    ) -> None:
         began, session = time.monotonic(), self._session
-        self._contents.require_fits(checkpoint, saved)
+        saved = self._contents.require_fits(checkpoint, found)
         if not self._begun:
             self._discard()
         self._contents.restore(saved, self._inputs.drawn_ahead)

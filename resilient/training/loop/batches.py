@@ -19,6 +19,7 @@ from resilient.data.select import adapter_for, are_arrays, require_data
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import DataNotResumableError
 from resilient.saving import reshard
+from resilient.serialization.position import TrainingPosition
 from resilient.state.rng import kept_random_state
 
 
@@ -76,7 +77,7 @@ class Batches:
         self._live: Iterator[Any] | None = None
         self._drawn = 0  # from the live iterator
         self._batch = 0  # of the epoch
-        self._position: Any = None
+        self._position: TrainingPosition | None = None
         self._begun = False
         self._length = adapter.num_batches
 
@@ -98,25 +99,25 @@ class Batches:
         found: dict[str, Any] = self.data_adapter.fingerprint()
         return {**found, "steps_per_epoch": self._steps}
 
-    def resume_at(self, position: Any, batch: int) -> None:
+    def resume_at(self, position: TrainingPosition, batch: int) -> None:
         """Make the next epoch start at ``batch``, with the data at ``position``."""
         reshard.require_same_batches(position, drawn_by_all=self._drawn_by_all)
         with kept_random_state(self._inputs.backend, leave=self._inputs.drawn_ahead):
-            self.data_adapter.resume(position)
+            self.data_adapter.resume(position.data)
         self._position, self._batch = position, batch
         # Where an iterator is held, that one is made again.
-        self._begun = position["begun"] and not position["held"]
+        self._begun = position.begun and not position.held
 
-    def position(self, *, in_epoch: bool) -> Any:
+    def position(self, *, in_epoch: bool) -> TrainingPosition:
         """Where the data is, after the batches that were trained."""
         held = in_epoch or (self._steps is not None and self._live is not None)
         drawn = self._drawn if held else 0
-        return {
-            "held": held,
-            "drawn_by_all": self._drawn_by_all,
-            "begun": self._begun,
-            **self.data_adapter.position(drawn, held=held),
-        }
+        return TrainingPosition(
+            held=held,
+            drawn_by_all=self._drawn_by_all,
+            begun=self._begun,
+            data=self.data_adapter.position(drawn, held=held),
+        )
 
     def begin_epoch(self, replayed: Callable[[float], None]) -> None:
         """Make the iterator of an epoch, unless there is one to go on with.
@@ -130,12 +131,12 @@ class Batches:
             self._batch = 0
             if self._live is None:
                 self._begin()
-        elif position["held"]:
+        elif position.held:
             inputs, began = self._inputs, time.monotonic()
             with kept_random_state(inputs.backend, leave=inputs.drawn_ahead):
-                self.data_adapter.seek(position)
+                self.data_adapter.seek(position.data)
                 self._begin()
-                self._drawn = position["drawn"]
+                self._drawn = position.data.drawn
             replayed(time.monotonic() - began)
         else:
             self._begin()

@@ -121,8 +121,7 @@ class Block(OnDirectory):
             else:
                 checkpoint, saved = self._store.load(step, reader)
         contents = contents_of(self._plan)
-        contents.require_fits(checkpoint, saved)
-        contents.put_back_objects(saved)
+        contents.put_back_objects(contents.require_fits(checkpoint, saved))
         return checkpoint
 
     @contextlib.contextmanager

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from resilient.progress import Progress
 from resilient.saving.record import SavedState
+from resilient.saving.run_json import RunJson
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.loop.misuse import wrong_place_error
 
@@ -23,7 +24,7 @@ class LoopPosition:
     """
 
     progress: Progress = field(default=Progress(0, 0, 0))
-    found: tuple[Checkpoint, SavedState] | None = None
+    found: tuple[Checkpoint, SavedState[RunJson]] | None = None
     entered: bool = False
     inside: bool = False
     done: int = -1

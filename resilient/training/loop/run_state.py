@@ -15,17 +15,18 @@ from resilient.objects.attribute_watch import AttributeWatch
 from resilient.objects.makeup.makeup import changes
 from resilient.progress import Progress
 from resilient.saving import record
+from resilient.saving.run_json import LoopRun, RunJson
 from resilient.saving.snapshot import SnapshotTaker
 from resilient.serialization.json_values import decode, encode
+from resilient.serialization.position import Positions
+from resilient.serialization.schema import to_json
 from resilient.state import fingerprint, rng, rng_ops, variables
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.inexact import CHANGED, DRAWN_AHEAD
 from resilient.training.loop.history import LogHistory
 from resilient.training.loop.position import LoopPosition
 
-Loaded = tuple[Checkpoint, record.SavedState]
-
-KIND = "loop"  # in run.json; those of fit have none
+Loaded = tuple[Checkpoint, record.SavedState[RunJson]]
 
 
 class LoopState:
@@ -79,7 +80,7 @@ class LoopState:
     def take(
         self,
         progress: Progress,
-        positions: Mapping[str, Any],
+        positions: Positions,
         random: Any,
         *,
         logs: Mapping[str, float] | None,
@@ -104,20 +105,19 @@ class LoopState:
         )
         makeups = self._look_at_makeups()
         arrays: dict[str, Any] = {}
-        position = encode(dict(positions), arrays, "data")
+        position = encode(to_json(positions), arrays, "data")
         live = self._objects.leaves()
-        run = {
-            "kind": KIND,
-            "progress": progress.to_json(),
-            "stopped": self._standing.stopped,
-            "counting": self._standing.counting,
-            "random": random,
-            "objects": self._objects.capture(live, arrays),
-            "history": encode(self._history.capture(), arrays, "history"),
-            "fingerprint": self._facts,
-            "data": self._data,
-            "makeups": makeups,
-        }
+        run = LoopRun(
+            progress=progress.to_json(),
+            stopped=self._standing.stopped,
+            counting=self._standing.counting,
+            random=random,
+            objects=self._objects.capture(live, arrays),
+            history=encode(self._history.capture(), arrays, "history"),
+            fingerprint=self._facts,
+            data=self._data,
+            makeups=makeups,
+        )
         taken = self._snapshots.take(
             run, position, live, variables.tensors(live), arrays
         )
@@ -130,25 +130,30 @@ class LoopState:
             self._alike = True
         return taken
 
-    def require_loop(self, checkpoint: Checkpoint, saved: record.SavedState) -> None:
-        """Raise CheckpointMismatchError for a checkpoint of something else."""
-        if saved.run.get("kind") != KIND:
+    def require_loop(
+        self, checkpoint: Checkpoint, saved: record.SavedState[RunJson]
+    ) -> record.SavedState[LoopRun]:
+        """The same, or CheckpointMismatchError for a checkpoint of something else."""
+        if not record.is_of(saved, LoopRun):
             raise CheckpointMismatchError(
                 "A loop cannot go on from a checkpoint of something else.",
                 received=f"{checkpoint.path}, saved by resilient.fit or Checkpoints",
                 hint="Use another checkpoint_dir: each run needs its own.",
             )
+        return saved
 
-    def require_fits(self, checkpoint: Checkpoint, saved: record.SavedState) -> None:
-        """Raise where a checkpoint cannot be restored; missing variables are made.
+    def require_fits(
+        self, checkpoint: Checkpoint, loaded: record.SavedState[RunJson]
+    ) -> record.SavedState[LoopRun]:
+        """The same, or raise where it cannot be restored; missing variables are made.
 
         Raises:
             CheckpointMismatchError: It is of another run.
         """
-        self.require_loop(checkpoint, saved)
+        saved = self.require_loop(checkpoint, loaded)
         run = saved.run
-        found = fingerprint.identity_differences(run["fingerprint"], self._facts)
-        found += _changes(run.get("makeups", {}))  # older checkpoints lack them
+        found = fingerprint.identity_differences(run.fingerprint, self._facts)
+        found += _changes(run.makeups)
         if not found:
             of_objects = _of_objects(saved)
             with rng.kept_random_state(self._backend):
@@ -156,9 +161,10 @@ class LoopState:
             found = self._objects.differences(of_objects)
         if found:
             raise _other_run(checkpoint, found)
-        changed = fingerprint.settings_differences(run["fingerprint"], self._facts)
+        changed = fingerprint.settings_differences(run.fingerprint, self._facts)
         if changed:
             warn_not_exact("these settings changed since the checkpoint", changed)
+        return saved
 
     def know_data(self, data: Mapping[str, Any], found: Loaded | None) -> None:
         """Keep what the data is, and see whether a checkpoint was trained on it.
@@ -171,16 +177,19 @@ class LoopState:
             CheckpointMismatchError: It was trained on other data.
         """
         self._data = {f"data {name}": value for name, value in data.items()}
-        before = found[1].run.get("data") if found is not None else None
-        if found is None or before is None:
+        if found is None or not isinstance(run := found[1].run, LoopRun):
+            return
+        if run.data is None:
             return
         differences = fingerprint.identity_differences(
-            {"identity": before}, {"identity": self._data}
+            {"identity": run.data}, {"identity": self._data}
         )
         if differences:
             raise _other_run(found[0], differences)
 
-    def restore(self, saved: record.SavedState, drawn_ahead: set[str | int]) -> None:
+    def restore(
+        self, saved: record.SavedState[LoopRun], drawn_ahead: set[str | int]
+    ) -> None:
         """Set everything, the random state last.
 
         Args:
@@ -188,9 +197,9 @@ class LoopState:
             drawn_ahead: Random generators that the data draws from ahead of the loop.
         """
         self.put_back_objects(saved)
-        self._standing.stopped = bool(saved.run["stopped"])
-        self._standing.counting = saved.run["counting"]
-        random, now = saved.run["random"], rng.capture(self._backend)
+        self._standing.stopped = saved.run.stopped
+        self._standing.counting = saved.run.counting
+        random, now = saved.run.random, rng.capture(self._backend)
         left = rng.drawn_from(random, now) & drawn_ahead
         self._say(DRAWN_AHEAD, sorted(map(str, left)))
         rng.restore(self._backend, random, leave=left)
@@ -209,10 +218,10 @@ class LoopState:
         )
         return found
 
-    def put_back_objects(self, saved: record.SavedState) -> None:
+    def put_back_objects(self, saved: record.SavedState[LoopRun]) -> None:
         """Set the objects and the history, and nothing else."""
         self._objects.restore(self._backend, _of_objects(saved))
-        self._history.restore(decode(saved.run["history"], saved.tensors))
+        self._history.restore(decode(saved.run.history, saved.tensors))
 
 
 def _changes(makeups: Mapping[str, Any]) -> list[str]:
@@ -232,6 +241,6 @@ def _other_run(
     )
 
 
-def _of_objects(saved: record.SavedState) -> SavedObject:
+def _of_objects(saved: record.SavedState[LoopRun]) -> SavedObject:
     run = saved.run
-    return SavedObject(run["objects"], run["variables"], saved.tensors)
+    return SavedObject(run.objects, run.variables, saved.tensors)

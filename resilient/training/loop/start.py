@@ -8,7 +8,7 @@ from typing import Any
 from resilient import keras_internals
 from resilient.backends import get_backend
 from resilient.backends.base import Part
-from resilient.data import DataMode
+from resilient.data import DataOptions
 from resilient.distributed.group import ALONE, Group
 from resilient.distributed.strategies import parallel_strategy, supported
 from resilient.errors import ResilientError
@@ -18,6 +18,7 @@ from resilient.preemption.options import Preemption
 from resilient.saving import choose, record
 from resilient.saving.checkpointer import Checkpointer, OnSaveError
 from resilient.saving.choose import Resume
+from resilient.saving.run_json import RunJson
 from resilient.state import fingerprint, replicas
 from resilient.storage.checkpoint import Reader
 from resilient.storage.store import Store
@@ -40,7 +41,7 @@ class LoopPlan:
     save_policy: SavePolicy
     keep: KeepPolicy
     resume: Resume
-    mode: DataMode
+    data_options: DataOptions
     on_event: OnEvent | None
     on_save_error: OnSaveError
     preemption: Preemption | None
@@ -81,7 +82,7 @@ def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
                 store=plan.store,
                 reader=reader_of(plan, session.group),
                 strategy=strategy,
-                mode=plan.mode,
+                data_options=plan.data_options,
                 resume=resume,
                 verbose=bool(plan.verbose),
                 session=session,
@@ -141,7 +142,9 @@ def contents_of(plan: LoopPlan, group: Group = ALONE) -> LoopState:
     )
 
 
-def reader_of(plan: LoopPlan, group: Group = ALONE) -> Reader[record.SavedState]:
+def reader_of(
+    plan: LoopPlan, group: Group = ALONE
+) -> Reader[record.SavedState[RunJson]]:
     """Reads what this process needs of a checkpoint."""
     return record.reader(get_backend(), _part(plan, group))
 

@@ -2,6 +2,7 @@
 
 import random
 import warnings
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -20,6 +21,7 @@ from resilient import DataNotResumableError, NotExactWarning
 from resilient.backends import get_backend
 from resilient.data.generator import GeneratorData
 from resilient.data.source import SourceContext
+from resilient.serialization.position import DataPosition
 
 pytestmark = [
     pytest.mark.sources,
@@ -94,7 +96,7 @@ def test_a_generator_goes_on_where_it_was():
     position = one.position(5, held=True)
     other = again(batches(), position)
     assert_batches(drawn(adapter(batches()), 8)[5:], drawn(other, 3))
-    assert other.position(8, held=True)["source"]["drawn"] == 8
+    assert other.position(8, held=True).source["drawn"] == 8
     assert len(expected) == 5
 
 
@@ -110,7 +112,7 @@ def test_within_the_two_batches_that_keras_draws_ahead(given):
     one = adapter(batches())
     drawn(one, given)
     position = one.position(given, held=True)
-    assert position["source"]["drawn"] == 2
+    assert position.source["drawn"] == 2
     other = again(batches(), position)
     assert_batches(drawn(adapter(batches()), 6)[given:], drawn(other, 6 - given))
 
@@ -131,7 +133,7 @@ def test_global_random_numbers_are_drawn_again_and_leave_no_trace():
     random.seed(1)
     one = adapter(from_global_numbers())
     expected = drawn(one, 9)
-    position = one.position(4, held=True) | {"given": 9, "pending": []}
+    position = replace(one.position(4, held=True), given=9, pending=[])
     other_seed()
     before = random_state()
     other = adapter(from_global_numbers(), position)
@@ -211,7 +213,7 @@ def test_another_generator_is_refused_and_says_how_to_accept_it(tmp_path):
         fit(tmp_path, batches(seed=1))
     assert "`x` (a Python generator): another batch" in str(found.value)
     assert "give every random generator in it a seed" in str(found.value)
-    assert 'data="warn"' in str(found.value)
+    assert 'on_data_change="warn"' in str(found.value)
 
 
 def test_another_generator_is_refused_at_an_epochs_end():
@@ -226,7 +228,7 @@ def test_another_generator_is_refused_at_an_epochs_end():
 def test_another_generator_is_accepted_and_said_once(tmp_path):
     fit(tmp_path, batches(seed=0), at=(1, 2))
     with pytest.warns(NotExactWarning, match="came back different") as found:
-        fit(tmp_path, batches(seed=1), data="warn")
+        fit(tmp_path, batches(seed=1), on_data_change="warn")
     told = [w for w in found if issubclass(w.category, NotExactWarning)]
     assert len(told) == 1
     assert "`x` (a Python generator): batch" in str(told[0].message)
@@ -303,7 +305,7 @@ def test_an_empty_generator_is_keras_own_error(tmp_path):
 
 def test_validation_on_another_kind_of_data_begins_anew():
     """Validation may change between attempts: nothing of the old one is used."""
-    position = {"drawn": 0, "epochs": 0, "source": {"kind": "iterable", "state": 3}}
+    position = DataPosition(drawn=0, source={"kind": "iterable", "state": 3})
     other = adapter(batches(), position, argument="validation_data")
     other.resume(position)
     assert_batches(drawn(adapter(batches()), 3), drawn(other, 3))

@@ -8,8 +8,10 @@ from support.grain_parts import ROWS, Noise, Source
 
 from resilient import DataNotResumableError, NotExactWarning
 from resilient.backends import get_backend
+from resilient.data import DataOptions
 from resilient.data.grain import GrainData, GrainSource
 from resilient.data.source import SourceContext
+from resilient.serialization.position import BatchMark
 
 pytestmark = pytest.mark.sources
 
@@ -66,15 +68,15 @@ def drawn(one, count):
 
 
 @pytest.mark.parametrize("dataset", KINDS)
-@pytest.mark.parametrize("mode", ["exact", "replay"])
+@pytest.mark.parametrize("replay", [False, True])
 @pytest.mark.parametrize("given", [0, 1, 3])
-def test_it_goes_on_where_it_was(dataset, mode, given):
+def test_it_goes_on_where_it_was(dataset, replay, given):
     expected = list(adapter(dataset()).tracked)
-    one = adapter(dataset(), mode=mode)
+    one = adapter(dataset(), options=DataOptions(replay=replay))
     drawn(one, given)
     position = one.position(given, held=True)
-    assert ("before" in position["source"]) == (given > 0 and mode == "exact")
-    rest = list(again(dataset(), position, mode=mode).tracked)
+    assert ("before" in position.source) == (given > 0 and not replay)
+    rest = list(again(dataset(), position, options=DataOptions(replay=replay)).tracked)
     np.testing.assert_array_equal(expected[given:], rest)
 
 
@@ -111,17 +113,17 @@ def test_other_data_is_refused(dataset):
         again(dataset(ROWS[::-1].copy()), position)
     assert "`x` (a Grain " in str(found.value)
     with pytest.warns(NotExactWarning, match="came back different"):
-        again(dataset(ROWS[::-1].copy()), position, mode="warn")
+        again(dataset(ROWS[::-1].copy()), position, options=DataOptions("warn"))
 
 
 @pytest.mark.parametrize("dataset", [maps, filtered])
-@pytest.mark.parametrize("mode", ["exact", "replay"])
-def test_less_data_is_refused(dataset, mode):
-    one = adapter(dataset(), mode=mode)
+@pytest.mark.parametrize("replay", [False, True])
+def test_less_data_is_refused(dataset, replay):
+    one = adapter(dataset(), options=DataOptions(replay=replay))
     drawn(one, 4)
     position = one.position(4, held=True)
     with pytest.raises(DataNotResumableError):
-        again(dataset(ROWS[:10]), position, mode=mode)
+        again(dataset(ROWS[:10]), position, options=DataOptions(replay=replay))
 
 
 def test_another_sampler_is_refused_with_grains_own_reason():
@@ -166,7 +168,7 @@ def test_without_a_state_it_is_replayed(iterator):
     one = adapter(Data())
     drawn(one, 5)
     position = one.position(5, held=True)
-    assert "before" not in position["source"]
+    assert "before" not in position.source
     rest = list(again(Data(), position).tracked)
     np.testing.assert_array_equal(ROWS.reshape(8, 4, 3)[5:], rest)
 
@@ -179,8 +181,8 @@ def test_positions_draw_nothing_and_leave_no_trace():
     assert one.position(3, held=True) == first
     assert random_state() == before
     ended = one.position(0, held=False)
-    assert ended["source"] == first["source"]  # to see that the data is the same
-    assert ended["ended"] == {"given": 3, "last": first["last"]}
+    assert ended.source == first.source  # to see that the data is the same
+    assert ended.ended == BatchMark(given=3, last=first.last)
 
 
 def test_worker_processes():

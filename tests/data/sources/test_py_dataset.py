@@ -113,7 +113,7 @@ def test_changed_data_is_refused(tmp_path):
 def test_changed_data_is_accepted_where_that_is_asked_for(tmp_path):
     interrupted(Data(), tmp_path)
     with pytest.warns(resilient.NotExactWarning, match="PyDataset, Data"):
-        resumed(Data(shift=1.0), tmp_path, data="warn")
+        resumed(Data(shift=1.0), tmp_path, on_data_change="warn")
 
 
 def test_another_number_of_batches_is_refused(tmp_path):

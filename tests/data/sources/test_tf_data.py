@@ -16,6 +16,7 @@ if keras.backend.backend() == "torch":
 tf = pytest.importorskip("tensorflow")
 
 from resilient.backends import get_backend  # noqa: E402
+from resilient.data import DataOptions  # noqa: E402
 from resilient.data.source import SourceContext  # noqa: E402
 from resilient.data.tf_data import pipeline  # noqa: E402
 from resilient.data.tf_data.graph import PipelineGraph  # noqa: E402
@@ -188,14 +189,14 @@ def test_data_replay_keeps_no_state(tmp_path):
     def shuffled():
         return rows().shuffle(40).batch(8)
 
-    pipeline = Pipeline(shuffled(), settings(mode="replay"), None)
+    pipeline = Pipeline(shuffled(), settings(options=DataOptions(replay=True)), None)
     assert "state" not in pipeline.position(pipeline.begin())
     assert "state" in (plain := Pipeline(shuffled(), settings(), None)).position(
         plain.begin()
     )
-    first = fit(shuffled(), tmp_path, data="replay")
+    first = fit(shuffled(), tmp_path, replay_data=True)
     for step in (10, 8):
-        assert fit(shuffled(), tmp_path, resume=step, data="replay") == first
+        assert fit(shuffled(), tmp_path, resume=step, replay_data=True) == first
 
 
 def test_how_to_get_back_may_change_between_attempts(tmp_path):
@@ -206,17 +207,17 @@ def test_how_to_get_back_may_change_between_attempts(tmp_path):
 
     expected = fit(shuffled(), None)
     fit(shuffled(), tmp_path, stop_at=3)
-    fit(shuffled(), tmp_path, stop_at=8, data="replay")
+    fit(shuffled(), tmp_path, stop_at=8, replay_data=True)
     fit(shuffled(), tmp_path, stop_at=9)
-    assert fit(shuffled(), tmp_path, data="replay") == expected
+    assert fit(shuffled(), tmp_path, replay_data=True) == expected
 
 
 def test_changed_data_is_refused_after_a_replay(tmp_path):
     """The last batch is drawn again, and is another one: unless that is accepted."""
-    fit(rows().shuffle(40, seed=1).batch(8), tmp_path, stop_at=8, data="replay")
+    fit(rows().shuffle(40, seed=1).batch(8), tmp_path, stop_at=8, replay_data=True)
     changed = rows(2.0).shuffle(40, seed=1).batch(8)
     with pytest.raises(DataNotResumableError, match="another batch"):
-        fit(changed, tmp_path, data="replay")
+        fit(changed, tmp_path, replay_data=True)
 
 
 def test_changed_data_is_accepted_with_warn(tmp_path):
@@ -235,7 +236,7 @@ def test_changed_data_is_accepted_with_warn(tmp_path):
     with pytest.raises(DataNotResumableError, match="another batch"):
         fit(python(np.float32(2)), tmp_path)
     with pytest.warns(NotExactWarning, match="came back different"):
-        losses = fit(python(np.float32(2)), tmp_path, data="warn")
+        losses = fit(python(np.float32(2)), tmp_path, on_data_change="warn")
     assert len(losses) == 15
 
 
@@ -260,7 +261,7 @@ def test_unseeded_shuffle_inside_a_function_is_named(tmp_path):
 
 def test_large_state_is_said_once(tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "LARGE_STATE", 1000)
-    with pytest.warns(LargeStateWarning, match='data="replay"') as warned:
+    with pytest.warns(LargeStateWarning, match="replay_data=True") as warned:
         fit(rows().shuffle(40).batch(8), tmp_path)
     assert len([w for w in warned if w.category is LargeStateWarning]) == 1
 
@@ -320,13 +321,13 @@ def test_switching_to_replay_and_back_in_one_epoch(tmp_path):
         return rows().shuffle(40, seed=1).shuffle(3, seed=2).batch(8)
 
     expected = fit(seeded(), None)
-    for stop_at, data in ((7, "exact"), (8, "replay"), (9, "exact"), (13, "replay")):
-        fit(seeded(), tmp_path, stop_at=stop_at, data=data)
+    for stop_at, replay in ((7, False), (8, True), (9, False), (13, True)):
+        fit(seeded(), tmp_path, stop_at=stop_at, replay_data=replay)
     assert fit(seeded(), tmp_path) == expected
 
 
 def test_changed_data_is_refused_when_a_replay_is_not_wanted_any_more(tmp_path):
-    fit(rows().batch(8), tmp_path, stop_at=8, data="replay")
+    fit(rows().batch(8), tmp_path, stop_at=8, replay_data=True)
     with pytest.raises(DataNotResumableError, match="another batch"):
         fit(rows(2.0).batch(8), tmp_path)
 
@@ -431,7 +432,10 @@ def test_python_functions_that_remember_are_noticed(tmp_path, step):
     with pytest.raises(DataNotResumableError, match="another batch"):
         fit(remembering([]), tmp_path, resume=step)
     with pytest.warns(NotExactWarning, match="came back different"):
-        assert len(fit(remembering([]), tmp_path, resume=step, data="warn")) == 15
+        assert (
+            len(fit(remembering([]), tmp_path, resume=step, on_data_change="warn"))
+            == 15
+        )
 
 
 def test_epoch_before_is_looked_at_only_once_it_is_needed(tmp_path):

@@ -12,8 +12,11 @@ from support import fitting
 import resilient
 from resilient import DataNotResumableError, NotExactWarning, NotSupportedError
 from resilient.backends import get_backend
+from resilient.data import DataOptions
 from resilient.data.source import SourceContext
 from resilient.serialization.json_values import decode, encode
+from resilient.serialization.position import DataPosition
+from resilient.serialization.schema import from_json, to_json
 from resilient.state.rng import capture, kept_random_state, restore
 
 torch = pytest.importorskip("torch")
@@ -136,8 +139,9 @@ def plain(batches):
 def saved(ours, given):
     """The position as a checkpoint has it, and the random state."""
     arrays = {}
-    data = encode(ours.position(given, held=True), arrays, "position")
-    return decode(data, arrays), capture(get_backend())
+    data = encode(to_json(ours.position(given, held=True)), arrays, "position")
+    position = from_json(DataPosition, decode(data, arrays))
+    return position, capture(get_backend())
 
 
 def went_on(make, given, noise=lambda: None, **settings):
@@ -208,8 +212,10 @@ def test_another_process_goes_on(name, given):
 @pytest.mark.parametrize("given", [0, 3])
 @pytest.mark.parametrize("name", ["shuffled", "with replacement", "stream"])
 def test_replaying_loads_what_was_loaded(name, given):
-    """``data="replay"`` draws every batch again, and nothing more."""
-    expected, found, loads = went_on(LOADERS[name], given, mode="replay")
+    """``replay_data=True`` draws every batch again, and nothing more."""
+    expected, found, loads = went_on(
+        LOADERS[name], given, options=DataOptions(replay=True)
+    )
     assert found == expected
     size = 4
     assert loads == given * size
@@ -219,7 +225,7 @@ def test_replaying_loads_what_was_loaded(name, given):
 def test_workers_draw_the_same_numbers_again(cls):
     """Random augmentation in workers is exact where it is replayed."""
     make = shuffled(lambda: Numbers(noise=True), cls, num_workers=2)
-    expected, found, _ = went_on(make, 2, mode="replay")
+    expected, found, _ = went_on(make, 2, options=DataOptions(replay=True))
     assert len(expected) == 8
     assert found == expected
 
@@ -242,7 +248,7 @@ def test_a_stateful_loader_without_workers_is_silent():
     with warnings.catch_warnings():
         warnings.simplefilter("error", NotExactWarning)
         adapter(STATEFUL(Numbers()))
-        adapter(STATEFUL(Numbers(), num_workers=1), mode="replay")
+        adapter(STATEFUL(Numbers(), num_workers=1), options=DataOptions(replay=True))
 
 
 @pytest.mark.usefixtures("_workers_end")
@@ -319,8 +325,9 @@ def test_data_that_ends_sooner_is_refused():
     for _ in range(4):
         next(batches)
     position = first.position(4, held=True)
-    for mode in ("exact", "replay"):
-        second = adapter(DataLoader(Numbers(samples=10), batch_size=4), mode=mode)
+    for replay in (False, True):
+        options = DataOptions(replay=replay)
+        second = adapter(DataLoader(Numbers(samples=10), batch_size=4), options=options)
         with pytest.raises(DataNotResumableError, match="3 batches, of 4 drawn"):
             second.seek(position)
 
@@ -356,7 +363,7 @@ def test_changed_samples_are_refused(tmp_path):
     with pytest.raises(DataNotResumableError, match=r"batch \d+ of the iterator"):
         fit(tmp_path, changed)
     with pytest.warns(NotExactWarning, match="the data came back different"):
-        fit(tmp_path, changed, data="warn")
+        fit(tmp_path, changed, on_data_change="warn")
 
 
 class Doubled(Numbers):

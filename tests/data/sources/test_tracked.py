@@ -8,6 +8,7 @@ import pytest
 
 from resilient import DataNotResumableError, NotExactWarning
 from resilient.backends import get_backend
+from resilient.data import DataOptions
 from resilient.data.source import SourceContext, TrackedIterable, lazily
 
 pytestmark = pytest.mark.sources
@@ -64,8 +65,8 @@ def test_the_next_batch_is_the_first_not_trained(ahead, look):
     batches = iter(first)
     drawn(batches, 4 + look)
     position = first.position(4, held=True)
-    assert position["given"] == 4 + look
-    assert len(position["pending"]) == look
+    assert position.given == 4 + look
+    assert len(position.pending) == look
     again = tracked(ahead=ahead)
     again.seek(position)
     assert drawn(iter(again), 6) == [4, 5, 6, 7, 8, 9]
@@ -99,8 +100,8 @@ def test_between_epochs_the_next_iterator_is_a_new_one():
     one = tracked()
     drawn(iter(one), 10)
     position = one.position(0, held=False)
-    assert "given" not in position
-    assert position["source"] == {"begun": 1, "live": False}
+    assert position.given is None
+    assert position.source == {"begun": 1, "live": False}
     again = tracked()
     again.seek(position)
     assert drawn(iter(again), 2) == [0, 1]
@@ -112,8 +113,8 @@ def test_a_held_iterator_that_gave_nothing_yet_is_positioned():
     one = tracked()
     drawn(iter(one), 10)
     iter(one)
-    assert one.position(0, held=True)["given"] == 0
-    assert "given" not in one.position(0, held=False)
+    assert one.position(0, held=True).given == 0
+    assert one.position(0, held=False).given is None
 
 
 def test_other_data_is_refused_and_says_how_to_accept_it():
@@ -123,13 +124,13 @@ def test_other_data_is_refused_and_says_how_to_accept_it():
     with pytest.raises(DataNotResumableError, match="another one now") as found:
         changed.seek(one.position(3, held=True))
     assert "`x` (numbers): another batch 3 of the iterator" in str(found.value)
-    assert 'data="warn"' in str(found.value)
+    assert 'on_data_change="warn"' in str(found.value)
 
 
 def test_other_data_is_accepted_and_said_once():
     one = tracked()
     drawn(iter(one), 3)
-    changed = tracked(Numbers(factor=2), mode="warn")
+    changed = tracked(Numbers(factor=2), options=DataOptions("warn"))
     with pytest.warns(NotExactWarning, match="came back different") as found:
         changed.seek(one.position(3, held=True))
     assert len(found) == 1
@@ -141,7 +142,7 @@ def test_equal_data_is_no_warning():
     drawn(iter(one), 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        tracked(mode="warn").seek(one.position(3, held=True))
+        tracked(options=DataOptions("warn")).seek(one.position(3, held=True))
 
 
 def test_a_position_waits_for_a_batch_in_the_making():
@@ -164,7 +165,7 @@ def test_a_position_waits_for_a_batch_in_the_making():
     assert making.wait(20)
     threading.Timer(0.2, made.set).start()
     with one.lock:
-        assert one.position(2, held=True)["given"] == 3
+        assert one.position(2, held=True).given == 3
     thread.join()
 
 

@@ -28,7 +28,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Auto:
+class Adaptive:
     """Save as often as the cost allows.
 
     Attributes:

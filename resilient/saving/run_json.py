@@ -1,0 +1,136 @@
+"""What ``run.json`` says: one schema for each kind of run.
+
+Everything of a checkpoint that is neither a tensor nor a position in the data.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from resilient.serialization import JSON, Encoded
+from resilient.serialization.schema import SchemaError, from_json, to_json
+
+_KIND = "kind"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunJson:
+    """What all kinds say.
+
+    Attributes:
+        variables: Name, path, shape and dtype of each.
+        replicas: How many there were.
+        tensors: Names of all tensors of this part of the checkpoint.
+        arrays: Names of those among them that are no variables.
+    """
+
+    variables: list[JSON] = field(default_factory=list)
+    replicas: int = 1
+    tensors: list[str] = field(default_factory=list)
+    arrays: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitRun(RunJson):
+    """A run of Keras's ``fit``.
+
+    Attributes:
+        progress: Where training was.
+        stop_training: The model's attribute.
+        epoch_logs: Logs of the last epoch that ended.
+        random: The random state.
+        callbacks: What each callback knew.
+        stateful: The user's own objects, by name.
+        fingerprint: What the run was.
+        learning_rate: That the script gave.
+        losses: What was seen of them.
+        makeup: What was not as the script made it.
+        attributes: Those that steps in Python changed; None where steps are traced.
+        traces: What was compiled, by size.
+        architecture: The model's config; None where it cannot tell.
+    """
+
+    progress: JSON
+    stop_training: bool
+    epoch_logs: Encoded
+    random: JSON
+    callbacks: list[JSON]
+    stateful: JSON
+    fingerprint: JSON
+    learning_rate: Encoded
+    losses: JSON
+    makeup: JSON
+    attributes: Encoded
+    traces: JSON
+    architecture: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopRun(RunJson):
+    """A run of the user's own loop.
+
+    Attributes:
+        progress: Where it was.
+        stopped: Whether it was asked to end.
+        counting: How it counts its steps: ``"loop"`` or ``"advance"``.
+        random: The random state.
+        objects: What each object held beside its variables, by name.
+        history: What was logged.
+        fingerprint: What the run was.
+        data: What the data was; None where the loop draws it by itself.
+        makeups: What each compiled model trains with, by name.
+    """
+
+    progress: JSON
+    stopped: bool
+    counting: str | None
+    random: JSON
+    objects: JSON
+    history: Encoded
+    fingerprint: JSON
+    data: JSON | None
+    makeups: JSON
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariablesRun(RunJson):
+    """Variables alone, which ``Checkpoints`` saved."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRun(RunJson):
+    """The beginning of a run, from what others wrote.
+
+    Attributes:
+        source: The path of that.
+        unknown: What it does not tell, for people.
+    """
+
+    source: str
+    unknown: list[str]
+
+
+KINDS: Mapping[str, type[RunJson]] = {
+    "fit": FitRun,
+    "loop": LoopRun,
+    "variables": VariablesRun,
+    "import": ImportRun,
+}
+
+
+def encoded(run: RunJson) -> JSON:
+    """A run as ``run.json`` has it."""
+    kind = next(name for name, cls in KINDS.items() if type(run) is cls)
+    return {_KIND: kind, **to_json(run)}
+
+
+def decoded(data: object) -> RunJson:
+    """The run that a ``run.json`` tells of.
+
+    Raises:
+        SchemaError: It is none.
+    """
+    kind = data.get(_KIND) if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(kind, str) or kind not in KINDS:
+        raise SchemaError(f"kind is {kind!r}, not one of {', '.join(KINDS)}")
+    rest = {name: item for name, item in data.items() if name != _KIND}
+    return from_json(KINDS[kind], rest)

@@ -1,0 +1,104 @@
+"""Where the data of a run is: what a checkpoint holds of it, beside the source's own.
+
+A position is made of plain values and arrays; which arrays are in ``source`` and
+``pending`` is the business of each kind of data.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from resilient.serialization import JSON
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchMark:
+    """A batch that was given.
+
+    Attributes:
+        given: Its number in its iterator, counted from 1.
+        last: Its checksum; None where there was no batch.
+    """
+
+    given: int
+    last: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPosition:
+    """Where one source of data is.
+
+    Attributes:
+        drawn: Batches that were trained from the live iterator.
+        source: What this kind of data needs to get back there.
+        epochs: Those that Keras's data adapter counted.
+        given: Batches that the live iterator gave; None where the next iterator is not
+            made yet.
+        pending: The last of these, which were not trained.
+        last: Checksum of the last batch given.
+        ended: The last batch of the iterator that ended last.
+    """
+
+    drawn: int
+    source: JSON
+    epochs: int = 0
+    given: int | None = None
+    pending: list[Any] = field(default_factory=list)
+    last: str | None = None
+    ended: BatchMark | None = None
+
+    def shared(self) -> "DataPosition":
+        """What is not about the process's own share of batches.
+
+        A pipeline can be begun again, and counts: no iterator's state is needed.
+        """
+        if "seeds" not in self.source:
+            return self
+        source = {key: item for key, item in self.source.items() if key != "state"}
+        given = None if self.given is None else self.drawn
+        return replace(
+            self, source=source, given=given, pending=[], last=None, ended=None
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPosition:
+    """Where the training data is.
+
+    Attributes:
+        held: Whether training goes on with the live iterator.
+        drawn_by_all: Whether every process draws the same batches.
+        data: Of the data.
+        num_batches: Of an epoch, as far as Keras knows.
+        begun: Whether a loop made an iterator already.
+        elsewhere: Whether another number of processes drew so far.
+    """
+
+    held: bool
+    drawn_by_all: bool
+    data: DataPosition
+    num_batches: int | None = None
+    begun: bool = False
+    elsewhere: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationPosition:
+    """Where the validation data is.
+
+    Attributes:
+        made: Whether Keras made the input for it already.
+        fingerprint: What the data is.
+        data: Where it is.
+    """
+
+    made: bool
+    fingerprint: JSON
+    data: DataPosition
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positions:
+    """Where all data of a run is; None where it is not known yet."""
+
+    x: TrainingPosition | None = None
+    validation_data: ValidationPosition | None = None
