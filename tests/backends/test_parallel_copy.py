@@ -27,6 +27,7 @@ def test_every_byte_is_copied(monkeypatch, cores, dtype):
     monkeypatch.setattr(parallel_copy.os, "cpu_count", lambda: cores)
     pairs = pairs_of(dtype)
     copy_all(pairs)
+    assert len(pairs) == len(SIZES) + 3
     for target, source in pairs:
         assert target.tobytes() == source.tobytes()
 

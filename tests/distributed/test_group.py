@@ -89,7 +89,9 @@ group.gather("never")
     assert "process 1 of 2: it gave no sign for 3 seconds" in out
 
 
-def test_who_cannot_know_it_is_ended(directory: Path) -> None:
+def test_a_process_that_hangs_in_a_library_is_ended_when_another_is_lost(
+    directory: Path,
+) -> None:
     """It hangs in a library, as in a collective: nothing can be raised there."""
     body = """
 print("met")

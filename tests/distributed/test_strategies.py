@@ -22,7 +22,7 @@ def test_parameter_servers_are_refused_with_what_to_do_instead():
     assert "Received: ParameterServerStrategy" in str(found.value)
 
 
-def test_others_are_not():
+def test_default_and_mirrored_strategies_are_supported():
     import tensorflow as tf
 
     require_supported(tf.distribute.get_strategy())

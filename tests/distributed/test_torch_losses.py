@@ -41,7 +41,7 @@ def test_a_mask_that_reaches_the_loss_is_said():
         warn_of_masks(Subclassed(mask_zero=True))
 
 
-def test_no_mask_is_not_said():
+def test_nothing_is_said_where_no_mask_reaches_the_loss():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_masks(words(keras.layers.LSTM(3)))  # takes the mask, and hands none on

@@ -44,6 +44,9 @@ NOT_RUN = {
     },
 }
 
+# Pages that name no file of the repository, and link to none.
+WITHOUT_FILES = {"docs/api.md", "docs/index.md", "docs/on-disk.md"}
+
 
 def no_cloud(*_):
     raise OSError("There is no metadata server here.")
@@ -94,7 +97,9 @@ def test_every_snippet_is_run_or_says_why_not():
 @pytest.mark.parametrize("snippet", CONSOLES, ids=lambda one: one.where)
 def test_the_commands_of_a_page_exist(snippet: Snippet):
     """With the options that they are given, and the files."""
-    for words in snippets.commands(snippet):
+    found = snippets.commands(snippet)
+    assert found
+    for words in found:
         assert snippets.exists(words), words
 
 
@@ -103,18 +108,22 @@ def test_the_commands_of_a_page_exist(snippet: Snippet):
 def test_the_files_that_a_page_names_exist(name):
     text = PAGES[name].read_text()
     folders = "benchmarks|examples|resilient|tests|upstream"
-    for path in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
+    named = re.findall(rf"`((?:{folders})/[\w./-]+)`", text)
+    linked = re.findall(r"\]\(([\w./-]+)[#)]", text)
+    assert bool(named or linked) == (name not in WITHOUT_FILES)
+    for path in named:
         assert (ROOT / path).exists(), path
-    for path in re.findall(r"\]\(([\w./-]+)[#)]", text):
+    for path in linked:
         assert (PAGES[name].parent / path).exists(), path
 
 
 @pytest.mark.once
 def test_bash_finds_no_error_in_what_is_for_it():
     bash = shutil.which("bash") or "/bin/bash"
-    for one in SNIPPETS:
-        if one.language == "bash":
-            done = subprocess.run(
-                [bash, "-n"], input=one.code, capture_output=True, text=True
-            )
-            assert (done.returncode, done.stderr) == (0, ""), one.where
+    scripts = [one for one in SNIPPETS if one.language == "bash"]
+    assert scripts
+    for one in scripts:
+        done = subprocess.run(
+            [bash, "-n"], input=one.code, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, ""), one.where

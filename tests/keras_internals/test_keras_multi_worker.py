@@ -64,7 +64,7 @@ def first_batch():
     return iter([(0, 0, iter([(batch, batch)]))])
 
 
-def test_this_keras_needs_both():
+def test_this_keras_needs_both_corrections():
     """Keras 3.12 to 3.16: if a later one does not, say so in the documentation."""
     assert multi_worker.reduces_logs_along_batch()
     assert multi_worker.builds_from_reduced_batch()
@@ -98,7 +98,7 @@ def test_sums_are_reduced_as_keras_does(model, reduced):
     assert reduced == [("SUM", 1.0)]
 
 
-def test_all_is_keras_own_afterwards(model):
+def test_all_is_keras_own_after_a_corrected_fit_failed(model):
     reduce, build = trainer.reduce_per_replica, model._maybe_symbolic_build
     with contextlib.suppress(ZeroDivisionError), corrected(model):
         assert trainer.reduce_per_replica is not reduce
@@ -108,7 +108,7 @@ def test_all_is_keras_own_afterwards(model):
     assert model._maybe_symbolic_build == build
 
 
-def test_it_can_be_entered_twice(model):
+def test_corrections_can_be_entered_twice(model):
     reduce, build = trainer.reduce_per_replica, model._maybe_symbolic_build
     with corrected(model):
         with corrected(model):
@@ -120,7 +120,7 @@ def test_it_can_be_entered_twice(model):
     assert model._maybe_symbolic_build == build
 
 
-def test_another_model_has_its_own(model):
+def test_another_model_is_not_corrected(model):
     """One that a callback evaluates, say, under a strategy of its own."""
     seen = []
     other = Model(multi_worker._stand_in(lambda op, value, axis: seen.append(axis)))
@@ -130,7 +130,7 @@ def test_another_model_has_its_own(model):
     assert seen == [0]
 
 
-def test_another_thread_has_its_own(model, reduced):
+def test_another_thread_is_not_corrected(model, reduced):
     def reduce():
         trainer.reduce_per_replica({"loss": 1.0}, model.distribute_strategy, "auto")
 

@@ -85,3 +85,4 @@ def test_killed_at_many_random_times_while_writing(
             killed += _kill(run, f"after@{times.uniform(0.0, 1.5):.4f}")[0]
         run.slow_disk = 0.0
         _end(run, uninterrupted)
+    assert killed

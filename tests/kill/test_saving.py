@@ -85,14 +85,16 @@ def test_killed_at_each_step_of_many_saves(run_of: MakeRun, uninterrupted: Expec
         run = run_of(SCENARIO, options={"save_freq": 1, "keep": 2})
         chain = [numbers.randint(1, 80) for _ in range(CHAIN)]
         killed += _kill_during_calls(run, chain, uninterrupted)
+    assert killed
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_killed_at_many_random_times(run_of: MakeRun, uninterrupted: Expected):
-    times = random.Random(2)
+    times, killed = random.Random(2), 0
     for _ in range(KILLS // CHAIN):
         run = run_of(SCENARIO, options={"save_freq": 1, "keep": 2})
         for _ in range(CHAIN):
-            run(f"after@{times.uniform(0.0, 1.5):.4f}")
+            killed += run(f"after@{times.uniform(0.0, 1.5):.4f}").killed
         _check(run, uninterrupted)
+    assert killed

@@ -11,7 +11,7 @@ if os.environ["KERAS_BACKEND"] != "torch":
 import gang
 
 
-def test_they_are_saved_by_their_owners_and_read_into_other_parts(tmp_path):
+def test_dtensors_are_saved_by_their_owners_and_read_into_other_parts(tmp_path):
     """Put back from a snapshot, too; whole where a process holds all."""
     script = Path(__file__).with_name("dtensors.py")
     ended = gang.run(script, tmp_path).check()

@@ -98,6 +98,7 @@ def is_killed(ends: list[End]) -> bool:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_trains_as_keras_does(layout: str, run_of: MakeRun, uninterrupted: Expected):
     plain = run_of(layout)(mode="keras")
+    assert len(plain) == 2
     for one, other in zip(plain, uninterrupted(layout), strict=True):
         assert_same(one.record, other.record)
 

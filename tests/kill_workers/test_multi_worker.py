@@ -51,6 +51,7 @@ def test_two_workers_train_as_two_devices_of_one_process(jobs, names, tmp_path):
 def test_data_gets_back_on_every_worker(tmp_path):
     """In Keras's order, spread over workers as the dataset's options say."""
     workers = tf_cluster.run(HERE / "positions.py", tmp_path, jobs=WORKERS)
+    assert len(workers) == len(WORKERS)
     for (unseeded, *found), *seeded in map(results, workers):
         keras_own, ours, resumed = found
         assert (unseeded, len(seeded)) == ("OFF, without a seed", 7)

@@ -208,7 +208,7 @@ def test_an_epoch_that_cannot_be_divided_is_refused_before_it_begins(
         require_divisible(samples, batch, 2)
 
 
-def test_an_epoch_that_can_be_divided_is_not():
+def test_an_epoch_that_can_be_divided_is_accepted():
     for samples, batch in [(20, 4), (22, 4), (6, 32), (6, 7)]:
         require_divisible(samples, batch, 2)
 

@@ -114,7 +114,7 @@ def test_processes_at_one_place_are_followed_by_any_number():
     assert found.positions().x.elsewhere
 
 
-def test_processes_at_different_places_are_not():
+def test_processes_at_different_places_are_refused():
     parts = [part(source={"order": np.arange(4) + k}) for k in range(2)]
     with pytest.raises(DataNotResumableError, match="a part of the data"):
         reshard_processes(parts)

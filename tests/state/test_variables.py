@@ -415,7 +415,7 @@ def test_an_optimizer_that_is_built_at_its_first_use_is_built(tmp_path):
 
 
 @pytest.mark.skipif(BACKEND == "jax", reason="its steps create no variables")
-def test_a_run_with_such_an_optimizer_resumes_exactly(tmp_path):
+def test_a_run_with_an_optimizer_built_at_its_first_use_resumes_exactly(tmp_path):
     expected = two_optimizers()
     callbacks = [fitting.Interrupt()]
     logs = expected.fit(**fitting.arguments(callbacks=callbacks)).history

@@ -111,6 +111,7 @@ def test_every_single_bit_of_the_manifest_counts(tmp_path):
 def test_a_manifest_cut_off_anywhere_is_none(tmp_path):
     filled(tmp_path, 10)
     raw = (tmp_path / "step-00000010" / "manifest.json").read_bytes()
+    assert Manifest.from_bytes(raw).to_bytes() == raw
     for length in range(len(raw)):
         with pytest.raises(ManifestError):
             Manifest.from_bytes(raw[:length])
@@ -177,7 +178,7 @@ def test_all_damaged_is_an_error_that_names_each_and_its_reason(tmp_path):
     assert 'resume="never"' in message
 
 
-def test_the_error_comes_again_on_the_next_attempt(tmp_path):
+def test_all_damaged_is_an_error_on_the_next_attempt_again(tmp_path):
     """All are in quarantine by then, which must not look like an empty directory."""
     store = filled(tmp_path, 10)
     empty(tmp_path / "step-00000010" / "run.json")
@@ -187,7 +188,7 @@ def test_the_error_comes_again_on_the_next_attempt(tmp_path):
         store = Store(tmp_path)
 
 
-def test_after_starting_over_there_is_no_error(tmp_path):
+def test_starting_over_settles_what_is_damaged_in_quarantine(tmp_path):
     store = filled(tmp_path, 10)
     empty(tmp_path / "step-00000010" / "run.json")
     with pytest.raises(CorruptCheckpointError):
@@ -196,7 +197,7 @@ def test_after_starting_over_there_is_no_error(tmp_path):
     assert Store(tmp_path).newest_good() is None
 
 
-def test_starting_over_with_a_damaged_one_in_place_settles_it(tmp_path):
+def test_starting_over_settles_what_is_damaged_in_place(tmp_path):
     store = filled(tmp_path, 10)
     empty(tmp_path / "step-00000010" / "run.json")
     assert store.discard_all() == [10]
@@ -214,7 +215,7 @@ def test_a_good_commit_settles_what_was_damaged(tmp_path):
     assert Store(tmp_path).newest_good() is None
 
 
-def test_deleting_the_quarantine_settles_it_too(tmp_path):
+def test_deleting_the_quarantine_settles_what_was_damaged(tmp_path):
     store = filled(tmp_path, 10)
     empty(tmp_path / "step-00000010" / "run.json")
     with pytest.raises(CorruptCheckpointError):

@@ -149,7 +149,7 @@ def test_a_rollback_that_another_process_goes_on_from():
     assert kind(75) == "error"  # of a script that means something else by it
 
 
-def test_one_that_rolled_back_and_was_killed_later_was_killed():
+def test_a_process_that_rolled_back_and_was_killed_later_was_killed():
     assert kind(-signal.SIGKILL, [diverged("rollback")]) == "killed"
 
 

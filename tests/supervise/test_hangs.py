@@ -40,7 +40,7 @@ def test_a_script_that_never_gives_a_sign_is_left_alone():
     assert Watched(fixed=5).silence(1e9) is None
 
 
-def test_unless_the_user_says_how_long_a_start_may_take():
+def test_a_script_that_never_gives_a_sign_has_the_time_that_the_user_gives_a_start():
     assert Watched(startup=20).silence(20) is None
     assert Watched(startup=20).silence(21) == 20
 
@@ -51,23 +51,23 @@ def test_a_start_has_a_limit_once_there_was_a_sign():
     assert watched.silence(1801) == DEFAULT_STARTUP
 
 
-def test_until_training_is_known_it_has_the_time_of_a_start():
+def test_until_training_is_known_a_process_has_the_time_of_a_start():
     assert Watched().signs(9, 1).silence(1799) is None
 
 
-def test_ten_times_the_longest_silence_once_an_epoch_has_ended():
+def test_the_limit_is_ten_times_the_longest_silence_once_an_epoch_has_ended():
     watched = Watched().signs(10, 1).signs(1, 30, epoch=1)
     assert watched.silence(299) is None
     assert watched.silence(301) == 300
 
 
-def test_a_minute_at_least():
+def test_the_limit_is_a_minute_at_least():
     watched = Watched().signs(10, 0.5).signs(1, 0.5, epoch=1)
     assert watched.silence(59) is None
     assert watched.silence(61) == 60
 
 
-def test_five_minutes_at_least_before_an_epoch_has_ended():
+def test_the_limit_is_five_minutes_at_least_before_an_epoch_has_ended():
     assert Watched().signs(100, 0.5).silence(299) is None
     assert Watched().signs(100, 0.5).silence(301) == 300
 

@@ -32,7 +32,7 @@ def test_checkpoints_from_before_are_no_progress_of_the_first_attempt():
     assert made == Gain(step=False, checkpoint=False)
 
 
-def test_a_newer_checkpoint_by_its_event_or_by_the_listing():
+def test_a_newer_checkpoint_is_progress_by_its_event_or_by_the_listing():
     headway = Headway()
     assert headway.after(RUN, [100], [saved(100)], 110).checkpoint
     assert not headway.after(RUN, [100], [], 110).checkpoint
@@ -41,7 +41,7 @@ def test_a_newer_checkpoint_by_its_event_or_by_the_listing():
     assert not headway.after(RUN, [200], [saved(300)], 310).checkpoint
 
 
-def test_a_later_step_by_the_heartbeat_or_by_an_event():
+def test_a_later_step_is_progress_by_the_heartbeat_or_by_an_event():
     headway = Headway()
     assert headway.after(RUN, [], [failed(120)], 118).step
     assert not headway.after(RUN, [], [failed(120)], 119).step
@@ -49,7 +49,7 @@ def test_a_later_step_by_the_heartbeat_or_by_an_event():
     assert headway.steps == {RUN: 121}
 
 
-def test_each_directory_has_its_own():
+def test_each_directory_has_its_own_progress():
     headway = Headway()
     headway.after(RUN, [500], [saved(500)], 500)
     assert headway.after(OTHER, [10], [saved(10)], 10) == Gain(True, True)

@@ -25,27 +25,27 @@ EVENTS = "low 0\nhigh 0\nmax 9\noom 4\noom_kill {}\noom_group_kill 0\n"
 VMSTAT = "nr_free_pages 1\noom_kill 5\n"
 
 
-def test_version_2_by_our_own_group(kills):
+def test_cgroup_version_2_counts_by_our_own_group(kills):
     files = {"own": "0::/a/b\n", "cgroup/a/b/memory.events": EVENTS.format(3)}
     files |= {"cgroup/memory.events": EVENTS.format(8), "vmstat": VMSTAT}
     assert kills(files) == 3
 
 
-def test_version_2_in_a_container_that_sees_its_group_as_the_root(kills):
+def test_cgroup_version_2_counts_in_a_container_that_sees_its_group_as_the_root(kills):
     files = {"own": "0::/../x\n", "cgroup/memory.events": EVENTS.format(8)}
     assert kills(files) == 8
 
 
-def test_version_1(kills):
+def test_cgroup_version_1_counts_by_our_own_group(kills):
     control = "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"
     files = {"own": "3:cpu:/\n4:memory:/a\n0::/\n"}
     files |= {"cgroup/memory/a/memory.oom_control": control, "vmstat": VMSTAT}
     assert kills(files) == 2
 
 
-def test_the_machine_where_there_is_no_group(kills):
+def test_the_machine_counts_where_there_is_no_group(kills):
     assert kills({"own": "0::/\n", "vmstat": VMSTAT}) == 5
 
 
-def test_where_nobody_counts(kills):
+def test_there_are_no_kills_where_nobody_counts(kills):
     assert kills({}) == 0

@@ -24,14 +24,14 @@ def stops(rules, *failures):
     return None, ""
 
 
-def test_the_same_failure_three_times_in_a_row():
+def test_the_same_failure_three_times_in_a_row_is_given_up():
     number, why = stops(Rules(), (BUG, SAVED), (BUG, NOTHING), (BUG, NOTHING))
     assert number == 3
     assert "3 times in a row" in why
     assert "Received: ValueError at step 7: bad" in why
 
 
-def test_as_often_as_the_user_says():
+def test_the_same_failure_may_come_as_often_as_the_user_says():
     assert stops(Rules(same_failure=1), (BUG, SAVED))[0] == 1
     assert stops(Rules(same_failure=2), *[(BUG, NOTHING)] * 2)[0] == 2
 
@@ -66,14 +66,14 @@ def test_kills_from_outside_are_never_the_same_failure():
     assert stops(Rules(no_progress=99), *[(KILLED, NOTHING)] * 50)[0] is None
 
 
-def test_restarts_that_bring_no_newer_checkpoint():
+def test_restarts_that_bring_no_newer_checkpoint_are_given_up():
     number, why = stops(Rules(no_progress=4), *[(KILLED, STEP)] * 9)
     assert number == 5  # a first start and four restarts
     assert "4 restarts in a row" in why
     assert "--no-progress" in why
 
 
-def test_a_newer_checkpoint_starts_that_count_again():
+def test_a_newer_checkpoint_starts_the_count_of_restarts_again():
     failures = [*[(KILLED, STEP)] * 4, (KILLED, SAVED), *[(KILLED, STEP)] * 4]
     assert stops(Rules(no_progress=4), *failures)[0] == 9
 
@@ -85,7 +85,7 @@ def test_the_limit_on_restarts():
     assert stops(Rules(max_restarts=0), (KILLED, SAVED))[0] == 1
 
 
-def test_without_a_limit_there_is_none():
+def test_without_a_limit_restarts_that_bring_a_checkpoint_go_on():
     assert stops(Rules(), *[(KILLED, SAVED)] * 1000)[0] is None
 
 

@@ -197,7 +197,7 @@ def test_the_last_batch_of_an_epoch_is_trained():
     assert trained([skip], epochs=3, length=5) == [0, 1, 2, 4, 9, 14]
 
 
-def test_where_the_last_one_is_bad_the_one_before_it_is_trained():
+def test_where_the_last_batch_is_bad_the_one_before_it_is_trained():
     skip = Skip(1, 8, 4, "")
     assert trained([skip], epochs=2, length=5) == [0, 3, 8, 9]
 

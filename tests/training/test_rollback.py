@@ -85,7 +85,7 @@ def test_what_callbacks_knew_first_after_the_checkpoint_is_forgotten(tmp_path):
     assert counter.late == 14
 
 
-def test_whoever_trains_it_again_leaves_the_same_out(tmp_path):
+def test_whoever_trains_a_run_again_leaves_the_same_batches_out(tmp_path):
     """In a new process, with the rollback known from the start."""
     fit(fitting.model(), tmp_path, *data())
     (tmp_path / "again").mkdir()
@@ -134,7 +134,7 @@ def test_the_last_batch_of_an_epoch_is_trained_all_the_same(tmp_path):
     fitting.assert_equal(without(rows)[0], net)
 
 
-def test_where_the_last_batch_is_the_bad_one(tmp_path):
+def test_where_the_last_batch_of_an_epoch_is_bad_the_one_before_it_is_trained(tmp_path):
     net = fitting.model()
     fit(net, tmp_path, *data((14,)))
     rows = np.r_[0 : 11 * SIZE, 13 * SIZE : 14 * SIZE]
@@ -225,7 +225,7 @@ def test_without_a_checkpoint_from_before_it_stops(tmp_path):
     assert not (tmp_path / "rollbacks.json").exists()
 
 
-def test_stop_saves_nothing_of_it(tmp_path):
+def test_on_nan_stop_saves_nothing_of_the_bad_batch(tmp_path):
     with pytest.raises(resilient.DivergedError) as error:
         fit(fitting.model(), tmp_path, *data(), on_nan="stop", save_freq=1)
     assert "at batch 9 of the run: the loss is no finite number" in str(error.value)
@@ -235,7 +235,7 @@ def test_stop_saves_nothing_of_it(tmp_path):
     assert (bad["step"], bad["value"], bad["action"]) == (9, "nan", "stop")
 
 
-def test_ignore_trains_on_as_keras_does(tmp_path):
+def test_on_nan_ignore_trains_on_as_keras_does(tmp_path):
     net = fitting.model()
     history = fit(net, tmp_path, *data(), on_nan="ignore")
     assert np.isnan(history.history["loss"]).all()

@@ -41,7 +41,7 @@ def finds(value, *expected):
     return list(map(id, found(x=value))) == list(map(id, expected))
 
 
-def test_in_the_globals_of_a_methods_module():
+def test_generators_in_the_globals_of_a_methods_module_are_found():
     class Data:
         def __getitem__(self, index):
             return RNG.normal(size=index)
@@ -51,12 +51,12 @@ def test_in_the_globals_of_a_methods_module():
     assert list(find_generators.find({"x": data})) == ["x.__getitem__.RNG"]
 
 
-def test_in_a_closure():
+def test_generators_in_a_closure_are_found():
     rng = random.Random(3)
     assert finds(lambda batch: [rng.shuffle(batch)], rng)
 
 
-def test_in_functions_that_functions_call():
+def test_generators_in_functions_that_functions_call_are_found():
     def inner():
         return [lambda: OTHER.random() + 1 for _ in range(2)]
 
@@ -66,7 +66,7 @@ def test_in_functions_that_functions_call():
     assert finds(outer, OTHER)
 
 
-def test_a_function_without_its_variable_yet():
+def test_nothing_is_found_in_a_function_without_its_variable_yet():
     def collate():
         return later
 
@@ -74,7 +74,7 @@ def test_a_function_without_its_variable_yet():
     later = 1
 
 
-def test_in_partial_functions():
+def test_generators_in_partial_functions_are_found():
     rng = np.random.default_rng(3)
 
     def add(noise, batch, other=None):
@@ -87,7 +87,7 @@ def test_in_partial_functions():
 @pytest.mark.parametrize(
     "generator", [np.random.default_rng(3), np.random.RandomState(3), random.Random(3)]
 )
-def test_as_its_own_bound_method(generator):
+def test_generators_are_found_by_their_bound_methods(generator):
     names = ("normal", "random") if hasattr(generator, "normal") else ("random",)
     for name in names:
         draw = getattr(generator, name)
@@ -95,7 +95,7 @@ def test_as_its_own_bound_method(generator):
     assert finds(lambda: [NORMAL()], NORMAL.__self__)
 
 
-def test_in_default_arguments():
+def test_generators_in_default_arguments_are_found():
     rng, other = np.random.default_rng(3), random.Random(3)
 
     def draw(size, rng=rng, *, other=other):
@@ -104,7 +104,7 @@ def test_in_default_arguments():
     assert finds(draw, rng, other)
 
 
-def test_in_a_class():
+def test_generators_in_a_class_are_found():
     class Data:
         rng = np.random.default_rng(3)
 
@@ -112,7 +112,7 @@ def test_in_a_class():
     assert finds(lambda: [Data.rng.normal()], Data.rng)
 
 
-def test_in_an_attribute_that_a_class_has_a_default_for():
+def test_generators_in_an_attribute_that_a_class_has_a_default_for_are_found():
     class Data:
         __slots__ = ("__dict__", "slot")
         rng = None
@@ -124,7 +124,7 @@ def test_in_an_attribute_that_a_class_has_a_default_for():
     assert set(map(id, found(x=data))) == {id(data.rng), id(data.slot)}
 
 
-def test_in_an_attribute_of_an_attribute():
+def test_generators_in_an_attribute_of_an_attribute_are_found():
     class Noise:
         def __init__(self):
             self.generators = {"python": [random.Random(3)]}
@@ -137,7 +137,7 @@ def test_in_an_attribute_of_an_attribute():
     assert finds(data, data.noise.generators["python"][0])
 
 
-def test_in_what_a_method_overrides():
+def test_generators_in_what_a_method_overrides_are_found():
     class Base:
         def __getitem__(self, index):
             return RNG.normal(size=index)
@@ -150,14 +150,14 @@ def test_in_what_a_method_overrides():
 
 
 @pytest.mark.parametrize("wrapper", [staticmethod, property, functools.cached_property])
-def test_in_wrapped_methods(wrapper):
+def test_generators_in_wrapped_methods_are_found(wrapper):
     class Data:
         noise = wrapper(lambda *_: RNG.normal())
 
     assert finds(Data(), RNG)
 
 
-def test_in_objects_that_are_containers():
+def test_generators_in_objects_that_are_containers_are_found():
     class Rows(collections.abc.Sequence):
         def __len__(self):
             return 3
@@ -173,7 +173,7 @@ def test_in_objects_that_are_containers():
     assert finds(Listed(range(100)), OTHER)
 
 
-def test_in_modules_of_modules(monkeypatch):
+def test_generators_in_modules_of_modules_are_found(monkeypatch):
     assert finds(lambda: [settings.inner.MINE.normal()], settings.inner.MINE)
 
     def imports():
@@ -185,14 +185,14 @@ def test_in_modules_of_modules(monkeypatch):
     assert finds(imports, settings.inner.MINE)
 
 
-def test_of_equal_names_in_two_modules():
+def test_generators_of_equal_names_in_two_modules_are_both_found():
     def both():
         return RNG.normal() + settings.inner.RNG.normal()
 
     assert finds(both, RNG, settings.inner.RNG)
 
 
-def test_each_once_by_the_name_of_the_first_part():
+def test_each_generator_is_found_once_by_the_name_of_the_first_part():
     rng = np.random.default_rng(3)
     parts = {"dataset": [[[lambda: [rng.normal()]]]], "sampler": rng, "bits": [rng]}
     (path,) = find_generators.find(parts)
@@ -214,7 +214,7 @@ def test_a_long_way_round_hides_nothing_that_is_near():
     assert finds([far, data], RNG)
 
 
-def test_of_libraries_are_not_found():
+def test_generators_of_libraries_are_not_found():
     """A checkpoint has these anyway."""
 
     def draw():
@@ -228,7 +228,7 @@ def test_of_libraries_are_not_found():
     assert finds([torch.default_generator, lambda: torch.rand(2)])
 
 
-def test_without_a_state_they_are_not_found():
+def test_generators_without_a_state_are_not_found():
     assert finds([random.SystemRandom()])
 
 
@@ -325,7 +325,7 @@ class Drawing(keras.utils.PyDataset):
         return rng.normal(size=(3, 2)), np.zeros(3)
 
 
-def test_claimed_ones_belong_to_the_data_that_came_first():
+def test_claimed_generators_belong_to_the_data_that_came_first():
     rng, claimed = random.Random(3), {}
     assert find_generators.unclaimed({"x.rng": rng}, claimed) == {"x.rng": rng}
     assert find_generators.unclaimed({"x.rng": rng, "y": OTHER}, claimed) == {

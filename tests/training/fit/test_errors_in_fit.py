@@ -66,7 +66,7 @@ def test_the_event_tells_one_bug_from_another(tmp_path):
     assert first["signature"] == second["signature"] != third["signature"]
 
 
-def test_it_goes_on_as_if_nothing_had_happened(tmp_path):
+def test_a_run_goes_on_after_errors_as_if_nothing_had_happened(tmp_path):
     expected = fitting.model()
     expected.fit(**fitting.arguments())
     for at in ((0, 3), (1, 2), (2, None)):
@@ -113,7 +113,7 @@ def test_a_keyboard_interrupt_has_a_note_too(tmp_path):
 
 
 @pytest.mark.background
-def test_what_is_being_written_is_finished_first(tmp_path, monkeypatch):
+def test_what_is_being_written_is_finished_before_the_error(tmp_path, monkeypatch):
     """The error waits for it, and the note tells of it."""
     with pytest.raises(Interrupted) as error:
         fitting.fit(fitting.model(), tmp_path, callbacks=[Interrupt(1, 2)], save_freq=8)
