@@ -319,6 +319,7 @@ def test_replicas_are_merged_as_a_resume_in_one_process_would(tmp_path):
     from resilient.convert.export import export
     from resilient.progress import Progress
     from resilient.saving import record
+    from resilient.saving.run_json import VariablesRun
     from resilient.storage.store import Store
 
     tensors = {
@@ -330,8 +331,8 @@ def test_replicas_are_merged_as_a_resume_in_one_process_would(tmp_path):
         {"name": name, "path": name[-4:], "shape": [], "dtype": "float32"}
         for name in ("trainable.0000.w", "non_trainable.0000.mean")
     ]
-    content = record.Content(
-        {"variables": listed, "replicas": 2, "tensors": [*tensors], "arrays": []},
+    content = record.PendingCheckpoint(
+        VariablesRun(variables=listed, replicas=2, tensors=[*tensors]),
         {},
         get_backend().snapshot(tensors),
         ALONE,

@@ -16,6 +16,7 @@ from resilient import CheckpointWriteError
 from resilient.backends import get_backend
 from resilient.saving import record
 from resilient.saving.checkpointer import Checkpointer
+from resilient.saving.run_json import encoded
 from resilient.storage.store import Store
 from resilient.telemetry.events import read_events
 
@@ -81,7 +82,7 @@ def copies(content):
         name: np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
         for name, array in content.snapshot.arrays.items()
     }
-    return arrays, json.dumps(content.run), json.dumps(content.position)
+    return arrays, json.dumps(encoded(content.run)), json.dumps(content.position)
 
 
 def write_after(monkeypatch, wait):
@@ -138,7 +139,10 @@ def test_a_checkpoint_is_of_its_step_whatever_is_trained_meanwhile(
         for name, array in arrays.items():
             assert read.tensors[name].dtype == array.dtype
             assert read.tensors[name].tobytes() == array.tobytes(), name
-        assert (json.dumps(read.run), json.dumps(read.position)) == (run, position)
+        assert (json.dumps(encoded(read.run)), json.dumps(read.position)) == (
+            run,
+            position,
+        )
         weights = next(arrays[name] for name in arrays if name.startswith("trainable"))
         assert previous is None or weights.tobytes() != previous
         previous = weights.tobytes()

@@ -14,7 +14,7 @@ import resilient
 PROGRAM = """
 import json, os, signal, sys, threading, time
 from pathlib import Path
-from resilient.distributed.rendezvous import met
+from resilient.distributed.rendezvous import join
 
 class Files:
     '''Stands for a parallel strategy: passes the text of process 0 through a file.'''
@@ -34,7 +34,7 @@ class Files:
 
 index, count, place, directory = sys.argv[1:]
 directory = Path(directory)
-with met(Files(int(index), int(count), place), directory) as group, group.explained():
+with join(Files(int(index), int(count), place), directory) as group, group.explained():
 """
 
 
