@@ -2,7 +2,7 @@
 
 Each adapter is a module of its own, imported when it is first asked for: whoever has
 only JAX never imports TensorFlow. Backends that do not train (numpy, OpenVINO) are
-refused.
+refused. It knows neither Keras models nor checkpoint directories; all above import it.
 """
 
 import functools

@@ -10,7 +10,10 @@ from rich.table import Table
 from resilient.serialization import JSON
 
 _NUMBERS = ("step", "epoch", "batch", "size", "time", "share", "from step", "to step")
-_OUTCOMES = {"died": "died without a word", "unknown": "none (running, or died)"}
+_OUTCOMES = {
+    "died": "exited without reporting an error",
+    "unknown": "none (running, or died)",
+}
 
 
 def ls(data: JSON) -> None:

@@ -66,7 +66,7 @@ def import_checkpoint(
             or of another shape or type; all are listed. Nothing was changed.
         BackendNotAvailableError: The library that reads the source is missing.
         DirectoryInUseError: A run is using ``checkpoint_dir``.
-        NotSupportedError: It is nothing that can be imported.
+        NotSupportedError: It is in no format that can be imported.
         ResilientError: ``checkpoint_dir`` has checkpoints.
         ValueError: ``epoch`` or ``step`` is to be told, or cannot be as it is told.
     """

@@ -1,7 +1,8 @@
-"""Getting a source of training data back to a position: one module per way.
+"""Getting a source of training data back to a position: one module per source.
 
-Each kind of data has a data adapter that Keras's ``fit`` takes in place of its own,
-gives the same batches in the same order, and can tell and take a position.
+Each has a data adapter that Keras's ``fit`` takes in place of its own; it gives the
+same batches in the same order, and can tell and take a position. What has no position
+is refused. It knows neither checkpoints nor models. ``training`` imports it.
 """
 
 import contextlib

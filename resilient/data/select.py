@@ -164,8 +164,8 @@ def require_data(arguments: Mapping[str, Any], argument: str) -> None:
 def _unknown(value: Any, argument: str) -> DataNotResumableError:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     return DataNotResumableError(
-        f"No way is known to get `{argument}` back to a position.",
-        received=f"{argument} of type {kind}",
+        f"`{argument}` cannot be resumed: data of this type has no position.",
+        received=kind,
         hint="Pass arrays, a tf.data.Dataset, a keras.utils.PyDataset, a torch "
         "DataLoader, a Grain dataset, a generator, or any iterable with "
         "state_dict() and load_state_dict().",

@@ -3,8 +3,8 @@
 Training's own collectives stay training's: messages of ours in between would have to
 come at the same place in every process, and a writer's thread could not send any.
 
-Whoever is there gives a sign each second. A connection that ends without a word, or is
-silent for too long, means that the process at its other end is lost.
+Every process sends a sign of life each second. A connection that ends without a
+farewell, or is silent for too long, means that the other process is lost.
 """
 
 import hmac
@@ -45,9 +45,8 @@ def peer_timeout() -> float:
     if not 2 * _SIGN_EVERY < seconds < float("inf"):
         raise ValueError(
             message(
-                "The time until a silent process is taken for lost is no such time.",
-                received=f"{VARIABLE}={given!r}",
-                hint=f"Give seconds, more than {2 * _SIGN_EVERY:g}.",
+                f"{VARIABLE} must be a number of seconds above {2 * _SIGN_EVERY:g}.",
+                received=repr(given),
             )
         )
     return seconds
@@ -102,7 +101,7 @@ class Connection:
             return
 
     def _receive(self) -> None:
-        why = "it ended without a word (killed, or out of memory?)"
+        why = "it ended without reporting an error (killed, or out of memory?)"
         try:
             with self._socket.makefile("rb") as lines:
                 for line in lines:

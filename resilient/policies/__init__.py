@@ -2,7 +2,7 @@
 
 Policies are pure: time, progress and what a save costs are arguments, nothing here
 reads a clock, a disk or a model. A policy that could never mean anything is refused
-when it is made, not at the first save.
+when it is made, not at the first save. Everything above may import it.
 """
 
 from resilient.policies.interval import Adaptive, Cost

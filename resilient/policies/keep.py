@@ -120,7 +120,7 @@ def one_per(*, hours: float) -> KeepPolicy:
         hours: The least time between two of them.
 
     Raises:
-        TypeError: If it is no number.
+        TypeError: If it is not a number.
         ValueError: If it is not positive.
     """
     return KeepPolicy(hours=duration(hours, "one_per(hours=...)"))
@@ -138,7 +138,7 @@ def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
         mode: ``"min"`` or ``"max"``; ``"auto"`` goes by the name of the metric.
 
     Raises:
-        TypeError: If ``n`` is no whole number or ``monitor`` no string.
+        TypeError: If ``n`` is not an integer or ``monitor`` not a string.
         ValueError: If ``n`` is not positive, or the mode is unknown or unclear.
     """
     if not isinstance(monitor, str):
@@ -153,11 +153,7 @@ def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
         mode = _direction(monitor)
     if mode not in ("min", "max"):
         raise ValueError(
-            message(
-                "This `mode` has no meaning.",
-                received=repr(mode),
-                hint='Use "min", "max" or "auto".',
-            )
+            message('`mode` must be "min", "max" or "auto".', received=repr(mode))
         )
     return KeepPolicy(bests=(Best(count(n, "best(...)"), monitor, mode),))
 

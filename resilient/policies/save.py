@@ -140,7 +140,7 @@ def adaptive(*, overhead: float = 0.02, mtbf: float = 3600.0) -> SavePolicy:
         mtbf: Mean time between failures of the machine, seconds.
 
     Raises:
-        TypeError: If one of them is no number.
+        TypeError: If one of them is not a number.
         ValueError: If one is not positive, or the share is 1 or more.
     """
     share = duration(overhead, "adaptive(overhead=...)")
@@ -169,8 +169,6 @@ def save_policy(value: str | int | SavePolicy) -> SavePolicy:
         return every(steps=count(value, "save_freq", _OR_ELSE))
     raise ValueError(
         message(
-            "This `save_freq` has no meaning.",
-            received=repr(value),
-            hint=f"Use a number of batches{_OR_ELSE}.",
+            f"`save_freq` must be a number of batches{_OR_ELSE}.", received=repr(value)
         )
     )

@@ -132,9 +132,9 @@ def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> SavedState[Ru
     found = _read_part(backend, mine, checkpoint)
     if is_of(found, ImportRun) and part.count > 1:
         raise NotSupportedError(
-            "Several processes cannot begin from an import.",
+            "An imported checkpoint can only be resumed by a single process.",
             received=f"{checkpoint.path}, {part.count} processes",
-            hint="Train the first epoch in one process; then go on in several.",
+            hint="Train the first epoch in one process, then continue in several.",
         )
     saved = found.run.replicas
     if count == part.count and saved == part.replicas:

@@ -1,7 +1,9 @@
 """Python values as JSON and arrays, exactly, without pickle.
 
 ``json_values`` encodes and decodes; ``json_types`` has the codecs of single types,
-``json_arrays`` those of arrays, ``classes`` finds classes and functions by name.
+``json_arrays`` those of arrays, ``classes`` finds classes and functions by name;
+``schema`` reads dataclasses. What it does not know it refuses, by place. Everything
+above may import it.
 """
 
 from typing import Any

@@ -1,5 +1,5 @@
-"""The state of a Keras model: its variables, replicas, random state and makeup.
+"""The state of a Keras model: its variables, replicas and random state.
 
-Also what identifies a run (its fingerprint), and whether a checkpoint fits it. It knows
-neither data nor files, and refuses to match variables by name.
+Also what identifies a run (its fingerprint). It knows neither data nor files, and
+refuses to match variables by name. All above import it.
 """

@@ -29,9 +29,8 @@ def checked_resume(resume: Resume) -> Resume:
         return resume
     raise ValueError(
         message(
-            "This `resume` has no meaning.",
+            '`resume` must be "auto", "never", "must" or the step of a checkpoint.',
             received=repr(resume),
-            hint='Use "auto", "never", "must" or the step of a checkpoint.',
         )
     )
 
@@ -63,11 +62,7 @@ def checked_on_save_error(value: OnSaveError) -> OnSaveError:
     """``on_save_error``, if it means something; otherwise ValueError."""
     if not isinstance(value, str) or value not in ("raise", "warn"):
         raise ValueError(
-            message(
-                "This `on_save_error` has no meaning.",
-                received=repr(value),
-                hint='Use "raise" or "warn".',
-            )
+            message('`on_save_error` must be "raise" or "warn".', received=repr(value))
         )
     return value
 

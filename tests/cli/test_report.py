@@ -59,7 +59,7 @@ def test_report_has_a_line_for_each_part_and_for_each_attempt(directory, capsys)
         "down 20.0 s 0.5%",
         "steps: 6,000, and 30 more that were lost",
         "attempt started time from step to step end host",
-        "a1 2023-11-14T22:13:20Z 0:01:20 0 70 died without a word node-7",
+        "a1 2023-11-14T22:13:20Z 0:01:20 0 70 exited without reporting an error node-7",
         "b2 2023-11-14T22:15:00Z 1:05:00 40 6,000 ended node-7",
     ]
 

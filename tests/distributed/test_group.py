@@ -67,7 +67,7 @@ group.broadcast("never") if group.index else group.gather("never")
     assert (
         f"PeerLostError: Another process of this training is not there any more, and "
         "without it the others cannot go on.\n"
-        f"Received: process {victim} of 2: it ended without a word"
+        f"Received: process {victim} of 2: it ended without reporting an error"
     ) in out
     assert list(directory.iterdir()) == []
 
@@ -143,7 +143,7 @@ raise RuntimeError("UNAVAILABLE: connection reset by peer")
     assert "RuntimeError: UNAVAILABLE: connection reset by peer" in out
     assert "The above exception was the direct cause" in out
     assert "PeerLostError" in out
-    assert f"process {count - 1} of {count}: it ended without a word" in out
+    assert f"process {count - 1} of {count}: it ended without reporting an error" in out
 
 
 def test_directories_that_are_not_shared_are_refused(
@@ -166,5 +166,8 @@ def test_a_timeout_that_is_none_is_refused(directory: Path) -> None:
     told = {"RESILIENT_PEER_TIMEOUT": "soon"}
     with started("pass", 2, directory, **told) as processes:
         ends = [process.end() for process in processes]
-    assert any("Received: RESILIENT_PEER_TIMEOUT='soon'" in out for _, out in ends)
+    said = (
+        "RESILIENT_PEER_TIMEOUT must be a number of seconds above 2.\nReceived: 'soon'"
+    )
+    assert any(said in out for _, out in ends)
     assert all(status == 1 for status, _ in ends)

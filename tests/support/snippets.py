@@ -138,9 +138,10 @@ def _keras() -> str:
 
 
 def pages() -> list[Path]:
-    """README.md and all pages of the documentation."""
+    """README.md, ARCHITECTURE.md and all pages of the documentation."""
     found = (ROOT / "docs").rglob("*.md")
-    return [ROOT / "README.md", *sorted(p for p in found if "_build" not in p.parts)]
+    first = [ROOT / "README.md", ROOT / "ARCHITECTURE.md"]
+    return [*first, *sorted(p for p in found if "_build" not in p.parts)]
 
 
 def snippets(page: Path) -> list[Snippet]:

@@ -114,9 +114,5 @@ def _integer(name: str, value: object) -> int:
 
 def _out_of_range(name: str, value: int, allowed: str) -> ValueError:
     return ValueError(
-        message(
-            f"This `{name}` has no meaning.",
-            received=value,
-            hint=f"Use an integer {allowed}.",
-        )
+        message(f"`{name}` must be an integer {allowed}.", received=value)
     )

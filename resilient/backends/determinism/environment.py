@@ -30,7 +30,7 @@ def check_xla() -> None:
     """Raise where ``XLA_FLAGS`` cannot be added to.
 
     Raises:
-        ResilientError: It says the contrary, or is the name of a file that does not
+        ResilientError: It conflicts, or is the name of a file that does not
             say it.
     """
     flags, value = os.environ.get(XLA_FLAGS, ""), _value()
@@ -73,10 +73,9 @@ def positive(variable: str) -> int | None:
 
 
 def conflict(variable: str, todo: str) -> ResilientError:
-    """The error for an environment that says the contrary."""
+    """The error for an environment that conflicts."""
     return ResilientError(
-        "The environment says the contrary of deterministic(), which replaces "
-        "nothing there.",
+        "The environment conflicts with deterministic(), which replaces nothing there.",
         received=f"{variable}={os.environ.get(variable)}",
         hint=todo,
     )

@@ -78,7 +78,7 @@ def recognised(path: Path) -> ImportSource:
 
     Raises:
         FileNotFoundError: There is nothing.
-        NotSupportedError: It is nothing that can be imported.
+        NotSupportedError: It is in no format that can be imported.
     """
     if (path / _WEIGHTS).is_file():
         return _backup(path)
@@ -104,7 +104,7 @@ def recognised(path: Path) -> ImportSource:
         )
     if not kind:
         raise NotSupportedError(
-            "This is nothing that can be imported.",
+            "Unrecognised checkpoint format.",
             received=path,
             hint=(
                 "Import a directory of BackupAndRestore, a TensorFlow checkpoint or an "

@@ -46,7 +46,7 @@ def _unknown(name: str, value: Any) -> TypeError:
     cls = type(value)
     return TypeError(
         message(
-            f"No way is known to save and restore `{name}`.",
+            f"`{name}` cannot be saved and restored: its type is not known.",
             received=f"{name} of type {cls.__module__}.{cls.__qualname__}",
             hint=(
                 "Pass models, layers, optimizers, metrics, variables and generators of "

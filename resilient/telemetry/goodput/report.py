@@ -19,8 +19,8 @@ class AttemptReport:
         host: Where it ran; empty if unknown.
         started: When it took the directory, Unix seconds.
         ended: Its last sign of life, Unix seconds.
-        outcome: How it ended. "rolled back": another process goes on. "died": without a
-            word. "unknown": the last one, so far without a word; it may be running.
+        outcome: How it ended. "rolled back": another process goes on. "died": without
+            reporting. "unknown": the last one, which may still be running.
         restored: The step of the checkpoint that it began from, if it did.
         step: Where the run was at its end.
     """

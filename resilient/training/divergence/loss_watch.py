@@ -36,7 +36,7 @@ class Rollback:
         limit: How often in a run; after that training stops.
 
     Raises:
-        TypeError: One of them is no whole number.
+        TypeError: One of them is not an integer.
         ValueError: One is not positive, or ``skip`` not more than ``steps``.
     """
 
@@ -69,9 +69,8 @@ def checked_on_nan(value: OnNaN) -> Literal["ignore", "stop"] | Rollback:
         return value
     raise ValueError(
         message(
-            "This `on_nan` has no meaning.",
+            '`on_nan` must be "ignore", "stop", "rollback" or a Rollback(...).',
             received=repr(value),
-            hint='Use "ignore", "stop", "rollback" or resilient.Rollback(...).',
         )
     )
 

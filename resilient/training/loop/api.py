@@ -68,7 +68,7 @@ class Run(Block):
             ``history.steps(name)`` are the steps that belong to them.
 
     Raises:
-        TypeError: No way is known to save an object, or an argument has a wrong type.
+        TypeError: An object of a type that cannot be saved, or an argument of another.
         ValueError: An argument has a value that means nothing.
         NotSupportedError: An object belongs to another backend than Keras runs on.
     """
@@ -197,7 +197,7 @@ class Run(Block):
             **values: Scalars, of Python, NumPy or the backend.
 
         Raises:
-            TypeError: One is no number.
+            TypeError: One is not a number.
         """
         attempt, standing = self._attempt, self._plan.standing
         self.history.add(
@@ -259,20 +259,18 @@ class Run(Block):
         if shuffle not in (None, True, False, "batch"):
             raise ValueError(
                 message(
-                    "This `shuffle` has no meaning.",
+                    '`shuffle` must be True, False or "batch".',
                     received=repr(shuffle),
-                    hint='Use True, False or "batch".',
                 )
             )
         if isinstance(data, list):
             raise TypeError(
                 message(
-                    "A list can be meant in two ways: as arrays, or as batches.",
+                    "A list is ambiguous: arrays or batches?",
                     received=f"a list of {len(data)}",
                     hint=(
                         "Pass a tuple of arrays, (x, y), or for batches an "
-                        "iterable with "
-                        "state_dict and load_state_dict."
+                        "iterable with state_dict and load_state_dict."
                     ),
                 )
             )

@@ -62,7 +62,7 @@ class LogHistory(Mapping[str, list[float]]):
             values: Scalars by name: Python's, NumPy's or the backend's.
 
         Raises:
-            TypeError: One is no number.
+            TypeError: One is not a number.
         """
         held = {name: _held(name, value) for name, value in values.items()}
         self._pending.extend((name, step, value) for name, value in held.items())
@@ -106,7 +106,7 @@ def _held(name: str, value: Any) -> Any:
     """The present value, safe from what the loop does next; fetched where it is here.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: It is not a number.
     """
     try:
         if hasattr(value, "assign"):  # a variable: what it holds now

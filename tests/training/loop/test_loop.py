@@ -264,7 +264,7 @@ def test_other_objects_are_refused(tmp_path):
 
 
 def test_unknown_objects_are_refused_at_once(tmp_path):
-    with pytest.raises(TypeError, match="No way is known to save and restore `table`"):
+    with pytest.raises(TypeError, match="`table` cannot be saved and restored"):
         run_on(tmp_path, table={})
 
 
@@ -320,17 +320,17 @@ def test_finite_data_begins_again_with_steps_per_epoch(tmp_path):
 
 @pytest.mark.parametrize("epochs", [0, -1, 1.5, "two", True])
 def test_epochs_are_a_number(epochs, tmp_path):
-    with pytest.raises(ValueError, match=r"`epochs` is a whole number"):
+    with pytest.raises(ValueError, match=r"`epochs` must be a positive integer"):
         run_on(tmp_path).loop(arrays(), epochs=epochs)
 
 
 def test_calls_that_do_not_go_there(tmp_path):
     run = run_on(tmp_path, v=value())
-    with pytest.raises(ResilientError, match=r"run\.save does not go here"):
+    with pytest.raises(ResilientError, match=r"run\.save cannot be used here"):
         run.save()
-    with pytest.raises(ResilientError, match=r"run\.advance does not go here"):
+    with pytest.raises(ResilientError, match=r"run\.advance cannot be used here"):
         run.advance()
-    with pytest.raises(ResilientError, match=r"run\.batches does not go here"):
+    with pytest.raises(ResilientError, match=r"run\.batches cannot be used here"):
         run.batches(arrays())
     data = arrays()
     for _ in run.epochs(1):
@@ -594,12 +594,12 @@ def test_wrong_arguments_of_a_loop(wrong, tmp_path):
 
 @pytest.mark.parametrize("data", [iter([1]), zip([1], [2], strict=True), object()])
 def test_data_that_has_no_position_is_refused(data, tmp_path):
-    with pytest.raises(DataNotResumableError, match=r"`data` back to a position"):
+    with pytest.raises(DataNotResumableError, match=r"`data` cannot be resumed"):
         next(run_on(tmp_path).loop(data, epochs=1))
 
 
 def test_a_list_is_not_guessed_at(tmp_path):
-    with pytest.raises(TypeError, match="two ways"):
+    with pytest.raises(TypeError, match="A list is ambiguous"):
         run_on(tmp_path).loop([arrays(), arrays()], epochs=1)
 
 
