@@ -120,7 +120,9 @@ class DataInputs:
             return self._positions, rng.capture(self.backend)
         with self.training.data_adapter.frozen():
             random = rng.capture(self.backend)
-            x, validation = self.training.position(in_epoch=in_epoch), None
+            x = self.training.position(in_epoch=in_epoch)
+            # As it was, where this process has not validated yet.
+            validation = self._positions.validation_data
             if self.validation is not None:
                 validation = ValidationPosition(
                     made=self.validated,

@@ -13,10 +13,10 @@ import os, random, signal, sys
 from pathlib import Path
 import keras
 import resilient
-from resilient.saving.checkpointer import Saving
+from resilient.saving.checkpointer import Checkpointer
 from support.waited import waiting
 
-Saving.save = waiting(Saving.save)  # each attempt has something to go on from
+Checkpointer.save = waiting(Checkpointer.save)  # so that there is one to go on from
 home = Path(sys.argv[1])
 total, numbers = keras.Variable(0.0, dtype="float64"), random.Random(7)
 run = resilient.Run(home / "runs", save_freq=2, total=total, numbers=numbers)

@@ -402,13 +402,6 @@ def test_another_number_of_threads_is_said_once(directory):
     fitting.interrupted(directory, epoch=3, batch=1, epochs=4, callbacks=[stopping()])
 
 
-def test_a_checkpoint_that_knows_nothing_of_determinism_is_resumed(directory):
-    """It was made before that was recorded: there is nothing to compare."""
-    edited(directory, lambda run: run["fingerprint"].pop("determinism"))
-    history = resume(fitting.model(), directory)
-    assert len(history.epoch) == 3
-
-
 def test_the_optimizers_settings_of_the_script_win_with_a_warning(directory):
     net = fitting.model(optimizer=keras.optimizers.Adam(clipnorm=1.0, beta_1=0.5))
     assert not_exact(net, directory) == [
