@@ -42,8 +42,6 @@ class Watch:
         preemption: What asks to stop; None: only the files do.
         requests: Where requests are kept.
         leads: Whether this is process 0, which looks after the directory's files.
-
-    Attributes:
         on_save: Called, on the thread, when somebody touched the file ``save``.
     """
 
@@ -55,10 +53,11 @@ class Watch:
         requests: Requests | None = None,
         *,
         leads: bool = True,
+        on_save: Callable[[], None] = lambda: None,
     ) -> None:
         self.requests = requests or Requests()
         self._leads = leads
-        self.on_save: Callable[[], None] | None = None
+        self._on_save = on_save
         self._directory = directory
         self._preemption = preemption or Preemption(signals=(), notices=())
         named = os.environ.get(VARIABLE)
@@ -203,8 +202,8 @@ class Watch:
             self._interrupt()
 
     def _look_for_files(self) -> None:
-        if self.on_save is not None and self._take(SAVE):
-            self.on_save()
+        if self._take(SAVE):
+            self._on_save()
         with contextlib.suppress(OSError):  # of a file system that is away for a while
             if (self._directory / STOP).exists():  # taken away when it was obeyed
                 self.requests.ask_to_stop(STOP_FILE)

@@ -6,19 +6,87 @@ Those of ``model.fit`` are checked by Keras.
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
 from resilient.data import DataOptions, OnDataChange
 from resilient.errors import message
-from resilient.policies import KeepPolicy, SavePolicy
+from resilient.policies import (
+    KeepPolicy,
+    SaveFreq,
+    SavePolicy,
+    keep_policy,
+    save_policy,
+)
+from resilient.preemption.options import Preemption, checked_preemption
 from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume
+from resilient.storage.store import Store
 from resilient.telemetry.heartbeat import VARIABLE
 
 logger = logging.getLogger(__name__)
 
 OnEvent = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run was asked for, by ``fit`` and ``Run`` alike.
+
+    Attributes:
+        store: The checkpoints.
+        save_policy: When to save.
+        keep: What to keep.
+        resume: Which checkpoint to resume from.
+        data: What is wanted of the data.
+        on_event: Called with each event.
+        on_save_error: What to do when a checkpoint could not be written.
+        preemption: How training can be asked to stop.
+    """
+
+    store: Store
+    save_policy: SavePolicy
+    keep: KeepPolicy
+    resume: Resume
+    data: DataOptions
+    on_event: OnEvent | None
+    on_save_error: OnSaveError
+    preemption: Preemption | None
+
+    @classmethod
+    def checked(
+        cls,
+        checkpoint_dir: str | os.PathLike[str],
+        *,
+        save_freq: SaveFreq,
+        keep: int | KeepPolicy,
+        resume: Resume,
+        on_data_change: OnDataChange,
+        replay_data: bool,
+        on_event: OnEvent | None,
+        on_save_error: OnSaveError,
+        preemption: Preemption | None,
+    ) -> "RunOptions":
+        """The arguments of ``resilient.fit``, if they mean something.
+
+        Raises:
+            TypeError: One is of another type than it can be.
+            ValueError: One has a value that it cannot have.
+        """
+        options = cls(
+            store=Store(checkpoint_dir),
+            save_policy=save_policy(save_freq),
+            keep=keep_policy(keep),
+            resume=checked_resume(resume),
+            data=checked_data(on_data_change, replay_data),
+            on_event=checked_on_event(on_event),
+            on_save_error=checked_on_save_error(on_save_error),
+            preemption=checked_preemption(preemption),
+        )
+        require_epochs_for_best(save_freq, options.save_policy, options.keep)
+        warn_if_restarted(options.resume)
+        return options
 
 
 def checked_resume(resume: Resume) -> Resume:

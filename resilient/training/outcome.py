@@ -21,11 +21,11 @@ _FRAMES = 5  # innermost frames that are kept
 
 
 @contextlib.contextmanager
-def told(
+def reported(
     events: Events, watch: Watch, store: Store, resume: Resume, say: Notifier
 ) -> Iterator[None]:
     """Tell of what ends the fit that runs inside, once its last write is over."""
-    ends = _Ends(events, watch, store, resume, say)
+    ends = OutcomeReporter(events, watch, store, resume, say)
     try:
         yield
     except Preempted as end:
@@ -43,7 +43,9 @@ def told(
 
 
 @dataclass(frozen=True)
-class _Ends:
+class OutcomeReporter:
+    """Tells events and the user how a training ended."""
+
     events: Events
     watch: Watch
     store: Store

@@ -216,9 +216,9 @@ def test_one_fit_inside_of_another(requests):
 
 @pytest.fixture
 def watch(requests, tmp_path):
-    def make(*notices):
+    def make(*notices, on_save=lambda: None):
         options = Preemption(notices=notices, grace_period=20)
-        return Watch("me", tmp_path, options, requests)
+        return Watch("me", tmp_path, options, requests, on_save=on_save)
 
     return make
 
@@ -282,8 +282,8 @@ def test_the_file_stop_asks_to_stop(watch, tmp_path):
 
 
 def test_the_file_save_asks_for_a_save_once(watch, tmp_path):
-    looking, asked = watch(), []
-    looking.on_save = lambda: asked.append(1)
+    asked = []
+    looking = watch(on_save=lambda: asked.append(1))
     (tmp_path / "save").touch()
     looking.look()
     looking.look()
@@ -364,8 +364,8 @@ def test_a_file_system_that_is_away_for_a_while_does_not_end_the_watch(
 
 
 def test_a_save_that_is_no_file_is_named_once(watch, tmp_path, caplog):
-    looking, asked = watch(), []
-    looking.on_save = lambda: asked.append(1)
+    asked = []
+    looking = watch(on_save=lambda: asked.append(1))
     (tmp_path / "save").mkdir()
     looking.look()
     looking.look()

@@ -11,36 +11,27 @@ Importing this module loads neither Keras nor a backend.
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from resilient.data import OnDataChange
 from resilient.errors import ResilientError
-from resilient.policies import KeepPolicy, SaveFreq, keep_policy, save_policy
-from resilient.preemption.options import Preemption, checked_preemption
-from resilient.saving import choose
-from resilient.saving.checkpointer import Checkpointer, OnSaveError
+from resilient.policies import KeepPolicy, SaveFreq
+from resilient.preemption.options import Preemption
+from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume
 from resilient.saving.directory import OnDirectory
 from resilient.serialization.state_dict import Stateful, StatefulObjects
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
-from resilient.storage.store import Store
 from resilient.training.divergence.loss_watch import (
     OnNaN,
     Rollback,
     checked_loss_spike,
     checked_on_nan,
 )
-from resilient.training.options import (
-    OnEvent,
-    checked_data,
-    checked_on_event,
-    checked_on_save_error,
-    checked_resume,
-    require_epochs_for_best,
-    warn_if_restarted,
-)
+from resilient.training.options import OnEvent, RunOptions
 
 if TYPE_CHECKING:
     import keras
@@ -170,54 +161,51 @@ class ResilientFit(OnDirectory):
         loss_spike: float | None = None,
     ) -> None:
         self._model = model
-        super().__init__(Store(checkpoint_dir))
-        self._policy = save_policy(save_freq)
-        self._keep = keep_policy(keep)
-        self._resume = checked_resume(resume)
-        warn_if_restarted(self._resume)
+        options = RunOptions.checked(
+            checkpoint_dir,
+            save_freq=save_freq,
+            keep=keep,
+            resume=resume,
+            on_data_change=on_data_change,
+            replay_data=replay_data,
+            on_event=on_event,
+            on_save_error=on_save_error,
+            preemption=preemption,
+        )
         self._stateful = StatefulObjects(stateful)
-        self._data = checked_data(on_data_change, replay_data)
-        self._on_event = checked_on_event(on_event)
-        self._on_save_error = checked_on_save_error(on_save_error)
-        self._preemption = checked_preemption(preemption)
         self._on_nan = checked_on_nan(on_nan)
         self._loss_spike = checked_loss_spike(loss_spike, on_nan)
         if isinstance(self._on_nan, Rollback):
-            self._keep |= KeepPolicy(back=self._on_nan.steps)
-        self._saving: Checkpointer | None = None
-        require_epochs_for_best(save_freq, self._policy, self._keep)
+            back = KeepPolicy(back=self._on_nan.steps)
+            options = replace(options, keep=options.keep | back)
+        super().__init__(options.store)
+        self._options = options
+        self._session: Session | None = None
 
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
         """Train, resuming where the last attempt was; arguments as ``model.fit``."""
         from resilient.distributed.strategies import parallel_strategy
-        from resilient.state.replicas import strategy_of
+        from resilient.state import replicas
         from resilient.state.variables import require_model
         from resilient.training.fit.run import FitPlan, run
         from resilient.training.session import open_session
 
         require_model(self._model)
         layout.make_directory(self._store.directory)
-        with open_session(
-            self._store,
-            parallel_strategy(strategy_of(self._model)),
-            resume=self._resume,
-            on_event=self._on_event,
-            preemption=self._preemption,
-        ) as session:
+        parallel = parallel_strategy(replicas.strategy_of(self._model))
+        count = replicas.count(self._model)
+        with open_session(self._options, parallel, replicas=count) as session:
             plan = FitPlan(
-                store=self._store,
-                resume=self._resume,
+                session=session,
                 stateful=self._stateful,
-                data=self._data,
                 on_nan=self._on_nan,
                 loss_spike=self._loss_spike,
-                session=session,
-                make_saving=lambda environment: self._make_saving(environment, session),
             )
+            self._session = session
             try:
                 return run(plan, self._model, args, kwargs)
             finally:
-                self._saving = None
+                self._session = None
 
     def save(self) -> None:
         """Ask a running ``fit`` (from a callback, say) to save after this batch.
@@ -225,12 +213,12 @@ class ResilientFit(OnDirectory):
         Raises:
             ResilientError: No fit is running.
         """
-        if self._saving is None:
+        if self._session is None:
             raise ResilientError(
                 "There is nothing to save outside of fit: its end is saved always.",
                 hint="Call it from a callback, or use model.save.",
             )
-        self._saving.request()
+        self._session.request_save()
 
     def restore(self, step: int | None = None) -> Checkpoint:
         """Load a checkpoint's weights and optimizer into the model, to look at them.
@@ -247,38 +235,18 @@ class ResilientFit(OnDirectory):
             CheckpointNotFoundError: There is none, or none of that step.
             CheckpointMismatchError: It is of another model; nothing was changed.
         """
+        from resilient.state import replicas
         from resilient.state.variables import require_model
-        from resilient.training.fit.run import (
-            record_reader,
-            restore_model,
-        )
+        from resilient.training.fit.run import restore_model
+        from resilient.training.session import load
 
         require_model(self._model)
-        directory = self._store.directory
-        if not directory.is_dir():
-            raise choose.not_found(directory)
-        if self._saving is not None:  # fit is running and holds the lock
-            self._saving.wait()
-        with nullcontext() if self._saving is not None else DirectoryLock(directory):
-            if step is not None:
-                found = self._store.load(step, record_reader(self._model))
-            else:
-                found = choose.newest(self._store, record_reader(self._model))
+        session, directory = self._session, self._store.directory
+        if session is not None and session.saving is not None:
+            session.saving.wait()
+        # While fit runs, it holds the lock.
+        mine = session is None and directory.is_dir()
+        with DirectoryLock(directory) if mine else nullcontext():
+            found = load(self._store, step, replicas.count(self._model))
             restore_model(self._model, found)
         return found[0]
-
-    def _make_saving(
-        self, environment: Mapping[str, str], session: "Session"
-    ) -> Checkpointer:
-        self._saving = Checkpointer(
-            self._store,
-            policy=self._policy,
-            keep=self._keep,
-            events=session.events,
-            environment=environment,
-            on_error=self._on_save_error,
-            say=lambda line: session.say(line, within_epoch=True),
-            waiting=session.watch.saving,
-            group=session.group,
-        )
-        return self._saving

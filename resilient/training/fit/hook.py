@@ -193,7 +193,7 @@ def _watch(callbacks: Any, attempt: FitAttempt) -> None:
     def on_epoch_begin(epoch: int, logs: Any = None) -> None:
         attempt.on_epoch_begin(epoch)
         plain["on_epoch_begin"](epoch, logs)
-        attempt.contents.begin()
+        attempt.state.begin()
 
     def on_train_batch_end(batch: int, logs: Any = None) -> None:
         plain["on_train_batch_end"](batch, logs)

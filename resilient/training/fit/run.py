@@ -4,7 +4,6 @@ The part of ``fit`` that needs Keras; ``api`` stays importable without it.
 """
 
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,8 +11,6 @@ import keras
 
 from resilient.backends import get_backend
 from resilient.backends.base import Part
-from resilient.data import DataOptions
-from resilient.distributed.group import ALONE, Group
 from resilient.distributed.strategies import supported
 from resilient.errors import (
     CheckpointMismatchError,
@@ -21,47 +18,34 @@ from resilient.errors import (
     RolledBack,
 )
 from resilient.saving import choose, imported, record
-from resilient.saving.checkpointer import Checkpointer
-from resilient.saving.choose import Resume
 from resilient.saving.run_json import FitRun, ImportRun, RunJson
 from resilient.serialization.state_dict import StatefulObjects
-from resilient.state import fingerprint, replicas, variables
-from resilient.storage.checkpoint import Checkpoint, Reader
-from resilient.storage.store import Store
+from resilient.state import replicas, variables
+from resilient.storage.checkpoint import Checkpoint
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import Bad, Diverged, LossWatch, Rollback
 from resilient.training.fit.attempt import FitAttempt
 from resilient.training.fit.hook import hooked
+from resilient.training.fit.resumption import Resumption
 from resilient.training.fit.run_state import FitState
-from resilient.training.session import Session
-
-# A verified checkpoint and what is in it.
-Loaded = tuple[Checkpoint, record.SavedState[RunJson]]
+from resilient.training.session import Loaded, Session, reader
 
 
 @dataclass(frozen=True)
 class FitPlan:
-    """What a fit was asked for, and who takes part in it.
+    """A fit that is about to run.
 
     Attributes:
-        store: The checkpoints.
-        resume: Which of them to resume from.
+        session: Who takes part, and what was asked for.
         stateful: The user's own objects.
-        data: How data is to be treated.
         on_nan: What to do when the loss is bad.
         loss_spike: See ``divergence.LossWatch``.
-        session: The others who take part in it.
-        make_saving: Makes what saves, given the versions of everything.
     """
 
-    store: Store
-    resume: Resume
+    session: Session
     stateful: StatefulObjects
-    data: DataOptions
     on_nan: Literal["ignore", "stop"] | Rollback
     loss_spike: float | None
-    session: Session
-    make_saving: Callable[[Mapping[str, str]], Checkpointer]
 
 
 def run(
@@ -69,14 +53,8 @@ def run(
 ) -> keras.callbacks.History:
     """Let Keras's ``fit`` run, followed by a ``FitAttempt``; again after a rollback."""
     supported.require_supported(replicas.strategy_of(model))
-    began = time.monotonic()
-    found = choose.choose_together(
-        plan.session.group,
-        plan.store,
-        plan.resume,
-        record_reader(model, plan.session.group),
-        plan.session.events,
-    )
+    began, session = time.monotonic(), plan.session
+    found = session.choose()
     reading = time.monotonic() - began
     if found is not None:
         _require_of_fit(*found)
@@ -89,8 +67,7 @@ def run(
         except Diverged as end:
             bad = end.bad
         attempt = _after(plan, attempt, bad)
-    plan.session.events.emit("ended", **attempt.progress.to_json())
-    plan.session.watch.stop_if_asked(saved=True)
+    session.ended(attempt.progress)
     return history
 
 
@@ -111,59 +88,26 @@ def _attempt(
     since: FitState | None = None,
 ) -> FitAttempt:
     """Follow one ``fit``, from a checkpoint that took ``reading`` seconds to read."""
-    backend = get_backend()
-    saving = plan.make_saving(fingerprint.environment(backend))
-    plan.session.watch.on_save = saving.request
-    anew = plan.resume == "never" and since is None
-    begun: Checkpoint | None = None
-    resumed_from: tuple[Checkpoint, record.SavedState[FitRun]] | None = None
+    anew = plan.session.options.resume == "never" and since is None
+    resumption = checkpoint = None
     if found is not None and record.is_of(found[1], ImportRun):
         imported.begin(model, found[0], found[1])
-        begun = found[0]
+        checkpoint = found[0]
     elif found is not None and record.is_of(found[1], FitRun):
-        resumed_from = found[0], found[1]
-
-    def on_begin(resumed: Checkpoint | None, over: bool, restoring: float) -> None:
-        resumed = resumed or begun
-        if since is None and plan.session.group.index == 0:
-            choose.discard(plan.store, plan.resume, plan.session.events)
-            if anew:
-                rollback.forget(plan.store.directory)
-        if resumed is None:
-            return
-        saving.start(resumed.progress)
-        seconds = reading + restoring
-        plan.session.events.emit(
-            "restored", **resumed.progress.to_json(), seconds=seconds
-        )
-        line = f"Resumed at {resumed.progress} from {resumed.path}"
-        if over:
-            line = f"Nothing left to train at step {resumed.step:,} of {resumed.path}"
-        plan.session.say(line, within_epoch=since is not None)
-
-    attempt = FitAttempt(
+        resumption = Resumption(found[0], found[1])
+    return FitAttempt(
         model,
-        backend=backend,
-        found=resumed_from,
-        saving=saving,
-        parallel=plan.session.parallel,
-        group=plan.session.group,
+        plan.session,
+        resumption=resumption,
+        imported=checkpoint,
         stateful=plan.stateful,
-        data=plan.data,
-        attempts=plan.session.attempts,
         losses=LossWatch(
             plan.loss_spike, active=plan.on_nan != "ignore", group=plan.session.group
         ),
-        skips=[] if anew else rollback.read(plan.store.directory),
+        skips=[] if anew else rollback.read(plan.session.options.store.directory),
         since=since,
-        watch=plan.session.watch,
-        events=plan.session.events,
-        say=plan.session.say,
-        on_begin=on_begin,
+        seconds=reading,
     )
-    if begun is not None:
-        attempt.progress = begun.progress
-    return attempt
 
 
 def _fit(
@@ -210,43 +154,32 @@ def _after(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> FitAttempt:
 
 
 def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> FitAttempt:
-    began, how = time.monotonic(), plan.on_nan
+    began, how, session = time.monotonic(), plan.on_nan, plan.session
+    store = session.options.store
     obstacle = ""
     if isinstance(how, Rollback):
-        obstacle = rollback.obstacle(plan.store, how, bad)
+        obstacle = rollback.obstacle(store, how, bad)
     told = {"value": bad.value, "why": bad.why, "step": bad.step}
     action = "stop" if how == "stop" or obstacle else "rollback"
-    plan.session.events.emit(
-        "diverged", **attempt.progress.to_json() | told, action=action
-    )
+    session.events.emit("diverged", **attempt.progress.to_json() | told, action=action)
     if not isinstance(how, Rollback) or obstacle:
         raise rollback.diverged(bad, obstacle)
-    plan.session.say(
-        f"At batch {bad.step:,} {bad.why}: rolling back.", within_epoch=True
-    )
-    skip = rollback.turn_back(plan.store, how, bad)
-    found = choose.newest(plan.store, record_reader(attempt.model))
+    session.say(f"At batch {bad.step:,} {bad.why}: rolling back.", within_epoch=True)
+    skip = rollback.turn_back(store, how, bad)
+    found = choose.newest(store, reader(Part(0, 1, session.part.replicas)))
     seconds = time.monotonic() - began
-    plan.session.events.emit(
+    session.events.emit(
         "rolled back to",
         **found[0].progress.to_json(),
         from_step=bad.step,
         skipped=[skip.start, skip.stop],
         seconds=seconds,
     )
-    here = plan.session.group.count == 1 and attempt.inputs.only_arrays
+    here = session.group.count == 1 and attempt.inputs.only_arrays
     if record.is_of(found[1], ImportRun) or not here:
         raise RolledBack(found[0].progress)
-    attempt.contents.undo_attributes()
-    return _attempt(plan, attempt.model, found, seconds, attempt.contents)
-
-
-def record_reader(
-    model: keras.Model, group: Group = ALONE
-) -> Reader[record.SavedState[RunJson]]:
-    """Reads what this process needs, with the backend that Keras runs on."""
-    part = Part(group.index, group.count, replicas.count(model))
-    return record.reader(get_backend(), part)
+    attempt.state.undo_attributes()
+    return _attempt(plan, attempt.model, found, seconds, attempt.state)
 
 
 def restore_model(model: keras.Model, found: Loaded) -> None:

@@ -9,24 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from resilient.data import OnDataChange
 from resilient.errors import ResilientError, message
-from resilient.policies import KeepPolicy, SaveFreq, keep_policy, save_policy
-from resilient.preemption.options import Preemption, checked_preemption
+from resilient.policies import KeepPolicy, SaveFreq
+from resilient.preemption.options import Preemption
 from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume
-from resilient.storage.store import Store
-from resilient.training.loop.context import Block
+from resilient.training.loop.context import RunContext
 from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import require_count, wrong_place_error
 from resilient.training.loop.position import LoopPosition
-from resilient.training.options import (
-    OnEvent,
-    checked_data,
-    checked_on_event,
-    checked_on_save_error,
-    checked_resume,
-    require_epochs_for_best,
-    warn_if_restarted,
-)
+from resilient.training.options import OnEvent, RunOptions
 
 if TYPE_CHECKING:
     from resilient.training.loop.batches import BatchOptions
@@ -35,7 +26,7 @@ _PREEMPTION = Preemption()
 Shuffle = Literal[True, False, "batch"] | None
 
 
-class Run(Block):
+class Run(RunContext):
     """A training loop of your own that can be killed anywhere and run again.
 
     .. code-block:: python
@@ -95,22 +86,18 @@ class Run(Block):
         from resilient.training.loop.start import LoopPlan
 
         found, self._tree = named_objects(objects, state, kind_of_iterator)
-        plan = LoopPlan(
-            store=Store(checkpoint_dir),
-            objects=found,
-            history=LogHistory(),
-            standing=LoopPosition(),
-            save_policy=save_policy(save_freq),
-            keep=keep_policy(keep),
-            resume=checked_resume(resume),
-            data_options=checked_data(on_data_change, replay_data),
-            on_event=checked_on_event(on_event),
-            on_save_error=checked_on_save_error(on_save_error),
-            preemption=checked_preemption(preemption),
-            verbose=verbose,
+        options = RunOptions.checked(
+            checkpoint_dir,
+            save_freq=save_freq,
+            keep=keep,
+            resume=resume,
+            on_data_change=on_data_change,
+            replay_data=replay_data,
+            on_event=on_event,
+            on_save_error=on_save_error,
+            preemption=preemption,
         )
-        require_epochs_for_best(save_freq, plan.save_policy, plan.keep)
-        warn_if_restarted(plan.resume)
+        plan = LoopPlan(options, found, LogHistory(), LoopPosition(), verbose)
         super().__init__(plan)
         self._data = data
 

@@ -11,97 +11,74 @@ from collections.abc import Iterator
 from typing import Any
 
 from resilient.backends import get_backend
-from resilient.data import DataOptions
 from resilient.data.inputs import DataInputs
 from resilient.data.shard import ShardedData
 from resilient.distributed.checks.model import require_same_variables
 from resilient.progress import Progress
-from resilient.saving import choose, record
-from resilient.saving.checkpointer import Checkpointer
-from resilient.saving.choose import Resume
-from resilient.saving.run_json import LoopRun, RunJson
+from resilient.saving import record
+from resilient.saving.run_json import LoopRun
 from resilient.serialization.position import Positions
-from resilient.storage.checkpoint import Checkpoint, Reader
-from resilient.storage.store import Store
-from resilient.training.boundaries import StepBoundary
+from resilient.storage.checkpoint import Checkpoint
+from resilient.training.attempt import Attempt
 from resilient.training.divergence.loss_watch import LossWatch
 from resilient.training.loop.batches import Batches, BatchOptions
 from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import wrong_place_error
 from resilient.training.loop.position import LoopPosition
 from resilient.training.loop.run_state import LoopState
-from resilient.training.session import Session
+from resilient.training.session import Loaded, Session
 
 
 class LoopAttempt:
     """Follows a loop.
 
     Args:
+        session: Who takes part, who is told, and who saves.
+        state: All that makes a checkpoint.
         standing: Where the run is.
-        contents: All that makes a checkpoint.
         history: What is logged.
-        saving: Says when a checkpoint is due, and commits it.
-        store: The checkpoints.
-        reader: Reads this process's part of one.
         strategy: That of tf.distribute, on TensorFlow.
-        data_options: What the user wants of the data.
-        resume: What was asked for.
         verbose: Whether the user is told.
-        session: The others who take part in it.
     """
 
     def __init__(
         self,
-        standing: LoopPosition,
-        *,
-        contents: LoopState,
-        history: LogHistory,
-        saving: Checkpointer,
-        store: Store,
-        reader: Reader[record.SavedState[RunJson]],
-        strategy: Any,
-        data_options: DataOptions,
-        resume: Resume,
-        verbose: bool,
         session: Session,
+        state: LoopState,
+        standing: LoopPosition,
+        history: LogHistory,
+        *,
+        strategy: Any,
+        verbose: bool,
     ) -> None:
-        self._standing, self._contents, self.saving = standing, contents, saving
-        self._history, self._store, self._reader = history, store, reader
-        self._strategy, self._session, self._resume = strategy, session, resume
-        self._data_options, self._verbose = data_options, verbose
+        assert session.saving is not None
+        self._session, self._state, self._saving = session, state, session.saving
+        self._standing, self._history = standing, history
+        self._strategy, self._verbose = strategy, verbose
         self._begun = self.in_loop = self._in_batch = self._iterated = False
         self._restored: Progress | None = None
         self._pending: record.SavedState[LoopRun] | None = None
         self._last_save: Progress | None = None
-        self._set_up()
-        saving.start(standing.progress)
+        self._batches: Batches | None = None
+        self._found, self._inputs, self._attempt = self._set_up()
+        self._saving.start(standing.progress)
 
-    def _set_up(self) -> None:
-        """What follows one loop: its data, and what is done at its boundaries."""
+    def _set_up(self) -> tuple[Loaded | None, DataInputs, Attempt]:
+        """What follows one loop: its checkpoint, its data, and what holds it."""
         standing, session = self._standing, self._session
         # Of a checkpoint at the end of the loop before there is nothing to put back.
-        self._found = None if standing.ends(standing.done) else standing.found
-        saved = None if self._found is None else self._found[1]
-        self._batches: Batches | None = None
-        self._inputs = DataInputs(
+        found = None if standing.ends(standing.done) else standing.found
+        inputs = DataInputs(
             self._strategy,
             get_backend(),
-            options=self._data_options,
+            options=session.options.data,
             arguments={"verbose": int(self._verbose), "validation_data": None},
-            positions=Positions() if saved is None else saved.positions(),
+            positions=Positions() if found is None else found[1].positions(),
             replaying=lambda: session.watch.beat("replaying"),
             share=ShardedData(session.parallel, session.group),
         )
-        self._boundaries = StepBoundary(
-            self._contents,
-            self._inputs,
-            losses=LossWatch(None, active=False, group=session.group),
-            saving=self.saving,
-            watch=session.watch,
-            group=session.group,
-            events=session.events,
-            settle=lambda: None,
-        )
+        losses = LossWatch(None, active=False, group=session.group)
+        return found, inputs, Attempt(session, self._state, inputs, losses=losses)
 
     # The loop's ways through it. -----------------------------------------------------
 
@@ -114,8 +91,9 @@ class LoopAttempt:
             raise wrong_place_error(
                 "loop", "One was left in the middle: leave `with`, too."
             )
-        self._set_up()
-        found = self._found and self._contents.require_loop(*self._found)
+        self._batches = None
+        self._found, self._inputs, self._attempt = self._set_up()
+        found = self._found and self._state.require_loop(*self._found)
         self.in_loop = True
         try:
             if options is not None and (
@@ -128,8 +106,8 @@ class LoopAttempt:
                 self._pending = found
             if standing.is_over(count):
                 self._session.say(f"Nothing left to train at {self.progress}")
-            elif self._session.group.count == 1:
-                self._session.watch.stop_if_asked()
+            else:
+                self._attempt.stop_if_asked()
             while not standing.is_over(count):
                 standing.found = None  # it is behind from now on
                 standing.inside, self._iterated = True, False
@@ -138,8 +116,7 @@ class LoopAttempt:
             if standing.ends(count):
                 standing.found = None
             standing.done, standing.inside = count, False
-            self._session.events.emit("ended", **self.progress.to_json())
-            self._session.watch.stop_if_asked(saved=True)
+            self._session.ended(self.progress)
         finally:
             self.in_loop = False
             if self._batches is not None:
@@ -157,14 +134,14 @@ class LoopAttempt:
         source.begin_epoch(self._replayed)
         pending, self._pending = self._pending, None
         if pending is not None:
-            self._contents.restore(pending, self._inputs.drawn_ahead)
+            self._state.restore(pending, self._inputs.drawn_ahead)
         try:
             while True:
                 try:
                     batch = source.next()
                 except StopIteration:
                     break
-                self._boundaries.next_batch_is_there()
+                self._attempt.next_batch_is_there()
                 self._in_batch = True
                 try:
                     yield self.progress.step, batch
@@ -191,7 +168,7 @@ class LoopAttempt:
 
     def save(self) -> None:
         """Save at the next boundary; outside of a loop that is here."""
-        self.saving.request()
+        self._saving.request()
         if not self.in_loop:
             self._boundary(certain=True)
 
@@ -215,34 +192,22 @@ class LoopAttempt:
 
     def begin(self) -> None:
         """Put the checkpoint back, if there is one that is not behind this process."""
-        if self._found is not None:
-            self._put_back(*self._found)
-        elif not self._begun:
-            self._discard()
-        self._begun = True
+        self._restore(self._found)
         if self._session.group.count > 1:
-            require_same_variables(self._contents.leaves(), self._session.group)
+            require_same_variables(self._state.leaves(), self._session.group)
 
-    def _put_back(
-        self, checkpoint: Checkpoint, found: record.SavedState[RunJson]
-    ) -> None:
-        began, session = time.monotonic(), self._session
-        saved = self._contents.require_fits(checkpoint, found)
-        if not self._begun:
-            self._discard()
-        self._contents.restore(saved, self._inputs.drawn_ahead)
-        self._standing.progress = self._restored = checkpoint.progress
-        if not self._begun:
-            seconds = time.monotonic() - began
-            session.events.emit("restored", **self.progress.to_json(), seconds=seconds)
-            session.say(f"Resumed at {self.progress} from {checkpoint.path}")
-        self.saving.start(self.progress)
-        session.watch.beat("starting", self.progress)
-
-    def _discard(self) -> None:
-        """Nothing stands in the way of training: move away what is not used."""
-        if self._session.group.index == 0:
-            choose.discard(self._store, self._resume, self._session.events)
+    def _restore(self, found: Loaded | None) -> None:
+        began, first, line = time.monotonic(), not self._begun, ""
+        checkpoint = None if found is None else found[0]
+        if found is not None and checkpoint is not None:
+            saved = self._state.require_fits(*found)
+            self._state.restore(saved, self._inputs.drawn_ahead)
+            self._standing.progress = self._restored = checkpoint.progress
+            if first:
+                line = f"Resumed at {self.progress} from {checkpoint.path}"
+        seconds = time.monotonic() - began
+        self._attempt.begin(checkpoint, seconds, first=first, line=line)
+        self._begun = True
 
     def go_back_to(self, step: int | None) -> Checkpoint:
         """Set everything to a checkpoint, and forget those after it.
@@ -250,15 +215,10 @@ class LoopAttempt:
         Args:
             step: Which; None: the newest.
         """
-        self.saving.wait()
-        session, self._resume = self._session, "must" if step is None else step
-        found = choose.choose_together(
-            session.group, self._store, self._resume, self._reader, session.events
-        )
-        assert found is not None
+        self._saving.wait()
+        found = self._session.go_back_to(step)
         self._begun = False
-        self._put_back(*found)
-        self._begun = True
+        self._restore(found)
         return found[0]
 
     def _open(self, data: Any, options: BatchOptions) -> Batches:
@@ -270,7 +230,7 @@ class LoopAttempt:
         self._batches = Batches(*args)
         fingerprint = self._batches.fingerprint()
         self._inputs.share.require_same(fingerprint)
-        self._contents.know_data(fingerprint, self._found)
+        self._state.know_data(fingerprint, self._found)
         self._inputs.begin(self._batches)
         if self._inputs.saved("x") is not None:
             self._inputs.resume(self.progress.batch)
@@ -281,25 +241,25 @@ class LoopAttempt:
         self._standing.progress = Progress(step + steps, epoch, batch + steps)
 
     def _boundary(self, *, certain: bool) -> None:
-        self._boundaries.trained(self.progress)
-        self._boundaries.between_batches(self.progress, None, certain=certain)
+        self._attempt.trained(self.progress)
+        self._attempt.between_batches(self.progress, None, certain=certain)
 
     def _end_epoch(self, count: int) -> None:
         first, self._found = self.progress.step - self.progress.batch, None
         if self._session.group.count > 1:
-            self._boundaries.all_trained(self.progress)
+            self._attempt.all_trained(self.progress)
         self._standing.progress = Progress(
             self.progress.step, self.progress.epoch + 1, 0
         )
-        self._boundaries.trained(self.progress)
+        self._attempt.trained(self.progress)
         logs = self._history.last(first)
         if self._standing.is_over(count):
             self._finish(logs)
         else:
-            self._boundaries.at_epoch_end(self.progress, logs, finished=False)
+            self._attempt.at_epoch_end(self.progress, logs, finished=False)
 
     def _finish(self, logs: dict[str, float]) -> None:
-        self._boundaries.at_epoch_end(self.progress, logs, finished=True)
+        self._attempt.at_epoch_end(self.progress, logs, finished=True)
         self._last_save = self.progress
 
     def _replayed(self, seconds: float) -> None:

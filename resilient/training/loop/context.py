@@ -5,10 +5,10 @@ Importing this module loads neither Keras nor a backend.
 
 import contextlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from resilient.saving import choose
 from resilient.saving.directory import OnDirectory
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from resilient.training.loop.start import LoopPlan
 
 
-class Block(OnDirectory):
+class RunContext(OnDirectory):
     """A run that can be entered.
 
     Args:
@@ -28,7 +28,7 @@ class Block(OnDirectory):
     """
 
     def __init__(self, plan: "LoopPlan") -> None:
-        super().__init__(plan.store)
+        super().__init__(plan.options.store)
         self._plan = plan
         self._attempt: LoopAttempt | None = None
         self._session: contextlib.ExitStack | None = None
@@ -104,25 +104,17 @@ class Block(OnDirectory):
             CheckpointMismatchError: It is of another run; nothing was changed.
             ResilientError: Within a loop.
         """
-        from resilient.training.loop.start import contents_of, reader_of
-
         if self._attempt is not None:
             if self._attempt.in_loop:
                 raise wrong_place_error(
                     "restore", "Call it before the loop, or after it."
                 )
             return self._attempt.go_back_to(step)
-        directory, reader = self._store.directory, reader_of(self._plan)
-        if not directory.is_dir():
-            raise choose.not_found(directory)
-        with DirectoryLock(directory):
-            if step is None:
-                checkpoint, saved = choose.newest(self._store, reader)
-            else:
-                checkpoint, saved = self._store.load(step, reader)
-        contents = contents_of(self._plan)
-        contents.put_back_objects(contents.require_fits(checkpoint, saved))
-        return checkpoint
+        from resilient.training.loop.start import look_at
+
+        directory = self._store.directory
+        with DirectoryLock(directory) if directory.is_dir() else nullcontext():
+            return look_at(self._plan, step)
 
     @contextlib.contextmanager
     def _entered(self) -> "Iterator[LoopAttempt]":

@@ -1,7 +1,8 @@
-"""What is done where training can be held: between two batches, and at epochs' ends.
+"""One process's attempt on a run, whoever drives it: Keras's ``fit`` or a loop by hand.
 
-The losses of the batches that were trained are looked at; a snapshot is taken if one is
-due; and if somebody asked for it, training stops there.
+It begins, from a checkpoint or anew, and is held between two batches and at epochs'
+ends. There the losses of the batches that were trained are looked at; a snapshot is
+taken if one is due; and if somebody asked for it, training stops.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,15 +10,13 @@ from functools import partial
 from typing import Any, NoReturn, Protocol
 
 from resilient.data.inputs import DataInputs
-from resilient.distributed.group import Group
-from resilient.preemption.watch import Watch
 from resilient.progress import Progress
-from resilient.saving import record
-from resilient.saving.checkpointer import Checkpointer
+from resilient.saving import choose, record
 from resilient.serialization.position import Positions
-from resilient.telemetry.events import Events
+from resilient.storage.checkpoint import Checkpoint
 from resilient.training.consensus import BoundaryConsensus
 from resilient.training.divergence.loss_watch import LossWatch
+from resilient.training.session import Session
 
 
 class RunState(Protocol):
@@ -37,40 +36,65 @@ class RunState(Protocol):
         """Take a snapshot of everything."""
 
 
-class StepBoundary:
-    """The boundaries of one fit, or loop, from its first batch on.
+class Attempt:
+    """Follows a run from where it begins in this process.
 
     Args:
-        contents: All that makes a checkpoint.
+        session: Who takes part, who is told, and who saves.
+        state: All that makes a checkpoint.
         inputs: The data.
         losses: Looks at the loss of each batch.
-        saving: Says when a checkpoint is due, and commits it.
-        watch: Told that training goes on; knows whether it was asked to stop.
-        group: The processes that train.
-        events: Told of the first batch.
         settle: Makes Keras's callbacks be done with the batches before.
     """
 
     def __init__(
         self,
-        contents: RunState,
+        session: Session,
+        state: RunState,
         inputs: DataInputs,
         *,
         losses: LossWatch,
-        saving: Checkpointer,
-        watch: Watch,
-        group: Group,
-        events: Events,
-        settle: Callable[[], None],
+        settle: Callable[[], None] = lambda: None,
     ) -> None:
-        self._contents, self._inputs, self._losses = contents, inputs, losses
-        self._saving, self._watch, self._events = saving, watch, events
-        self._agreement = BoundaryConsensus(group, saving, watch)
+        assert session.saving is not None
+        self._session, self._state, self._inputs = session, state, inputs
+        self._saving, self._watch, self._losses = session.saving, session.watch, losses
+        self._agreement = BoundaryConsensus(session.group, self._saving, self._watch)
         self._settle = settle
         self._stopping = False  # agreed on by all processes
         self._taken: record.PendingCheckpoint | None = None
         self._uncommitted: Callable[[], None] | None = None
         self._begun = False
+
+    def begin(
+        self, resumed: Checkpoint | None, seconds: float, *, first: bool, line: str = ""
+    ) -> None:
+        """Nothing stands in the way of training any more.
+
+        Args:
+            resumed: The checkpoint that was restored, or is about to be at its batch.
+            seconds: That this took.
+            first: Whether this process did not train before: then the checkpoints that
+                are not wanted move away.
+            line: What the user is told of it; nothing if empty.
+        """
+        session = self._session
+        if first and session.group.index == 0:
+            options = session.options
+            choose.discard(options.store, options.resume, session.events)
+        if resumed is None:
+            return
+        self._saving.start(resumed.progress)
+        if line:
+            told = {**resumed.progress.to_json(), "seconds": seconds}
+            session.events.emit("restored", **told)
+            session.say(line, within_epoch=not first)
+        self._watch.beat("starting", resumed.progress)
+
+    def stop_if_asked(self) -> None:
+        """Stop where all is on the disk; several processes, at the next batch."""
+        if self._session.group.count == 1:
+            self._watch.stop_if_asked()
 
     def next_batch_is_there(self) -> None:
         """Commit a snapshot that waited for the batch after it."""
@@ -134,10 +158,10 @@ class StepBoundary:
         """Batches were trained since the last time."""
         self._losses.check(all_of_them=False)
         self._watch.beat("training", progress)
-        self._contents.after_step()
+        self._state.after_step()
         if not self._begun:
             self._begun = True
-            self._events.emit("training", **progress.to_json())
+            self._session.events.emit("training", **progress.to_json())
 
     def _take(
         self,
@@ -150,7 +174,7 @@ class StepBoundary:
     ) -> None:
         self._settle()
         positions, random = self._inputs.positions(in_epoch=in_epoch)
-        self._taken = self._contents.take(progress, positions, random, logs=logs)
+        self._taken = self._state.take(progress, positions, random, logs=logs)
         self._uncommitted = partial(
             self._saving.save,
             progress,
