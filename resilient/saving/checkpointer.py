@@ -21,7 +21,7 @@ from resilient.policies.save_cost import CostMeter
 from resilient.progress import Progress
 from resilient.saving.commit import Committer
 from resilient.saving.record import PendingCheckpoint
-from resilient.saving.writer import Writer
+from resilient.saving.writer import BackgroundWriter
 from resilient.storage.store import Store
 from resilient.telemetry.events import Events
 
@@ -82,7 +82,7 @@ class Checkpointer:
         self._on_error = on_error
         self._say, self._waiting = say, waiting
         self._now = now
-        self._writer = Writer()
+        self._writer = BackgroundWriter()
         self._meter = CostMeter()
         self._due_since = 0.0
         self._chosen = False  # whether the interval was said

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 
-class Writer:
+class BackgroundWriter:
     """Runs one job at a time, in the background."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from resilient.telemetry.events import read_events
 _YEAR_10000 = 253402300800.0  # later than what a clock shows and a datetime holds
 
 
-class Beat(NamedTuple):
+class Pulse(NamedTuple):
     """The last sign of life of an attempt."""
 
     time: float
@@ -44,13 +44,13 @@ class AttemptLog(NamedTuple):
     host: str
     started: float
     happened: list[Event]
-    sign: Beat | None
+    sign: Pulse | None
 
 
 def read_attempts(directory: str | os.PathLike[str]) -> list[AttemptLog]:
     """All attempts since the run was last started over, oldest first."""
     events: dict[str, list[Mapping[str, Any]]] = {}
-    signs: dict[str, Beat] = {}
+    signs: dict[str, Pulse] = {}
     beat = heartbeat.read(Path(directory) / HEARTBEAT)
     if beat is not None:
         _add_sign(signs, asdict(beat))
@@ -68,7 +68,7 @@ def read_attempts(directory: str | os.PathLike[str]) -> list[AttemptLog]:
 
 
 def _life(
-    name: str, events: list[Mapping[str, Any]], sign: Beat | None
+    name: str, events: list[Mapping[str, Any]], sign: Pulse | None
 ) -> AttemptLog | None:
     started = [e for e in events if e.get("event") == "started"]
     if not started:  # a supervisor's, or nobody's
@@ -99,13 +99,13 @@ def _happened(event: Mapping[str, Any]) -> Event:
     )
 
 
-def _add_sign(signs: dict[str, Beat], found: object) -> None:
+def _add_sign(signs: dict[str, Pulse], found: object) -> None:
     """Keep an attempt's sign; ``previous`` replaces a heartbeat, which is older."""
     if not isinstance(found, Mapping) or not isinstance(found.get("attempt"), str):
         return
     when, step = _number(found.get("time")), _whole(found.get("step"))
     if when is not None:
-        signs[found["attempt"]] = Beat(when, str(found.get("phase")), step or 0)
+        signs[found["attempt"]] = Pulse(when, str(found.get("phase")), step or 0)
 
 
 def _number(value: object) -> float | None:
