@@ -129,7 +129,7 @@ def made(making, seed=5):
 
 def in_last_checkpoint(directory):
     *_, last = sorted(directory.glob("step-*/run.json"))
-    return json.loads(last.read_text())[retracing.KEY]
+    return json.loads(last.read_text())["traces"]
 
 
 @traced
@@ -279,11 +279,11 @@ class Compiled:
 def test_what_was_compiled_is_compiled_again_before_the_first_batch():
     first = Compiled()
     first.train(4, 4, 2, 4, 3, 5)
-    run = {retracing.KEY: first.retracing.now()}
-    assert run == {"traces": {"train_function": [[[4, 3], None], [[2, 3], None]]}}
+    traces = first.retracing.now()
+    assert traces == {"train_function": [[[4, 3], None], [[2, 3], None]]}
     again = Compiled()
-    again.retracing.expect(json.loads(json.dumps(run)))
-    assert again.retracing.now() == run[retracing.KEY]  # not compiled again yet
+    again.retracing.expect(json.loads(json.dumps(traces)))
+    assert again.retracing.now() == traces  # not compiled again yet
     kernel, random = again.net.get_layer(index=0).kernel, fitting.random_state()
     after = kernel.numpy() + 2 * 3
     again.train(2)
@@ -291,13 +291,13 @@ def test_what_was_compiled_is_compiled_again_before_the_first_batch():
     np.testing.assert_array_equal(kernel.numpy(), after)
     assert fitting.random_state() == random
     again.train(4, 3)
-    assert run == {retracing.KEY: again.retracing.now()}
+    assert traces == again.retracing.now()
 
 
 @compiled
 def test_batches_that_are_built_otherwise_are_said():
     other = Compiled()
-    other.retracing.expect({retracing.KEY: {"train_function": [[[4, 3]]]}})
+    other.retracing.expect({"train_function": [[[4, 3]]]})
     with pytest.warns(NotExactWarning, match="batches of several sizes"):
         other.train(4)
 
