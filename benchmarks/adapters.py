@@ -32,7 +32,7 @@ def batches(adapter: Any) -> Iterator[Any]:
         "jax": "get_jax_iterator",
         "torch": "get_torch_dataloader",
     }[keras.backend.backend()]
-    if not hasattr(adapter, "prepare"):
+    if not hasattr(adapter, "before_iterator"):
         return iter(getattr(adapter, get)())
     adapter.before_iterator()
     return iter(adapter.wrap(getattr(adapter, get)()))

@@ -105,7 +105,7 @@ def _commit(
         variables=[leaf.to_json() for leaf in leaves],
         tensors=sorted(values),
     )
-    content = record.PendingCheckpoint(run, {}, backend.snapshot(values))
+    content = record.PendingCheckpoint(run, record.NOWHERE, backend.snapshot(values))
     checkpoint = store.commit(
         progress,
         lambda path: content.write(path, lambda: None),

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from resilient.errors import Preempted
 from resilient.preemption.clouds import Probe
@@ -33,6 +33,13 @@ _ASK_EVERY = 5.0  # seconds: what the clouds advise
 _LEAVE = 1.0  # seconds that stopping itself may take, without a save
 
 
+class Saver(Protocol):
+    """What can be asked to save."""
+
+    def request(self) -> None:
+        """Save at the next boundary."""
+
+
 class Watch:
     """Watches one fit. A context: signals are handled and the thread runs inside.
 
@@ -42,7 +49,8 @@ class Watch:
         preemption: What asks to stop; None: only the files do.
         requests: Where requests are kept.
         leads: Whether this is process 0, which looks after the directory's files.
-        on_save: Called, on the thread, when somebody touched the file ``save``.
+        saver: Gives what saves, once something does. It is asked to when somebody
+            touched the file ``save``.
     """
 
     def __init__(
@@ -53,11 +61,11 @@ class Watch:
         requests: Requests | None = None,
         *,
         leads: bool = True,
-        on_save: Callable[[], None] = lambda: None,
+        saver: Callable[[], Saver | None] = lambda: None,
     ) -> None:
         self.requests = requests or Requests()
         self._leads = leads
-        self._on_save = on_save
+        self._saver = saver
         self._directory = directory
         self._preemption = preemption or Preemption(signals=(), notices=())
         named = os.environ.get(VARIABLE)
@@ -202,8 +210,9 @@ class Watch:
             self._interrupt()
 
     def _look_for_files(self) -> None:
-        if self._take(SAVE):
-            self._on_save()
+        saver = self._saver()
+        if saver is not None and self._take(SAVE):
+            saver.request()
         with contextlib.suppress(OSError):  # of a file system that is away for a while
             if (self._directory / STOP).exists():  # taken away when it was obeyed
                 self.requests.ask_to_stop(STOP_FILE)

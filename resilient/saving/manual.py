@@ -99,7 +99,9 @@ class Checkpoints:
         run = VariablesRun(
             variables=[leaf.to_json() for leaf in live], tensors=sorted(tensors)
         )
-        content = record.PendingCheckpoint(run, {}, backend.snapshot(tensors))
+        content = record.PendingCheckpoint(
+            run, record.NOWHERE, backend.snapshot(tensors)
+        )
         checkpoint = self._store.commit(
             Progress(step, 0, step),
             lambda path: content.write(path, lambda: None),

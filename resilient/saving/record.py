@@ -20,12 +20,15 @@ from resilient.errors import CorruptCheckpointError, NotSupportedError
 from resilient.saving import reshard
 from resilient.saving.run_json import ImportRun, RunJson, decoded, encoded
 from resilient.serialization import Encoded
-from resilient.serialization.json_values import decode
+from resilient.serialization.json_values import decode, encode
 from resilient.serialization.position import Positions
-from resilient.serialization.schema import from_json
+from resilient.serialization.schema import from_json, to_json
 from resilient.storage.checkpoint import Checkpoint, Reader
 
 R_co = TypeVar("R_co", bound=RunJson, covariant=True)
+
+# Of a checkpoint that is of no data.
+NOWHERE = encode(to_json(Positions()), {}, "data")
 
 _RUN = "run.json"
 _VARIABLES = "variables"

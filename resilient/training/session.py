@@ -67,25 +67,21 @@ class Session:
         anew = options.resume == "never"
         self.attempts = [] if anew else attempts_so_far(directory, index)
         self.events.emit("started", previous=heartbeat.last_words(directory))
+        self.saving: Checkpointer | None = None
         self.watch = Watch(
             self.events.attempt,
             directory,
             options.preemption,
             leads=index == 0,
-            on_save=self.request_save,
+            saver=lambda: self.saving,
         )
-        self.saving: Checkpointer | None = None
-        self._asked_early = False  # to save, before there was a checkpointer
 
-    def request_save(self) -> None:
-        """Save at the next boundary."""
-        if self.saving is None:
-            self._asked_early = True
-        else:
-            self.saving.request()
+    def checkpointer(self, *, within_epoch: bool) -> Checkpointer:
+        """What saves from now on; a context.
 
-    def checkpointer(self) -> Checkpointer:
-        """What saves from now on; a context."""
+        Args:
+            within_epoch: Whether it may speak beside Keras's progress bar.
+        """
         self.saving = Checkpointer(
             self.options.store,
             policy=self.options.save_policy,
@@ -93,12 +89,10 @@ class Session:
             events=self.events,
             environment=fingerprint.environment(get_backend()),
             on_error=self.options.on_save_error,
-            say=lambda line: self.say(line, within_epoch=True),
+            say=lambda line: self.say(line, within_epoch=within_epoch),
             waiting=self.watch.saving,
             group=self.group,
         )
-        if self._asked_early:
-            self.saving.request()
         return self.saving
 
     def go_back_to(self, step: int | None) -> Loaded:

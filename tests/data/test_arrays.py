@@ -50,7 +50,7 @@ class Epochs:
             self.dataset = adapter.get_tf_dataset()
 
     def start(self):
-        if hasattr(self.adapter, "prepare"):
+        if hasattr(self.adapter, "before_iterator"):
             self.adapter.before_iterator()
         if BACKEND == "tensorflow":
             return map(plain, self.dataset)

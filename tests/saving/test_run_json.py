@@ -5,7 +5,7 @@ import json
 import pytest
 
 from resilient import CorruptCheckpointError
-from resilient.saving.record import SavedState
+from resilient.saving.record import NOWHERE, SavedState
 from resilient.saving.run_json import (
     ImportRun,
     LoopRun,
@@ -14,6 +14,7 @@ from resilient.saving.run_json import (
     encoded,
 )
 from resilient.serialization.json_values import encode
+from resilient.serialization.position import Positions
 from resilient.serialization.schema import SchemaError
 
 pytestmark = pytest.mark.once
@@ -42,6 +43,10 @@ def test_a_key_that_no_schema_has_is_refused():
     with pytest.raises(SchemaError, match="progress is missing"):
         decoded({"kind": "loop", "stopped": False})
     assert "stopped" in LoopRun.__annotations__
+
+
+def test_a_checkpoint_of_no_data_says_so():
+    assert SavedState(VariablesRun(), NOWHERE, {}).positions() == Positions()
 
 
 def test_a_position_that_no_schema_has_is_an_error_that_says_so():

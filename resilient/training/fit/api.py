@@ -213,12 +213,12 @@ class ResilientFit(OnDirectory):
         Raises:
             ResilientError: No fit is running.
         """
-        if self._session is None:
+        if self._session is None or self._session.saving is None:
             raise ResilientError(
                 "There is nothing to save outside of fit: its end is saved always.",
                 hint="Call it from a callback, or use model.save.",
             )
-        self._session.request_save()
+        self._session.saving.request()
 
     def restore(self, step: int | None = None) -> Checkpoint:
         """Load a checkpoint's weights and optimizer into the model, to look at them.

@@ -62,7 +62,7 @@ class FitAttempt:
         seconds: float,
     ) -> None:
         self.model, self.session, self.parallel = model, session, session.parallel
-        self.losses, self.saving = losses, session.checkpointer()
+        self.losses, self.saving = losses, session.checkpointer(within_epoch=True)
         self._resumption, self._imported = resumption, imported
         self._stateful = stateful
         self._skips, self._since, self._seconds = skips, since, seconds

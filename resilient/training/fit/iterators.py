@@ -115,10 +115,11 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             # With steps_per_epoch Keras holds on to the iterator in the next epoch.
             steps, live = self.steps_per_epoch, self._current_iterator
             held = steps is not None and live is not None
-            drawn = self._steps_seen if held else 0
+            drawn = int(self._steps_seen) if held else 0
+        length = self._num_batches
         return TrainingPosition(
             held=held,
-            num_batches=self._num_batches,
+            num_batches=None if length is None else int(length),
             drawn_by_all=self._drawn_by_all,
             data=self.data_adapter.position(drawn, held=held),
         )

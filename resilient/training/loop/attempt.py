@@ -104,6 +104,7 @@ class LoopAttempt:
             standing.count_by("loop")
             if options is None and found is not None and self.progress.batch:
                 self._pending = found
+            found = None  # or its tensors would stay as long as the loop does
             if standing.is_over(count):
                 self._session.say(f"Nothing left to train at {self.progress}")
             else:

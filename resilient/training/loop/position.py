@@ -20,7 +20,7 @@ class LoopPosition:
         inside: Whether a loop was begun that did not end by itself.
         done: Epochs of the loops that ended in this process.
         stopped: Whether the loop itself ended the run.
-        way: ``"loop"`` or ``"advance"``: how the run counts its steps.
+        counting: ``"loop"`` or ``"advance"``: how the run counts its steps.
     """
 
     progress: Progress = field(default=Progress(0, 0, 0))

@@ -60,7 +60,7 @@ def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
         session.say.set_verbose(plan.verbose)
         if not plan.standing.entered or plan.standing.inside:
             _look(plan.standing, session)
-        with session.checkpointer():
+        with session.checkpointer(within_epoch=False):
             state = LoopState(
                 plan.objects,
                 plan.history,

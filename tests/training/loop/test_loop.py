@@ -1,5 +1,6 @@
 """``resilient.Run``: what it takes, what it refuses, what it says."""
 
+import gc
 import json
 import os
 import random
@@ -26,6 +27,7 @@ from resilient import (
 )
 from resilient.backends import get_backend
 from resilient.cli.main import main
+from resilient.saving.record import SavedState
 from resilient.telemetry.events import read_events
 
 BATCH, STEPS = 4, 5
@@ -735,3 +737,33 @@ def test_another_optimizer_in_the_middle_of_a_loop_is_said_and_refused(
         run_on(tmp_path, net=again),
     ):
         pass
+
+
+# What is beside the loop's own. ----------------------------------------------------
+
+
+def test_a_directory_of_variables_alone_is_refused(tmp_path):
+    total = value()
+    with resilient.Checkpoints(tmp_path, [total]) as checkpoints:
+        checkpoints.save(3)
+    with pytest.raises(CheckpointMismatchError, match="something else"):
+        next(iter(run_on(tmp_path, total=total).loop(arrays(), epochs=1)))
+
+
+def test_what_was_restored_is_not_kept_while_the_loop_runs(tmp_path):
+    """A checkpoint in memory is as large as the state."""
+
+    def states():
+        gc.collect()
+        return [x for x in gc.get_objects() if type(x) is SavedState]
+
+    before = len(states())
+    for _, step, _ in run_on(tmp_path, save_freq=2, total=value()).loop(
+        arrays(), epochs=1, batch_size=BATCH
+    ):
+        if step == 3:
+            break
+    run, kept = run_on(tmp_path, save_freq=2, total=value()), []
+    for _ in run.loop(arrays(), epochs=1, batch_size=BATCH):
+        kept.append(len(states()) - before)
+    assert set(kept) == {0}
