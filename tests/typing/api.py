@@ -64,7 +64,7 @@ resilient.fit(model, x, y, checkpoint_dir="runs/a", resume=1200)
 resilient.fit(
     model, x, checkpoint_dir="runs/a", on_data_change="warn", replay_data=True
 )
-resilient.fit(model, x, checkpoint_dir="a", data="fast")  # pyright: ignore[reportArgumentType]
+resilient.fit(model, x, checkpoint_dir="a", on_data_change="fast")  # pyright: ignore[reportArgumentType]
 resilient.fit(model, checkpoint_dir="a", on_nan="retry")  # pyright: ignore[reportArgumentType]
 resilient.fit(model, x, y)  # pyright: ignore[reportCallIssue]  no checkpoint_dir
 resilient.fit(model, checkpoint_dir="a", resume="often")  # pyright: ignore[reportArgumentType]
