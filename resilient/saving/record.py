@@ -58,6 +58,10 @@ class SavedState(Generic[R_co]):
             return from_json(Positions, decode(self.position, self.tensors))
 
 
+# A verified checkpoint and what is in it.
+Loaded = tuple[Checkpoint, SavedState[RunJson]]
+
+
 def is_of(saved: SavedState[Any], kind: type[R_co]) -> TypeGuard[SavedState[R_co]]:
     """Whether a checkpoint is of this kind of run."""
     return isinstance(saved.run, kind)

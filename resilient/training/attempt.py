@@ -59,7 +59,7 @@ class Attempt:
         assert session.saving is not None
         self._session, self._state, self._inputs = session, state, inputs
         self._saving, self._watch, self._losses = session.saving, session.watch, losses
-        self._agreement = BoundaryConsensus(session.group, self._saving, self._watch)
+        self._consensus = BoundaryConsensus(session.group, self._saving, self._watch)
         self._settle = settle
         self._stopping = False  # agreed on by all processes
         self._taken: record.PendingCheckpoint | None = None
@@ -67,7 +67,13 @@ class Attempt:
         self._begun = False
 
     def begin(
-        self, resumed: Checkpoint | None, seconds: float, *, first: bool, line: str = ""
+        self,
+        resumed: Checkpoint | None,
+        seconds: float,
+        *,
+        first: bool,
+        tell: bool = True,
+        over: bool = False,
     ) -> None:
         """Nothing stands in the way of training any more.
 
@@ -76,7 +82,8 @@ class Attempt:
             seconds: That this took.
             first: Whether this process did not train before: then the checkpoints that
                 are not wanted move away.
-            line: What the user is told of it; nothing if empty.
+            tell: Whether events and the user are told of it.
+            over: Whether nothing is left to train.
         """
         session = self._session
         if first and session.group.index == 0:
@@ -85,16 +92,15 @@ class Attempt:
         if resumed is None:
             return
         self._saving.start(resumed.progress)
-        if line:
+        if tell:
+            line = f"Resumed at {resumed.progress} from {resumed.path}"
+            if over:
+                step = f"{resumed.step:,}"
+                line = f"Nothing left to train at step {step} of {resumed.path}"
             told = {**resumed.progress.to_json(), "seconds": seconds}
             session.events.emit("restored", **told)
             session.say(line, within_epoch=not first)
         self._watch.beat("starting", resumed.progress)
-
-    def stop_if_asked(self) -> None:
-        """Stop where all is on the disk; several processes, at the next batch."""
-        if self._session.group.count == 1:
-            self._watch.stop_if_asked()
 
     def next_batch_is_there(self) -> None:
         """Commit a snapshot that waited for the batch after it."""
@@ -114,11 +120,11 @@ class Attempt:
                 have no logs.
         """
         self._watch.stop_unless_time(self._saving.slowest)
-        verdict = self._agreement.at(progress)
-        self._stopping = verdict.stop is not None
-        if verdict.save is not None:
+        decision = self._consensus.at(progress)
+        self._stopping = decision.stop is not None
+        if decision.save is not None:
             self._losses.check(all_of_them=True)
-            self._take(progress, logs, verdict.save, in_epoch=True)
+            self._take(progress, logs, decision.save, in_epoch=True)
             if certain and self._commit() and self._stopping:
                 self._stop()
 
@@ -128,7 +134,7 @@ class Attempt:
         Raises:
             ResilientError: Another process goes on with this epoch.
         """
-        self._agreement.out_of_batches(progress)
+        self._consensus.out_of_batches(progress)
 
     def at_epoch_end(
         self, progress: Progress, logs: Mapping[str, float], *, finished: bool
@@ -145,10 +151,10 @@ class Attempt:
         self._uncommitted = None
         if not finished:
             self._watch.stop_unless_time(self._saving.slowest)
-        verdict = self._agreement.at(progress, finished=finished)
-        self._stopping = verdict.stop is not None
-        if verdict.save is not None:
-            self._take(progress, logs, verdict.save, in_epoch=False, finished=finished)
+        decision = self._consensus.at(progress, finished=finished)
+        self._stopping = decision.stop is not None
+        if decision.save is not None:
+            self._take(progress, logs, decision.save, in_epoch=False, finished=finished)
             if self._commit() and self._stopping and not finished:
                 self._stop()
         if finished:  # but for callbacks' on_train_end, which may take any time

@@ -57,19 +57,19 @@ class BoundaryConsensus:
         if self._group.index == 0:
             for wish in self._group.take_requests():
                 self._watch.requests.ask_to_stop(**wish)
-            verdict = self._decide(progress, finished)
-            said = {"at": _place(progress, _END if finished else ""), **vars(verdict)}
+            decision = self._decide(progress, finished)
+            said = {"at": _place(progress, _END if finished else ""), **vars(decision)}
             self._group.broadcast("boundary", said)
-            return verdict
+            return decision
         self._pass_on()
         said = self._group.broadcast("boundary")
         _require_same(said.pop("at"), _place(progress, _END if finished else ""))
-        verdict = Decision(**said)
-        if verdict.save is not None:
+        decision = Decision(**said)
+        if decision.save is not None:
             self._saving.get_ready()
-        if verdict.stop is not None:
-            self._watch.requests.ask_to_stop(verdict.stop)
-        return verdict
+        if decision.stop is not None:
+            self._watch.requests.ask_to_stop(decision.stop)
+        return decision
 
     def out_of_batches(self, progress: Progress) -> None:
         """Make sure that no process goes on with the epoch that ends here.

@@ -18,9 +18,10 @@ from resilient.progress import Progress
 from resilient.saving import choose, record
 from resilient.saving.checkpointer import Checkpointer
 from resilient.saving.choose import Resume
+from resilient.saving.record import Loaded
 from resilient.saving.run_json import RunJson
 from resilient.state import fingerprint
-from resilient.storage.checkpoint import Checkpoint, Reader
+from resilient.storage.checkpoint import Reader
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.store import Store
 from resilient.telemetry import heartbeat
@@ -28,9 +29,6 @@ from resilient.telemetry.console import Notifier
 from resilient.telemetry.events import Events, attempts_so_far
 from resilient.training.options import RunOptions
 from resilient.training.outcome import reported
-
-# A verified checkpoint and what is in it.
-Loaded = tuple[Checkpoint, record.SavedState[RunJson]]
 
 
 class Session:
@@ -102,6 +100,15 @@ class Session:
         found = self.choose()
         assert found is not None
         return found
+
+    def stop_if_asked(self) -> None:
+        """Stop where all is on the disk; several processes, at the next batch."""
+        if self.group.count == 1:
+            self.watch.stop_if_asked()
+
+    def replayed(self, progress: Progress, seconds: float) -> None:
+        """The data is where it was, which took so long."""
+        self.events.emit("replayed", **progress.to_json(), seconds=seconds)
 
     def ended(self, progress: Progress) -> None:
         """Training came to its end, and is saved."""

@@ -26,7 +26,7 @@ class Accounting:
     """Goes through an attempt; time only goes on.
 
     Args:
-        life: The attempt.
+        attempt: The attempt.
         ledger: Where its training is booked, after that of the attempts before.
         spent: Where the rest is.
 
@@ -40,7 +40,7 @@ class Accounting:
         self.now = attempt.started
         self.outcome: Outcome | None = None
         self.restored: int | None = None
-        self._life, self._ledger, self._spent = attempt, ledger, spent
+        self._attempt, self._ledger, self._spent = attempt, ledger, spent
         self._training = False
         self._stall = 0.0  # of saves, not yet taken from the time after them
 
@@ -50,17 +50,17 @@ class Accounting:
         Args:
             until: When the next one started, Unix seconds; or infinity.
         """
-        for happened in self._life.happened:
+        for happened in self._attempt.happened:
             self._take(happened)
-        last = max([self.now, *(one.time for one in self._life.happened)])
-        sign = self._life.sign
+        last = max([self.now, *(one.time for one in self._attempt.happened)])
+        sign = self._attempt.sign
         if sign is not None and self.outcome is None:
             last = max(last, min(sign.time, until))
             if sign.phase == "replaying" and not self._training:
                 self._spent.replaying += self._pass(last)
             self._go_on(last, sign.step)
         self._go_on(last)
-        kinds = [one.kind for one in self._life.happened]
+        kinds = [one.kind for one in self._attempt.happened]
         if self.outcome is None and kinds[-1:] == ["rolled back to"]:
             self.outcome = "rolled back"  # another process goes on
 

@@ -63,11 +63,13 @@ def read_attempts(directory: str | os.PathLike[str]) -> list[AttemptLog]:
             events = {name: events[name]}
         if event.get("event") == "started":
             _add_sign(signs, event.get("previous"))
-    attempts = [_life(name, found, signs.get(name)) for name, found in events.items()]
+    attempts = [
+        _attempt(name, found, signs.get(name)) for name, found in events.items()
+    ]
     return [attempt for attempt in attempts if attempt is not None]
 
 
-def _life(
+def _attempt(
     name: str, events: list[Mapping[str, Any]], sign: Pulse | None
 ) -> AttemptLog | None:
     started = [e for e in events if e.get("event") == "started"]

@@ -171,7 +171,7 @@ class FitAttempt:
             return
         callbacks.begin_anew()
         self._tell(self._imported, self._seconds)
-        self._attempt.stop_if_asked()
+        self.session.stop_if_asked()
 
     def _resume(self, resumption: Resumption) -> None:
         """Go back to a checkpoint: now, or at its batch."""
@@ -195,17 +195,12 @@ class FitAttempt:
         seconds = self._seconds + time.monotonic() - began
         self._tell(resumption.checkpoint, seconds, over=over)
         if not over:
-            self.attempt.stop_if_asked()
+            self.session.stop_if_asked()
 
     def _tell(
         self, resumed: Checkpoint | None, seconds: float, *, over: bool = False
     ) -> None:
-        line = ""
-        if resumed is not None:
-            line = f"Resumed at {resumed.progress} from {resumed.path}"
-        if resumed is not None and over:
-            line = f"Nothing left to train at step {resumed.step:,} of {resumed.path}"
-        self.attempt.begin(resumed, seconds, first=self._first, line=line)
+        self.attempt.begin(resumed, seconds, first=self._first, over=over)
         options, group = self.session.options, self.session.group
         if self._first and group.index == 0 and options.resume == "never":
             rollback.forget(options.store.directory)
@@ -260,13 +255,11 @@ class FitAttempt:
     def replaying(self) -> None:
         """A batch was drawn again on the way to a position."""
         self.session.watch.beat("replaying")
-        if self.session.group.count == 1:
-            self.session.watch.stop_if_asked()
+        self.session.stop_if_asked()
 
     def replayed(self, seconds: float) -> None:
         """The data is where it was."""
-        told = {**self.progress.to_json(), "seconds": seconds}
-        self.session.events.emit("replayed", **told)
+        self.session.replayed(self.progress, seconds)
 
     def all_trained(self) -> None:
         """All batches of the epoch are trained: metrics and validation come next."""

@@ -57,7 +57,7 @@ class _CallbackList(metaclass=_AnyCallbackList):
 
 
 class _CallbacksModule:
-    """Stands for ``keras.src.callbacks`` inside the trainer module."""
+    """Stands for Keras's module of callbacks inside the trainer module."""
 
     CallbackList = _CallbackList
 

@@ -10,14 +10,14 @@ from typing import Any, Literal
 import keras
 
 from resilient.backends import get_backend
-from resilient.backends.base import Part
 from resilient.distributed.strategies import supported
 from resilient.errors import (
     CheckpointMismatchError,
     NotSupportedError,
     RolledBack,
 )
-from resilient.saving import choose, imported, record
+from resilient.saving import imported, record
+from resilient.saving.record import Loaded
 from resilient.saving.run_json import FitRun, ImportRun, RunJson
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import replicas, variables
@@ -28,7 +28,7 @@ from resilient.training.fit.attempt import FitAttempt
 from resilient.training.fit.hook import hooked
 from resilient.training.fit.resumption import Resumption
 from resilient.training.fit.run_state import FitState
-from resilient.training.session import Loaded, Session, reader
+from resilient.training.session import Session, load
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> FitAttempt:
         raise rollback.diverged(bad, obstacle)
     session.say(f"At batch {bad.step:,} {bad.why}: rolling back.", within_epoch=True)
     skip = rollback.turn_back(store, how, bad)
-    found = choose.newest(store, reader(Part(0, 1, session.part.replicas)))
+    found = load(store, None, session.part.replicas)
     seconds = time.monotonic() - began
     session.events.emit(
         "rolled back to",

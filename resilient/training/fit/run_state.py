@@ -64,8 +64,8 @@ class FitState:
         self._stateful, self._facts, self._losses = stateful, facts, losses
         self.makeup = makeup
         self._eager = is_eager(model)
-        self._python_state = AttributeWatch(parts_of(model), but=self._told_elsewhere)
-        self._notices = InexactWarnings(model)
+        self._attributes = AttributeWatch(parts_of(model), but=self._told_elsewhere)
+        self._warnings = InexactWarnings(model)
         self._snapshots = SnapshotTaker(backend, part)
         self._architecture = model_config.Architecture(model)
         self.retracing = retracing.of(model, backend)
@@ -88,12 +88,12 @@ class FitState:
     def after_step(self) -> None:
         """A training step was done."""
         self.makeup.built()
-        self._notices.after_step()
+        self._warnings.after_step()
 
     def undo_attributes(self) -> None:
         """Undo what training did to attributes, before another attempt follows."""
         if self._eager:
-            self._python_state.restore({})
+            self._attributes.restore({})
 
     def take(
         self,
@@ -116,11 +116,11 @@ class FitState:
         callbacks = self.callbacks.capture(arrays)
         stateful = self._stateful.capture(arrays)
         live = variables.leaves(self._model)
-        attributes = self._python_state.changed()
+        attributes = self._attributes.changed()
         kept = {k: v for k, v in attributes.items() if self._eager and is_value(v)}
         makeup = self.makeup.to_json(but=kept)
         lost = [name for name in attributes if name not in kept]
-        self._notices.at_save(self.callbacks.uncaptured(), lost, makeup)
+        self._warnings.at_save(self.callbacks.uncaptured(), lost, makeup)
         run = FitRun(
             progress=progress.to_json(),
             stop_training=bool(self._model.stop_training),
@@ -164,14 +164,14 @@ class FitState:
         self._losses.restore(saved.run.losses)
         random, now = saved.run.random, rng.capture(self._backend)
         left = rng.drawn_from(random, now) & drawn_ahead
-        self._notices.at_restore(sorted(left))
+        self._warnings.at_restore(sorted(left))
         rng.restore(self._backend, random, leave=left)
 
     def _put_back_later(self, run: FitRun) -> set[str]:
         """Names of attributes that ``restore`` sets."""
         if run.attributes is None or not self._eager:
             return set()
-        return {*decode(run.attributes, {}), *self._python_state.changed()}
+        return {*decode(run.attributes, {}), *self._attributes.changed()}
 
     def _told_elsewhere(self, part: Any) -> tuple[str, ...]:
         """Attributes of the model or a part of it that its makeup tells of."""
@@ -180,6 +180,6 @@ class FitState:
 
     def _put_back_attributes(self, changed: Mapping[str, Any]) -> None:
         if self._eager:
-            self._python_state.restore(changed)
+            self._attributes.restore(changed)
         else:  # they were changed where steps ran as Python, and now they are traced
-            self._notices.lost(changed)
+            self._warnings.lost(changed)

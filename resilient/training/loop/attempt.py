@@ -16,6 +16,7 @@ from resilient.data.shard import ShardedData
 from resilient.distributed.checks.model import require_same_variables
 from resilient.progress import Progress
 from resilient.saving import record
+from resilient.saving.record import Loaded
 from resilient.saving.run_json import LoopRun
 from resilient.serialization.position import Positions
 from resilient.storage.checkpoint import Checkpoint
@@ -26,7 +27,7 @@ from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import wrong_place_error
 from resilient.training.loop.position import LoopPosition
 from resilient.training.loop.run_state import LoopState
-from resilient.training.session import Loaded, Session
+from resilient.training.session import Session
 
 
 class LoopAttempt:
@@ -108,7 +109,7 @@ class LoopAttempt:
             if standing.is_over(count):
                 self._session.say(f"Nothing left to train at {self.progress}")
             else:
-                self._attempt.stop_if_asked()
+                self._session.stop_if_asked()
             while not standing.is_over(count):
                 standing.found = None  # it is behind from now on
                 standing.inside, self._iterated = True, False
@@ -136,6 +137,7 @@ class LoopAttempt:
         pending, self._pending = self._pending, None
         if pending is not None:
             self._state.restore(pending, self._inputs.drawn_ahead)
+        pending = None  # or its tensors would stay as long as the epoch does
         try:
             while True:
                 try:
@@ -198,16 +200,14 @@ class LoopAttempt:
             require_same_variables(self._state.leaves(), self._session.group)
 
     def _restore(self, found: Loaded | None) -> None:
-        began, first, line = time.monotonic(), not self._begun, ""
+        began, first = time.monotonic(), not self._begun
         checkpoint = None if found is None else found[0]
         if found is not None and checkpoint is not None:
             saved = self._state.require_fits(*found)
             self._state.restore(saved, self._inputs.drawn_ahead)
             self._standing.progress = self._restored = checkpoint.progress
-            if first:
-                line = f"Resumed at {self.progress} from {checkpoint.path}"
         seconds = time.monotonic() - began
-        self._attempt.begin(checkpoint, seconds, first=first, line=line)
+        self._attempt.begin(checkpoint, seconds, first=first, tell=first)
         self._begun = True
 
     def go_back_to(self, step: int | None) -> Checkpoint:
@@ -264,6 +264,4 @@ class LoopAttempt:
         self._last_save = self.progress
 
     def _replayed(self, seconds: float) -> None:
-        self._session.events.emit(
-            "replayed", **self.progress.to_json(), seconds=seconds
-        )
+        self._session.replayed(self.progress, seconds)

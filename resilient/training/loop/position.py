@@ -3,9 +3,7 @@
 from dataclasses import dataclass, field
 
 from resilient.progress import Progress
-from resilient.saving.record import SavedState
-from resilient.saving.run_json import RunJson
-from resilient.storage.checkpoint import Checkpoint
+from resilient.saving.record import Loaded
 from resilient.training.loop.misuse import wrong_place_error
 
 
@@ -24,7 +22,7 @@ class LoopPosition:
     """
 
     progress: Progress = field(default=Progress(0, 0, 0))
-    found: tuple[Checkpoint, SavedState[RunJson]] | None = None
+    found: Loaded | None = None
     entered: bool = False
     inside: bool = False
     done: int = -1

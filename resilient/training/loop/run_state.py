@@ -15,6 +15,7 @@ from resilient.objects.attribute_watch import AttributeWatch
 from resilient.objects.makeup.makeup import changes
 from resilient.progress import Progress
 from resilient.saving import record
+from resilient.saving.record import Loaded
 from resilient.saving.run_json import LoopRun, RunJson
 from resilient.saving.snapshot import SnapshotTaker
 from resilient.serialization.json_values import decode, encode
@@ -25,8 +26,6 @@ from resilient.storage.checkpoint import Checkpoint
 from resilient.training.inexact import CHANGED, DRAWN_AHEAD
 from resilient.training.loop.history import LogHistory
 from resilient.training.loop.position import LoopPosition
-
-Loaded = tuple[Checkpoint, record.SavedState[RunJson]]
 
 
 class LoopState:
@@ -59,7 +58,7 @@ class LoopState:
         self._group = group
         self._data: Any = None
         self._functions: set[str] = set()  # those of TensorFlow that were looked at
-        self._python_state = AttributeWatch(objects.parts())
+        self._attributes = AttributeWatch(objects.parts())
         self._makeups = objects.makeups()
         for makeup in self._makeups.values():
             makeup.begin()
@@ -101,7 +100,7 @@ class LoopState:
         )
         self._say(
             CHANGED.format("a variable, or in an object with state_dict"),
-            list(self._python_state.changed()),
+            list(self._attributes.changed()),
         )
         makeups = self._look_at_makeups()
         arrays: dict[str, Any] = {}
@@ -206,7 +205,7 @@ class LoopState:
 
     def _look_at_makeups(self) -> dict[str, Any]:
         """What each compiled model trains with; warns where the loop changed that."""
-        attributes, found = self._python_state.changed(), {}  # these are said as well
+        attributes, found = self._attributes.changed(), {}  # these are said as well
         for name, makeup in self._makeups.items():
             makeup.built()
             here = [a.removeprefix(f"{name}: ") for a in attributes]

@@ -8,7 +8,7 @@ from typing import Any
 from resilient import keras_internals
 from resilient.backends import get_backend
 from resilient.backends.base import Part
-from resilient.distributed.group import ALONE
+from resilient.distributed.group import ALONE, Group
 from resilient.distributed.strategies import parallel_strategy, supported
 from resilient.errors import ResilientError
 from resilient.objects.adapters import Objects
@@ -61,17 +61,9 @@ def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
         if not plan.standing.entered or plan.standing.inside:
             _look(plan.standing, session)
         with session.checkpointer(within_epoch=False):
-            state = LoopState(
-                plan.objects,
-                plan.history,
-                plan.standing,
-                backend=get_backend(),
-                part=session.part,
-                group=session.group,
-            )
             attempt = LoopAttempt(
                 session,
-                state,
+                _state(plan, session.part, session.group),
                 plan.standing,
                 plan.history,
                 strategy=strategy,
@@ -103,16 +95,20 @@ def look_at(plan: LoopPlan, step: int | None) -> Checkpoint:
     """Set all objects to a checkpoint, outside of any loop."""
     count = replicas.count_under(strategy_of(plan.objects))
     found = load(plan.options.store, step, count)
-    state = LoopState(
+    state = _state(plan, Part(0, 1, count), ALONE)
+    state.put_back_objects(state.require_fits(*found))
+    return found[0]
+
+
+def _state(plan: LoopPlan, part: Part, group: Group) -> LoopState:
+    return LoopState(
         plan.objects,
         plan.history,
         plan.standing,
         backend=get_backend(),
-        part=Part(0, 1, count),
-        group=ALONE,
+        part=part,
+        group=group,
     )
-    state.put_back_objects(state.require_fits(*found))
-    return found[0]
 
 
 def strategy_of(objects: Objects) -> Any:

@@ -763,7 +763,15 @@ def test_what_was_restored_is_not_kept_while_the_loop_runs(tmp_path):
     ):
         if step == 3:
             break
-    run, kept = run_on(tmp_path, save_freq=2, total=value()), []
+    kept = []
+    run = run_on(tmp_path, save_freq=100, total=value())
+    for _ in run.epochs(1):
+        for _ in run.batches(arrays(), batch_size=BATCH):
+            kept.append(len(states()) - before)
+            if len(kept) == 2:
+                break
+        break
+    run = run_on(tmp_path, save_freq=100, total=value())
     for _ in run.loop(arrays(), epochs=1, batch_size=BATCH):
         kept.append(len(states()) - before)
     assert set(kept) == {0}
