@@ -1,7 +1,7 @@
-"""Shows, on each installed backend, that a killed training ends as if left alone.
+"""Show, on each installed backend, that a killed training ends as if left alone.
 
 Runs digits.py three times per backend: left alone; killed in the middle of an epoch;
-the killed command once more. Exit status 0 if the digests are equal.
+and the killed command again. The exit status is 0 if the digests are equal.
 """
 
 import importlib.util
@@ -14,17 +14,17 @@ import tempfile
 from pathlib import Path
 
 DIGITS = Path(__file__).with_name("digits.py")
-EPOCHS, KILLED = 4, "2:17"  # epochs and batches of Keras count from 0
+EPOCHS, KILLED = 4, "2:17"  # Keras counts epochs and batches from 0
 
 
 def installed() -> list[str]:
-    """The backends that can be imported here."""
+    """The backends that can be imported."""
     names = ("jax", "tensorflow", "torch")
     return [name for name in names if importlib.util.find_spec(name)]
 
 
 def run(backend: str, directory: Path, *options: str) -> tuple[int, str]:
-    """Run digits.py in a fresh process; its exit status and what it printed."""
+    """Run digits.py in a fresh process; return its exit status and output."""
     arguments = ["--checkpoint-dir", directory, "--epochs", str(EPOCHS), *options]
     done = subprocess.run(
         [sys.executable, DIGITS, *arguments],
@@ -40,7 +40,7 @@ def run(backend: str, directory: Path, *options: str) -> tuple[int, str]:
 
 
 def show(backend: str, directory: Path) -> bool:
-    """Tell the story on one backend; true if both trainings ended the same."""
+    """Run one backend; return whether both trainings ended the same."""
     print(f"\n{backend}: a small CNN learns handwritten digits, {EPOCHS} epochs")
     alone = digest(run(backend, directory / "alone")[1])
     say("left alone", f"digest {alone[:16]}")
@@ -58,17 +58,17 @@ def show(backend: str, directory: Path) -> bool:
 
 
 def say(what: str, result: str) -> None:
-    """Print one line, at once."""
+    """Print one line immediately."""
     print(f"  {what:<14}{result}", flush=True)
 
 
 def digest(text: str) -> str:
-    """The digest that digits.py printed."""
+    """The digest printed by digits.py."""
     return match(r"digest (\w+)", text)
 
 
 def match(pattern: str, text: str) -> str:
-    """What the pattern's group matches in the output."""
+    """The text that the pattern's group matches."""
     found = re.search(pattern, text)
     if found is None:
         raise SystemExit(f"digits.py did not print what was expected:\n{text}")

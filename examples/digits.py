@@ -1,11 +1,11 @@
-"""Handwritten digits, a small CNN, and a training that can be killed.
+"""Train a small CNN on handwritten digits, and survive being killed.
 
     KERAS_BACKEND=jax python examples/digits.py
     KERAS_BACKEND=jax python examples/digits.py --checkpoint-dir runs/b --kill-at 2:17
 
 The second command kills itself (SIGKILL) at epoch 2, batch 17. Run it again: it resumes
-and prints the digest that the first one printed: one hash over all weights, the
-optimizer and the History.
+and prints the same digest as the first one, a hash of all weights, the optimizer and
+the History.
 """
 
 import argparse
@@ -25,12 +25,12 @@ BATCH_SIZE = 50
 
 
 class KillAt(keras.callbacks.Callback):
-    """Kills this process after a batch, once in the life of a run.
+    """Kills this process after a batch, once per run.
 
     Args:
-        epoch: In which epoch, counted from 0; -1 never kills.
-        batch: After which batch of it, counted from 0.
-        directory: The run's directory, which remembers that the kill happened.
+        epoch: The epoch, counted from 0; -1 never kills.
+        batch: The batch within it, counted from 0.
+        directory: The run's directory, which records that the kill happened.
     """
 
     def __init__(self, epoch: int, batch: int, directory: Path) -> None:
@@ -40,11 +40,11 @@ class KillAt(keras.callbacks.Callback):
         self.happened = directory / f"killed-at-{epoch}-{batch}"
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Remember which epoch this is."""
+        """Note the current epoch."""
         self.epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Kill, as a machine that is taken away would: nothing can be cleaned up."""
+        """Die as if the machine were taken away: nothing can be cleaned up."""
         if self.point == (self.epoch, batch) and not self.happened.exists():
             self.happened.parent.mkdir(parents=True, exist_ok=True)
             self.happened.touch()
@@ -52,7 +52,7 @@ class KillAt(keras.callbacks.Callback):
 
 
 def make_model(steps: int) -> keras.Model:
-    """A small CNN that augments its images; its learning rate decays over `steps`."""
+    """A small CNN with augmentation; its learning rate decays over `steps`."""
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -81,7 +81,7 @@ def make_model(steps: int) -> keras.Model:
 
 
 def digest(model: keras.Model, history: keras.callbacks.History) -> str:
-    """One hash over all weights, the optimizer and the History."""
+    """A hash of all weights, the optimizer and the History."""
     found = hashlib.sha256()
     for variable in [*model.variables, *model.optimizer.variables]:
         found.update(np.asarray(keras.ops.convert_to_numpy(variable)).tobytes())

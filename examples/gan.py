@@ -1,10 +1,10 @@
-"""A GAN on TensorFlow, two models and two optimizers, that can be killed.
+"""Train a GAN on TensorFlow (two models, two optimizers), and survive being killed.
 
     python examples/gan.py
     python examples/gan.py --checkpoint-dir runs/b --kill-at 40
 
-The second command kills itself (SIGKILL) after step 40. Run it again: it goes on with
-the batch after the last checkpoint, and prints the digest that the first one printed.
+The second command kills itself (SIGKILL) after step 40. Run it again: it continues with
+the batch after the last checkpoint, and prints the same digest as the first one.
 """
 
 import argparse
@@ -112,7 +112,7 @@ def main() -> None:
 
 
 def kill_once(directory: Path) -> None:
-    """Die as a machine that is taken away does; once in the life of a run."""
+    """Die as if the machine were taken away, once per run."""
     happened = directory / "killed"
     if not happened.exists():
         happened.touch()

@@ -1,10 +1,10 @@
-"""A training loop of JAX, with optax, that can be killed.
+"""A JAX training loop with optax that survives being killed.
 
     python examples/jax_loop.py
     python examples/jax_loop.py --checkpoint-dir runs/b --kill-at 40
 
-The second command kills itself (SIGKILL) after step 40. Run it again: it goes on with
-the batch after the last checkpoint, and prints the digest that the first one printed.
+The second command kills itself (SIGKILL) after step 40. Run it again: it continues with
+the batch after the last checkpoint, and prints the same digest as the first one.
 """
 
 import argparse
@@ -30,7 +30,7 @@ State = dict[str, Any]
 
 
 def make_parameters(key: jax.Array) -> State:
-    """A network of two layers."""
+    """A two-layer network."""
     first, second = jax.random.split(key)
     return {
         "hidden": jax.random.normal(first, (64, 128)) / 8,
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def kill_once(directory: Path) -> None:
-    """Die as a machine that is taken away does; once in the life of a run."""
+    """Die as if the machine were taken away, once per run."""
     happened = directory / "killed"
     if not happened.exists():
         happened.touch()

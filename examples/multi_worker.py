@@ -1,15 +1,15 @@
-"""TensorFlow's multi-worker tutorial on real digits, and a worker that is killed.
+"""TensorFlow's multi-worker tutorial on real digits, with a worker that is killed.
 
     resilient run --nproc 2 -- python examples/multi_worker.py
     resilient run --nproc 2 -- python examples/multi_worker.py \
         --checkpoint-dir runs/b --kill-worker 1 --at-step 20
 
 The second command kills a worker (SIGKILL) in the middle of an epoch. `resilient run`
-starts all of them again, they go on from the last checkpoint, and each prints the
-digest that the first command printed: one hash over all weights and the optimizer.
+restarts all workers, they resume from the last checkpoint, and each prints the same
+digest as with the first command, a hash of all weights and the optimizer.
 
-On TensorFlow, and with KERAS_BACKEND=jax or torch on these: `meet` and `training_data`
-are all that differs.
+It runs on TensorFlow and, with KERAS_BACKEND=jax or torch, on those: only `meet` and
+`training_data` differ.
 """
 
 import argparse
@@ -32,14 +32,14 @@ BACKEND = keras.backend.backend()
 KERAS = tuple(int(part) for part in keras.__version__.split(".")[:2])
 # On JAX, and on PyTorch since 3.16, Keras connects the workers.
 KERAS_CONNECTS = BACKEND == "jax" or (BACKEND == "torch" and KERAS >= (3, 16))
-BATCH_SIZE = 64  # of each worker
+BATCH_SIZE = 64  # per worker
 
 
 def meet() -> tuple[contextlib.AbstractContextManager[Any], int, int]:
-    """Let the workers find each other, first of all.
+    """Connect the workers; must come first.
 
     Returns:
-        The scope to make the model in, which worker this is, and of how many.
+        The scope to create the model in, this worker's index, the number of workers.
     """
     if BACKEND == "tensorflow":
         import tensorflow as tf
@@ -50,14 +50,14 @@ def meet() -> tuple[contextlib.AbstractContextManager[Any], int, int]:
         return strategy.scope(), resolver.task_id or 0, workers
     if KERAS_CONNECTS:
         keras.distribution.initialize()
-        # Not divided by Keras, which divides no arrays: see training_data.
+        # Keras cannot shard arrays: see training_data.
         parallel = keras.distribution.DataParallel(auto_shard_dataset=False)
         keras.distribution.set_distribution(parallel)
     if BACKEND == "jax":
         import jax
 
         return contextlib.nullcontext(), jax.process_index(), jax.process_count()
-    # With a Keras before 3.16 resilient.fit connects the workers.
+    # Before Keras 3.16, resilient.fit connects the workers.
     rank, count = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     return contextlib.nullcontext(), int(rank), int(count)
 
@@ -70,15 +70,15 @@ def training_data(index: int, workers: int) -> dict[str, Any]:
     if BACKEND == "tensorflow":
         import tensorflow as tf
 
-        # Batches of all workers together; the strategy gives each its share.
+        # Global batches: the strategy gives each worker its share.
         dataset = tf.data.Dataset.from_tensor_slices((images, labels))
         dataset = dataset.shuffle(len(images), seed=7).batch(BATCH_SIZE * workers)
         return {"x": dataset}
     if KERAS_CONNECTS:
-        # Keras takes all that it is given for this process's own rows.
+        # Keras takes these to be this process's own rows.
         images, labels = images[index::workers], labels[index::workers]
         return {"x": images, "y": labels, "batch_size": BATCH_SIZE}
-    # Of batches of all workers together, resilient.fit gives each its rows.
+    # Global batches: resilient.fit gives each worker its rows.
     return {"x": images, "y": labels, "batch_size": BATCH_SIZE * workers}
 
 
@@ -104,12 +104,12 @@ def make_model() -> keras.Model:
 
 
 class KillAt(keras.callbacks.Callback):
-    """Kills a worker after a step, once in the life of a run.
+    """Kills a worker after a step, once per run.
 
     Args:
-        doomed: Whether this worker is the one.
-        step: After which step of this process, counted from 1.
-        directory: The run's directory, which remembers that the kill happened.
+        doomed: Whether to kill this worker.
+        step: The step of this process, counted from 1.
+        directory: The run's directory, which records that the kill happened.
     """
 
     def __init__(self, doomed: bool, step: int, directory: Path) -> None:
@@ -118,7 +118,7 @@ class KillAt(keras.callbacks.Callback):
         self.happened = directory / f"killed-at-{step}"
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Kill, as a machine that is taken away would: nothing can be cleaned up."""
+        """Die as if the machine were taken away: nothing can be cleaned up."""
         self.steps += 1
         if self.doomed and self.steps == self.step and not self.happened.exists():
             self.happened.parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ class KillAt(keras.callbacks.Callback):
 
 
 def digest(model: keras.Model) -> str:
-    """One hash over all weights and the optimizer, as this worker has them."""
+    """A hash of all weights and the optimizer on this worker."""
     found = hashlib.sha256()
     for variable in [*model.variables, *model.optimizer.variables]:
         found.update(np.asarray(variable.numpy()).tobytes())

@@ -1,15 +1,14 @@
-"""A training loop by hand under MultiWorkerMirroredStrategy, and a worker that dies.
+"""A custom loop under MultiWorkerMirroredStrategy, with a worker that dies.
 
     resilient run --nproc 2 -- python examples/multi_worker_loop.py
     resilient run --nproc 2 -- python examples/multi_worker_loop.py \
         --checkpoint-dir runs/b --kill-worker 1 --at-step 20
 
 The second command kills a worker (SIGKILL) in the middle of an epoch. `resilient run`
-starts all of them again, they go on with the batch after the last checkpoint, and each
-prints the digest that the first command printed: one hash over model, optimizer and
-what was logged. Nothing here saves or restores: the chief, the temporary directories
-of the others and the counting of batches, which TensorFlow's tutorial has to take care
-of, are gone.
+restarts all workers, they continue with the batch after the last checkpoint, and each
+prints the same digest as with the first command, a hash of model, optimizer and logs.
+Nothing here saves or restores. TensorFlow's tutorial has to handle the chief, temporary
+directories for the others, and counting batches.
 """
 
 import argparse
@@ -28,7 +27,7 @@ from sklearn.datasets import load_digits
 
 import resilient
 
-BATCH_SIZE = 128  # of all workers together
+BATCH_SIZE = 128  # global
 
 
 def dataset() -> tf.data.Dataset:
@@ -40,7 +39,7 @@ def dataset() -> tf.data.Dataset:
 
 
 def make_model() -> keras.Model:
-    """A small CNN that draws random numbers."""
+    """A small CNN with dropout."""
     layers = keras.layers
     return keras.Sequential(
         [
@@ -55,7 +54,7 @@ def make_model() -> keras.Model:
 
 
 def kill_once(directory: Path) -> None:
-    """Die as a machine that is taken away does; once in the life of a run."""
+    """Die as if the machine were taken away, once per run."""
     happened = directory / "killed"
     if not happened.exists():
         happened.touch()

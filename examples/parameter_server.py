@@ -1,23 +1,23 @@
-"""Handwritten digits, asynchronously: workers, a parameter server, and checkpoints.
+"""Train on handwritten digits with workers, a parameter server, and checkpoints.
 
     resilient run --dir runs/ps -- python examples/parameter_server.py
 
-Keras 3's `fit` does not know TensorFlow's ParameterServerStrategy; this is a loop of
-one's own with a ClusterCoordinator. This process is the coordinator; it starts two
+Keras 3's `fit` does not support TensorFlow's ParameterServerStrategy, so this is a
+custom loop with a ClusterCoordinator. This process is the coordinator; it starts two
 workers and a parameter server on this machine, and they end when it does.
 
     resilient run --dir runs/a -- python examples/parameter_server.py \
         --checkpoint-dir runs/a --kill worker --at-step 150
 
-With `--kill worker` a worker is killed (SIGKILL): TensorFlow gives its steps to the
-other one, and it is started again. With `--kill coordinator` this process is: run again
-(which is what `resilient run` does), it goes on from its last checkpoint.
+`--kill worker` kills a worker (SIGKILL): TensorFlow gives its steps to the other one,
+and it is started again. `--kill coordinator` kills this process: `resilient run` runs
+it again, and it resumes from its last checkpoint.
 
-What is certain: a checkpoint holds all variables as they were when no step was running,
-and all of them come back, byte for byte; steps since the last checkpoint are done
-again. What is not: workers apply their updates in no certain order, each draws the
-digits in an order of its own that begins anew with the worker, and a step whose worker
-died may have been applied before it is done again.
+Guaranteed: a checkpoint holds all variables as they were when no step was running, and
+all of them come back, byte for byte; steps since the last checkpoint are done again.
+Not guaranteed: workers apply their updates in no particular order, each draws the
+digits in its own order, which starts over with the worker, and a step whose worker died
+may have been applied before it is done again.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-# Before Keras is imported, which this backend is for.
+# Must be set before importing Keras.
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import keras
@@ -48,7 +48,7 @@ HOST, WORKERS, BATCH_SIZE, SAVE_EVERY, HELD_OUT = "127.0.0.1", 2, 32, 50, 297
 
 
 class Servers:
-    """The workers and the parameter server, each a process of this machine."""
+    """The workers and the parameter server, each a process on this machine."""
 
     def __init__(self) -> None:
         with ExitStack() as stack:
@@ -67,11 +67,11 @@ class Servers:
         return subprocess.Popen(
             [sys.executable, SERVER],
             env=os.environ | {"TF_CONFIG": json.dumps(task)},
-            stdin=subprocess.PIPE,  # which ends with us, however we end
+            stdin=subprocess.PIPE,  # closes when we end, however we end
         )
 
     def _keep(self, number: int) -> None:
-        """Start a worker again whenever it died; a cluster would do that for us."""
+        """Restart a worker whenever it dies, as a cluster would."""
         while True:
             self.workers[number] = self._start("worker", number)
             status = self.workers[number].wait()
@@ -94,14 +94,14 @@ def make_model() -> keras.Model:
 
 
 def load(part: slice) -> tuple[np.ndarray, np.ndarray]:
-    """Some of the digits, and which they are."""
+    """Some of the digits, and their labels."""
     digits = load_digits()
     images = digits.images[..., None].astype("float32") / 16
     return images[part], digits.target[part]
 
 
 def make_dataset(images: np.ndarray, labels: np.ndarray) -> tf.data.Dataset:
-    """What a worker draws from; made on each one, whenever it begins."""
+    """A worker's data, created on each worker when it starts."""
     dataset = tf.data.Dataset.from_tensor_slices((images, labels))
     return dataset.shuffle(len(images)).repeat().batch(BATCH_SIZE)
 
@@ -111,7 +111,7 @@ def make_step(
     model: keras.Model,
     optimizer: keras.optimizers.Optimizer,
 ) -> Callable[..., tf.Tensor]:
-    """What one worker does with its next batch."""
+    """A function that trains on one worker's next batch."""
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def train(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -129,7 +129,7 @@ def make_step(
 
 
 def digest(variables: list[keras.Variable]) -> str:
-    """One hash over all of them."""
+    """A hash of all variables."""
     found = hashlib.sha256()
     for variable in variables:
         found.update(np.asarray(variable.numpy()).tobytes())
@@ -137,7 +137,7 @@ def digest(variables: list[keras.Variable]) -> str:
 
 
 def accuracy(model: keras.Model) -> float:
-    """On digits that were held out, by a copy of the model in this process."""
+    """The accuracy on held-out digits, of a copy of the model in this process."""
     images, labels = load(slice(HELD_OUT))
     copy = make_model()
     copy.set_weights(model.get_weights())
@@ -145,7 +145,7 @@ def accuracy(model: keras.Model) -> float:
 
 
 def kill(who: str, directory: Path, servers: Servers) -> None:
-    """Kill a worker or ourselves, once in the life of a run."""
+    """Kill a worker or ourselves, once per run."""
     happened = directory / "killed"
     if not happened.exists():
         happened.touch()
@@ -155,7 +155,7 @@ def kill(who: str, directory: Path, servers: Servers) -> None:
 
 
 def train(steps: int, directory: Path, who: str | None, at_step: int) -> None:
-    """Coordinate the training, from the last checkpoint if there is one."""
+    """Coordinate the training, resuming if there is a checkpoint."""
     servers = Servers()
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(servers.cluster), rpc_layer="grpc"
@@ -180,10 +180,10 @@ def train(steps: int, directory: Path, who: str | None, at_step: int) -> None:
                 step += 1
                 if who is not None and step == at_step:
                     kill(who, directory, servers)
-            # Wait until all of it is done: nothing may change while we save.
+            # Wait for all steps: nothing may change while we save.
             coordinator.join()
-            # Keras reads the count and then writes it: workers that do so at the same
-            # time count one step for two. So we count, and set it right.
+            # Keras reads the count and then writes it, so workers doing so at the same
+            # time count two steps as one. We know the right count.
             optimizer.iterations.assign(step)
             checkpoints.save(step)
             print(
@@ -195,7 +195,7 @@ def train(steps: int, directory: Path, who: str | None, at_step: int) -> None:
 
 
 def main() -> None:
-    """Read the arguments, and coordinate."""
+    """Parse the arguments, and train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--checkpoint-dir", type=Path, default=Path("runs/ps"))
     parser.add_argument("--steps", type=int, default=500)

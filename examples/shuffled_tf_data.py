@@ -1,11 +1,11 @@
-"""Every sample once per epoch and in one order, though the process was killed.
+"""Every sample once per epoch, in the same order, although the process was killed.
 
     KERAS_BACKEND=tensorflow python examples/shuffled_tf_data.py
 
 trains on a shuffled tf.data pipeline three times: left alone; killed (SIGKILL) in the
-middle of an epoch; the killed command once more. A layer records the ids of the samples
-as they are trained. Exit status 0 if each id came once per epoch, in the same order.
-Any backend of Keras will do; TensorFlow must be installed.
+middle of an epoch; and the killed command again. A layer records the ids of the samples
+as they are trained. The exit status is 0 if each id came once per epoch, in the same
+order. It runs on any Keras backend, with TensorFlow installed.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from sklearn.datasets import load_digits
 import resilient
 
 EPOCHS, BATCH_SIZE = 3, 50
-KILLED = (1, 17)  # epoch and first batch, as Keras counts them: from 0
+KILLED = (1, 17)  # epoch and earliest batch, counted from 0
 
 
 def pipeline() -> tf.data.Dataset:
-    """Handwritten digits with their ids; shuffled, with no seed of its own."""
+    """Handwritten digits with their ids, shuffled without a seed."""
     images, labels = load_digits(return_X_y=True)
     ids = np.arange(len(labels), dtype="float32")
     samples = tf.data.Dataset.from_tensor_slices(((images / 16, ids), labels))
@@ -37,10 +37,10 @@ def pipeline() -> tf.data.Dataset:
 
 
 class SavedState(keras.layers.Layer):
-    """Hands features through, and records the ids of the samples that are trained.
+    """Passes features through, and records the ids of training samples.
 
     Args:
-        samples: How many ids there is room for.
+        samples: The number of ids to make room for.
     """
 
     def __init__(self, samples: int) -> None:
@@ -59,7 +59,7 @@ class SavedState(keras.layers.Layer):
 
 
 def make_model(samples: int) -> keras.Model:
-    """A small classifier; its layer 2 records `samples` ids."""
+    """A small classifier with a layer that records `samples` ids."""
     image, number = keras.Input((64,)), keras.Input(())
     recorded = SavedState(samples)(image, number)
     hidden = keras.layers.Dense(32, activation="relu")(recorded)
@@ -71,13 +71,12 @@ def make_model(samples: int) -> keras.Model:
 
 
 class KillOnce(keras.callbacks.Callback):
-    """Kills this process at `KILLED`, as a machine that is taken away would.
+    """Kills this process at `KILLED`, as if the machine were taken away.
 
-    Or later in this epoch, if the disk is slow: once there is a checkpoint of it.
+    If the disk is slow, it waits for a checkpoint from this epoch.
 
     Args:
-        mark: A file that remembers that it happened, beside the checkpoints; None
-            never kills.
+        mark: A file that records the kill, beside the checkpoints; None never kills.
     """
 
     def __init__(self, mark: Path | None) -> None:
@@ -86,25 +85,25 @@ class KillOnce(keras.callbacks.Callback):
         self.epoch = -1
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Remember which epoch this is."""
+        """Note the current epoch."""
         self.epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Nothing can be cleaned up."""
+        """Die without a chance to clean up."""
         if not self.mark or self.mark.exists() or self.epoch != KILLED[0]:
             return
         begun = self.epoch * self.params["steps"]
         entries = self.mark.parent.glob("checkpoints/step-*")
         saved = [int(path.name[5:]) for path in entries if not path.suffix]
         if not saved or max(saved) <= begun:
-            time.sleep(0.1)  # these batches are quicker than a slow disk
+            time.sleep(0.1)  # batches are faster than a slow disk
         elif batch >= KILLED[1]:
             self.mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def train(directory: Path, *, kill: bool) -> None:
-    """Train, then write down the ids in the order of training."""
+    """Train, then save the ids in training order."""
     keras.utils.set_random_seed(7)
     data = pipeline()
     model = make_model(EPOCHS * len(load_digits().target))
@@ -112,7 +111,7 @@ def train(directory: Path, *, kill: bool) -> None:
         model,
         data,
         epochs=EPOCHS,
-        shuffle=False,  # or Keras warns that this is the pipeline's business
+        shuffle=False,  # or Keras warns that the pipeline should shuffle
         verbose=2,
         callbacks=[KillOnce(directory / "killed" if kill else None)],
         checkpoint_dir=directory / "checkpoints",
@@ -124,14 +123,14 @@ def train(directory: Path, *, kill: bool) -> None:
 
 
 def run(directory: Path, *options: str) -> int:
-    """Train in a process of its own; its exit status."""
+    """Train in a new process; return its exit status."""
     directory.mkdir(exist_ok=True)
     command = [sys.executable, __file__, "--directory", directory, *options]
     return subprocess.run(command, check=False).returncode
 
 
 def compare(directory: Path) -> bool:
-    """Train three times, and tell what came of it."""
+    """Train three times, and print a comparison."""
     alone, killed = directory / "alone", directory / "killed"
     assert run(alone) == 0
     assert run(killed, "--kill") == -signal.SIGKILL
@@ -151,7 +150,7 @@ def compare(directory: Path) -> bool:
 
 
 def main() -> int:
-    """Without `--directory` the comparison, with it one of its processes."""
+    """Compare; with `--directory`, be one of the compared processes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--kill", action="store_true")

@@ -1,14 +1,14 @@
 #!/bin/bash
-# Becomes one worker of a training on several nodes, told who the others are.
+# Becomes one worker of a training on several nodes.
 #
 #     srun bash examples/slurm_worker.sh python train.py --epochs 90
 #
-# Each of TensorFlow, Keras on JAX and PyTorch reads its own variables; no other does
-# harm. Tasks have to be distributed over the nodes in blocks, which is SLURM's default.
+# TensorFlow, Keras on JAX, and PyTorch each read their own variables and ignore the rest.
+# Tasks must be distributed over the nodes in blocks, which is SLURM's default.
 
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_STEP_NODELIST")
 each=$((SLURM_STEP_NUM_TASKS / SLURM_STEP_NUM_NODES))
-# Below the ports that systems give away by themselves; others for other jobs.
+# Below the ephemeral ports, and different for each job.
 port=$((10000 + SLURM_JOB_ID % 200 * 100))
 
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID

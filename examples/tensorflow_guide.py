@@ -1,4 +1,4 @@
-"""The loop of TensorFlow's guide to checkpoints, before and after, on real digits.
+"""The loop from TensorFlow's checkpoint guide, before and after, on real digits.
 
     python examples/tensorflow_guide.py --way before
     python examples/tensorflow_guide.py --way after
@@ -7,7 +7,7 @@
 `before` is the guide's (https://www.tensorflow.org/guide/checkpoint): a Checkpoint of
 step, optimizer, model and iterator, and a CheckpointManager. The last command kills
 itself (SIGKILL) after step 13. Run it again: `after` prints the digest of a run that
-was left alone; `before` goes on at the last step that it saved, with other samples.
+was left alone; `before` would continue from its last saved step, with other samples.
 """
 
 import argparse
@@ -35,12 +35,12 @@ class Net(keras.Model):
         self.l1 = keras.layers.Dense(10)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """The scores of the classes."""
+        """The class scores."""
         return self.l1(x)
 
 
 def digits() -> tf.data.Dataset:
-    """Five shuffled batches an epoch, another order in each."""
+    """Five batches an epoch, reshuffled in each."""
     x, y = load_digits(return_X_y=True)
     count = STEPS * BATCH_SIZE
     found = tf.data.Dataset.from_tensor_slices((x[:count] / 16, y[:count]))
@@ -48,7 +48,7 @@ def digits() -> tf.data.Dataset:
 
 
 def train_step(net: Net, batch: tuple, optimizer: keras.optimizers.SGD) -> tf.Tensor:
-    """One step of gradient descent; its loss."""
+    """Take one step of gradient descent; return its loss."""
     x, y = batch
     with tf.GradientTape() as tape:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, net(x))
@@ -90,7 +90,7 @@ def after(net: Net, optimizer: keras.optimizers.SGD, directory: Path) -> None:
 
 
 def reached(step: int, directory: Path) -> None:
-    """Die after a step, as a machine that is taken away does; once in a run's life."""
+    """Die after a step as if the machine were taken away, once per run."""
     happened = directory / "killed"
     if step == arguments.kill_at and not happened.exists():
         happened.touch()

@@ -1,7 +1,7 @@
-"""One server of a TensorFlow cluster: the task that TF_CONFIG says.
+"""One server of a TensorFlow cluster, for the task in TF_CONFIG.
 
-It does what a coordinator asks for until its standard input ends, which it does with
-the process that started it. Where a cluster ends its servers: `server.join()`.
+It serves a coordinator until its standard input closes, that is, until the process that
+started it ends. On a cluster that stops its own servers, use `server.join()` instead.
 """
 
 import sys
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 if __name__ == "__main__":
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    # Ends with the object, so it has a name.
+    # Named, because the server stops when the object is collected.
     server = tf.distribute.Server(
         resolver.cluster_spec(),
         job_name=resolver.task_type,

@@ -1,10 +1,10 @@
-"""A training loop of PyTorch, with a scheduler, that can be killed.
+"""A PyTorch training loop with a scheduler that survives being killed.
 
     python examples/torch_loop.py
     python examples/torch_loop.py --checkpoint-dir runs/b --kill-at 40
 
-The second command kills itself (SIGKILL) after step 40. Run it again: it goes on with
-the batch after the last checkpoint, and prints the digest that the first one printed.
+The second command kills itself (SIGKILL) after step 40. Run it again: it continues with
+the batch after the last checkpoint, and prints the same digest as the first one.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import resilient
 from resilient import best, every, latest
 
-SPLIT = (range(1500), range(1500, 1797))  # to train on, and to look at
+SPLIT = (range(1500), range(1500, 1797))  # training, held out
 
 
 def make_net() -> nn.Module:
@@ -40,7 +40,7 @@ def make_net() -> nn.Module:
 
 
 def shifted(images: torch.Tensor) -> torch.Tensor:
-    """The images, moved by up to a pixel at random."""
+    """The images, shifted at random by up to a pixel."""
     rows, columns = torch.randint(-1, 2, (2,)).tolist()
     return torch.roll(images, (rows, columns), (2, 3))
 
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def kill_once(directory: Path) -> None:
-    """Die as a machine that is taken away does; once in the life of a run."""
+    """Die as if the machine were taken away, once per run."""
     happened = directory / "killed"
     if not happened.exists():
         happened.touch()

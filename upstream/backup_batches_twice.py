@@ -1,7 +1,7 @@
 """Keras's ``BackupAndRestore(save_freq=n)`` saves the batch and never reads it.
 
-A run that died in mid-epoch goes on at the beginning of that epoch, with the weights
-of its middle: batches that were trained are trained again.
+A run that died in mid-epoch restarts that epoch with the weights from its middle, so
+some batches are trained twice.
 
 Backends: tensorflow, jax, torch
 """
@@ -37,5 +37,5 @@ with tempfile.TemporaryDirectory() as directory:
 
 steps = int(model.optimizer.iterations)
 if steps == 8:
-    sys.exit("gone: an epoch of 8 batches is 8 steps after a restore, too")
-print(f"shown: an epoch of 8 batches was {steps} steps, 4 of them a second time")
+    sys.exit("gone: an epoch of 8 batches took 8 steps after a restore, too")
+print(f"shown: an epoch of 8 batches took {steps} steps, 4 of them for a second time")

@@ -1,7 +1,7 @@
 """Keras's ``BackupAndRestore`` deletes its backup when ``TerminateOnNaN`` stops.
 
-https://github.com/keras-team/keras/issues/21771: training ends through ``on_train_end``
-as if it were done, so what one would go back to is gone.
+https://github.com/keras-team/keras/issues/21771: training ends with ``on_train_end`` as
+if it had finished, so there is nothing left to go back to.
 
 Backends: tensorflow, jax, torch
 """

@@ -1,7 +1,7 @@
-"""Keras's ``BackupAndRestore`` writes over its only backup.
+"""Keras's ``BackupAndRestore`` overwrites its only backup.
 
-A process that is killed while it saves leaves half a file where a whole one was, and
-the next one cannot begin from it.
+A process killed during a save leaves half a file in place of a good one, and the next
+process cannot start from it.
 
 Backends: tensorflow, jax, torch
 """

@@ -1,7 +1,7 @@
-"""Keras's ``BackupAndRestore`` sets where ``fit`` begins, for every later ``fit``, too.
+"""After a restore by Keras's ``BackupAndRestore``, every later ``fit`` skips epochs.
 
-It sets ``model._initial_epoch`` when it restores, and nobody resets it: a later call
-that has nothing to do with the backup leaves out as many epochs.
+The restore sets ``model._initial_epoch`` and nothing resets it, so later calls skip as
+many epochs even without the callback.
 
 Backends: tensorflow, jax, torch
 """
@@ -16,7 +16,7 @@ model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 x = y = np.zeros((4, 1), "float32")
 with tempfile.TemporaryDirectory() as directory:
-    for _ in range(2):  # the second time it restores
+    for _ in range(2):  # the second one restores
         backup = keras.callbacks.BackupAndRestore(directory, delete_checkpoint=False)
         model.fit(x, y, epochs=3, callbacks=[backup], verbose=0)
 

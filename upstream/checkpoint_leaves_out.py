@@ -1,6 +1,6 @@
-"""``tf.train.Checkpoint(model=, optimizer=)`` leaves out seeds and metrics of Keras.
+"""``tf.train.Checkpoint(model=, optimizer=)`` leaves out Keras's seeds and metrics.
 
-``assert_consumed()`` passes all the same: it knows of what was saved only.
+``assert_consumed()`` still passes: it only knows what was saved.
 
 Backends: tensorflow
 """
@@ -29,7 +29,7 @@ def state(model):
 x, y = np.ones((4, 4), "float32"), np.zeros((4, 1), "float32")
 trained, model = make_model(), make_model()
 trained.fit(x, y, verbose=0)
-model.train_on_batch(x * 0, y)  # so that all variables are there
+model.train_on_batch(x * 0, y)  # creates all variables
 with tempfile.TemporaryDirectory() as directory:
     path = os.path.join(directory, "checkpoint")
     path = tf.train.Checkpoint(model=trained, optimizer=trained.optimizer).save(path)
@@ -39,4 +39,4 @@ with tempfile.TemporaryDirectory() as directory:
 same = [np.array_equal(a, b) for a, b in zip(state(model), state(trained), strict=True)]
 if all(same):
     sys.exit("gone: seeds and metrics were restored")
-print(f"shown: of {len(same)} seeds and metrics {sum(same)} were restored")
+print(f"shown: {sum(same)} of {len(same)} seeds and metrics were restored")

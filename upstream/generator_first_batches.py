@@ -1,7 +1,7 @@
-"""Keras gives the first two batches of a Python generator again each time it iterates.
+"""Keras repeats the first two batches of a Python generator in each iteration.
 
-It draws two to see what there is, and puts them in front of what is left, for each
-iterator anew: every evaluation begins with them.
+It draws two batches to inspect them, and puts them in front of the rest for every new
+iterator, so each evaluation begins with them.
 
 Backends: tensorflow, jax, torch
 """
@@ -25,5 +25,5 @@ found = model.fit(
     x, x, epochs=3, validation_data=batches(), validation_steps=2, verbose=0
 ).history["val_loss"]
 if found == [0.5, 2.5, 4.5]:
-    sys.exit("gone: each evaluation went on where the last one ended")
-print(f"shown: means of the batches' numbers were {found}, not [0.5, 2.5, 4.5]")
+    sys.exit("gone: each evaluation continued where the last one ended")
+print(f"shown: the mean batch numbers were {found}, not [0.5, 2.5, 4.5]")

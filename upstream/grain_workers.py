@@ -1,4 +1,4 @@
-"""Grain's worker processes need flags of absl that a plain script does not parse.
+"""Grain's worker processes need absl flags that a plain script does not parse.
 
 Backends: jax
 Needs: grain
@@ -15,4 +15,4 @@ try:
 except Exception as error:
     print(f"shown: {type(error).__name__}: {error}")
 else:
-    sys.exit("gone: a worker gave an element")
+    sys.exit("gone: a worker yielded an element")

@@ -1,6 +1,6 @@
 """A Keras variable declared ``int64`` warns at each assignment, on JAX.
 
-Without ``jax_enable_x64`` it holds ``int32`` from the start, and says it is ``int64``.
+Without ``jax_enable_x64`` it holds ``int32`` from the start but claims ``int64``.
 
 Backends: jax
 """

@@ -1,6 +1,6 @@
-"""Keras makes a batch that is a dict, of a torch ``DataLoader``, the names of its keys.
+"""Keras turns a dict batch of a torch ``DataLoader`` into the names of its keys.
 
-On TensorFlow and JAX; on torch the batch is given as it is.
+On TensorFlow and JAX; on torch the batch arrives intact.
 
 Backends: tensorflow, jax
 Needs: torch

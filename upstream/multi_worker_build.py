@@ -1,7 +1,7 @@
-"""Keras's ``fit`` fails under TensorFlow's ``MultiWorkerMirroredStrategy``: building.
+"""Keras's ``fit`` fails to build under TensorFlow's ``MultiWorkerMirroredStrategy``.
 
-https://github.com/keras-team/keras/issues/20585: before training it reduces the first
-batch over the workers to build the model with it, and what it gets is no tensor.
+https://github.com/keras-team/keras/issues/20585: to build the model, it reduces the
+first batch over the workers, and the result is not a tensor.
 
 Backends: tensorflow
 """

@@ -1,8 +1,8 @@
-"""Keras's ``fit`` fails under TensorFlow's ``MultiWorkerMirroredStrategy``: logs.
+"""Keras's ``fit`` fails to log under TensorFlow's ``MultiWorkerMirroredStrategy``.
 
-https://github.com/keras-team/keras/issues/20585: it reduces the logs of a step
-over the workers with ``axis=0``, as if these numbers had an axis. This comes to light
-where the model is built without multi_worker_build.py's fault, as it is here.
+https://github.com/keras-team/keras/issues/20585: it reduces a step's logs over the
+workers with ``axis=0``, as if these scalars had an axis. This only shows once the model
+is built without the fault of multi_worker_build.py, as here.
 
 Backends: tensorflow
 """

@@ -1,7 +1,7 @@
-"""Keras's ``load_weights`` restores nothing from Orbax, in silence, under other names.
+"""Keras's ``load_weights`` silently restores nothing from Orbax if names differ.
 
-Automatic names are counted through a process: the same model made a second time has
-others. What ``OrbaxCheckpoint`` saved is looked for by name. (On all backends.)
+Automatic names are numbered per process, so the same model built again has different
+ones. But ``load_weights`` matches an ``OrbaxCheckpoint`` by name. (On all backends.)
 
 Backends: jax
 Needs: orbax.checkpoint, keras.callbacks.OrbaxCheckpoint

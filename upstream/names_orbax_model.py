@@ -1,7 +1,7 @@
-"""Keras's ``load_model`` restores no weight of a ``Sequential`` from Orbax, in silence.
+"""Keras's ``load_model`` silently restores no weight of a ``Sequential`` from Orbax.
 
-https://github.com/keras-team/keras/issues/23251: the model that it makes has variables
-of other names than the one that ``OrbaxCheckpoint`` saved. (On all backends.)
+https://github.com/keras-team/keras/issues/23251: the variables of the new model have
+different names from those that ``OrbaxCheckpoint`` saved. (On all backends.)
 
 Backends: jax
 Needs: orbax.checkpoint, keras.callbacks.OrbaxCheckpoint

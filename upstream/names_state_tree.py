@@ -1,7 +1,7 @@
-"""Keras's ``set_state_tree`` restores nothing, in silence, under other names.
+"""Keras's ``set_state_tree`` silently restores nothing if names differ.
 
-Automatic names are counted through a process: the same model made a second time has
-others, and what belongs to no name of the model is passed over.
+Automatic names are numbered per process, so the same model built again has different
+ones, and values whose name the model lacks are ignored.
 
 Backends: tensorflow, jax, torch
 """
@@ -27,4 +27,4 @@ except Exception as error:
 
 if not np.array_equal(model.get_weights()[0], before):
     sys.exit("gone: the weights were restored")
-print("shown: set_state_tree of the same model's state changed nothing, without a word")
+print("shown: set_state_tree with the same model's state silently changed nothing")

@@ -1,6 +1,6 @@
 """Keras's ``convert_to_numpy`` of a variable warns under NumPy 2.4.
 
-So does, on torch, ``get_config`` of an optimizer, which converts its learning rate.
+On torch, so does an optimizer's ``get_config``, which converts its learning rate.
 
 Backends: tensorflow, torch
 Shows with: numpy>=2.4

@@ -1,8 +1,8 @@
 """The progress bar of ``fit`` goes back.
 
-``CallbackList`` hands the end of each batch to a ``ThreadPoolExecutor`` with several
-workers, which handle them in any order. The update of the first batch waits here until
-the second one's is over: nothing in Keras prevents that.
+``CallbackList`` passes the end of each batch to a ``ThreadPoolExecutor`` with several
+workers, which handle them in any order. Here the first batch's update waits until the
+second one's has finished; nothing in Keras prevents that.
 
 Backends: jax, torch
 """
@@ -32,5 +32,5 @@ model.compile("sgd", "mse")
 x = np.ones((16, 3), "float32")
 model.fit(x, x[:, :1], batch_size=4, verbose=1)
 if shown == sorted(shown):
-    sys.exit("gone: steps were shown in their order")
+    sys.exit("gone: steps were shown in order")
 print(f"shown: steps were shown in the order {shown}")

@@ -1,7 +1,7 @@
-"""Keras's queue of a ``PyDataset`` gives batches twice, and leaves others out.
+"""Keras's queue of a ``PyDataset`` yields some batches twice, and skips others.
 
-With several workers, on JAX and PyTorch, what was made ahead of one epoch's end, or of
-the look at a batch before the first epoch, is given in the next one.
+With several workers, on JAX and PyTorch, the next epoch gets the batches that were made
+ahead when an epoch ended, or when Keras peeked at a batch before the first one.
 
 Backends: jax, torch
 """

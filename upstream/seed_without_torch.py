@@ -1,7 +1,7 @@
 """``keras.utils.set_random_seed`` does not seed torch unless torch is the backend.
 
-It seeds TensorFlow on every backend, since ``tf.data`` shuffles; a torch ``DataLoader``
-shuffles, too.
+It seeds TensorFlow on every backend because ``tf.data`` shuffles, but a torch
+``DataLoader`` shuffles, too.
 
 Backends: tensorflow, jax
 Needs: torch
@@ -18,5 +18,5 @@ for _ in range(2):
     loader = torch.utils.data.DataLoader(range(20), shuffle=True, batch_size=20)
     orders += [batch.tolist() for batch in loader]
 if orders[0] == orders[1]:
-    sys.exit("gone: a DataLoader shuffles alike after the same seed")
+    sys.exit("gone: a DataLoader shuffles identically after the same seed")
 print(f"shown: after the same seed {orders[0][:4]}... and {orders[1][:4]}...")

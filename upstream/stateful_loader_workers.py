@@ -1,6 +1,6 @@
 """torchdata's ``StatefulDataLoader`` loses the random state of its workers.
 
-Restored, it goes on with the right samples, and other random numbers for them.
+After a restore it yields the right samples, but with different random numbers.
 
 Backends: torch
 Needs: torch, torchdata.stateful_dataloader
@@ -33,4 +33,4 @@ resumed.load_state_dict(saved.state_dict())
 assert numbers.tolist() == again.tolist()
 if found.tolist() == expected.tolist():
     sys.exit("gone: the augmentation is the same")
-print(f"shown: of the same samples {found.tolist()}, not {expected.tolist()}")
+print(f"shown: for the same samples {found.tolist()}, not {expected.tolist()}")

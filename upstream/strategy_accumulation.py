@@ -1,4 +1,4 @@
-"""Keras fails with ``gradient_accumulation_steps`` under a strategy of TensorFlow.
+"""Keras fails with ``gradient_accumulation_steps`` under a TensorFlow strategy.
 
 Backends: tensorflow
 """

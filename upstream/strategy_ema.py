@@ -1,4 +1,4 @@
-"""Keras fails with ``ema_overwrite_frequency`` under a strategy of TensorFlow.
+"""Keras fails with ``ema_overwrite_frequency`` under a TensorFlow strategy.
 
 Backends: tensorflow
 Shows with: keras<3.16

@@ -1,4 +1,4 @@
-"""Keras fails with ``steps_per_execution`` above 1 with several replicas on TensorFlow.
+"""Keras fails with ``steps_per_execution`` above 1 under a TensorFlow strategy.
 
 https://github.com/keras-team/keras/issues/19246
 

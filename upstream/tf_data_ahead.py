@@ -1,8 +1,8 @@
-"""A ``tf.data`` pipeline computes ahead of who takes from it, without ``prefetch``.
+"""A ``tf.data`` pipeline computes ahead of its consumer, without ``prefetch``.
 
-TensorFlow adds what does, as an optimization. Where a function of the pipeline changes
-a variable, it is chance how far that went when an iterator is dropped, as Keras drops
-the one with which it peeks at a batch.
+TensorFlow adds one as an optimization. If a function of the pipeline changes a
+variable, it is random how far that got when an iterator is dropped, as Keras drops the
+one with which it peeks at a batch.
 
 Backends: tensorflow
 """
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 
 def computed(optimize: bool) -> int:
-    """How many elements are computed where one is taken."""
+    """How many elements are computed when one is taken."""
     count = tf.Variable(0)
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = optimize

@@ -1,7 +1,7 @@
 """``tf.data`` hangs when a restored iterator over several datasets is saved at its end.
 
-Of ``sample_from_datasets``: an iterator is saved, restored and drawn from until one of
-the datasets comes to its end. Then a save never returns.
+An iterator of ``sample_from_datasets`` is saved, restored and drawn from until one of
+the datasets ends. Then saving it never returns.
 
 Backends: tensorflow
 """
@@ -35,5 +35,5 @@ with tempfile.TemporaryDirectory() as directory:
     saving.join(2)
 if not saving.is_alive():
     sys.exit("gone: the restored iterator was saved")
-print("shown: a save of the restored iterator does not return", flush=True)
-os._exit(0)  # or the interpreter would wait for it, too
+print("shown: saving the restored iterator does not return", flush=True)
+os._exit(0)  # or the interpreter would wait for it

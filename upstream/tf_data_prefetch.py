@@ -1,7 +1,7 @@
-"""``tf.data`` draws ahead where nobody asked it to: it adds a ``prefetch`` of its own.
+"""``tf.data`` adds its own ``prefetch``, and draws ahead without being asked to.
 
-What a Python generator was asked for is more than what was given; what was drawn ahead
-is lost with the iterator.
+It draws more from a Python generator than it yields; the surplus is lost with the
+iterator.
 
 Backends: tensorflow
 """
@@ -26,8 +26,8 @@ iterator = iter(data)
 for _ in range(5):
     next(iterator)
 for _ in range(100):
-    if len(drawn) == 5:  # it is drawn in another thread
+    if len(drawn) == 5:  # another thread draws
         time.sleep(0.05)
 if len(drawn) == 5:
-    sys.exit("gone: 5 elements were drawn for 5 that were given")
-print(f"shown: {len(drawn)} elements were drawn for 5 that were given")
+    sys.exit("gone: 5 elements were drawn for 5 yielded")
+print(f"shown: {len(drawn)} elements were drawn for 5 yielded")

@@ -1,7 +1,7 @@
-"""``tf.data`` saves and restores an iterator with state outside, and it is another.
+"""``tf.data`` restores an iterator with external state incorrectly.
 
-With ``ExternalStatePolicy.IGNORE`` there is no error, neither when it is saved nor when
-it is restored; but random functions begin anew in the middle of the data.
+With ``ExternalStatePolicy.IGNORE`` neither the save nor the restore fails, but random
+functions start over in the middle of the data.
 
 Backends: tensorflow
 """
@@ -32,6 +32,6 @@ with tempfile.TemporaryDirectory() as directory:
 
 expected, found = [float(n) for n in iterator], [float(n) for n in resumed]
 if found == expected:
-    sys.exit("gone: the restored iterator goes on where the saved one was")
+    sys.exit("gone: the restored iterator continues where the saved one was")
 wrong = sum(a != b for a, b in zip(found, expected, strict=True))
-print(f"shown: of {len(expected)} elements after the restore {wrong} are other ones")
+print(f"shown: {wrong} of {len(expected)} elements after the restore are wrong")

@@ -1,6 +1,6 @@
-"""Keras shuffles arrays in one and the same order each epoch, on TensorFlow.
+"""On TensorFlow, Keras's ``fit`` shuffles arrays in the same order every epoch.
 
-After ``keras.utils.set_random_seed``, that is, in ``fit``.
+This happens after ``keras.utils.set_random_seed``.
 
 Backends: tensorflow
 """
@@ -24,5 +24,5 @@ x, y = np.zeros((50, 1), "float32"), np.arange(50, dtype="float32")[:, None]
 model.fit(x, y, batch_size=1, epochs=3, callbacks=[Notes()], verbose=0)
 orders = {tuple(np.diff(seen[start : start + 50])) for start in (0, 50, 100)}
 if len(orders) == 3:
-    sys.exit("gone: each of three epochs had an order of its own")
+    sys.exit("gone: each of three epochs had its own order")
 print(f"shown: three epochs had {len(orders)} order")

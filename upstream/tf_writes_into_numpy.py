@@ -1,8 +1,8 @@
-"""TensorFlow takes the memory of NumPy's arrays for its own, and computes in it.
+"""TensorFlow treats the memory of NumPy arrays as its own, and computes in it.
 
-A batch from a Python generator that is divided (``tf.distribute`` does that with the
-data of ``fit``) shares memory with the array that was yielded, if that is aligned. A
-``tf.function`` may then write results there: the user's data is another one.
+If a batch from a Python generator is split (``tf.distribute`` does that to the data of
+``fit``), the parts share memory with the yielded array, if that is aligned. Then a
+``tf.function`` may write results there, and corrupts the user's data.
 
 Backends: tensorflow
 """
@@ -38,5 +38,5 @@ for _ in range(2 * len(arrays)):
     step()
 changed = [array for array in arrays if (array != 1.0).any()]
 if not changed:
-    sys.exit("gone: the arrays are what they were")
-print(f"shown: of {len(arrays)} arrays of ones {len(changed)} hold other numbers now")
+    sys.exit("gone: the arrays are unchanged")
+print(f"shown: {len(changed)} of {len(arrays)} arrays of ones hold other numbers now")

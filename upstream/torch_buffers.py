@@ -1,7 +1,7 @@
-"""Keras models on torch list no buffers of the torch modules in their layers.
+"""Keras models on torch do not list the buffers of the torch modules in their layers.
 
 ``model.named_buffers()`` is empty: the statistics of a wrapped ``BatchNorm`` are in
-neither torch's nor Keras's list of what the model is made of.
+neither torch's buffers nor Keras's variables.
 
 Backends: torch
 """
@@ -18,4 +18,4 @@ listed = [*model.buffers(), *(variable.value for variable in model.variables)]
 missing = statistics - {tensor.data_ptr() for tensor in listed}
 if not missing:
     sys.exit("gone: the buffers are listed")
-print(f"shown: {len(missing)} of {len(statistics)} buffers are in no list")
+print(f"shown: {len(missing)} of {len(statistics)} buffers are not listed")

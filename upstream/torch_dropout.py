@@ -1,7 +1,7 @@
 """Keras's ``Dropout`` without a seed draws from torch's global generator.
 
-On the other backends, and with a seed, it draws from a variable of its own, which is
-part of the model's state. Here whoever else draws changes the masks.
+On the other backends, and with a seed, it draws from its own variable, which is part of
+the model's state. Here any other draw changes the masks.
 
 Backends: torch
 """
@@ -20,5 +20,5 @@ for others in (0, 1):
     torch.rand(others)  # another user of the global generator
     masks.append(keras.ops.convert_to_numpy(layer(x, training=True)))
 if np.array_equal(*masks):
-    sys.exit("gone: the layer draws from a generator of its own")
-print("shown: a number that somebody else drew changed the mask")
+    sys.exit("gone: the layer draws from its own generator")
+print("shown: a number drawn elsewhere changed the mask")

@@ -1,6 +1,6 @@
-"""Keras trains two models where two torch processes are to train one.
+"""Keras trains two separate models in two torch processes that should train one.
 
-``torch.distributed`` is initialised, and ``fit`` takes no notice of it.
+``torch.distributed`` is initialised, but ``fit`` ignores it.
 
 Backends: torch
 Shows with: keras<3.16

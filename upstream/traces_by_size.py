@@ -1,8 +1,8 @@
-"""What a batch is computed to depends on the sizes of the batches before it.
+"""The result for a batch depends on the sizes of earlier batches.
 
-Keras traces a step for the size of the first batch, and for all sizes when another one
-comes; before 3.16 when another one comes in a later fit. Whoever begins with the small
-last batch of an epoch has other traces.
+Keras traces a step for the size of the first batch, and for all sizes when a different
+one follows; before 3.16, when it follows in a later fit. A process that begins with the
+small last batch of an epoch has other traces.
 
 Backends: tensorflow
 """
@@ -17,7 +17,7 @@ x, y = random.rand(12, 8, 8, 1).astype("float32"), random.rand(12, 3)
 
 
 def trained(*sizes: int) -> list[np.ndarray]:
-    """Weights after the last step, which is on four rows, with others before it."""
+    """The weights after a step on the last size; earlier steps are undone."""
     keras.utils.set_random_seed(1)
     layers = [
         keras.layers.Conv2D(8, 3, activation="relu"),
@@ -38,4 +38,4 @@ differ = [not np.array_equal(a, b) for a, b in zip(alone, after_another, strict=
 if any(differ):
     print(f"shown: {sum(differ)} of {len(differ)} weights differ after the same batch")
 else:
-    sys.exit("gone: both are the same")
+    sys.exit("gone: all weights are the same")

@@ -1,7 +1,7 @@
-"""Keras counts a step too many where data has no known length, on TensorFlow.
+"""On TensorFlow, Keras counts a step too many if data has no known length.
 
-The step that finds no more data is traced with the others: what needs no data runs.
-``optimizer.iterations`` grows by one more than there are batches, each epoch.
+The step that finds no more data is traced with the others, and whatever needs no data
+runs: each epoch ``optimizer.iterations`` grows by one more than there are batches.
 
 Backends: tensorflow
 Shows with: keras<3.16
@@ -24,5 +24,5 @@ model.fit(data, verbose=0)
 
 steps = int(model.optimizer.iterations)
 if steps == 2:
-    sys.exit("gone: 2 batches are 2 steps")
+    sys.exit("gone: optimizer.iterations is 2 after 2 batches")
 print(f"shown: optimizer.iterations is {steps} after 2 batches")

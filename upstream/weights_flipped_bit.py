@@ -1,4 +1,4 @@
-"""Keras loads a ``.weights.h5`` file that was damaged, and says nothing.
+"""Keras silently loads a damaged ``.weights.h5`` file.
 
 Backends: tensorflow, jax, torch
 """
@@ -27,4 +27,4 @@ with tempfile.TemporaryDirectory() as directory:
 changed = int((model.get_weights()[0] != before).sum())
 if not changed:
     sys.exit("gone: the flipped bit did not matter")
-print(f"shown: {changed} weight is another one after one bit flipped, and no error")
+print(f"shown: one flipped bit changed {changed} weight without an error")

@@ -1,7 +1,7 @@
 """Keras's ``.keras`` and ``.weights.h5`` files lack the state of seed generators.
 
-Which masks come next is in a variable of ``Dropout`` that is not saved: loaded, a
-model that was trained draws the first ones again.
+The variable of ``Dropout`` that determines the next masks is not saved, so a loaded
+model draws the first ones again.
 
 Backends: tensorflow, jax, torch
 """
@@ -30,6 +30,6 @@ with tempfile.TemporaryDirectory() as directory:
 second = mask(model)
 found = mask(loaded)
 if found == second:
-    sys.exit("gone: the loaded model goes on where the saved one was")
+    sys.exit("gone: the loaded model continues where the saved one was")
 assert found == first
-print("shown: the loaded model drops what was dropped before the first step")
+print("shown: the loaded model draws the first mask again")
