@@ -1,9 +1,9 @@
-"""What kind of thing an attribute of a callback is: state, configuration, or unknown.
+"""What kind of thing an object is: state, configuration, or unknown.
 
 Configuration (functions, classes, modules, loggers, locks, datasets, losses, schedules)
 is made again by the script, so it is not captured. Captured are Keras objects with
-variables, through those variables; objects with ``state_dict`` and ``load_state_dict``,
-through these; the user's own plain objects, through their attributes.
+variables, through those variables, and objects with ``state_dict`` and
+``load_state_dict``, through these.
 """
 
 import functools
@@ -65,14 +65,6 @@ def is_configuration(value: object) -> bool:
         return True  # such as the ResilientFit whose save() a callback calls
     names = {(classes.top_module(b), b.__name__) for b in type(value).__mro__}
     return bool(names & _DATASETS)
-
-
-def is_object(value: object) -> bool:
-    """Whether the object is captured through its attributes, in place."""
-    plain = classes.is_plain(type(value))
-    return (plain or isinstance(value, keras.callbacks.Callback)) and not (
-        has_state_dict(value)
-    )
 
 
 def has_state_dict(value: object) -> bool:

@@ -21,8 +21,8 @@ import numpy as np
 from resilient import keras_internals
 from resilient.errors import DataWorkerError
 from resilient.objects import find_generators
-from resilient.objects.datasets.content import digest
-from resilient.objects.datasets.tracker import DataAttributes
+from resilient.objects.content import digest
+from resilient.objects.tracker import Tracker
 from resilient.serialization import classes
 from resilient.serialization.rng import states
 
@@ -131,7 +131,7 @@ class Watching:
         reached = find_generators.find({"self": self._dataset})
         # What is named is not looked for in the attributes.
         held = {"self": self._dataset, **reached}
-        attributes = None if self._forked else DataAttributes(held)
+        attributes = None if self._forked else Tracker(held)
         before = (self._now(), states(reached))
         batch = self._dataset[index]
         after = (self._now(), states(reached))

@@ -12,38 +12,19 @@ import csv
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
 
 from resilient.errors import warn_not_exact
 from resilient.objects.callbacks.orbax import OrbaxSteps
+from resilient.objects.callbacks.special import Action, Arrays, Special
 from resilient.objects.callbacks.tensorboard import EventFiles
-from resilient.objects.traversal import Action, Arrays
 from resilient.serialization import Encoded
 from resilient.serialization.json_values import NotEncodable, decode, encode
 
 CSV_LIMIT = 64 * 2**20  # bytes
-
-
-class Special(Protocol):
-    """What a callback needs besides its attributes.
-
-    Attributes:
-        skipped: Names of attributes that are captured here, or not at all.
-    """
-
-    skipped: frozenset[str]
-
-    def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
-        """What to keep; None if there is nothing."""
-
-    def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        """What to do to be as captured; nothing is done before the actions run."""
-
-    def begin_anew(self) -> None:
-        """Undo what attempts left that died before there was a checkpoint."""
 
 
 def special(callback: Any, attempts: Sequence[Mapping[str, Any]]) -> Special | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from resilient.objects.traversal import Action, Arrays
+from resilient.objects.callbacks.special import Action, Arrays
 from resilient.serialization import Encoded
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from resilient.errors import warn_not_exact
 from resilient.keras_internals import contract
 from resilient.keras_internals.expected import OF_TENSORBOARD
-from resilient.objects.traversal import Action, Arrays
+from resilient.objects.callbacks.special import Action, Arrays
 from resilient.serialization import Encoded
 from resilient.serialization.json_values import decode, encode
 

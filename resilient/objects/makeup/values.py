@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from resilient.objects.datasets.content import Weight, digest, read, sample, tensor_size
-from resilient.objects.datasets.marks import contents_of_code, tensor_version
+from resilient.objects.content import Scope, digest, read
+from resilient.objects.marks import contents_of_code, tensor_version
+from resilient.objects.weight import Weight, sample, tensor_size
 from resilient.serialization.json_values import NotEncodable
 
 CONTAINERS = (list, tuple, dict)
@@ -144,7 +145,7 @@ def version(array: Any) -> Any:
 
 def _checksum(value: Any) -> str | None:
     """Of all that is in it, of something very large of a sample; None if unknown."""
-    content = read(value)
+    content = read(value, Scope())
     if content.weight is Weight.LARGE:
         return sample(value)[:8]
     try:

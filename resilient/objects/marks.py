@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from resilient.objects import find_generators, kinds
-from resilient.objects.datasets.content import pack_text
+from resilient.objects.weight import pack_text
 from resilient.serialization import classes
 
 _BYTES = 2**20
