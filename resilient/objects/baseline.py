@@ -1,9 +1,9 @@
-"""An attribute's value as it was when training began, to tell later what changed.
+"""A value as it was when training began, to see later whether it changed.
 
-Light content is told by a checksum of all of it. Something large is told by its
-identity and a sample of its elements, so that a change of a few elements of a large
-array may go unnoticed; where it is noticed the array is kept whole, up to a size, and a
-long list that was shuffled is kept as the order of its items.
+Light content is compared by a checksum of all of it. Something large is compared by its
+identity and a sample of its elements: a change of a few elements of a large array may
+go unnoticed. An array that changed is saved whole, up to a size; of a long list that
+was shuffled, the order is saved.
 """
 
 import operator
@@ -34,7 +34,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class Lost(Exception):
-    """Something changed, and the change is not kept."""
+    """Something changed, and the change cannot be saved."""
 
 
 class Seen:
@@ -43,11 +43,11 @@ class Seen:
     Args:
         scope: What is state.
         value: The value.
-        elsewhere: Ids of objects that are told by themselves.
+        elsewhere: Ids of objects that are tracked by themselves.
 
     Attributes:
-        value: Gives the very object, if it is still there.
-        items: Of a long container: those it had.
+        value: Returns the very object, or None once it is gone.
+        items: The items that a long container had.
         kind: How its content was read.
         data: Its content, but for larger arrays.
     """
@@ -74,14 +74,14 @@ class Seen:
         elif content.weight is Weight.LARGE:
             self._mark = sample(value)
             self.items = _items(value)
-            if self.items is None:  # must not be kept alive when its owner drops it
+            if self.items is None:  # do not keep it alive when its owner drops it
                 self.value = _weak(value)
         if self._weight is Weight.OTHER and not scope.whole:
             self._mark = marks.mark(value, elsewhere)
 
     @classmethod
     def looked_into(cls, scope: Scope, value: Any) -> "Seen":
-        """Of an object whose attributes are remembered on their own."""
+        """An object whose attributes are compared one by one."""
         made = cls(scope)
         made.kind, made._weight = "object", Weight.OTHER
         made.value = lambda: value
@@ -89,7 +89,7 @@ class Seen:
 
     @classmethod
     def nothing(cls, scope: Scope, elsewhere: AnySet[int]) -> "Seen":
-        """Of what was not there."""
+        """A place where nothing was."""
         made = cls(scope, None, elsewhere)
         made.kind, made._mark = "nothing", None
         return made
@@ -99,11 +99,11 @@ class Seen:
         return self._weight is Weight.LIGHT
 
     def is_known(self) -> bool:
-        """Whether its content can be kept, or is the script's to make."""
+        """Whether it can be saved, or the script makes it again."""
         return self._weight is not Weight.OTHER or kinds.is_configuration(self.value())
 
     def change(self, value: Any, arrays: Arrays, name: str) -> JSON | None:
-        """What is to be kept of the value now; None if it did not change.
+        """What to save of the value; None if it did not change.
 
         Args:
             value: What is in its place now.
@@ -111,13 +111,13 @@ class Seen:
             name: What their names begin with.
 
         Raises:
-            Lost: It changed, and cannot be kept.
+            Lost: It changed, and cannot be saved.
         """
         if is_iterator(value) and not self._scope.whole:
             raise Lost
         content = self._read(value)
         if content.kind == "file" and self._was_nothing():
-            return None  # opened when it was needed, and read here and there
+            return None  # opened on demand, and read at random
         if content.weight is Weight.LARGE:
             return self._large(value, content, arrays, name)
         if content.weight is Weight.LIGHT:
@@ -139,33 +139,33 @@ class Seen:
             and self.value() is not value
             and classes.is_plain(type(value))
         ):
-            return Content("value", value, Weight.LIGHT)  # can be made anew
+            return Content("value", value, Weight.LIGHT)  # can be built again
         return content
 
     def _is_same(self, value: Any) -> bool:
-        """Whether something that is not understood is not seen to have changed."""
+        """Whether no change is seen in something that we do not understand."""
         if self._scope.whole:
             return self.value() is value
         now = marks.mark(value, self._elsewhere)
-        if self._was_nothing():  # made when it was needed, as handles are
+        if self._was_nothing():  # made on demand, as handles are
             self._later = self._later or (type(value), now)
             return self._later in ((type(value), now), (type(value), None))
-        if self.kind == "object":  # grew too long to be looked into
+        if self.kind == "object":  # a container that grew too long
             return False
         if now is not None and self._mark is not None:
             return now == self._mark
-        # Nothing can be told; another one of its kind was opened again.
+        # Nothing can be seen. Another of its kind is a handle that was reopened.
         return type(value) is type(self.value())
 
     def is_whole(self) -> bool:
-        """Whether this was something large, and the very object is as it was."""
+        """Whether it was large, and the very object has not changed."""
         value = self.value()
         if self._weight is not Weight.LARGE or value is None:
             return False
         return self._mark == sample(value) and _are(self.items, _items(value))
 
     def again(self) -> Any:
-        """The content that it had, made anew.
+        """Its first content, built again.
 
         Raises:
             LookupError: It had larger arrays, which were not copied.
@@ -192,7 +192,7 @@ class Seen:
     def _kept(
         self, value: Any, kind: str, plain: Any, arrays: Arrays, name: str
     ) -> JSON:
-        # A snapshot follows at once where all is read whole, and copies values.
+        # Where all is read whole a snapshot follows at once, and copies the values.
         lent = kind not in ("value", "state_dict")
         data = keep(plain, arrays, name, copied=lent or not self._scope.whole)
         same = value is not None and self.value() is value
@@ -233,7 +233,7 @@ def _are(old: list[Any] | None, new: list[Any] | None) -> bool:
 
 
 def _order(old: list[Any] | None, new: list[Any] | None) -> np.ndarray | None:
-    """Where each item was; None if these are not the same items."""
+    """Where each item was before; None if the items are not the same."""
     if old is None or new is None or len(old) != len(new):
         return None
     before, now = (np.fromiter(map(id, items), np.int64) for items in (old, new))

@@ -36,7 +36,7 @@ _CONFIGURATION = (
     type(threading.RLock()),
     weakref.ReferenceType,
 )
-# Names of classes, so that none of these libraries has to be imported.
+# By name, so that none of these libraries has to be imported.
 _DATASETS = frozenset(
     {
         ("tensorflow", "DatasetV2"),
@@ -56,7 +56,7 @@ def is_keras(value: object) -> bool:
 
 
 def is_configuration(value: object) -> bool:
-    """Whether the script makes this anew, with no state of a run in it."""
+    """Whether the script makes this again, and no state of a run is in it."""
     if isinstance(value, _CONFIGURATION):
         return True
     if is_keras(value):
@@ -68,7 +68,7 @@ def is_configuration(value: object) -> bool:
 
 
 def has_state_dict(value: object) -> bool:
-    """Whether the object gives its state and takes it back."""
+    """Whether the object returns its state and takes it back."""
     cls = type(value)
     if is_keras(value) and not isinstance(value, keras.callbacks.Callback):
         return False  # with PyTorch every layer has them, Keras has better
@@ -78,7 +78,7 @@ def has_state_dict(value: object) -> bool:
 
 
 def variables(value: Any) -> list[Any]:
-    """The variables that an object of Keras is or holds; none for other objects."""
+    """The variables that a Keras object is or holds; empty for other objects."""
     if isinstance(value, keras.Variable) or (
         hasattr(value, "assign") and keras.ops.is_tensor(value)  # tf.Variable
     ):

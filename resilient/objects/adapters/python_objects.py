@@ -1,4 +1,4 @@
-"""Random generators, and objects that tell and take their own state."""
+"""Random generators, and objects with ``state_dict`` and ``load_state_dict``."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from resilient.serialization.state_dict import Stateful
 
 
 def kind_of(name: str, value: Any) -> Kind | None:
-    """The kind of a generator, or of an object with the two methods; else None."""
+    """The kind of a generator or of an object with the two methods; else None."""
     if is_generator(value):
         return NumberGeneratorKind(value)
     return StatefulKind(value) if isinstance(value, Stateful) else None
@@ -54,13 +54,12 @@ class StatefulKind(Kind):
 
 
 def encoded(value: Any, arrays: dict[str, Any], name: str, whose: str) -> Encoded:
-    """A state as JSON; what cannot be kept is an error that says whose it is."""
+    """A state as JSON. The error for a state that cannot be saved says whose it is."""
     try:
         return encode(value, arrays, name)
     except NotEncodable as error:
         raise NotSupportedError(
             f"The state of {whose} cannot be kept.",
             received=str(error),
-            hint="Let state_dict() give plain values, lists, dicts, arrays and "
-            "tensors.",
+            hint="Return plain values, lists, dicts, arrays or tensors.",
         ) from error

@@ -27,4 +27,4 @@ class Special(Protocol):
         """What to do to be as captured; nothing is done before the actions run."""
 
     def begin_anew(self) -> None:
-        """Undo what attempts left that died before there was a checkpoint."""
+        """Undo what attempts left that died before their first checkpoint."""
