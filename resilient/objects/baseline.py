@@ -98,6 +98,11 @@ class Seen:
         """Whether all of its content was read."""
         return self._weight is Weight.LIGHT
 
+    def is_written_in_place(self) -> bool:
+        """Whether the very object is still there, and can be given its content."""
+        handles = self.kind == "file"  # which may be closed by now
+        return self.is_light() and self.value() is not None and not handles
+
     def is_known(self) -> bool:
         """Whether it can be saved, or the script makes it again."""
         return self._weight is not Weight.OTHER or kinds.is_configuration(self.value())

@@ -95,6 +95,10 @@ class Visit:
                 self._look_into(name, value, inner, 1)
             elif not scope.whole:  # else by whoever made this
                 self.parts[name] = Part(name, "", None, name, value)
+        # Others may still refer to what no root leads to any more.
+        for home, owner in first.owners.items() if first is not None else ():
+            if home not in self.owners and id(owner) not in self.known:
+                self._look_into(home, owner, _inner(owner, scope) or [], 1)
 
     def root(self, path: str) -> str:
         """The name of the root from which a path leads."""

@@ -520,22 +520,23 @@ def test_what_was_changed_in_place_is_restored_in_place():
 
 def test_restoring_twice_undoes_what_happened_in_between():
     """In mid-epoch, on_epoch_begin runs between the two."""
-    first = Mine(losses=[], position=0, kept=5, big=np.zeros(1000))
+    first = Mine(losses=[], position=0, kept=5, big=np.zeros(1000), gone=[1])
     states = begin([first])
     first.losses.extend([1.0, 2.0])
     first.position = 3
     found = saved(states)
 
-    second = Mine(losses=[], position=0, kept=5, big=np.zeros(1000))
+    second = Mine(losses=[], position=0, kept=5, big=np.zeros(1000), gone=[1])
     states = begin([second])
     states.restore(*found)
     second.losses.clear()
     second.position, second.kept, second.extra = 0, 6, "new"
-    del second.big
+    second.big += 1
+    del second.gone
     with pytest.warns(NotExactWarning, match=r"Mine\.big \(numpy\.ndarray\)"):
         states.restore(*found)
     assert second.losses == [1.0, 2.0]
-    assert (second.position, second.kept) == (3, 5)
+    assert (second.position, second.kept, second.gone) == (3, 5, [1])
     assert not hasattr(second, "extra")
 
 

@@ -553,7 +553,7 @@ def test_a_loop_that_was_left_before_a_checkpoint(tmp_path):
 
 
 def test_names_of_objects(tmp_path):
-    with pytest.raises(ValueError, match=r"cannot be kept(.|\n)*'a\.b'"):
+    with pytest.raises(ValueError, match=r"cannot be used(.|\n)*'a\.b'"):
         run_on(tmp_path, **{"a.b": value()})
 
 
