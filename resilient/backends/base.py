@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-JSON = dict[str, Any]
+from resilient.serialization import JSON
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,11 @@ from resilient.backends.arrays import (
     check_names,
     copy_array,
 )
-from resilient.backends.base import ALONE, JSON, Backend, Part, Snapshot
+from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.shards import Shards, owned_shards
 from resilient.backends.stored import StoredArray
 from resilient.errors import NotSupportedError
+from resilient.serialization import JSON
 
 
 class JaxBackend:

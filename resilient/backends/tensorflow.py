@@ -36,9 +36,10 @@ from resilient.backends.arrays import (
     check_names,
     copy_array,
 )
-from resilient.backends.base import ALONE, JSON, Backend, Part, Snapshot
+from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.paths import plain
 from resilient.errors import NotSupportedError
+from resilient.serialization import JSON, rng
 
 _CPU = "CPU:0"
 _READERS = 4
@@ -109,10 +110,10 @@ class TensorFlowBackend:
         context = _eager_context()
         generator = _stateful_random_ops().global_generator
         # `_rng` exists only once a global seed was set.
-        rng = getattr(context, "_rng", None)
+        seeds = getattr(context, "_rng", None)
         return {
             "seed": None if context._seed is None else int(context._seed),
-            "operation_seeds": None if rng is None else rng.getstate(),
+            "operation_seeds": None if seeds is None else rng.state(seeds),
             "global_generator": None
             if generator is None
             else {
@@ -126,10 +127,8 @@ class TensorFlowBackend:
         tf.random.set_seed(state["seed"])
         vars(_eager_context()).pop("_rng", None)  # as before any seed was set
         if state["operation_seeds"] is not None:
-            version, internal, gauss = state["operation_seeds"]
-            rng = random.Random()
-            rng.setstate((version, tuple(internal), gauss))
-            _eager_context()._rng = rng
+            _eager_context()._rng = random.Random()
+            rng.set_state(_eager_context()._rng, state["operation_seeds"])
         if state["global_generator"] is not None:
             _set_global_generator(**state["global_generator"])
 

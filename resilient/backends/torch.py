@@ -12,8 +12,7 @@ Refuses sparse, quantized and meta tensors.
 
 import os
 import warnings
-from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO, ClassVar
@@ -33,10 +32,11 @@ from resilient.backends.arrays import (
     check_like,
     check_names,
 )
-from resilient.backends.base import ALONE, JSON, Backend, Part, Snapshot
+from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.dcp_format import StoredTensor
 from resilient.backends.parallel_copy import copy_all
 from resilient.errors import NotExactWarning, NotSupportedError
+from resilient.serialization import JSON, rng
 
 _FILE = "state.pt"
 _BUFFER = 1 << 16  # bytes; torch.save makes hundreds of small writes
@@ -108,27 +108,35 @@ class TorchBackend:
                 _assign_part(tensor, to_torch(value))
 
     def random_state(self) -> JSON:
-        devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
         return {
-            "cpu": encode_state(torch.get_rng_state()),
-            "cuda": [encode_state(state) for state in devices],
+            "cpu": rng.state(torch.default_generator),
+            "cuda": [rng.state(each) for each in _cuda_generators()],
         }
 
     def set_random_state(self, state: JSON) -> None:
-        torch.set_rng_state(decode_state(state["cpu"]))
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if count != len(state["cuda"]):
+        rng.set_state(torch.default_generator, state["cpu"])
+        live, saved = _cuda_generators(), state["cuda"]
+        if len(live) != len(saved):
             warnings.warn(
                 f"Random numbers drawn on CUDA devices will differ: the checkpoint was "
-                f"saved with {len(state['cuda'])} devices, this process has {count}.",
+                f"saved with {len(saved)} devices, this process has {len(live)}.",
                 NotExactWarning,
                 stacklevel=2,
             )
-        for index, device_state in enumerate(state["cuda"][:count]):
-            torch.cuda.set_rng_state(decode_state(device_state), index)
+        for generator, device_state in zip(live, saved, strict=False):
+            rng.set_state(generator, device_state)
 
     def versions(self) -> dict[str, str]:
         return {"torch": str(torch.__version__)}
+
+
+def _cuda_generators() -> Sequence[torch.Generator]:
+    """The global generator of each CUDA device."""
+    if not torch.cuda.is_available():
+        return ()
+    torch.cuda.init()  # before, there are none
+    generators: Sequence[torch.Generator] = torch.cuda.default_generators
+    return generators
 
 
 def _assign_part(tensor: DTensor, whole: torch.Tensor) -> None:
@@ -265,16 +273,6 @@ class _WatchedFile:
 
     def flush(self) -> None:
         self._file.flush()
-
-
-def encode_state(state: torch.Tensor) -> str:
-    """Turn a generator's state, a tensor of bytes, into text for JSON."""
-    return b64encode(state.numpy().tobytes()).decode("ascii")
-
-
-def decode_state(text: str) -> torch.Tensor:
-    """Turn what ``encode_state`` returned into a generator's state again."""
-    return torch.frombuffer(bytearray(b64decode(text)), dtype=torch.uint8)
 
 
 BACKEND: Backend = TorchBackend()

@@ -222,18 +222,17 @@ def backend_variables() -> tuple[type, ...]:
     return (tf.Variable,)
 
 
-def global_seed_generator_state() -> np.ndarray | None:
+def global_seed_generator_state() -> list[int] | None:
     """State of Keras's global seed generator, or None where none was made yet."""
     generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
     if generator is None:
         return None
-    state = generator.state
     # Not `convert_to_numpy`, which numpy 2.4 warns about on TensorFlow and torch.
-    return np.array([int(state[0]), int(state[1])], dtype=state.dtype)
+    return [int(generator.state[0]), int(generator.state[1])]
 
 
 def set_global_seed_generator_state(
-    state: np.ndarray | None, assign: Callable[[Any, Any], None]
+    state: list[int] | None, assign: Callable[[Any, Any], None]
 ) -> None:
     """Set (or, with None, forget) the state of Keras's global seed generator.
 
@@ -245,4 +244,5 @@ def set_global_seed_generator_state(
     if state is None:
         global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
     else:
-        assign(seed_generator.global_seed_generator().state, state)
+        live = seed_generator.global_seed_generator().state
+        assign(live, np.array(state, dtype=live.dtype))

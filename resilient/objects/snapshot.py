@@ -6,17 +6,15 @@ place can be noticed but not put back, and ``again`` says so with a ``LookupErro
 
 import collections
 import json
-import random
 import weakref
 from typing import Any
 
 import numpy as np
 import xxhash
 
-from resilient.serialization import Encoded, classes
+from resilient.serialization import Encoded, classes, rng
 from resilient.serialization.json_arrays import as_bytes
 from resilient.serialization.json_values import NotEncodable, decode, encode
-from resilient.serialization.rng import set_state, state
 
 
 class Remembered:
@@ -92,14 +90,10 @@ def assign_in_place(live: Any, value: Any) -> bool:
     elif isinstance(live, collections.deque):
         live.clear()
         live.extend(value)
-    elif isinstance(live, random.Random):
-        live.setstate(value.getstate())
-    elif isinstance(live, np.random.RandomState):
-        live.set_state(value.get_state(legacy=False))
-    elif isinstance(live, np.random.Generator):
-        return assign_in_place(live.bit_generator, value.bit_generator)
-    elif isinstance(live, np.random.BitGenerator):
-        set_state(live, state(value))  # with how many children it spawned
+    elif rng.is_generator(live):
+        if rng.kind(live) != rng.kind(value):
+            return False
+        rng.set_state(live, rng.state(value))
     elif hasattr(live, "copy_"):  # a tensor of PyTorch, which may change in place
         if (live.shape, live.dtype) != (value.shape, value.dtype):
             return False

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from resilient.serialization import rng
+
 
 @dataclass(frozen=True)
 class Codec:
@@ -35,40 +37,6 @@ def _date(value: Any) -> list[Any]:
 
 def _time(value: Any) -> list[Any]:
     return [value.hour, value.minute, value.second, value.microsecond, value.tzinfo]
-
-
-def _bit_generator(value: Any) -> list[Any]:
-    seeds = value.seed_seq
-    origin = None
-    if type(seeds) is np.random.SeedSequence:  # it counts the children it spawned
-        key, pool = seeds.spawn_key, seeds.pool_size
-        origin = [seeds.entropy, key, pool, seeds.n_children_spawned]
-    return [type(value).__name__, origin, value.state]
-
-
-def _build_bit_generator(parts: list[Any]) -> Any:
-    name, origin, state = parts
-    seeds = None
-    if origin is not None:
-        entropy, key, pool, children = origin
-        seeds = np.random.SeedSequence(
-            entropy, spawn_key=key, pool_size=pool, n_children_spawned=children
-        )
-    built = getattr(np.random, name)(seeds)
-    built.state = state
-    return built
-
-
-def _build_random_state(parts: list[Any]) -> np.random.RandomState:
-    built = np.random.RandomState(getattr(np.random, parts[0]["bit_generator"])())
-    built.set_state(parts[0])
-    return built
-
-
-def _build_random(parts: list[Any]) -> random.Random:
-    built = random.Random()
-    built.setstate(parts[0])
-    return built
 
 
 def _by_arguments(cls: type, *names: str) -> Codec:
@@ -91,10 +59,20 @@ def _by_items(cls: type) -> Codec:
     return Codec(cls.__name__, cls, list, cls)
 
 
-_BIT_GENERATORS = [
-    getattr(np.random, name)
-    for name in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
-]
+def _by_state(cls: type, new: Callable[[Any], Any]) -> Codec:
+    """A generator of random numbers; ``new`` makes another one that takes its state."""
+
+    def build(parts: list[Any]) -> Any:
+        generator = new(parts[0])
+        rng.set_state(generator, parts[0])
+        return generator
+
+    return Codec(cls.__name__, cls, lambda value: [rng.state(value)], build)
+
+
+def _bit_generator(name: str) -> Any:
+    return getattr(np.random, name)()
+
 
 CODECS: list[Codec] = [
     _by_items(tuple),
@@ -154,12 +132,10 @@ CODECS: list[Codec] = [
         lambda v: [v.default_factory, dict(v)],
         lambda parts: collections.defaultdict(*parts),
     ),
-    Codec("Random", random.Random, lambda v: [v.getstate()], _build_random),
-    Codec(
-        "RandomState",
+    _by_state(random.Random, lambda state: random.Random()),
+    _by_state(
         np.random.RandomState,
-        lambda v: [v.get_state(legacy=False)],
-        _build_random_state,
+        lambda state: np.random.RandomState(_bit_generator(state["bit_generator"])),
     ),
     Codec(
         "Generator",
@@ -168,8 +144,11 @@ CODECS: list[Codec] = [
         lambda parts: np.random.Generator(parts[0]),
     ),
     *(
-        Codec(cls.__name__, cls, _bit_generator, _build_bit_generator)
-        for cls in _BIT_GENERATORS
+        _by_state(
+            getattr(np.random, name),
+            lambda state: _bit_generator(state["state"]["bit_generator"]),
+        )
+        for name in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
     ),
 ]
 BY_TYPE = {codec.type: codec for codec in CODECS}

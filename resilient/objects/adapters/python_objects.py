@@ -5,15 +5,14 @@ from typing import Any, ClassVar
 
 from resilient.errors import NotSupportedError
 from resilient.objects.adapters.base import Kind
-from resilient.serialization import Encoded
+from resilient.serialization import Encoded, rng
 from resilient.serialization.json_values import NotEncodable, decode, encode
-from resilient.serialization.rng import is_generator, set_state, state
 from resilient.serialization.state_dict import Stateful
 
 
 def kind_of(name: str, value: Any) -> Kind | None:
     """The kind of a generator, or of an object with the two methods; else None."""
-    if is_generator(value):
+    if rng.is_generator(value):
         return NumberGeneratorKind(value)
     return StatefulKind(value) if isinstance(value, Stateful) else None
 
@@ -26,17 +25,16 @@ class NumberGeneratorKind(Kind):
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
     ) -> Encoded:
-        cls = type(getattr(self.value, "bit_generator", self.value)).__name__
-        return {"class": cls, "state": encode(state(self.value), arrays, name)}
+        return {"class": rng.kind(self.value), "state": rng.state(self.value)}
 
     def differences(self, name: str, saved: Encoded) -> list[str]:
-        live = type(getattr(self.value, "bit_generator", self.value)).__name__
+        live = rng.kind(self.value)
         if saved["class"] == live:
             return []
         return [f"{name}: the checkpoint has {saved['class']}, this run has {live}"]
 
     def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
-        set_state(self.value, decode(saved["state"], arrays))
+        rng.set_state(self.value, saved["state"])
 
 
 class StatefulKind(Kind):

@@ -24,12 +24,11 @@ import xxhash
 from resilient import keras_internals
 from resilient.objects import kinds
 from resilient.objects.datasets import buffers
-from resilient.serialization import Encoded, classes, jax_keys
+from resilient.serialization import Encoded, classes, rng
 from resilient.serialization.batches import pack, unpack
 from resilient.serialization.json_arrays import as_bytes
 from resilient.serialization.json_types import BY_TYPE
 from resilient.serialization.json_values import NotEncodable, encode
-from resilient.serialization.rng import is_torch_generator
 
 WHOLE_BYTES = 2**24  # read whole to see whether it changed: 2 ms
 KEPT_BYTES = 2**28  # kept in a checkpoint where it changed
@@ -79,8 +78,8 @@ def read(value: Any) -> Content:
     """The content of a value; reads nothing large."""
     if _is_table(value):
         return Content("table", value, Weight.LARGE)
-    if jax_keys.is_key(value):
-        return Content("key", jax_keys.content(value), Weight.LIGHT)
+    if rng.is_jax_key(value):
+        return Content("key", rng.jax_key_content(value), Weight.LIGHT)
     size = tensor_size(value)
     if size is not None:
         if size > WHOLE_BYTES:
@@ -98,8 +97,8 @@ def read(value: Any) -> Content:
             return Content("value", value, Weight.OTHER)  # a model, not an augmentation
         packed = [pack(getattr(v, "value", v)) for v in variables]
         return Content("variables", packed, Weight.LIGHT)
-    if is_torch_generator(value):
-        return Content("generator", value.get_state().numpy().copy(), Weight.LIGHT)
+    if rng.is_torch_generator(value):
+        return Content("generator", rng.state(value), Weight.LIGHT)
     held = buffers.held(value)
     if held is not None and held.nbytes <= WHOLE_BYTES:
         return Content(held.kind, held.plain, Weight.LIGHT)
@@ -119,9 +118,7 @@ def write(value: Any, kind: str, plain: Any) -> None:
         for variable, packed in zip(kinds.variables(value), plain, strict=True):
             variable.assign(unpack(packed))
     elif kind == "generator":
-        import torch
-
-        value.set_state(torch.from_numpy(plain.copy()))
+        rng.set_state(value, plain)
     else:
         buffers.write(value, kind, plain)
 
@@ -130,7 +127,7 @@ def made(kind: str, plain: Any) -> Any:
     """A new value of content that was read and is not written in place."""
     if kind == "tensor":
         return unpack(plain)
-    return jax_keys.made(*plain) if kind == "key" else plain
+    return rng.jax_key(*plain) if kind == "key" else plain
 
 
 def keep(plain: Any, name: str) -> Kept:
