@@ -272,9 +272,15 @@ def _parser() -> argparse.ArgumentParser:
     add("verify", _verify, texts.verify, "Read every byte and compare checksums.")
     prune = add("prune", _prune, texts.prune, "Delete all but some checkpoints.")
     prune.add_argument(
-        "--keep", metavar="N", type=_positive, required=True, help="the N newest"
+        "--keep",
+        metavar="N",
+        type=run_command.integer,
+        required=True,
+        help="the N newest",
     )
-    prune.add_argument("--best", metavar="N", type=_positive, help="and the N best")
+    prune.add_argument(
+        "--best", metavar="N", type=run_command.integer, help="and the N best"
+    )
     prune.add_argument("--monitor", metavar="METRIC", help="by this metric")
     prune.add_argument("--mode", choices=("auto", "min", "max"), default="auto")
     prune.add_argument("--dry-run", action="store_true", help="only say what would go")
@@ -283,9 +289,3 @@ def _parser() -> argparse.ArgumentParser:
     convert.add_import(add)
     run_command.add_to(commands)
     return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
-    return int(text)

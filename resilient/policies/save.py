@@ -9,7 +9,7 @@ from typing import Literal
 
 from resilient.errors import message
 from resilient.policies.interval import Adaptive, Cost
-from resilient.policies.validate import count, duration
+from resilient.policies.validate import integer, number
 from resilient.progress import Progress
 
 _OR_ELSE = ', "auto", "epoch", or a policy such as every(minutes=10)'
@@ -118,13 +118,13 @@ def every(
         )
     policy = SavePolicy()
     if epochs is not None:
-        policy |= SavePolicy(epochs=(count(epochs, "every(epochs=...)"),))
+        policy |= SavePolicy(epochs=(integer(epochs, "every(epochs=...)"),))
     if steps is not None:
-        policy |= SavePolicy(steps=(count(steps, "every(steps=...)"),))
+        policy |= SavePolicy(steps=(integer(steps, "every(steps=...)"),))
     if seconds is not None:
-        policy |= SavePolicy(seconds=duration(seconds, "every(seconds=...)"))
+        policy |= SavePolicy(seconds=number(seconds, "every(seconds=...)"))
     if minutes is not None:
-        policy |= SavePolicy(seconds=60 * duration(minutes, "every(minutes=...)"))
+        policy |= SavePolicy(seconds=60 * number(minutes, "every(minutes=...)"))
     return policy
 
 
@@ -143,13 +143,13 @@ def adaptive(*, overhead: float = 0.02, mtbf: float = 3600.0) -> SavePolicy:
         TypeError: If one of them is not a number.
         ValueError: If one is not positive, or the share is 1 or more.
     """
-    share = duration(overhead, "adaptive(overhead=...)")
+    share = number(overhead, "adaptive(overhead=...)")
     if share >= 1:
         what = "adaptive(overhead=...) is a share of the training time."
         raise ValueError(
             message(what, received=share, hint="Use a number such as 0.02.")
         )
-    each = Adaptive(overhead=share, mtbf=duration(mtbf, "adaptive(mtbf=...)"))
+    each = Adaptive(overhead=share, mtbf=number(mtbf, "adaptive(mtbf=...)"))
     return SavePolicy(epochs=(1,), autos=(each,))
 
 
@@ -166,7 +166,7 @@ def save_policy(value: str | int | SavePolicy) -> SavePolicy:
     if value == "epoch":
         return every(epochs=1)
     if not isinstance(value, str):
-        return every(steps=count(value, "save_freq", _OR_ELSE))
+        return every(steps=integer(value, "save_freq", or_else=_OR_ELSE))
     raise ValueError(
         message(
             f"`save_freq` must be a number of batches{_OR_ELSE}.", received=repr(value)
