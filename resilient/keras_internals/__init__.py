@@ -15,35 +15,32 @@ Keras's own ``fit`` runs, whole. What we need from inside it:
 * its data adapters, each subclassed by ours;
 * attributes of model, iterator, callback list and adapters.
 
-What all supported releases call by the same name is in ``names``; what a generation of
-them does in its own way is answered by ``generation``, the only place that looks at
-Keras's version. All that is relied on is listed in ``expected``; ``contract`` refuses a
-Keras that is built in another way: a silent change there would be a silent error here.
+What all supported releases call by the same name is in ``names``; ``generation``
+answers what a generation of them does in its own way, and nothing else looks at Keras's
+version. All that is relied on is listed in ``expected``; ``contract`` refuses a Keras
+that is built in another way: a silent change there would be a silent error here.
 
 Importing this package imports Keras and its backend.
 """
 
 from resilient.keras_internals import names
-from resilient.keras_internals.generation import Generation
+from resilient.keras_internals.keras_3_12 import Keras312
 from resilient.keras_internals.names import *  # noqa: F403  # it says what it exports
 from resilient.keras_internals.unknown import RELEASE, unknown_keras
 
 
-def _generation() -> Generation:
+def _generation() -> Keras312:
     """That of the installed Keras; a newer one is asked as the newest that is known."""
+    if RELEASE < (3, 16):
+        return Keras312()
     try:
-        if RELEASE < (3, 16):
-            from resilient.keras_internals.keras_3_12 import Keras312
-
-            return Keras312()
         from resilient.keras_internals.keras_3_16 import Keras316
-
-        return Keras316()
     except ImportError as error:
         raise unknown_keras(str(error)) from error
+    return Keras316()
 
 
-generation: Generation = _generation()
+generation: Keras312 = _generation()
 
 __all__ = ["generation"]
 __all__ += names.__all__

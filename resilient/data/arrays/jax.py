@@ -2,7 +2,7 @@
 
 Keras draws one permutation per epoch (``shuffle=True``) or one per batch
 (``shuffle="batch"``). We keep what it draws each from (before Keras 3.16 the state of
-numpy's global generator, see ``keras_internals.Generation``), let Keras draw it again
+numpy's global generator, see ``keras_internals.keras_3_12``), let Keras draw it again
 in a resumed run, and slice from the batch asked for: no data is read to get back to a
 position.
 
