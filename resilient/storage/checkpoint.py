@@ -6,13 +6,12 @@ reader of a checkpoint looks at names that the manifest does not have. A symboli
 counts as what it points to.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from resilient.progress import Progress
 from resilient.storage.layout import MANIFEST, committed_name
 from resilient.storage.manifest import FileRecord, Manifest, ManifestError, record
 
@@ -42,51 +41,19 @@ class Reader(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A committed directory.
+class Checkpoint(Manifest):
+    """A committed directory: what it held when it was committed, and where it is.
 
     Attributes:
         path: The directory.
-        manifest: What it held when it was committed.
     """
 
     path: Path
-    manifest: Manifest
 
     @property
     def step(self) -> int:
         """Batches trained since the start of the run; names the checkpoint."""
-        return self.manifest.progress.step
-
-    @property
-    def progress(self) -> Progress:
-        """Where the run was."""
-        return self.manifest.progress
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run was over."""
-        return self.manifest.finished
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """What keep policies look at."""
-        return self.manifest.metrics
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Versions of what wrote it."""
-        return self.manifest.environment
-
-    @property
-    def created(self) -> str:
-        """When it was committed, ISO 8601 in UTC."""
-        return self.manifest.created
-
-    @property
-    def files(self) -> Mapping[str, FileRecord]:
-        """Path relative to the checkpoint to what has to be there."""
-        return self.manifest.files
+        return self.progress.step
 
     @property
     def nbytes(self) -> int:
@@ -115,7 +82,12 @@ class Checkpoint:
         if committed_name(manifest.progress.step) != path.name:
             step = manifest.progress.step
             raise ManifestError(f"belongs to step {step:,}, not to {path.name}")
-        return cls(path, manifest)
+        return cls.of(manifest, path)
+
+    @classmethod
+    def of(cls, manifest: Manifest, path: Path) -> "Checkpoint":
+        """The committed directory that has this manifest."""
+        return cls(**vars(manifest), path=path)
 
     def verify(self) -> list[str]:
         """Compare every byte with what was committed.
@@ -126,7 +98,7 @@ class Checkpoint:
         Raises:
             PermissionError: If this user may not read it, which is no damage.
         """
-        return self._manifest_problems() or self._file_problems(self.files)
+        return self._manifest_problems() or self._file_problems()
 
     def load(self, reader: "Reader[T]") -> T:
         """What a reader makes of it, if every byte is what was committed.
@@ -135,30 +107,26 @@ class Checkpoint:
             DamageError: If it is not what was committed.
             PermissionError: If this user may not read it, which is no damage.
         """
-        problems = self._manifest_problems()
-        _refuse(problems or self._file_problems(self.files, but=reader.compares))
+        _refuse(self._manifest_problems() or self._file_problems(but=reader.compares))
         try:
             return reader.read(self)
         except Exception:  # damage is why it could not be read, if there is some
-            _refuse(self._file_problems(self.files))
+            _refuse(self._file_problems())
             raise
 
     def _manifest_problems(self) -> list[str]:
         try:
-            found = Checkpoint.read(self.path).manifest
             # As bytes: a metric that is NaN does not equal itself.
-            if found.to_bytes() != self.manifest.to_bytes():
+            if Checkpoint.read(self.path).to_bytes() != self.to_bytes():
                 return [f"{MANIFEST} was replaced after it was read"]
         except ManifestError as error:
             return [f"{MANIFEST} {error}"]
         return []
 
-    def _file_problems(
-        self, files: Mapping[str, FileRecord], but: str = ""
-    ) -> list[str]:
+    def _file_problems(self, but: str = "") -> list[str]:
         problems = (
             _problem(self.path / name, name, expected, only_size=fnmatchcase(name, but))
-            for name, expected in files.items()
+            for name, expected in self.files.items()
         )
         return [problem for problem in problems if problem is not None]
 

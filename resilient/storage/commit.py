@@ -14,13 +14,13 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from resilient.errors import CheckpointWriteError, ResilientError
 from resilient.progress import Progress
-from resilient.storage import layout, quarantine
+from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.flush import flushed_meanwhile
 from resilient.storage.manifest import FileRecord, Manifest, record
@@ -44,41 +44,28 @@ _TORCH_WRITE_FAILED = ("PytorchStreamWriter failed", "file write failed")
 
 
 def commit(
-    directory: Path,
+    staging: Path,
     progress: Progress,
     write: Callable[[str], None],
-    *,
-    metrics: Mapping[str, float],
-    finished: bool,
-    environment: Mapping[str, str],
-    name: str | None = None,
-    others: Callable[[Path], dict[str, FileRecord]] | None = None,
+    manifest: Callable[[dict[str, FileRecord]], Manifest],
 ) -> Checkpoint:
     """Make a checkpoint out of what ``write`` puts into a directory.
 
     Args:
-        directory: The checkpoint directory; it has to exist.
+        staging: A directory to be made in the checkpoint directory, which exists.
         progress: Where the run is.
-        write: Fills the empty staging directory that it is given the path of.
-        metrics: What keep policies look at.
-        finished: Whether the run is over.
-        environment: Versions of what writes it.
-        name: Of the staging directory, where others have to know it.
-        others: Moves into it what other processes wrote and flushed.
+        write: Fills the empty directory that it is given the path of.
+        manifest: What to commit, given the files that were written.
 
     Raises:
         CheckpointWriteError: If the file system fails; the others are intact.
     """
-    staging = directory / (name or layout.staging_name(progress.step))
     try:
-        records = stage(staging, progress, write)
+        files = stage(staging, progress, write)
         with _explained(staging, progress):
-            if others is not None:
-                records |= others(staging)
-            now = quarantine.now()
-            manifest = Manifest(progress, finished, metrics, now, environment, records)
-            _finish(staging, manifest)
-            return Checkpoint(_publish(staging, progress.step), manifest)
+            sealed = manifest(files)
+            _finish(staging, sealed)
+            return Checkpoint.of(sealed, _publish(staging, progress.step))
     finally:
         # After the rename there is nothing under this name any more.
         shutil.rmtree(staging, ignore_errors=True)

@@ -17,7 +17,6 @@ import logging
 import os
 import socket
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from resilient.errors import CheckpointWriteError, DirectoryInUseError
@@ -77,12 +76,7 @@ class DirectoryLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 

@@ -22,14 +22,11 @@ from resilient.policies import KeepPolicy
 from resilient.progress import Progress
 from resilient.storage import commit, layout, quarantine
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
-from resilient.storage.manifest import FileRecord, ManifestError
+from resilient.storage.manifest import FileRecord, Manifest, ManifestError
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-_ONLY_VERIFY = Reader(lambda _: None)
 
 
 class Store:
@@ -46,8 +43,8 @@ class Store:
     def checkpoints(self) -> list[Checkpoint]:
         """The committed checkpoints by step, from their manifests alone.
 
-        One whose manifest cannot be read is not among them: ``newest_good`` and
-        ``damaged`` deal with it.
+        One whose manifest cannot be read is not among them: ``load_newest`` and
+        ``problems`` deal with it.
         """
         found = []
         for step in layout.committed_steps(self.directory):
@@ -61,13 +58,6 @@ class Store:
             return Checkpoint.read(self._path(step)).verify()
         except ManifestError as error:
             return [f"{layout.MANIFEST} {error}"]
-
-    def newest_good(
-        self, report: Callable[[str, str], None] | None = None
-    ) -> Checkpoint | None:
-        """The newest checkpoint that verifies, as ``load_newest`` finds it."""
-        found = self.load_newest(_ONLY_VERIFY, report)
-        return None if found is None else found[0]
 
     def load_newest(
         self, reader: Reader[T], report: Callable[[str, str], None] | None = None
@@ -105,10 +95,6 @@ class Store:
         if failed:
             raise self._corrupt("No checkpoint in this directory is intact.", failed)
         return None
-
-    def get(self, step: int) -> Checkpoint:
-        """The checkpoint of a step, verified, as ``load`` finds it."""
-        return self.load(step, _ONLY_VERIFY)[0]
 
     def load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
         """The checkpoint of a step, verified, with what the reader made of it.
@@ -165,24 +151,30 @@ class Store:
         name: str | None = None,
         others: Callable[[Path], dict[str, FileRecord]] | None = None,
     ) -> Checkpoint:
-        """Make a checkpoint of what ``write`` puts into the directory it is given.
+        """Make a checkpoint out of what ``write`` puts into a directory.
 
-        A checkpoint of the same step is replaced, without a moment without either. The
-        arguments are those of ``commit.commit``.
+        A checkpoint of the same step is replaced, without a moment without either.
+
+        Args:
+            progress: Where the run is.
+            write: Fills the empty staging directory that it is given the path of.
+            metrics: What keep policies look at.
+            finished: Whether the run is over.
+            environment: Versions of what writes it.
+            name: Of the staging directory, where others have to know it.
+            others: Moves into it what other processes wrote and flushed.
 
         Raises:
             CheckpointWriteError: If the file system fails; the others are intact.
         """
-        checkpoint = commit.commit(
-            self.directory,
-            progress,
-            write,
-            metrics=metrics,
-            finished=finished,
-            environment=environment,
-            name=name,
-            others=others,
-        )
+        staging = self.directory / (name or layout.staging_name(progress.step))
+
+        def manifest(files: dict[str, FileRecord]) -> Manifest:
+            files |= {} if others is None else others(staging)
+            now = quarantine.now()
+            return Manifest(progress, finished, metrics, now, environment, files)
+
+        checkpoint = commit.commit(staging, progress, write, manifest)
         if not self._settled:
             with contextlib.suppress(OSError):
                 quarantine.settle(self.directory)
