@@ -30,11 +30,10 @@ from resilient.errors import (
     message,
 )
 from resilient.policies import KeepPolicy, best, latest
-from resilient.serialization import JSON
+from resilient.serialization import JSON, strict
 from resilient.storage import layout, quarantine
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
-from resilient.storage.manifest import number
 from resilient.storage.store import Store
 from resilient.telemetry.goodput import goodput
 
@@ -211,7 +210,7 @@ def _summary(checkpoint: Checkpoint) -> JSON:
         "finished": checkpoint.finished,
         "created": checkpoint.created,
         "nbytes": checkpoint.nbytes,
-        "metrics": {name: number(x) for name, x in checkpoint.metrics.items()},
+        "metrics": {name: strict(x) for name, x in checkpoint.metrics.items()},
     }
 
 

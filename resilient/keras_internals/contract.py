@@ -17,7 +17,6 @@ from resilient.errors import NotSupportedError
 from resilient.keras_internals import BACKEND, EPOCH_ITERATOR, trainer_module
 from resilient.keras_internals.expected import (
     EXPECTED,
-    OF_SEVERAL_WORKERS,
     OWN,
     OWNERS,
     Labels,
@@ -104,15 +103,6 @@ def require_known_keras() -> None:
     """
     require_known(EXPECTED)
     _require_none(changes())
-
-
-def require_known_multi_worker_keras() -> None:
-    """Raise where Keras's training on several workers is not built as expected.
-
-    Raises:
-        NotSupportedError: As above.
-    """
-    require_known(OF_SEVERAL_WORKERS)
 
 
 def require_known(part: Labels) -> None:

@@ -26,6 +26,7 @@ import keras
 
 from resilient import keras_internals
 from resilient.keras_internals import contract
+from resilient.keras_internals.expected import OF_SEVERAL_WORKERS
 from resilient.keras_internals.unknown import RELEASE, unknown_keras
 
 # The releases whose functions were read. A later one that still fails has to be looked
@@ -54,7 +55,7 @@ def corrected(model: keras.Model) -> Iterator[None]:
     if strategy is None:
         yield
         return
-    contract.require_known_multi_worker_keras()
+    contract.require_known(OF_SEVERAL_WORKERS)
     build, reduce = builds_from_reduced_batch(), reduces_logs_along_batch()
     if build or reduce:
         _require_known_version()

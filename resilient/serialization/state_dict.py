@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from resilient.errors import NotSupportedError, message
+from resilient.serialization import Encoded
 from resilient.serialization.json_values import NotEncodable, decode, encode
 
 
@@ -18,6 +19,31 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state: Any, /) -> Any:
         """Take what ``state_dict`` gave."""
+
+
+def encoded_state(
+    state: Any, arrays: dict[str, np.ndarray], name: str, whose: str
+) -> Encoded:
+    """A state as JSON.
+
+    Args:
+        state: What an object gave.
+        arrays: Receives the larger arrays, under names that begin with ``name``.
+        name: As ``encode`` takes it.
+        whose: Names the object in errors.
+
+    Raises:
+        NotSupportedError: Some part of it cannot be encoded.
+    """
+    try:
+        return encode(state, arrays, name)
+    except NotEncodable as error:
+        raise NotSupportedError(
+            f"The state of {whose} cannot be kept.",
+            received=str(error),
+            hint="Let state_dict() return plain values, lists, dicts, arrays and "
+            "tensors.",
+        ) from error
 
 
 class StatefulObjects:
@@ -42,15 +68,8 @@ class StatefulObjects:
         """Every object's state as JSON; larger arrays go into ``arrays``."""
         state = {}
         for index, (name, thing) in enumerate(self._objects.items()):
-            try:
-                value = thing.state_dict()
-                state[name] = encode(value, arrays, f"stateful.{index}")
-            except NotEncodable as error:
-                raise NotSupportedError(
-                    f"The state_dict() of stateful object {name!r} cannot be kept.",
-                    received=str(error),
-                    hint="Return plain values, lists, dicts and numpy arrays.",
-                ) from error
+            place, whose = f"stateful.{index}", f"stateful object {name!r}"
+            state[name] = encoded_state(thing.state_dict(), arrays, place, whose)
         return state
 
     def differences(self, saved: Mapping[str, Any]) -> list[str]:

@@ -22,7 +22,7 @@ import keras
 from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.backends.determinism import in_effect
-from resilient.serialization import JSON
+from resilient.serialization import JSON, strict
 from resilient.state import replicas
 from resilient.state.build import is_built
 from resilient.state.topology import topology
@@ -241,9 +241,9 @@ def _config(thing: Any) -> JSON:
 
 def _simple(value: Any) -> Any:
     """``value`` where it is JSON already, otherwise None."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # strict JSON has no such numbers
-    if isinstance(value, (str, int, float, bool)):
+    if isinstance(value, float):
+        return strict(value)
+    if isinstance(value, (str, int, bool)):
         return value
     if isinstance(value, (list, tuple)):
         items = [_simple(v) for v in value]

@@ -5,10 +5,9 @@ layer, another constant in an operation. Keras's config tells, by automatic name
 differ from one process to the next; here layers are known by their place.
 """
 
-import math
 from typing import Any
 
-from resilient.serialization import JSON
+from resilient.serialization import JSON, strict
 
 
 def topology(config: JSON) -> JSON:
@@ -39,7 +38,7 @@ def _renamed(value: Any, places: dict[Any, int]) -> Any:
         return {key: _renamed(item, places) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_renamed(item, places) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # strict JSON has no such numbers
+    if isinstance(value, float):
+        return strict(value)
     # Text of other kinds may hold addresses or automatic names.
-    return value if isinstance(value, (bool, int, float)) else None
+    return value if isinstance(value, (bool, int)) else None

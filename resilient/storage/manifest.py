@@ -8,7 +8,6 @@ The checksums find accidents, not attackers: xxh3 is no cryptographic hash.
 """
 
 import json
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ import xxhash
 
 from resilient.errors import NotSupportedError
 from resilient.progress import Progress
+from resilient.serialization import strict
 
 SCHEMA = 1
 
@@ -69,7 +69,7 @@ class Manifest:
             "schema": SCHEMA,
             "progress": self.progress.to_json(),
             "finished": self.finished,
-            "metrics": {name: number(x) for name, x in self.metrics.items()},
+            "metrics": {name: strict(float(x)) for name, x in self.metrics.items()},
             "created": self.created,
             "environment": dict(self.environment),
             "files": {name: vars(record) for name, record in self.files.items()},
@@ -113,12 +113,6 @@ class Manifest:
             environment=dict(body["environment"]),
             files={name: FileRecord(**x) for name, x in body["files"].items()},
         )
-
-
-def number(value: float) -> float | str:
-    """A number as strict JSON has it; ``float()`` reads either form back."""
-    value = float(value)
-    return value if math.isfinite(value) else str(value)
 
 
 def record(path: str | os.PathLike[str]) -> FileRecord:

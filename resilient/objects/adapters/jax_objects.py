@@ -11,9 +11,9 @@ from jax import lax
 from resilient.backends.base import Backend
 from resilient.backends.jax import like
 from resilient.objects.adapters.base import Kind
-from resilient.objects.adapters.python_objects import encoded
 from resilient.serialization import Encoded, rng
 from resilient.serialization.json_values import decode
+from resilient.serialization.state_dict import encoded_state
 from resilient.state.variables import Leaf, Variable
 
 
@@ -42,7 +42,9 @@ class PytreeKind(Kind):
             "paths": [path for path, _ in leaves],
             "keys": self._keys(),
             "plain": {
-                str(index): encoded(leaf, arrays, f"{name}.{index}", f"state{path}")
+                str(index): encoded_state(
+                    leaf, arrays, f"{name}.{index}", f"state{path}"
+                )
                 for index, (path, leaf) in enumerate(leaves)
                 if not isinstance(leaf, jax.Array)
             },

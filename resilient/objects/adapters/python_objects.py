@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from resilient.errors import NotSupportedError
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import Encoded, rng
-from resilient.serialization.json_values import NotEncodable, decode, encode
-from resilient.serialization.state_dict import Stateful
+from resilient.serialization.json_values import decode
+from resilient.serialization.state_dict import Stateful, encoded_state
 
 
 def kind_of(name: str, value: Any) -> Kind | None:
@@ -45,20 +44,8 @@ class StatefulKind(Kind):
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
     ) -> Encoded:
-        return encoded(self.value.state_dict(), arrays, name, type(self.value).__name__)
+        state, whose = self.value.state_dict(), type(self.value).__name__
+        return encoded_state(state, arrays, name, whose)
 
     def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
         self.value.load_state_dict(decode(saved, arrays))
-
-
-def encoded(value: Any, arrays: dict[str, Any], name: str, whose: str) -> Encoded:
-    """A state as JSON; what cannot be kept is an error that says whose it is."""
-    try:
-        return encode(value, arrays, name)
-    except NotEncodable as error:
-        raise NotSupportedError(
-            f"The state of {whose} cannot be kept.",
-            received=str(error),
-            hint="Let state_dict() give plain values, lists, dicts, arrays and "
-            "tensors.",
-        ) from error

@@ -18,7 +18,6 @@ import numpy as np
 from resilient import keras_internals
 from resilient.errors import (
     CheckpointMismatchError,
-    NotSupportedError,
     warn_not_exact,
 )
 from resilient.objects import kinds
@@ -27,11 +26,10 @@ from resilient.objects.callbacks.files import Special, special
 from resilient.objects.traversal import Action, Arrays, Place, Walk
 from resilient.serialization import Encoded
 from resilient.serialization.json_values import (
-    NotEncodable,
     decode,
-    encode,
     missing_names,
 )
+from resilient.serialization.state_dict import encoded_state
 from resilient.state import variables
 
 
@@ -95,7 +93,12 @@ class CallbackStates:
             if index in self._attributes:
                 entry["state"] = self._attributes[index].capture(walk, place)
             else:
-                entry["state_dict"] = _state_dict(callback, walk.arrays, place)
+                entry["state_dict"] = encoded_state(
+                    callback.state_dict(),
+                    walk.arrays,
+                    place.name,
+                    f"callback {place.path}",
+                )
             if index in self._special:
                 name = f"{place.name}.special"
                 entry["special"] = self._special[index].capture(walk.arrays, name)
@@ -226,17 +229,6 @@ def monitored(logs: Mapping[str, Any] | None) -> dict[str, float]:
         if array.size == 1 and array.dtype.kind in "biuf":
             found[str(name)] = float(array.item())
     return found
-
-
-def _state_dict(callback: Any, arrays: dict[str, np.ndarray], place: Place) -> Encoded:
-    try:
-        return encode(callback.state_dict(), arrays, place.name)
-    except NotEncodable as error:
-        raise NotSupportedError(
-            f"The state_dict() of callback {place.path} cannot be kept.",
-            received=str(error),
-            hint="Return plain values, lists, dicts and numpy arrays.",
-        ) from error
 
 
 def _class_name(callback: Any) -> str:

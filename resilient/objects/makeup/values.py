@@ -8,7 +8,6 @@ is told beside them, see ``held``.
 import contextlib
 import functools
 import inspect
-import math
 import types
 import weakref
 import zlib
@@ -19,6 +18,7 @@ import numpy as np
 
 from resilient.objects.datasets.content import Weight, digest, read, sample, tensor_size
 from resilient.objects.datasets.marks import contents_of_code, tensor_version
+from resilient.serialization import strict
 from resilient.serialization.json_values import NotEncodable
 
 CONTAINERS = (list, tuple, dict)
@@ -64,8 +64,7 @@ def told(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, float):
-        # Strict JSON has no infinity.
-        return float(value) if math.isfinite(value) else str(value)
+        return strict(float(value))
     if isinstance(value, (int, str)):  # as JSON gives it back, also an enumeration's
         return int(value) if isinstance(value, int) else str(value)
     if isinstance(value, CONTAINERS):
