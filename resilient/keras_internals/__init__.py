@@ -9,8 +9,8 @@ Keras's own ``fit`` runs, whole. What we need from inside it:
   ``CallbackList``: replaced to get control around ``on_train_begin``,
   ``on_epoch_end`` and ``on_train_end`` without adding a callback (a callback with
   ``on_train_batch_end`` would turn off Keras's asynchronous dispatch);
-* the pool of threads that ``CallbackList`` tells callbacks on, see ``dispatch``;
-* the name by which its serialization knows TensorFlow, see ``serialization``;
+* the thread pool in which ``CallbackList`` calls callbacks, see ``dispatch``;
+* the name by which its serialization reaches TensorFlow, see ``serialization``;
 * local variables of ``fit`` (``LOCALS``), read once, when it builds the iterator;
 * its data adapters, each subclassed by ours;
 * attributes of model, iterator, callback list and adapters.
@@ -30,7 +30,7 @@ from resilient.keras_internals.unknown import RELEASE, unknown_keras
 
 
 def _generation() -> Keras312:
-    """That of the installed Keras; a newer one is asked as the newest that is known."""
+    """That of the installed Keras; newer releases count as the newest known one."""
     if RELEASE < (3, 16):
         return Keras312()
     try:

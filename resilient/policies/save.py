@@ -20,11 +20,10 @@ class SavePolicy:
     """When to save: due as soon as any of its intervals is over.
 
     Attributes:
-        epochs: Intervals counted in whole epochs; not empty means that the policy
-            saves at epochs' ends.
-        steps: Intervals counted in batches since the start of the run.
+        epochs: Intervals in whole epochs; saves are at the ends of epochs.
+        steps: Intervals in batches since the start of the run.
         seconds: Time since the last save, or None.
-        autos: Intervals that depend on what a save costs.
+        autos: Intervals that depend on the cost of a save.
     """
 
     epochs: tuple[int, ...] = ()
@@ -44,16 +43,11 @@ class SavePolicy:
         )
 
     def seconds_between(self, cost: Cost | None) -> float | None:
-        """The shortest interval in seconds, if there is one.
-
-        Args:
-            cost: What a save costs, if one was measured already.
-        """
-        shortest = self.seconds
-        for each in self.autos:
-            seconds = each.interval(cost)
-            shortest = seconds if shortest is None else min(shortest, seconds)
-        return shortest
+        """The shortest interval in seconds, if there is one, given a measured cost."""
+        intervals = [each.interval(cost) for each in self.autos]
+        if self.seconds is not None:
+            intervals.append(self.seconds)
+        return min(intervals, default=None)
 
     def due(
         self,
@@ -69,11 +63,11 @@ class SavePolicy:
         including now: ``steps_per_execution`` may jump over the multiple itself.
 
         Args:
-            now: Seconds on any clock that does not go back.
+            now: Seconds on a monotonic clock.
             progress: Where the run is.
-            last_now: The same clock at the last save, or when the attempt began.
+            last_now: The clock at the last save, or when the attempt began.
             last: Progress at the last save, or where the attempt began.
-            cost: What a save costs, if one was measured already.
+            cost: Of a save, if measured already.
         """
         if progress.step == last.step and progress.epoch == last.epoch:
             return False
@@ -99,9 +93,9 @@ def every(
     """Save at regular intervals; with several, whenever any of them is over.
 
     Args:
-        epochs: At the end of every so many epochs, validation included.
+        epochs: At the end of every so many epochs, after validation.
         steps: Every so many training batches.
-        seconds: When so much time went by since the last save.
+        seconds: So long after the last save.
         minutes: The same in minutes.
 
     Raises:
@@ -129,11 +123,11 @@ def every(
 
 
 def adaptive(*, overhead: float = 0.02, mtbf: float = 3600.0) -> SavePolicy:
-    """Save at each epoch's end, and in between as often as a measured cost allows.
+    """Save at each epoch's end, and in between as often as the measured cost allows.
 
-    A kill then loses about half of an interval, which is chosen by what saves cost
-    (Young 1974, Daly 2006) after the first of them, about five seconds after the first
-    batch.
+    A kill then loses about half of an interval, which depends on the cost of a save
+    (Young 1974, Daly 2006). The first save, about five seconds after the first batch,
+    measures it.
 
     Args:
         overhead: The share of the training time that saves may take, such as 0.02.

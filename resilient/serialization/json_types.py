@@ -1,7 +1,7 @@
-"""Types that JSON values are made of besides JSON's own: how each is taken apart.
+"""Codecs of types that JSON lacks.
 
-A codec turns a value into a list of simpler values, and such a list into an equal value
-of the same type. Exactly that type: a subclass could carry more, so it is not matched.
+A codec turns a value into a list of simpler values, and back into an equal value of the
+same type. Subclasses are not matched: they could hold more.
 """
 
 import collections
@@ -23,7 +23,7 @@ from resilient.serialization import rng
 
 @dataclass(frozen=True)
 class Codec:
-    """How values of one type come apart and together again."""
+    """How to take values of a type apart, and put them together."""
 
     tag: str
     type: type

@@ -12,13 +12,13 @@ from resilient.serialization.json_values import NotEncodable, decode, encode
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Anything that can give its state and take it back."""
+    """An object that can save and load its state."""
 
     def state_dict(self) -> Any:
         """The state: plain values and arrays."""
 
     def load_state_dict(self, state: Any, /) -> Any:
-        """Take what ``state_dict`` gave."""
+        """Load what ``state_dict`` returned."""
 
 
 def encoded_state(
@@ -53,7 +53,7 @@ class StatefulObjects:
         objects: Name to object.
 
     Raises:
-        TypeError: A name is no string, or an object lacks one of the two methods.
+        TypeError: A name is not a string, or an object lacks one of the two methods.
     """
 
     def __init__(self, objects: Mapping[str, Stateful] | None) -> None:
@@ -73,7 +73,7 @@ class StatefulObjects:
         return state
 
     def differences(self, saved: Mapping[str, Any]) -> list[str]:
-        """How the saved names differ from these; empty if they do not."""
+        """How the saved names differ from these, in a line, if they do."""
         if set(saved) == set(self._objects):
             return []
         theirs, ours = sorted(saved), sorted(self._objects)
@@ -91,7 +91,6 @@ def _wrong(received: str) -> TypeError:
         message(
             "`stateful` maps names to objects with state_dict() and load_state_dict().",
             received=received,
-            hint='Pass a dict such as {"name": obj}, whose objects have these two '
-            "methods.",
+            hint='Pass a dict such as {"name": obj}.',
         )
     )

@@ -28,7 +28,7 @@ _DRAWN_FROM = ("tensorflow", "torch")
 
 
 def capture(backend: Backend) -> JSON:
-    """Return every global generator's state, drawing from none of them."""
+    """The state of every global generator; draws from none of them."""
     from resilient import keras_internals
 
     backends = {name: get_backend(name) for name in _DRAWN_FROM if name in sys.modules}
@@ -42,14 +42,14 @@ def capture(backend: Backend) -> JSON:
 
 
 def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> None:
-    """Set what ``capture`` returned, here or in another process.
+    """Restore what ``capture`` returned, here or in another process.
 
     Call it last: whatever else a restore does may draw random numbers.
 
     Args:
         backend: The one that trains.
         state: What ``capture`` returned.
-        leave: Which of Python's, NumPy's and PyTorch's generators to leave as they are.
+        leave: Which of "python", "numpy" and "torch" to leave alone.
     """
     from resilient import keras_internals
 
@@ -71,9 +71,9 @@ def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> Non
 def kept_random_state(
     backend: Backend, leave: Container[object] = ()
 ) -> Iterator[None]:
-    """Whatever is drawn inside leaves the global random state as it was.
+    """Restore the global random state at the end.
 
-    But for those to leave, which may be found out inside.
+    But for generators to leave alone, which the body may still add.
     """
     state = capture(backend)
     try:
@@ -90,7 +90,7 @@ def drawn_from(before: JSON, after: JSON) -> set[str]:
 
 
 def _other_backend(name: str) -> Backend | None:
-    """A library that was merely loaded: imported here too, if it still can be."""
+    """A library that was merely loaded; imported here, if it can be."""
     try:
         return get_backend(name)
     except BackendNotAvailableError as error:

@@ -1,8 +1,8 @@
 """How the layers of a functional model are connected, whatever they are called.
 
-Two models may have equal layers and still compute something else: other inputs of a
-layer, another constant in an operation. Keras's config tells, by automatic names that
-differ from one process to the next; here layers are known by their place.
+Two models may have equal layers and still compute something else: a layer has other
+inputs, an operation another constant. Keras's config says so, by automatic names that
+differ from process to process; here layers are identified by their place.
 """
 
 from typing import Any
@@ -11,10 +11,7 @@ from resilient.serialization import JSON, strict
 
 
 def topology(config: JSON) -> JSON:
-    """What each layer is called on.
-
-    Args:
-        config: ``get_config()`` of a model.
+    """What each layer is called on, from a model's ``get_config()``.
 
     Returns:
         A fact for each layer of a functional model; none for other models.

@@ -1,9 +1,8 @@
 """One committed directory, and whether it is still what was committed.
 
-Verifying reads every byte that the manifest lists. Files that it does not list are
-no damage: network file systems, file browsers and editors leave their own, and no
-reader of a checkpoint looks at names that the manifest does not have. A symbolic link
-counts as what it points to.
+Verifying reads every byte that the manifest lists. Other files are no damage: network
+file systems, file browsers and editors leave their own, and readers ignore them. A
+symbolic link counts as what it points to.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,7 @@ T = TypeVar("T")
 
 
 class DamageError(Exception):
-    """A checkpoint is not what was committed; the arguments say in which ways."""
+    """A checkpoint is not what was committed; the arguments say why."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -30,10 +29,9 @@ class Reader(Generic[T]):
     """Reads a checkpoint whose other files were verified.
 
     Attributes:
-        read: What it makes of the checkpoint.
-        compares: Pattern of the files whose every byte ``read`` compares by itself, and
-            raises where one is another. Only the size of these is verified before, so
-            that they are read once.
+        read: Reads it.
+        compares: Pattern of the files that ``read`` itself verifies to the last byte.
+            Only their size is verified before, so that they are read once.
     """
 
     read: "Callable[[Checkpoint], T]"
@@ -67,7 +65,7 @@ class Checkpoint(Manifest):
         Raises:
             ManifestError: If it is missing or damaged, or belongs to another step.
             NotSupportedError: If a later version of this library wrote it.
-            PermissionError: If this user may not read it, which is no damage.
+            PermissionError: If this user may not read it, which is not damage.
         """
         try:
             manifest = Manifest.from_bytes((path / MANIFEST).read_bytes())
@@ -90,27 +88,24 @@ class Checkpoint(Manifest):
         return cls(**vars(manifest), path=path)
 
     def verify(self) -> list[str]:
-        """Compare every byte with what was committed.
-
-        Returns:
-            What is wrong, a line for each file; empty if nothing is.
+        """What is wrong, a line for each file; compares every byte.
 
         Raises:
-            PermissionError: If this user may not read it, which is no damage.
+            PermissionError: If this user may not read it, which is not damage.
         """
         return self._manifest_problems() or self._file_problems()
 
     def load(self, reader: "Reader[T]") -> T:
-        """What a reader makes of it, if every byte is what was committed.
+        """Let a reader read it, if every byte is what was committed.
 
         Raises:
-            DamageError: If it is not what was committed.
-            PermissionError: If this user may not read it, which is no damage.
+            DamageError: If it is not.
+            PermissionError: If this user may not read it, which is not damage.
         """
         _refuse(self._manifest_problems() or self._file_problems(but=reader.compares))
         try:
             return reader.read(self)
-        except Exception:  # damage is why it could not be read, if there is some
+        except Exception:  # blame damage, if there is any
             _refuse(self._file_problems())
             raise
 

@@ -1,9 +1,8 @@
 """Finds, verifies, falls back, prunes: a checkpoint directory as the library sees it.
 
-Methods that change the directory expect their caller to hold its ``DirectoryLock``.
-A checkpoint that fails verification is never used and never deleted, but moved to
-quarantine with the reason; where nothing good is left the store refuses, it does not
-pretend that there never was anything.
+Callers of methods that change the directory hold its ``DirectoryLock``. A checkpoint
+that fails verification is never used and never deleted, but moved to quarantine with
+the reason. If no good one is left the store raises, and does not start over silently.
 """
 
 import contextlib
@@ -43,8 +42,7 @@ class Store:
     def checkpoints(self) -> list[Checkpoint]:
         """The committed checkpoints by step, from their manifests alone.
 
-        One whose manifest cannot be read is not among them: ``load_newest`` and
-        ``problems`` deal with it.
+        Without those whose manifest is damaged, see ``problems``.
         """
         found = []
         for step in layout.committed_steps(self.directory):
@@ -53,7 +51,7 @@ class Store:
         return found
 
     def problems(self, step: int) -> list[str]:
-        """What is wrong with the checkpoint of a step, every byte read."""
+        """What is wrong with the checkpoint of a step; compares every byte."""
         try:
             return Checkpoint.read(self._path(step)).verify()
         except ManifestError as error:
@@ -65,12 +63,11 @@ class Store:
         """The newest checkpoint that verifies; newer ones go to quarantine.
 
         Args:
-            reader: What becomes of it.
-            report: Called with the name and the reason of each that does not verify.
+            reader: Reads it.
+            report: Called with the name of each that does not verify, and the reason.
 
         Returns:
-            The checkpoint, with what the reader made of it. None only if there never
-            was a checkpoint here.
+            The checkpoint, and what was read. None only if there never was one.
 
         Raises:
             CorruptCheckpointError: If there were some and none is good.
@@ -97,7 +94,7 @@ class Store:
         return None
 
     def load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
-        """The checkpoint of a step, verified, with what the reader made of it.
+        """The checkpoint of a step, verified, and what was read.
 
         Raises:
             CheckpointNotFoundError: If there is none.
@@ -111,11 +108,11 @@ class Store:
             raise self._damaged(step, str(error)) from None
 
     def try_to_load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
-        """The checkpoint of a step, verified; changes nothing.
+        """The checkpoint of a step, verified, and what was read; changes nothing.
 
         Raises:
-            ManifestError: Its manifest is damaged, or it is not there.
-            DamageError: Something else of it is damaged.
+            ManifestError: Its manifest is damaged or missing.
+            DamageError: Another file is.
         """
         checkpoint = Checkpoint.read(self._path(step))
         return checkpoint, checkpoint.load(reader)
@@ -220,7 +217,7 @@ class Store:
         return steps
 
     def remove_stale_staging(self) -> list[Path]:
-        """Delete what dead attempts left unfinished; returns what it was."""
+        """Delete what dead attempts left unfinished; returns the paths."""
         commit.recover(self.directory)
         stale = layout.staging_paths(self.directory)
         for path in stale:
@@ -232,7 +229,7 @@ class Store:
         return self.directory / layout.committed_name(step)
 
     def _delete(self, paths: list[Path]) -> None:
-        """Rename first: a kill never leaves half of what looks committed."""
+        """Rename first: a kill never leaves half of what looks like a checkpoint."""
         renamed = []
         for path in paths:
             target = path.with_name(layout.staging_name(int(path.name.split("-")[1])))
@@ -249,7 +246,7 @@ class Store:
         except OSError as error:
             if kind != "damaged":
                 raise
-            # A read-only directory can still be fallen back in.
+            # In a read-only directory an earlier checkpoint can still be used.
             logger.warning("%s stays where it is: %s", self._path(step).name, error)
             return self._path(step)
 
@@ -266,6 +263,6 @@ class Store:
             what,
             received=f"{self.directory}{lines}",
             hint="Bring back a copy of a good checkpoint under its own name, choose "
-            'another step, or start over with resume="never". What was damaged is '
+            'another step, or start over with resume="never". Damaged checkpoints are '
             f"kept in {self.directory / layout.QUARANTINE}.",
         )
