@@ -31,22 +31,25 @@ class Codec:
     build: Callable[[list[Any]], Any]
 
 
-def _date(value: Any) -> list[Any]:
-    return [value.year, value.month, value.day]
+_DATE = ("year", "month", "day")
+_TIME = ("hour", "minute", "second", "microsecond", "tzinfo")
 
 
-def _time(value: Any) -> list[Any]:
-    return [value.hour, value.minute, value.second, value.microsecond, value.tzinfo]
+def _by_arguments(cls: type, *names: str, last: str = "") -> Codec:
+    """A type whose constructor takes its own attributes, the last one by keyword."""
+    every = (*names, last) if last else names
 
+    def build(parts: list[Any]) -> Any:
+        return cls(*parts[:-1], **{last: parts[-1]}) if last else cls(*parts)
 
-def _by_arguments(cls: type, *names: str) -> Codec:
-    """A type whose constructor takes its own attributes."""
     return Codec(
-        cls.__name__,
-        cls,
-        lambda value: [getattr(value, name) for name in names],
-        lambda parts: cls(*parts),
+        cls.__name__, cls, lambda v: [getattr(v, name) for name in every], build
     )
+
+
+def _by_dict(cls: type) -> Codec:
+    """A mapping whose constructor takes a plain one."""
+    return Codec(cls.__name__, cls, lambda v: [dict(v)], lambda parts: cls(parts[0]))
 
 
 def _by_text(cls: type) -> Codec:
@@ -89,19 +92,9 @@ CODECS: list[Codec] = [
     *map(_by_text, {pathlib.PurePosixPath, pathlib.PureWindowsPath}),
     _by_text(type(pathlib.Path())),
     Codec("bytearray", bytearray, lambda v: [bytes(v)], lambda p: bytearray(p[0])),
-    Codec("date", datetime.date, _date, lambda parts: datetime.date(*parts)),
-    Codec(
-        "datetime",
-        datetime.datetime,
-        lambda v: [*_date(v), *_time(v), v.fold],
-        lambda p: datetime.datetime(*p[:-1], fold=p[-1]),
-    ),
-    Codec(
-        "time",
-        datetime.time,
-        lambda v: [*_time(v), v.fold],
-        lambda p: datetime.time(*p[:-1], fold=p[-1]),
-    ),
+    _by_arguments(datetime.date, *_DATE),
+    _by_arguments(datetime.datetime, *_DATE, *_TIME, last="fold"),
+    _by_arguments(datetime.time, *_TIME, last="fold"),
     Codec(
         "timezone",
         datetime.timezone,
@@ -114,18 +107,8 @@ CODECS: list[Codec] = [
         lambda v: [list(v), v.maxlen],
         lambda parts: collections.deque(*parts),
     ),
-    Codec(
-        "OrderedDict",
-        collections.OrderedDict,
-        lambda v: [dict(v)],
-        lambda parts: collections.OrderedDict(parts[0]),
-    ),
-    Codec(
-        "Counter",
-        collections.Counter,
-        lambda v: [dict(v)],
-        lambda parts: collections.Counter(parts[0]),
-    ),
+    _by_dict(collections.OrderedDict),
+    _by_dict(collections.Counter),
     Codec(
         "defaultdict",
         collections.defaultdict,
