@@ -1,7 +1,7 @@
-"""Where the data of a run is: what a checkpoint holds for every kind of data.
+"""Where the data of a run is: what a checkpoint holds of it, beside the source's own.
 
-A position is made of plain values and arrays; each kind of data decides what is in
-``source`` and ``pending``.
+A position is made of plain values and arrays; which arrays are in ``source`` and
+``pending`` is the business of each kind of data.
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ class BatchMark:
 
     Attributes:
         given: Its number in its iterator, counted from 1.
-        last: Its checksum; None if there was no batch.
+        last: Its checksum; None where there was no batch.
     """
 
     given: int
@@ -29,10 +29,11 @@ class DataPosition:
 
     Attributes:
         drawn: Batches that were trained from the live iterator.
-        source: What this kind of data needs to seek there.
-        epochs: As Keras's data adapter counted.
-        given: Batches that the live iterator gave; None before it is made.
-        pending: Those of them, the last ones, that were not trained.
+        source: What this kind of data needs to get back there.
+        epochs: Those that Keras's data adapter counted.
+        given: Batches that the live iterator gave; None where the next iterator is not
+            made yet.
+        pending: The last of these, which were not trained.
         last: Checksum of the last batch given.
         ended: The last batch of the iterator that ended last.
     """
@@ -46,9 +47,9 @@ class DataPosition:
     ended: BatchMark | None = None
 
     def shared(self) -> "DataPosition":
-        """What does not depend on the process's share of batches.
+        """What is not about the process's own share of batches.
 
-        A pipeline can be restarted, and counts: it needs no iterator's state.
+        A pipeline can be begun again, and counts: no iterator's state is needed.
         """
         if "seeds" not in self.source:
             return self
@@ -64,10 +65,10 @@ class TrainingPosition:
     """Where the training data is.
 
     Attributes:
-        held: Whether training continues with the live iterator.
+        held: Whether training goes on with the live iterator.
         drawn_by_all: Whether every process draws the same batches.
-        data: Where the source is.
-        num_batches: Of an epoch, if Keras knows.
+        data: Of the data.
+        num_batches: Of an epoch, as far as Keras knows.
         begun: Whether a loop made an iterator already.
         elsewhere: Whether another number of processes drew so far.
     """
