@@ -18,7 +18,7 @@ from resilient.data.source import SourceContext, TrackedIterable, lazily
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import WarnOnce
 from resilient.objects import find_generators
-from resilient.objects.datasets.tracker import DataAttributes
+from resilient.objects.tracker import Tracker
 from resilient.serialization import JSON
 from resilient.serialization.position import DataPosition
 from resilient.serialization.rng import set_states, states
@@ -95,9 +95,9 @@ class PyDatasetSource:
         self._generators = find_generators.unclaimed(found, settings.claimed)
         # What is named is not looked for in the attributes.
         others = {n: found[n] for n in found if n not in self._generators}
-        self._attributes = DataAttributes({"x": self._dataset, **others})
+        self._attributes = Tracker({"x": self._dataset, **others})
         self.in_epoch = False
-        self._at_end: DataAttributes | None = None  # before on_epoch_end changed it
+        self._at_end: Tracker | None = None  # before on_epoch_end changed it
         self._made: Generator[tuple[int, Any]] | None = None  # what the workers make
         self._last: int | None = None
         self._as_made: list[int] = []  # what it held when the last batch was made
@@ -111,7 +111,7 @@ class PyDatasetSource:
     def end_epoch(self) -> None:
         """The dataset and callbacks are about to be told that the epoch ended."""
         if self.in_epoch:
-            self._at_end = DataAttributes({"x": self._dataset})
+            self._at_end = Tracker({"x": self._dataset})
         self.in_epoch = False
 
     def stop(self) -> None:
@@ -219,7 +219,7 @@ class PyDatasetSource:
     def _made_again(self, index: int) -> Any:
         """The batch, made again; None where making it draws or changes something."""
         backend = self._settings.backend
-        attributes = DataAttributes({"x": self._dataset})
+        attributes = Tracker({"x": self._dataset})
         before, reached = rng.capture(backend), states(self._reached)
         batch = self._standardized(self._dataset[index])
         if reached != states(self._reached):

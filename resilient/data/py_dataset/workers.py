@@ -20,7 +20,7 @@ import numpy as np
 from resilient import keras_internals
 from resilient.errors import DataWorkerError
 from resilient.objects import find_generators
-from resilient.objects.datasets.tracker import DataAttributes
+from resilient.objects.tracker import Tracker
 from resilient.serialization import classes, rng
 
 _PATIENCE = 1.0  # seconds between two looks at the processes
@@ -128,7 +128,7 @@ class Watching:
         reached = find_generators.find({"self": self._dataset})
         # What is named is not looked for in the attributes.
         held = {"self": self._dataset, **reached}
-        attributes = None if self._forked else DataAttributes(held)
+        attributes = None if self._forked else Tracker(held)
         before = (self._now(), rng.states(reached))
         batch = self._dataset[index]
         after = (self._now(), rng.states(reached))

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from resilient.data.source import SourceContext
-from resilient.objects.datasets.tracker import DataAttributes
+from resilient.objects.content import Scope
 from resilient.objects.find_generators import find, unclaimed
+from resilient.objects.tracker import Tracker
 from resilient.serialization import JSON, rng
 
 
@@ -37,7 +38,7 @@ class LoaderState:
         objects = {name: part for name, part in parts.items() if part is not None}
         # Objects with state_dict are not asked: what they tell is meant for the middle
         # of an iteration. What is named is not looked for in the attributes of others.
-        self._attributes = DataAttributes(objects | self._generators, asked=False)
+        self._attributes = Tracker(objects | self._generators, Scope(asks=False))
         drawn = [n for n in self._generators if n.startswith(("dataset", "collate_fn"))]
         # What others than the sampler may draw from between two batches.
         self._global = rng.global_generators()

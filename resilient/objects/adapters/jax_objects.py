@@ -1,4 +1,4 @@
-"""A pytree of JAX: what ``run.state`` is."""
+"""A JAX pytree, which ``run.state`` is."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from resilient.state.variables import Leaf, Variable
 
 
 class PytreeKind(Kind):
-    """A tree whose leaves are arrays, keys of random numbers, and plain values."""
+    """A tree whose leaves are arrays, random keys, and plain values."""
 
     kind: ClassVar[str] = "JAX pytree"
     immutable: ClassVar[bool] = True
@@ -58,10 +58,10 @@ class PytreeKind(Kind):
         }
 
     def build(self, saved: Encoded, known: Mapping[str, Any]) -> None:
-        """Make arrays of what a step makes them of: numbers, and arrays of NumPy."""
+        """Make arrays of numbers and NumPy arrays, as a step would."""
         leaves, tree = jax.tree.flatten(self.value)
         if [path for path, _ in self._leaves()] != saved["paths"]:
-            return  # which is told by ``differences``
+            return  # reported by ``differences``
         for index, leaf in enumerate(leaves):
             number = isinstance(leaf, int | float | complex | np.ndarray | np.generic)
             if number and str(index) not in saved["plain"]:
@@ -111,7 +111,7 @@ class PytreeKind(Kind):
         return [(jax.tree_util.keystr(path), leaf) for path, leaf in found]
 
     def _keys(self) -> dict[str, str]:
-        """Place of each key of random numbers -> the name of its generator."""
+        """Index of each random key -> the name of its generator."""
         return {
             str(index): str(jax.random.key_impl(leaf))
             for index, (_, leaf) in enumerate(self._leaves())
@@ -120,10 +120,10 @@ class PytreeKind(Kind):
 
 
 def _weakly_typed(array: jax.Array) -> jax.Array:
-    """The array, with a type that gives way to that of others, as a number's does.
+    """The array with a weak dtype, as a Python number has.
 
-    What it is computed with decides: a checkpoint that forgot it would go on in float32
-    where the run was in bfloat16. Only numbers begin so, hence a zero that is set.
+    Without it, a run in bfloat16 would continue in float32. JAX makes weak types from
+    numbers only, hence a zero whose elements are set.
     """
     number = array.dtype.type(0).item()
 

@@ -1,4 +1,4 @@
-"""Random generators, and objects that tell and take their own state."""
+"""Random generators, and objects with ``state_dict`` and ``load_state_dict``."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from resilient.serialization.state_dict import Stateful, encoded_state
 
 
 def kind_of(name: str, value: Any) -> Kind | None:
-    """The kind of a generator, or of an object with the two methods; else None."""
+    """The kind of a generator or of an object with the two methods; else None."""
     if rng.is_generator(value):
         return NumberGeneratorKind(value)
     return StatefulKind(value) if isinstance(value, Stateful) else None
