@@ -3,6 +3,7 @@
 import argparse
 import math
 import sys
+from functools import partial
 from typing import Any
 
 from resilient.errors import ResilientError
@@ -44,7 +45,7 @@ def add_to(commands: Any) -> None:
 def _gang_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--dir", metavar="DIR", help="the checkpoint_dir (found out if left out)")
-    add("--nproc", metavar="N", type=_count, default=1, help="start N processes (1)")
+    add("--nproc", metavar="N", type=integer, default=1, help="start N processes (1)")
     text = "seconds for the others to save when one failed (10)"
     add("--gang-grace", metavar="SECONDS", type=_seconds, default=10.0, help=text)
 
@@ -52,11 +53,11 @@ def _gang_options(parser: argparse.ArgumentParser) -> None:
 def _restart_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     text = "give up after N restarts (no limit)"
-    add("--max-restarts", metavar="N", type=_number, help=text)
+    add("--max-restarts", metavar="N", type=partial(integer, least=0), help=text)
     text = "give up when the same failure came N times without progress (3)"
-    add("--same-failure", metavar="N", type=_count, default=3, help=text)
+    add("--same-failure", metavar="N", type=integer, default=3, help=text)
     text = "give up after N restarts without a newer checkpoint (10)"
-    add("--no-progress", metavar="N", type=_count, default=10, help=text)
+    add("--no-progress", metavar="N", type=integer, default=10, help=text)
     text = "longest wait before the first restart; it doubles (1)"
     add("--backoff", metavar="SECONDS", type=_seconds, default=1.0, help=text)
     text = "longest wait before any restart (300)"
@@ -118,15 +119,12 @@ def _options(arguments: argparse.Namespace, command: list[str]) -> Any:
     )
 
 
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+def integer(text: str, least: int = 1) -> int:
+    """An option that is an integer of ``least`` or more."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an integer of {least} or more"
+        )
     return int(text)
 
 

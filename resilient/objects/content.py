@@ -25,11 +25,10 @@ import xxhash
 from resilient import keras_internals
 from resilient.objects import buffers, kinds
 from resilient.objects.weight import WHOLE_BYTES, Weight, is_table, tensor_size, weigh
-from resilient.serialization import Encoded, classes, jax_keys
+from resilient.serialization import Encoded, classes, rng
 from resilient.serialization.batches import pack, unpack
 from resilient.serialization.json_arrays import as_bytes
 from resilient.serialization.json_values import NotEncodable, encode
-from resilient.serialization.rng import is_torch_generator
 
 KEPT_BYTES = 2**28  # kept in a checkpoint where it changed
 WRITTEN = frozenset({"state_dict", "variables", "generator"}) | buffers.KINDS
@@ -86,8 +85,8 @@ def read(value: Any, scope: Scope) -> Content:
     """The content of a value; reads nothing that is large."""
     if is_table(value) and not scope.whole:
         return Content("table", value, Weight.LARGE)
-    if jax_keys.is_key(value):
-        return Content("key", jax_keys.content(value), Weight.LIGHT)
+    if rng.is_jax_key(value):
+        return Content("key", rng.jax_key_content(value), Weight.LIGHT)
     size = tensor_size(value)
     if size is not None:
         if size > scope.limit:
@@ -106,8 +105,8 @@ def read(value: Any, scope: Scope) -> Content:
             return Content("value", value, Weight.OTHER)  # a model, not an augmentation
         packed = [pack(getattr(v, "value", v)) for v in variables]
         return Content("variables", packed, Weight.LIGHT)
-    if is_torch_generator(value):
-        return Content("generator", value.get_state().numpy().copy(), Weight.LIGHT)
+    if rng.is_torch_generator(value):
+        return Content("generator", rng.state(value), Weight.LIGHT)
     held = buffers.held(value)
     if held is not None and held.kind == "file" and scope.whole:
         held = None  # callbacks write to files
@@ -131,9 +130,7 @@ def write(value: Any, kind: str, plain: Any, scope: Scope) -> None:
         for variable, packed in zip(live, plain, strict=True):
             variable.assign(unpack(packed))
     elif kind == "generator":
-        import torch
-
-        value.set_state(torch.from_numpy(plain.copy()))
+        rng.set_state(value, plain)
     else:
         buffers.write(value, kind, plain)
 
@@ -142,7 +139,7 @@ def made(kind: str, plain: Any) -> Any:
     """A new value of content that was read and is not written in place."""
     if kind == "tensor":
         return unpack(plain)
-    return jax_keys.made(*plain) if kind == "key" else plain
+    return rng.jax_key(*plain) if kind == "key" else plain
 
 
 def keep(

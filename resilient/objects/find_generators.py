@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from resilient.serialization import classes
-from resilient.serialization.rng import is_generator
+from resilient.serialization.rng import global_generators, is_generator
 
 _DEPTH = 8
 _ITEMS = 64  # a longer list holds samples, not parts
@@ -37,7 +37,7 @@ _DESCRIPTORS = (
 def find(parts: Mapping[str, Any]) -> dict[str, Any]:
     """The generators that these objects lead to, by path; each once."""
     found: dict[str, Any] = {}
-    met = {id(generator): generator for generator in _global()}
+    met = {id(generator): generator for generator in global_generators().values()}
     for name, value in parts.items():
         _search(value, name, found, met)
     return found
@@ -54,14 +54,6 @@ def unclaimed(
     mine = {path: item for path, item in found.items() if id(item) not in claimed}
     claimed.update({id(item): item for item in mine.values()})
     return mine
-
-
-def _global() -> Iterator[Any]:
-    """The libraries' own ones."""
-    yield random.getstate.__self__  # type: ignore[attr-defined]
-    yield np.random.get_state.__self__  # type: ignore[attr-defined]
-    if "torch" in sys.modules:
-        yield sys.modules["torch"].default_generator
 
 
 def _search(value: Any, path: str, found: dict[str, Any], met: dict[int, Any]) -> None:

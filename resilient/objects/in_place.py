@@ -1,13 +1,11 @@
 """Give a living object the content of another: others may refer to it, too."""
 
 import collections
-import random
 from typing import Any
 
 import numpy as np
 
-from resilient.serialization import classes
-from resilient.serialization.rng import set_state, state
+from resilient.serialization import classes, rng
 
 
 def assign_in_place(live: Any, value: Any) -> bool:
@@ -28,14 +26,10 @@ def assign_in_place(live: Any, value: Any) -> bool:
     elif isinstance(live, collections.deque):
         live.clear()
         live.extend(value)
-    elif isinstance(live, random.Random):
-        live.setstate(value.getstate())
-    elif isinstance(live, np.random.RandomState):
-        live.set_state(value.get_state(legacy=False))
-    elif isinstance(live, np.random.Generator):
-        return assign_in_place(live.bit_generator, value.bit_generator)
-    elif isinstance(live, np.random.BitGenerator):
-        set_state(live, state(value))  # with how many children it spawned
+    elif rng.is_generator(live):
+        if rng.kind(live) != rng.kind(value):
+            return False
+        rng.set_state(live, rng.state(value))
     elif hasattr(live, "copy_"):  # a tensor of PyTorch, which may change in place
         if (live.shape, live.dtype) != (value.shape, value.dtype):
             return False

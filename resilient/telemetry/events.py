@@ -7,7 +7,6 @@ never stopped by them. A file that cannot be written is reported once in the log
 
 import json
 import logging
-import math
 import os
 import socket
 import threading
@@ -19,6 +18,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+from resilient.serialization import strict
 from resilient.storage.layout import events_name
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
-        return float(value) if math.isfinite(value) else str(value)
+        return strict(float(value))
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

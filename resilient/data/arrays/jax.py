@@ -2,7 +2,7 @@
 
 Keras draws one permutation per epoch (``shuffle=True``) or one per batch
 (``shuffle="batch"``). We keep what it draws each from (before Keras 3.16 the state of
-numpy's global generator, see ``keras_internals.Generation``), let Keras draw it again
+numpy's global generator, see ``keras_internals.keras_3_12``), let Keras draw it again
 in a resumed run, and slice from the batch asked for: no data is read to get back to a
 position.
 
@@ -23,9 +23,8 @@ from resilient import keras_internals
 from resilient.data.arrays.fingerprint import array_fingerprint
 from resilient.data.shard import ShardedData
 from resilient.errors import DataNotResumableError
-from resilient.serialization import JSON
+from resilient.serialization import JSON, rng
 from resilient.serialization.position import DataPosition
-from resilient.state.rng import from_numpy_state, numpy_state
 
 _NAMES = ("x", "y", "sample_weight")
 
@@ -187,8 +186,8 @@ class SlicedArrays(SeekableArrays):
 class JaxArrays(SlicedArrays):
     """Array input of the JAX trainer."""
 
-    _random_state = staticmethod(numpy_state)
-    _from_random_state = staticmethod(from_numpy_state)
+    _random_state = staticmethod(functools.partial(rng.state, rng.NUMPY))
+    _from_random_state = staticmethod(functools.partial(rng.drawing_from, rng.NUMPY))
 
 
 def _only_rows(_: Any, indices: Any) -> Any:

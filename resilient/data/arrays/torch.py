@@ -3,43 +3,29 @@
 Keras builds a ``DataLoader`` without workers over a batch sampler that draws the order
 when its first batch is asked for. We stand in front of that batch sampler: we keep what
 it draws from (before Keras 3.16 the state of torch's global generator, see
-``keras_internals.Generation``), let it draw again in a resumed epoch, and skip the
+``keras_internals.keras_3_12``), let it draw again in a resumed epoch, and skip the
 indices of the batches trained before.
 """
 
-import contextlib
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import keras
 import torch
 
-from resilient.backends.torch import decode_state, encode_state
 from resilient.data.arrays.jax import SlicedArrays
-
-
-def random_state() -> str:
-    """The state of torch's global generator, as JSON."""
-    return encode_state(torch.get_rng_state())
-
-
-@contextlib.contextmanager
-def from_random_state(state: str) -> Iterator[None]:
-    """Draw from such a state; the generator is left as it was."""
-    now = torch.get_rng_state()
-    torch.set_rng_state(decode_state(state))
-    try:
-        yield
-    finally:
-        torch.set_rng_state(now)
+from resilient.serialization import rng
 
 
 class TorchArrays(SlicedArrays):
     """Array input of the torch trainer."""
 
-    _random_state = staticmethod(random_state)
-    _from_random_state = staticmethod(from_random_state)
+    _random_state = staticmethod(partial(rng.state, torch.default_generator))
+    _from_random_state = staticmethod(
+        partial(rng.drawing_from, torch.default_generator)
+    )
 
     def _orders(self) -> str:
         spread = isinstance(

@@ -8,7 +8,7 @@ process would: their states may differ, and stay each rank's own.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from resilient.data.arrays.torch import TorchArrays, from_random_state, random_state
+from resilient.data.arrays.torch import TorchArrays
 from resilient.distributed.strategies.torch_slices import require_divisible, rows
 
 
@@ -51,7 +51,7 @@ class RankArrays(TorchArrays):
         draws = len(batches) if self.shuffled == "batch" else bool(self.shuffled)
         for i in range(len(batches)):
             if i < draws:
-                with from_random_state(self._share(random_state())):
+                with self._from_random_state(self._share(self._random_state())):
                     batch = next(common)
                 next(own)
             else:

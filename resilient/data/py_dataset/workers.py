@@ -9,7 +9,6 @@ made cannot give the same batches twice with several workers: who comes first is
 in Keras too. The first batches are watched for that.
 """
 
-import random
 import sys
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -21,10 +20,8 @@ import numpy as np
 from resilient import keras_internals
 from resilient.errors import DataWorkerError
 from resilient.objects import find_generators
-from resilient.objects.content import digest
 from resilient.objects.tracker import Tracker
-from resilient.serialization import classes
-from resilient.serialization.rng import states
+from resilient.serialization import classes, rng
 
 _PATIENCE = 1.0  # seconds between two looks at the processes
 _WATCHED = 2  # batches
@@ -132,9 +129,9 @@ class Watching:
         # What is named is not looked for in the attributes.
         held = {"self": self._dataset, **reached}
         attributes = None if self._forked else Tracker(held)
-        before = (self._now(), states(reached))
+        before = (self._now(), rng.states(reached))
         batch = self._dataset[index]
-        after = (self._now(), states(reached))
+        after = (self._now(), rng.states(reached))
         parts = [
             part
             for old, new in zip(before, after, strict=True)
@@ -149,16 +146,12 @@ class Watching:
     def _now(self) -> dict[str, Any]:
         """Cheap marks of the global generators and, in a process, of attributes."""
         found: dict[str, Any] = {
-            "Python's global generator": random.getstate(),
-            "numpy's global generator": digest(np.random.get_state(legacy=False)),
+            f"{library}'s global generator": rng.state(generator)
+            for library, generator in rng.global_generators().items()
         }
-        if "torch" in sys.modules:
-            import torch
-
-            found["torch's global generator"] = digest(torch.get_rng_state().numpy())
         if not self._forked:
             seed = keras_internals.global_seed_generator_state()
-            found["Keras's global generator"] = digest(seed)
+            found["Keras's global generator"] = seed
             return found
         for key, value in vars(self._dataset).items():
             found[f"self.{key}"] = glance(value)

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 
 from resilient.data.source import SourceContext
-from resilient.data.torch_loader import generators
 from resilient.objects.content import Scope
 from resilient.objects.find_generators import find, unclaimed
 from resilient.objects.tracker import Tracker
-from resilient.serialization import JSON
+from resilient.serialization import JSON, rng
 
 
 class LoaderState:
@@ -42,7 +41,8 @@ class LoaderState:
         self._attributes = Tracker(objects | self._generators, Scope(asks=False))
         drawn = [n for n in self._generators if n.startswith(("dataset", "collate_fn"))]
         # What others than the sampler may draw from between two batches.
-        self.shared = (*generators.GLOBAL, *drawn)
+        self._global = rng.global_generators()
+        self.shared = (*self._global, *drawn)
 
     def is_shared(self, generator: Any) -> bool:
         """Whether others than the sampler may draw from this generator of its."""
@@ -53,7 +53,7 @@ class LoaderState:
 
     def capture(self) -> JSON:
         """All of it: plain values and arrays that nobody changes any more."""
-        names = (*generators.GLOBAL, *self._generators)
+        names = (*self._global, *self._generators)
         return {"random": self.random(names), "attributes": self.attributes()}
 
     def lasting(self) -> JSON:
@@ -80,10 +80,9 @@ class LoaderState:
 
     def random(self, names: tuple[str, ...]) -> JSON:
         """The states of some generators."""
-        return {n: generators.state(n, self._generators.get(n)) for n in names}
+        generators = self._global | self._generators
+        return {name: rng.state(generators[name]) for name in names}
 
     def set_random(self, states: JSON) -> None:
         """Set the generators that are named, where they are there."""
-        for name, state in states.items():
-            if name in generators.GLOBAL or name in self._generators:
-                generators.set_state(name, self._generators.get(name), state)
+        rng.set_states(self._global | self._generators, states)

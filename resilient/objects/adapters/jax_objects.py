@@ -11,9 +11,9 @@ from jax import lax
 from resilient.backends.base import Backend
 from resilient.backends.jax import like
 from resilient.objects.adapters.base import Kind
-from resilient.objects.adapters.python_objects import encoded
-from resilient.serialization import Encoded, jax_keys
+from resilient.serialization import Encoded, rng
 from resilient.serialization.json_values import decode
+from resilient.serialization.state_dict import encoded_state
 from resilient.state.variables import Leaf, Variable
 
 
@@ -26,7 +26,7 @@ class PytreeKind(Kind):
     def variables(self) -> Iterable[Variable]:
         for index, (path, leaf) in enumerate(self._leaves()):
             if isinstance(leaf, jax.Array):
-                is_key = jax_keys.is_key(leaf)
+                is_key = rng.is_jax_key(leaf)
                 yield (
                     "state",
                     index,
@@ -42,7 +42,9 @@ class PytreeKind(Kind):
             "paths": [path for path, _ in leaves],
             "keys": self._keys(),
             "plain": {
-                str(index): encoded(leaf, arrays, f"{name}.{index}", f"state{path}")
+                str(index): encoded_state(
+                    leaf, arrays, f"{name}.{index}", f"state{path}"
+                )
                 for index, (path, leaf) in enumerate(leaves)
                 if not isinstance(leaf, jax.Array)
             },
@@ -50,7 +52,7 @@ class PytreeKind(Kind):
                 index
                 for index, (_, leaf) in enumerate(leaves)
                 if isinstance(leaf, jax.Array)
-                and not jax_keys.is_key(leaf)
+                and not rng.is_jax_key(leaf)
                 and leaf.weak_type
             ],
         }
@@ -87,12 +89,12 @@ class PytreeKind(Kind):
         tensors: Mapping[str, Any],
     ) -> None:
         leaves, tree = jax.tree.flatten(self.value)
+        keys = self._keys()
         for old, leaf in zip(layout, live, strict=True):
             index = leaf.slot[1]
             value = like(leaf.target, tensors[old["name"]])
-            if jax_keys.is_key(leaves[index]):
-                impl = str(jax.random.key_impl(leaves[index]))
-                value = jax.random.wrap_key_data(value, impl=impl)
+            if str(index) in keys:
+                value = rng.jax_key(keys[str(index)], value)
             leaves[index] = value
         self.value = jax.tree.unflatten(tree, leaves)
 
@@ -113,7 +115,7 @@ class PytreeKind(Kind):
         return {
             str(index): str(jax.random.key_impl(leaf))
             for index, (_, leaf) in enumerate(self._leaves())
-            if jax_keys.is_key(leaf)
+            if rng.is_jax_key(leaf)
         }
 
 

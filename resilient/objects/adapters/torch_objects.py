@@ -10,9 +10,9 @@ import torch
 
 from resilient.errors import NotSupportedError
 from resilient.objects.adapters.base import Kind, require_backend
-from resilient.objects.adapters.python_objects import encoded
 from resilient.serialization import Encoded
 from resilient.serialization.json_values import decode
+from resilient.serialization.state_dict import encoded_state
 from resilient.state.variables import Variable
 
 
@@ -50,7 +50,9 @@ class TorchModuleKind(Kind):
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
     ) -> Encoded:
         return {
-            path: encoded(module.get_extra_state(), arrays, f"{name}.{index}", name)
+            path: encoded_state(
+                module.get_extra_state(), arrays, f"{name}.{index}", name
+            )
             for index, (path, module) in enumerate(self._with_extra_state())
         }
 
@@ -93,7 +95,7 @@ class TorchOptimizerKind(Kind):
         return {
             "class": type(self.value).__name__,
             "parameters": self._sizes(),
-            "state": encoded(self.value.state_dict(), arrays, name, name),
+            "state": encoded_state(self.value.state_dict(), arrays, name, name),
         }
 
     def differences(self, name: str, saved: Encoded) -> list[str]:

@@ -19,7 +19,6 @@ import numpy as np
 from resilient import keras_internals
 from resilient.errors import (
     CheckpointMismatchError,
-    NotSupportedError,
     warn_not_exact,
 )
 from resilient.objects import kinds
@@ -30,11 +29,10 @@ from resilient.objects.tracker import Tracker
 from resilient.objects.traversal import is_below
 from resilient.serialization import Encoded
 from resilient.serialization.json_values import (
-    NotEncodable,
     decode,
-    encode,
     missing_names,
 )
+from resilient.serialization.state_dict import encoded_state
 from resilient.state import variables
 
 _BAR = "keras.callbacks.ProgbarLogger"
@@ -90,7 +88,8 @@ class CallbackStates:
         for name, callback in self._callbacks.items():
             entry: dict[str, Encoded] = {"class": _class_name(callback)}
             if kinds.has_state_dict(callback):
-                entry["state_dict"] = _state_dict(callback, arrays, name)
+                state, whose = callback.state_dict(), type(callback).__qualname__
+                entry["state_dict"] = encoded_state(state, arrays, name, whose)
             else:
                 entry["changes"] = {
                     path: change
@@ -237,17 +236,6 @@ def monitored(logs: Mapping[str, Any] | None) -> dict[str, float]:
         if array.size == 1 and array.dtype.kind in "biuf":
             found[str(name)] = float(array.item())
     return found
-
-
-def _state_dict(callback: Any, arrays: dict[str, np.ndarray], name: str) -> Encoded:
-    try:
-        return encode(callback.state_dict(), arrays, name)
-    except NotEncodable as error:
-        raise NotSupportedError(
-            f"The state_dict() of {type(callback).__qualname__} cannot be kept.",
-            received=str(error),
-            hint="Return plain values, lists, dicts and numpy arrays.",
-        ) from error
 
 
 def _class_name(callback: Any) -> str:

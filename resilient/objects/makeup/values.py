@@ -8,7 +8,6 @@ described beside them, see ``held``.
 import contextlib
 import functools
 import inspect
-import math
 import types
 import weakref
 import zlib
@@ -20,6 +19,7 @@ import numpy as np
 from resilient.objects.content import Scope, digest, read
 from resilient.objects.marks import contents_of_code, tensor_version
 from resilient.objects.weight import Weight, sample, tensor_size
+from resilient.serialization import strict
 from resilient.serialization.json_values import NotEncodable
 
 CONTAINERS = (list, tuple, dict)
@@ -65,8 +65,7 @@ def told(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, float):
-        # Strict JSON has no infinity.
-        return float(value) if math.isfinite(value) else str(value)
+        return strict(float(value))
     if isinstance(value, (int, str)):  # as JSON gives it back, also an enumeration's
         return int(value) if isinstance(value, int) else str(value)
     if isinstance(value, CONTAINERS):

@@ -322,7 +322,8 @@ def test_finite_data_begins_again_with_steps_per_epoch(tmp_path):
 
 @pytest.mark.parametrize("epochs", [0, -1, 1.5, "two", True])
 def test_epochs_are_a_number(epochs, tmp_path):
-    with pytest.raises(ValueError, match=r"`epochs` must be a positive integer"):
+    wrong = (TypeError, ValueError)
+    with pytest.raises(wrong, match=r"`epochs` must be an integer of 1 or more"):
         run_on(tmp_path).loop(arrays(), epochs=epochs)
 
 
@@ -590,7 +591,7 @@ def test_commands_look_at_loops_too(tmp_path, capsys):
 )
 def test_wrong_arguments_of_a_loop(wrong, tmp_path):
     (name,) = wrong
-    with pytest.raises(ValueError, match=f"`{name}`"):
+    with pytest.raises((TypeError, ValueError), match=f"`{name}`"):
         run_on(tmp_path).loop(arrays(), epochs=1, **wrong)
 
 
