@@ -24,17 +24,15 @@ def require_same_variables(live: Sequence[Leaf], group: Group) -> None:
     Raises:
         ResilientError: Names the processes, and some variables of each.
     """
-    mine = {leaf.name: str(leaf.shape) for leaf in live}
-    everyones = group.gather("variables", mine)
-    differing = group.broadcast("other variables", _differing(everyones))
-    if differing:
-        raise ResilientError(
-            "The processes have other variables, or other names for them.",
-            received="; ".join(differing),
-            hint="Make the same layers and optimizers in the same order in all "
-            "processes, or name them: Keras numbers those without a name as they "
-            "are made.",
-        )
+    mine = {leaf.name: f"{leaf.shape} {leaf.dtype}" for leaf in live}
+    _require_same(
+        mine,
+        "variables",
+        group,
+        problem="The processes have other variables, or other names for them.",
+        hint="Make the same layers and optimizers in the same order in all processes, "
+        "or name them: Keras numbers those without a name as they are made.",
+    )
 
 
 def require_same_values(shared: Mapping[str, Any], group: Group) -> None:
@@ -48,15 +46,14 @@ def require_same_values(shared: Mapping[str, Any], group: Group) -> None:
         ResilientError: Names the processes.
     """
     mine = {name: checksum(array) for name, array in shared.items()}
-    everyones = group.gather("values", mine)
-    differing = group.broadcast("other values", _differing(everyones))
-    if differing:
-        raise ResilientError(
-            "The processes do not train one model: each has other values.",
-            received="; ".join(differing),
-            hint="Wrap the model in DistributedDataParallel, or let each process have "
-            "a checkpoint_dir and a training of its own.",
-        )
+    _require_same(
+        mine,
+        "values",
+        group,
+        problem="The processes do not train one model: each has other values.",
+        hint="Wrap the model in DistributedDataParallel, or let each process have "
+        "a checkpoint_dir and a training of its own.",
+    )
 
 
 def require_same_settings(settings: Mapping[str, Any], group: Group) -> None:
@@ -70,16 +67,24 @@ def require_same_settings(settings: Mapping[str, Any], group: Group) -> None:
         ResilientError: Names the processes, and some settings of each.
     """
     mine = {f"{name}:": repr(value) for name, value in settings.items()}
-    everyones = group.gather("settings", mine)
-    differing = group.broadcast("other settings", _differing(everyones))
+    _require_same(
+        mine,
+        "settings",
+        group,
+        problem="The processes train in other ways: they would wait for each other "
+        "forever, or not train one model.",
+        hint="Give compile and fit the same arguments in all processes, and "
+        "validation data to all or none.",
+    )
+
+
+def _require_same(
+    mine: dict[str, str], topic: str, group: Group, *, problem: str, hint: str
+) -> None:
+    everyones = group.gather(topic, mine)
+    differing = group.broadcast(f"other {topic}", _differing(everyones))
     if differing:
-        raise ResilientError(
-            "The processes train in other ways: they would wait for each other "
-            "forever, or not train one model.",
-            received="; ".join(differing),
-            hint="Give compile and fit the same arguments in all processes, and "
-            "validation data to all or none.",
-        )
+        raise ResilientError(problem, received="; ".join(differing), hint=hint)
 
 
 def _differing(everyones: list[dict[str, str]]) -> list[str]:

@@ -44,10 +44,7 @@ class ParallelStrategy:
         """
         raise NotImplementedError
 
-    def training(
-        self,
-        model: "keras.Model",
-    ) -> contextlib.AbstractContextManager[None]:
+    def training(self, model: "keras.Model") -> contextlib.AbstractContextManager[None]:
         """Entered around Keras's ``fit``."""
         return contextlib.nullcontext()
 
@@ -103,12 +100,6 @@ class ParallelStrategy:
 
     def peer_lost(self) -> None:
         """Another process is gone, and training is over."""
-
-    def before_step(self) -> None:
-        """A training step begins."""
-
-    def after_step(self) -> None:
-        """A training step is over."""
 
 
 def host_of(address: str) -> str:
