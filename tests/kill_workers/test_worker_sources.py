@@ -41,7 +41,7 @@ REFUSED = {
     },
     "torch": {
         "arrays different": ROWS,
-        "arrays uneven": "ValueError: The last batch of an epoch has to have",
+        "arrays uneven": "ValueError: The last batch of an epoch must have",
         "loader unequal": ROWS,
         "generator unequal": ROWS,
     },

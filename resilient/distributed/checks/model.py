@@ -1,8 +1,8 @@
-"""That all processes train the same model alike: found out before the first batch.
+"""Checks, before the first batch, that all processes train the same model alike.
 
-Names tell variables apart in a checkpoint that all processes write together. One whose
-variables are called otherwise would save what it cannot resume from; one that validates
-when others do not, or trains longer, would wait for them forever.
+Variables go by their names in a checkpoint that all processes write together. A process
+with different names would save what it cannot resume from; one that validates when
+others do not, or trains longer, would wait for them forever.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from resilient.state.variables import Leaf
 
 
 def require_same_variables(live: Sequence[Leaf], group: Group) -> None:
-    """Raise where processes have other variables.
+    """Raise where processes have different variables.
 
     Args:
         live: Those of this process.
@@ -29,14 +29,14 @@ def require_same_variables(live: Sequence[Leaf], group: Group) -> None:
         mine,
         "variables",
         group,
-        problem="The processes have other variables, or other names for them.",
+        problem="The processes have different variables, or name them differently.",
         hint="Make the same layers and optimizers in the same order in all processes, "
         "or name them: Keras numbers those without a name as they are made.",
     )
 
 
 def require_same_values(shared: Mapping[str, Any], group: Group) -> None:
-    """Raise where processes have other values of what is saved once for all.
+    """Raise where processes have different values of what is saved once for all.
 
     Args:
         shared: Host arrays, by name.
@@ -50,17 +50,17 @@ def require_same_values(shared: Mapping[str, Any], group: Group) -> None:
         mine,
         "values",
         group,
-        problem="The processes do not train one model: each has other values.",
+        problem="The processes do not train one model: their values differ.",
         hint="Wrap the model in DistributedDataParallel, or let each process have "
         "a checkpoint_dir and a training of its own.",
     )
 
 
 def require_same_settings(settings: Mapping[str, Any], group: Group) -> None:
-    """Raise where processes train in other ways.
+    """Raise where processes train with different settings.
 
     Args:
-        settings: Of this process: JSON, by name; but for `class_weight`.
+        settings: Of this process, by name: JSON, except for `class_weight`.
         group: The processes.
 
     Raises:
@@ -71,8 +71,8 @@ def require_same_settings(settings: Mapping[str, Any], group: Group) -> None:
         mine,
         "settings",
         group,
-        problem="The processes train in other ways: they would wait for each other "
-        "forever, or not train one model.",
+        problem="The processes train with different settings: they would wait for each "
+        "other forever, or not train one model.",
         hint="Give compile and fit the same arguments in all processes, and "
         "validation data to all or none.",
     )
