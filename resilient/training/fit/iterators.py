@@ -177,7 +177,6 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         held = position is not None and position.held
         if position is not None and held:
             self._position, self._current_iterator = position.data, None
-        parallel = self._listener.parallel
         for begin, end, iterator in batches:
             if begin < first:
                 continue
@@ -198,9 +197,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             if left_out:
                 self._draw(iterator)
                 continue
-            parallel.before_step()
             yield begin, end, iterator
-            parallel.after_step()
 
     def _draw(self, batches: Iterator[Any]) -> None:
         """Draw what would be trained now, and leave it out."""
