@@ -88,14 +88,8 @@ def supervise(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError, ResilientError) as error:
         sys.stderr.write(f"resilient: {error}\n")
         return 2
-    output = Output()
-    with SignalQueue() as inbox:
-        supervisor = Supervisor(options, output, inbox)
-        output.start()
-        try:
-            return supervisor.run()
-        finally:
-            output.stop()
+    with SignalQueue() as inbox, Output() as output:
+        return Supervisor(options, output, inbox).run()
 
 
 def _options(arguments: argparse.Namespace, command: list[str]) -> Any:

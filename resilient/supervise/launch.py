@@ -122,7 +122,7 @@ class Launch:
         tools, now = self._tools, time.monotonic()
         before, self._looked = self._looked, now
         # Where nobody reads what it prints (Ctrl-S), the training has to stand still.
-        unread = any(stream.waiting_since < before for stream in self._streams)
+        unread = any(stream.blocked_since < before for stream in self._streams)
         gap = now - before
         hung = None
         for member, limit in zip(self._gang.members, tools.limits, strict=True):

@@ -71,8 +71,7 @@ class Supervisor:
             if code is None:
                 code = self._pause(ending, number)
             if code is not None:
-                self._output.stop()
-                self._output.summary(self._summary(ending, code))
+                self._output.say(self._summary(ending, code))
                 return code
 
     def _attempt(self, number: int) -> tuple[Ending, Gain]:
@@ -125,7 +124,7 @@ class Supervisor:
         self._journal.emit("stopped", kind=ending.kind, why=name, status=code)
         return code
 
-    def _summary(self, ending: Ending, code: int) -> list[tuple[str, str]]:
+    def _summary(self, ending: Ending, code: int) -> str:
         rows = [("attempts", f"{self._endings.total():,}")]
         kinds = ", ".join(f"{n} {kind}" for kind, n in self._endings.most_common())
         rows.append(("endings", kinds))
@@ -135,4 +134,4 @@ class Supervisor:
         rows.append(("waited for restarts", status.duration(self._lost)))
         rows.append(("last attempt", f"{ending.kind}: {ending.why}"))
         rows.append(("exit status", str(code)))
-        return rows
+        return "\n".join(f"{name}: {value}" for name, value in rows)
