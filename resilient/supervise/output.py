@@ -197,7 +197,9 @@ class Output:
 
     def _below(self) -> Group:
         """Unfinished lines, such as progress bars, and the status."""
-        unfinished = [(prefix, each.rest) for (_, prefix), each in self._lines.items()]
+        unfinished = [
+            (prefix, each.rest) for (_, prefix), each in [*self._lines.items()]
+        ]
         below = [as_shown(prefix, rest) for prefix, rest in unfinished if rest]
         below.append(Text(self.status, style="reverse"))
         for line in below:

@@ -39,11 +39,3 @@ def test_the_status_line():
         "attempt 2 · training · step 1,200 · epoch 3 · 34.6 steps/s · sign 0 s ago"
         " · 1 restart · told to stop"
     )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (59.6, "1 min 00 s"), (125, "2 min 05 s"), (7500, "2 h 05 min")],
-)
-def test_durations(seconds, text):
-    assert status.duration(seconds) == text
