@@ -48,8 +48,8 @@ class Headway:
         if directory is None:
             return Gain(step=False, checkpoint=False)
         newest, step = max(committed, default=-1), max(reached, default=-1)
-        # Checkpoints that the first attempt leaves may be from before it. No rule
-        # depends on its gain; a directory that comes later has gained what it holds.
+        # What the first attempt leaves may be older, so it gains no checkpoint: the
+        # rules only count restarts. A run that begins later gained all that it has.
         first = -1 if self._checkpoints else newest
         newest_before = self._checkpoints.get(directory, first)
         step_before = self.steps.get(directory, -1)

@@ -68,6 +68,7 @@ class Launch:
         self._kills = oom_kills()
         self._gang = ProcessGroup(tools.options.command, tools.options.nproc)
         self._streams: list[Stream] = []
+        self._errors: list[Stream] = []  # those of stderr, by rank
         self._speed = status.Speed()
         self._looked = time.monotonic()
         for limit in tools.limits:
@@ -93,12 +94,12 @@ class Launch:
             gang.close()
 
     def _carry(self) -> None:
-        """Pass on what they print: of each its stdout, then its stderr."""
+        """Pass on what they print."""
         members, carry = self._gang.members, self._tools.output.carry
         for member in members:
             prefix = f"[{member.rank}] " if len(members) > 1 else ""
-            self._streams.append(carry(member.stdout, STDOUT, prefix))
-            self._streams.append(carry(member.stderr, STDERR, prefix))
+            self._errors.append(carry(member.stderr, STDERR, prefix))
+            self._streams += [carry(member.stdout, STDOUT, prefix), self._errors[-1]]
 
     def _watch(self) -> tuple[Process, Hang | None]:
         """Wait for the end, and bring it about if one failed or hangs."""
@@ -226,7 +227,7 @@ class Launch:
             directory, member.pid, member.beat(), self._since, nproc
         )
         assert member.returncode is not None
-        errors = self._streams[2 * member.rank + 1].finish()
+        errors = self._errors[member.rank].finish()
         kills = oom_kills() - self._kills
         return Evidence(member.returncode, events, errors, kills)
 

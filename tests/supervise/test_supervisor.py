@@ -32,7 +32,7 @@ def test_a_killed_process_is_restarted(supervise):
 
 
 def test_what_was_started_once_is_tried_again(supervise, tmp_path):
-    """Here for want of a directory for temporary files; it might come back."""
+    """Here without a directory for temporary files, which might come back."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     run = supervise(
