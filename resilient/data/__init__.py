@@ -6,8 +6,9 @@ is refused. It knows neither checkpoints nor models. ``training`` imports it.
 """
 
 import contextlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from resilient.serialization import JSON
 from resilient.serialization.position import DataPosition
@@ -29,9 +30,10 @@ class DataOptions:
     replay: bool = False
 
 
-class Positioned(Protocol):
+class Positioned(ABC):
     """What the epoch iterator needs of a data adapter."""
 
+    @abstractmethod
     def position(self, drawn: int, *, held: bool) -> DataPosition:
         """Where the data is.
 
@@ -41,23 +43,28 @@ class Positioned(Protocol):
             held: Whether Keras goes on with that iterator.
         """
 
+    @abstractmethod
     def resume(self, position: DataPosition) -> None:
         """A run goes on that was at ``position``, whether an iterator does or not."""
 
+    @abstractmethod
     def seek(self, position: DataPosition) -> None:
         """Make the next iterator go on where the one at ``position`` was."""
 
-    def before_iterator(self) -> None:
+    @abstractmethod
+    def fingerprint(self) -> JSON:
+        """What the data is: two runs on the same data have equal fingerprints."""
+
+    def before_iterator(self) -> None:  # noqa: B027 (few have something to do)
         """Called just before each iterator for training is made."""
 
     def wrap(self, iterable: Any) -> Any:
         """Each iterable that Keras is about to iterate; returned, maybe wrapped."""
+        return iterable
 
-    def on_trained(self, drawn: int) -> None:
+    def on_trained(self, drawn: int) -> None:  # noqa: B027 (few have something to do)
         """So many batches of the live iterator were trained."""
 
     def frozen(self) -> contextlib.AbstractContextManager[Any]:
         """While this is entered no other thread draws from the data."""
-
-    def fingerprint(self) -> JSON:
-        """What the data is: two runs on the same data have equal fingerprints."""
+        return contextlib.nullcontext()

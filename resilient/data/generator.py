@@ -18,7 +18,7 @@ from typing import Any
 
 from resilient import keras_internals
 from resilient.data.replay import skip
-from resilient.data.source import SourceContext, TrackedIterable, verify
+from resilient.data.source import DataSource, SourceContext, TrackedIterable, verify
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
@@ -69,18 +69,11 @@ class GeneratorData(PythonData):
     Args:
         generator: The user's generator.
         settings: Of this fit.
-        saved: The position to resume from, if any.
     """
 
-    def __init__(
-        self,
-        generator: Iterator[Any],
-        *,
-        settings: SourceContext,
-        saved: DataPosition | None,
-    ) -> None:
+    def __init__(self, generator: Iterator[Any], *, settings: SourceContext) -> None:
         self._settings = settings
-        self._source = GeneratorSource(generator, settings, saved)
+        self._source = GeneratorSource(generator, settings)
         with self._source.at_the_origin():
             super().__init__(self._source.draws)  # draws the first two batches
         self._source.first = self.first
@@ -96,28 +89,22 @@ class GeneratorData(PythonData):
         self._source.catch_up()
 
 
-class GeneratorSource:
+class GeneratorSource(DataSource):
     """A generator and the batches that were drawn from it.
 
     Args:
         generator: The user's generator.
         settings: Of this fit.
-        saved: The position to resume from, if any.
     """
 
     name = "a Python generator"
 
-    def __init__(
-        self,
-        generator: Iterator[Any],
-        settings: SourceContext,
-        saved: DataPosition | None,
-    ) -> None:
+    def __init__(self, generator: Iterator[Any], settings: SourceContext) -> None:
         self.draws = _Draws(generator)
         self.building = settings.argument == "x"
         self.first: list[Any] = []
         self._settings = settings
-        found = {} if saved is None else saved.source
+        found = settings.saved.source if settings.saved else {}
         known = found.get("kind") == _KIND
         self._origin: str | None = found["origin"] if known else None
         self._waiting = known  # for the position, to resume from it
@@ -183,9 +170,6 @@ class GeneratorSource:
             "batches",
             hint='Make it what it was, or start anew with resume="never".',
         )
-
-    def remake_last_batch(self, position: JSON) -> Any:
-        return None
 
     def fingerprint(self) -> JSON:
         return {"kind": _KIND}

@@ -16,7 +16,7 @@ import keras
 
 from resilient import keras_internals
 from resilient.data.replay import ended, skip
-from resilient.data.source import SourceContext, TrackedIterable
+from resilient.data.source import DataSource, SourceContext, TrackedIterable
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
@@ -32,12 +32,9 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
     Args:
         dataset: The user's dataset.
         settings: Of this fit.
-        saved: Not needed.
     """
 
-    def __init__(
-        self, dataset: Any, *, settings: SourceContext, saved: DataPosition | None
-    ) -> None:
+    def __init__(self, dataset: Any, *, settings: SourceContext) -> None:
         super().__init__(dataset)
         self._source = GrainSource(dataset, settings, self.batch_size)
         self.tracked = TrackedIterable(self._source, settings)
@@ -87,7 +84,7 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
         return tf.data.Dataset.from_generator(batches, output_signature=spec)
 
 
-class GrainSource:
+class GrainSource(DataSource):
     """A Grain dataset and its newest iterator.
 
     Args:
@@ -123,9 +120,6 @@ class GrainSource:
     def _note_end(self) -> None:
         """Keras makes iterators that it never draws from, too."""
         self._ended = (self._batches and self._batches.states()) or self._ended
-
-    def resume(self, position: JSON) -> None:
-        """Nothing outlasts an iterator."""
 
     def remake_last_batch(self, position: JSON) -> Any:
         if "before" not in position:

@@ -80,6 +80,7 @@ class DataInputs:
             verbose=self._arguments["verbose"] not in (0, "0"),
             ahead=keras_internals.looks_ahead(),
             argument=argument,
+            saved=self.saved(argument),
             strategy=self._strategy,
             claimed=self._claimed,
             drawn_ahead=self.drawn_ahead,
@@ -96,9 +97,8 @@ class DataInputs:
     def begin(self, iterator: TrainingInput) -> None:
         """Keras made the training input; that for validation it makes later."""
         self.training = iterator
-        data, saved = self._arguments["validation_data"], self.saved("validation_data")
-        settings, before = self.settings("validation_data"), self._positions
-        self.validation = ahead_of_training(data, settings, saved)
+        data, before = self._arguments["validation_data"], self._positions
+        self.validation = ahead_of_training(data, self.settings("validation_data"))
         then = before.validation_data
         if self.validation and then and not is_same(self.validation, then.fingerprint):
             self._positions = replace(before, validation_data=None)

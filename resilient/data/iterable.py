@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from resilient.data.generator import PythonData
-from resilient.data.source import SourceContext, TrackedIterable
+from resilient.data.source import DataSource, SourceContext, TrackedIterable
 from resilient.errors import DataNotResumableError, NotSupportedError
 from resilient.serialization import JSON
 from resilient.serialization.json_values import NotEncodable, decode, encode
-from resilient.serialization.position import DataPosition
 from resilient.state.rng import kept_random_state
 
 _KIND = "iterable"
@@ -37,12 +36,9 @@ class IterableData(PythonData):
     Args:
         x: The iterable.
         settings: Of this fit.
-        saved: Not needed.
     """
 
-    def __init__(
-        self, x: Any, *, settings: SourceContext, saved: DataPosition | None
-    ) -> None:
+    def __init__(self, x: Any, *, settings: SourceContext) -> None:
         self._settings = settings
         self._source = IterableSource(x, settings)
         with kept_random_state(settings.backend):
@@ -62,7 +58,7 @@ class IterableData(PythonData):
         return self._source.size
 
 
-class IterableSource:
+class IterableSource(DataSource):
     """An iterable that tells and takes its own position.
 
     Args:
@@ -130,9 +126,6 @@ class IterableSource:
             return iter(()), None
         self._given = given
         return self._to_the_end(iter(self._x)), None
-
-    def remake_last_batch(self, position: JSON) -> Any:
-        return None
 
     def fingerprint(self) -> JSON:
         return {"kind": _KIND, "class": self.name, "batches": self.size}

@@ -20,7 +20,6 @@ from resilient.data.source import SourceContext
 from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import JSON
-from resilient.serialization.position import DataPosition
 from resilient.serialization.state_dict import Stateful
 
 # Keras's adapter -> the module and the name of ours.
@@ -45,16 +44,12 @@ _TF_DATA = {
 }
 
 
-def adapter_for(
-    arguments: Mapping[str, Any], settings: SourceContext, saved: DataPosition | None
-) -> Positioned:
+def adapter_for(arguments: Mapping[str, Any], settings: SourceContext) -> Positioned:
     """The adapter for the data that ``fit`` was given.
 
     Args:
         arguments: Keyword arguments that Keras gives to its epoch iterator.
         settings: Of this fit.
-        saved: The position to resume from, where there is one: to make again what draws
-            random numbers when it is made.
 
     Raises:
         DataNotResumableError: No way back to a position is known for this kind of data.
@@ -63,7 +58,7 @@ def adapter_for(
     x = arguments["x"]
     if _is_new_to_keras(arguments):
         # Keras checks the other arguments as it does for a generator.
-        make = _made("iterable", "IterableData", settings, saved)
+        make = partial(_class("iterable", "IterableData"), settings=settings)
         new: Positioned = keras_internals.choose_data_adapter(
             {"GeneratorDataAdapter": lambda _: make(x)},
             {**arguments, "x": _no_batches(), "shuffle": False},
@@ -71,7 +66,7 @@ def adapter_for(
         return new
     require_known(x, settings.argument)
     known = {**_OURS, "TFDatasetAdapter": _TF_DATA[keras_internals.BACKEND]}
-    ours = {k: _made(*place, settings, saved) for k, place in known.items()}
+    ours = {name: _made(*place, settings) for name, place in known.items()}
     ours["ArrayDataAdapter"] = _arrays(settings.share)
     steps = _steps_per_epoch(arguments.get("steps_per_epoch"))
     adapter: Positioned = keras_internals.choose_data_adapter(
@@ -119,15 +114,9 @@ def _arrays(share: ShardedData) -> Callable[..., Any]:
     return partial(ranks, rank=parallel.index, world=parallel.count, share=order)
 
 
-def _made(
-    module: str, name: str, settings: SourceContext, saved: DataPosition | None
-) -> Callable[..., Any]:
-    """Makes an adapter with Keras's arguments and ours."""
-
-    def make(*args: Any, **kwargs: Any) -> Any:
-        return _class(module, name)(*args, settings=settings, saved=saved, **kwargs)
-
-    return make
+def _made(module: str, name: str, settings: SourceContext) -> Callable[..., Any]:
+    """Makes an adapter, whose module is imported then."""
+    return lambda *args, **kw: _class(module, name)(*args, settings=settings, **kw)
 
 
 def _class(module: str, name: str) -> Any:
@@ -172,9 +161,7 @@ def _unknown(value: Any, argument: str) -> DataNotResumableError:
     )
 
 
-def ahead_of_training(
-    data: Any, settings: SourceContext, saved: DataPosition | None
-) -> Positioned | None:
+def ahead_of_training(data: Any, settings: SourceContext) -> Positioned | None:
     """The adapter for validation data, where Keras draws nothing to make it.
 
     Keras makes it in the first evaluation. Made before training begins, it knows what
@@ -192,7 +179,7 @@ def ahead_of_training(
     }
     kind = keras_internals.data_kind(x)
     if kind in _EARLY or _is_new_to_keras(arguments):
-        return adapter_for(arguments, settings, saved)
+        return adapter_for(arguments, settings)
     generator = isinstance(x, types.GeneratorType) and settings.strategy is not None
     if generator and _class("tf_data.adapter", "distributes")(settings.strategy):
         raise _lost_by_evaluations()

@@ -7,10 +7,11 @@ kind of data are made, and how one gets back to where it was, is a ``DataSource`
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 
@@ -33,6 +34,8 @@ class SourceContext:
         verbose: Whether long replays show a progress bar.
         ahead: Whether Keras draws batches before it trains them.
         argument: What the data is called in messages, ``"x"`` or ``"validation_data"``.
+        saved: The position to resume from, if any: to make again what draws random
+            numbers when it is made.
         strategy: That of tf.distribute which Keras spreads batches with.
         claimed: Random generators that some data of this fit puts back, by id.
         drawn_ahead: Random generators that data draws from in threads of its own, which
@@ -47,6 +50,7 @@ class SourceContext:
     verbose: bool = True
     ahead: bool = False
     argument: str = "x"
+    saved: DataPosition | None = None
     strategy: Any = None
     claimed: dict[int, Any] = field(default_factory=dict)
     drawn_ahead: set[str | int] = field(default_factory=set)
@@ -64,14 +68,16 @@ class SourceContext:
         return getattr(self.strategy, "num_replicas_in_sync", 1) > 1
 
 
-class DataSource(Protocol):
+class DataSource(ABC):
     """One kind of data."""
 
     name: str  # in messages: "a torch DataLoader"
 
+    @abstractmethod
     def begin(self) -> Iterator[Any]:
         """A new iterator, made as Keras makes it, with the same random draws."""
 
+    @abstractmethod
     def position(self, *, live: bool) -> JSON:
         """Where the data is after the batches given so far: plain values and arrays.
 
@@ -79,9 +85,10 @@ class DataSource(Protocol):
             live: Whether the newest iterator goes on; if not, only what outlasts it.
         """
 
-    def resume(self, position: JSON) -> None:
+    def resume(self, position: JSON) -> None:  # noqa: B027 (nothing outlasts some)
         """Set what outlasts iterators. May be called twice for one position."""
 
+    @abstractmethod
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         """An iterator that goes on after ``given`` batches, and the last of these.
 
@@ -95,7 +102,9 @@ class DataSource(Protocol):
         None where that costs more than the one batch, or might give another one. Called
         once, after ``resume``; leaves no trace but in global random generators.
         """
+        return None
 
+    @abstractmethod
     def fingerprint(self) -> JSON:
         """What the data is, without what may change between attempts."""
 

@@ -20,6 +20,7 @@ from typing import Any
 import keras
 
 from resilient import keras_internals
+from resilient.data import Positioned
 from resilient.data.arrays.fingerprint import array_fingerprint
 from resilient.data.shard import ShardedData
 from resilient.errors import DataNotResumableError
@@ -30,7 +31,7 @@ from resilient.state.rng import from_numpy_state, numpy_state
 _NAMES = ("x", "y", "sample_weight")
 
 
-class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
+class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ignore[misc]
     """Keras's array adapter, with a position.
 
     A backend's says what global random state it draws orders from, where it does.
@@ -79,18 +80,6 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
                 ),
             )
         self._start = position
-
-    def before_iterator(self) -> None:
-        """Nothing to do."""
-
-    def wrap(self, iterable: Any) -> Any:
-        return iterable
-
-    def on_trained(self, drawn: int) -> None:
-        """Nothing to forget."""
-
-    def frozen(self) -> AbstractContextManager[Any]:
-        return nullcontext()
 
     def _orders(self) -> str:
         """What orders are drawn from, in words."""

@@ -14,13 +14,12 @@ from typing import Any
 from resilient import keras_internals
 from resilient.data.py_dataset.order import Order
 from resilient.data.py_dataset.workers import Workers
-from resilient.data.source import SourceContext, TrackedIterable, lazily
+from resilient.data.source import DataSource, SourceContext, TrackedIterable, lazily
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import WarnOnce
 from resilient.objects import find_generators
 from resilient.objects.datasets.tracker import DataAttributes
 from resilient.serialization import JSON
-from resilient.serialization.position import DataPosition
 from resilient.serialization.rng import set_states, states
 from resilient.state import rng
 
@@ -35,7 +34,6 @@ class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: 
         shuffle: bool = False,
         *,
         settings: SourceContext,
-        saved: DataPosition | None,
     ) -> None:
         self.enqueuer: Any = None  # Keras's, for a moment
         super().__init__(x, class_weight=class_weight, shuffle=shuffle)
@@ -73,7 +71,7 @@ class _InPlaceOfEnqueuer:
             self._source.stop()
 
 
-class PyDatasetSource:
+class PyDatasetSource(DataSource):
     """A PyDataset that Keras iterates.
 
     Args:

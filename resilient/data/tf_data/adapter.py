@@ -1,11 +1,11 @@
 """tf.data pipelines on TensorFlow, where the training step draws from the iterator."""
 
-import contextlib
 from typing import Any
 
 import tensorflow as tf
 
 from resilient import keras_internals
+from resilient.data import Positioned
 from resilient.data.source import SourceContext, verify
 from resilient.data.tf_data.checksums import Checksums, ReplicaChecksums
 from resilient.data.tf_data.pipeline import Pipeline
@@ -15,7 +15,7 @@ from resilient.serialization.batches import checksum
 from resilient.serialization.position import DataPosition
 
 
-class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
+class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc]
     """Input of the TensorFlow trainer."""
 
     _dataset: Any
@@ -25,17 +25,16 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
         dataset: Any,
         *args: Any,
         settings: SourceContext,
-        saved: DataPosition | None,
         **kw: Any,
     ) -> None:
         if isinstance(dataset, tf.distribute.DistributedDataset):
             raise _distributed(settings)
         super().__init__(dataset, *args, **kw)
-        self._pipeline = Pipeline(self._dataset, settings, saved)
+        self._pipeline = Pipeline(self._dataset, settings)
         self._settings = settings
         self._dataset = self._pipeline.dataset
         self._checksums: Checksums | None = None
-        source = {} if saved is None else saved.source
+        source = settings.saved.source if settings.saved else {}
         self._distributed = distributes(settings.strategy)
         if self._distributed or ("begun" in source and "state" not in source):
             self._pipeline.replayed = True
@@ -66,9 +65,6 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
     def seek(self, position: DataPosition) -> None:
         self._position = position
 
-    def before_iterator(self) -> None:
-        """Nothing: an iterator is made when it is asked for."""
-
     def wrap(self, iterable: Any) -> Any:
         """The iterator that Keras is about to ask for."""
         if self._distributed and self._checksums is None:
@@ -97,12 +93,6 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
     def _first_of(self, iterator: Any) -> Any:
         next(iterator, None)
         return self._checksums.of(1) if self._checksums is not None else None
-
-    def on_trained(self, drawn: int) -> None:
-        """Nothing: TensorFlow keeps what was drawn ahead in the iterator."""
-
-    def frozen(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext()
 
     def fingerprint(self) -> JSON:
         return self._pipeline.fingerprint

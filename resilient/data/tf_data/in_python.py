@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from resilient import keras_internals
-from resilient.data.source import SourceContext, TrackedIterable
+from resilient.data.source import DataSource, SourceContext, TrackedIterable
 from resilient.data.tf_data.pipeline import Pipeline, fingerprint_of
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
-from resilient.serialization.position import DataPosition
 
 
 class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type: ignore[misc]
@@ -18,15 +17,9 @@ class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type:
 
     _dataset: Any
 
-    def __init__(
-        self,
-        *args: Any,
-        settings: SourceContext,
-        saved: DataPosition | None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *args: Any, settings: SourceContext, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        pipeline = Pipeline(self._dataset, settings, saved)
+        pipeline = Pipeline(self._dataset, settings)
         if kwargs.get("distribution") is not None:
             # Whatever part of it this process is given, it is this dataset.
             whole = keras_internals.TFDatasetAdapter(
@@ -42,8 +35,8 @@ class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type:
         return keras_internals.generation.in_steps(one_by_one, super_batch)
 
 
-class _Source:
-    """A ``DataSource`` of the batches of a pipeline."""
+class _Source(DataSource):
+    """The batches of a pipeline."""
 
     name = Pipeline.name
 
@@ -73,9 +66,6 @@ class _Source:
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         self._iterator, last = self._pipeline.seek(position, given)
         return self._iterator, last
-
-    def remake_last_batch(self, position: JSON) -> Any:
-        return None
 
     def fingerprint(self) -> JSON:
         return self._pipeline.fingerprint

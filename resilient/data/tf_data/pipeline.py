@@ -27,7 +27,6 @@ from resilient.data.tf_data.seed_counts import SeedCount, UnknownFormat
 from resilient.data.tf_data.variables import PipelineVariables
 from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.serialization import JSON
-from resilient.serialization.position import DataPosition
 from resilient.state import rng
 
 # Of iterator state in one checkpoint: beyond this there is a warning.
@@ -51,7 +50,6 @@ class Pipeline:
     Args:
         dataset: What Keras is to iterate.
         settings: Of this fit.
-        saved: The position that the run is resumed from, if it is.
 
     Attributes:
         dataset: To be iterated in its place: equal, but for seeds.
@@ -62,9 +60,7 @@ class Pipeline:
 
     name = "a tf.data.Dataset"
 
-    def __init__(
-        self, dataset: Any, settings: SourceContext, saved: DataPosition | None
-    ) -> None:
+    def __init__(self, dataset: Any, settings: SourceContext) -> None:
         self._settings = settings
         self._given = dataset  # its generators and caches live as long as it does
         self.dataset = dataset
@@ -82,7 +78,7 @@ class Pipeline:
         self.fingerprint = facts.facts(dataset)
         if specs := variables.specs():
             self.fingerprint |= {"variables": specs}
-        seeds = [] if saved is None else saved.source.get("seeds", [])
+        seeds = settings.saved.source.get("seeds", []) if settings.saved else []
         self._known = facts.in_memory(dataset) <= LARGE_GRAPH
         try:
             if self._known:

@@ -23,7 +23,6 @@ from resilient.data.torch_loader.replayed import Replayed, has_torch_iterators
 from resilient.data.torch_loader.stateful import IterableState, Torchdata, can_tell
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.objects import kinds
-from resilient.serialization.position import DataPosition
 
 
 class TorchLoaderData(
@@ -32,9 +31,7 @@ class TorchLoaderData(
 ):
     """Keras's adapter for DataLoaders, with a position."""
 
-    def __init__(
-        self, dataloader: Any, *, settings: SourceContext, saved: DataPosition | None
-    ) -> None:
+    def __init__(self, dataloader: Any, *, settings: SourceContext) -> None:
         super().__init__(dataloader)
         loader: Any = self._dataloader  # type: ignore[has-type]
         self._source = _source(loader, settings)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from resilient.data.replay import skip
-from resilient.data.source import SourceContext
+from resilient.data.source import DataSource, SourceContext
 from resilient.data.torch_loader.indices import Indices, draws_for_each_batch
 from resilient.data.torch_loader.state import LoaderState
 from resilient.errors import WarnOnce, warn_not_exact
@@ -23,8 +23,8 @@ from resilient.state.rng import kept_random_state
 FOLLOWED = "_followed_by_resilient"  # attribute of a loader with persistent workers
 
 
-class Replayed:
-    """Any DataLoader, as a ``DataSource``.
+class Replayed(DataSource):
+    """Any DataLoader.
 
     Args:
         loader: The user's, before anything was drawn from it.
@@ -91,9 +91,6 @@ class Replayed:
         self.state.restore(now)
         self._behind = False
         return self._batches, last
-
-    def remake_last_batch(self, position: JSON) -> Any:
-        return None
 
     def fingerprint(self) -> JSON:
         loader = self.loader

@@ -60,8 +60,8 @@ def fit(directory, source, **given):
 
 
 def adapter(data, saved=None, **settings):
-    given = SourceContext(get_backend(), verbose=False, **settings)
-    return GeneratorData(data, settings=given, saved=saved)
+    given = SourceContext(get_backend(), verbose=False, saved=saved, **settings)
+    return GeneratorData(data, settings=given)
 
 
 def drawn(one, count):

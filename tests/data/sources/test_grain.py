@@ -51,9 +51,7 @@ KINDS = [maps, filtered, windows, loader]
 
 
 def adapter(dataset, **settings):
-    return GrainData(
-        dataset, settings=SourceContext(get_backend(), **settings), saved=None
-    )
+    return GrainData(dataset, settings=SourceContext(get_backend(), **settings))
 
 
 def again(dataset, position, **settings):

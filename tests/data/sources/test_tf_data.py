@@ -124,7 +124,7 @@ def test_seed_of_an_unseeded_shuffle_comes_out_of_the_checkpoint(tmp_path):
 def test_seeded_pipeline_is_left_as_it_is():
     """It is iterated itself, not a copy of it: nothing can be slower."""
     dataset = rows().shuffle(40, seed=1).batch(8)
-    assert Pipeline(dataset, settings(), None).dataset is dataset
+    assert Pipeline(dataset, settings()).dataset is dataset
 
 
 def test_second_fit_on_one_dataset_goes_on_with_its_order(tmp_path):
@@ -145,7 +145,7 @@ def test_looking_at_a_pipeline_draws_nothing_from_it():
     dataset = rows().map(lambda x, y: x).shuffle(40, seed=1).shuffle(9, seed=2)
     expected = drawn(dataset), drawn(dataset)
     again = rows().map(lambda x, y: x).shuffle(40, seed=1).shuffle(9, seed=2)
-    pipeline = Pipeline(again, settings(), None)
+    pipeline = Pipeline(again, settings())
     first = drawn(again)
     pipeline.position(None)
     assert (first, drawn(again)) == expected
@@ -161,7 +161,7 @@ def test_rewritten_pipeline_gives_the_same_order():
         )
 
     plain = nested()
-    pipeline = Pipeline(nested(), settings(), None)
+    pipeline = Pipeline(nested(), settings())
     assert pipeline.dataset is not plain
     for _ in range(3):
         assert drawn(pipeline.dataset) == drawn(plain)
@@ -189,9 +189,9 @@ def test_data_replay_keeps_no_state(tmp_path):
     def shuffled():
         return rows().shuffle(40).batch(8)
 
-    pipeline = Pipeline(shuffled(), settings(options=DataOptions(replay=True)), None)
+    pipeline = Pipeline(shuffled(), settings(options=DataOptions(replay=True)))
     assert "state" not in pipeline.position(pipeline.begin())
-    assert "state" in (plain := Pipeline(shuffled(), settings(), None)).position(
+    assert "state" in (plain := Pipeline(shuffled(), settings())).position(
         plain.begin()
     )
     first = fit(shuffled(), tmp_path, replay_data=True)
@@ -288,11 +288,11 @@ def test_another_pipeline_is_another_run(tmp_path):
 
 
 def test_state_of_another_pipeline_is_refused():
-    pipeline = Pipeline(rows().shuffle(40).batch(8), settings(), None)
+    pipeline = Pipeline(rows().shuffle(40).batch(8), settings())
     iterator = pipeline.begin()
     next(iterator)
     position = pipeline.position(iterator)
-    other = Pipeline(rows().map(lambda x, y: x).batch(8), settings(), None)
+    other = Pipeline(rows().map(lambda x, y: x).batch(8), settings())
     with pytest.raises(DataNotResumableError, match="the state in the checkpoint"):
         other.seek(position, 1)
 
@@ -340,8 +340,8 @@ def test_sampled_datasets_are_drawn_again(tmp_path):
         return tf.data.Dataset.sample_from_datasets(both, [0.3, 0.7], seed=3).batch(8)
 
     inside = tf.data.Dataset.range(2).flat_map(lambda i: sampled())
-    assert Pipeline(sampled(), settings(), None).replayed
-    assert Pipeline(inside, settings(), None).replayed
+    assert Pipeline(sampled(), settings()).replayed
+    assert Pipeline(inside, settings()).replayed
     expected = fit(sampled(), None)
     assert len(expected) == 30
     fit(sampled(), tmp_path, stop_at=10)
@@ -399,7 +399,7 @@ def test_rewritten_pipeline_has_the_users_own_variables():
         inner.map(lambda z: z + count.assign_add(1.0)).shuffle(9),
     ):
         assert not PipelineGraph(dataset).has_copies
-        made = Pipeline(dataset, settings(), None).dataset
+        made = Pipeline(dataset, settings()).dataset
         assert made is not dataset
         count.assign(0.0)
         first = sorted(map(str, drawn(made.map(lambda *x: tf.nest.flatten(x)[0]))))
