@@ -97,7 +97,6 @@ class GrainSource(DataSource):
         self.dataset = dataset
         self._settings = settings
         self._batches: _Batches | None = None
-        self._ended: JSON = {}  # states of the newest iterator that gave a batch
         kinds = (grain.MapDataset, grain.IterDataset, grain.DataLoader)
         kind = next(k.__name__ for k in kinds if isinstance(dataset, k))
         self.name = f"a Grain {kind}"
@@ -106,27 +105,21 @@ class GrainSource(DataSource):
             self._fingerprint["batches"] = len(dataset)
 
     def begin(self) -> Iterator[Any]:
-        self._note_end()
         self._batches = _Batches(iter(self.dataset))
         return self._batches
 
     def position(self, *, live: bool) -> JSON:
         found: JSON = {"kind": _KIND}
         if live and self._batches is not None and not self._settings.options.replay:
-            return found | self._batches.states()
-        self._note_end()
-        return found if live else found | self._ended
+            found |= self._batches.states()
+        return found
 
-    def _note_end(self) -> None:
-        """Keras makes iterators that it never draws from, too."""
-        self._ended = (self._batches and self._batches.states()) or self._ended
+    def last_batch(self) -> JSON:
+        return self._batches.states() if self._batches is not None else {}
 
-    def remake_last_batch(self, position: JSON) -> Any:
-        if "before" not in position:
-            return None
-        self._ended = {"before": position["before"]}
+    def remake_last_batch(self, position: JSON, last: JSON) -> Any:
         batches = _Batches(iter(self.dataset))
-        batches.start_at(position["before"], self._name)
+        batches.start_at(last["before"], self._name)
         return next(batches, None)
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:

@@ -96,11 +96,21 @@ class DataSource(ABC):
         global random generators leaves no trace: the caller sees to that.
         """
 
-    def remake_last_batch(self, position: JSON) -> Any:
-        """The last batch of the iterator that ended before a position, made again.
+    def last_batch(self) -> JSON:
+        """What it takes to make the newest iterator's last batch again.
 
-        None where that costs more than the one batch, or might give another one. Called
-        once, after ``resume``; leaves no trace but in global random generators.
+        Empty where that costs more than the one batch, or might give another one.
+        """
+        return {}
+
+    def remake_last_batch(self, position: JSON, last: JSON) -> Any:
+        """The last batch of an iterator that ended, made again; None if it cannot be.
+
+        Called after ``resume``; leaves no trace but in global random generators.
+
+        Args:
+            position: What ``position`` returned.
+            last: What ``last_batch`` returned; not empty.
         """
         return None
 
@@ -157,18 +167,18 @@ class TrackedIterable:
         """Keras makes iterators that it never draws from, too."""
         live = self._live
         if live is not None and live.recent:
-            self._ended = BatchMark(given=live.given, last=checksum(live.recent[-1]))
+            last, again = checksum(live.recent[-1]), self.source.last_batch()
+            self._ended = BatchMark(given=live.given, last=last, again=again)
 
     def resume(self, position: DataPosition) -> None:
         self.source.resume(position.source)
-        self._ended = position.ended
-        if self._ended is None or not self._unchecked:
+        ended = self._ended = position.ended
+        if ended is None or not ended.again or not self._unchecked:
             return
         self._unchecked = False
-        last = self.source.remake_last_batch(position.source)
+        last = self.source.remake_last_batch(position.source, ended.again)
         if last is not None:
-            expected, given = self._ended.last, self._ended.given
-            verify(last, expected, given, self.source.name, self._settings)
+            verify(last, ended.last, ended.given, self.source.name, self._settings)
 
     def seek(self, position: DataPosition) -> None:
         # Between epochs callbacks, and the data, may have begun the next one since.

@@ -97,7 +97,7 @@ class PyDatasetSource(DataSource):
         self.in_epoch = False
         self._at_end: DataAttributes | None = None  # before on_epoch_end changed it
         self._made: Generator[tuple[int, Any]] | None = None  # what the workers make
-        self._last: int | None = None
+        self._last: Any = None  # its index
         self._as_made: list[int] = []  # what it held when the last batch was made
         self._say = WarnOnce()
 
@@ -135,28 +135,27 @@ class PyDatasetSource(DataSource):
             "attributes": attributes,
             "random": states(self._generators),
             "in_epoch": self.in_epoch,
-            "last": self._last,
-            "as_made": self._is_as_made(),
+            "last": self.last_batch() if live else None,
         }
 
-    def _is_as_made(self) -> bool:
-        """Whether the dataset is as when the last batch was made."""
+    def last_batch(self) -> JSON:
+        """Its index, if the dataset is as when it was made."""
         at_end = None if self.in_epoch else self._at_end
         changed = at_end is not None and at_end.capture()
-        return not changed and self._held() == self._as_made
+        as_made = not changed and self._held() == self._as_made
+        return {"index": self._last} if as_made else {}
 
     def resume(self, position: JSON) -> None:
         self._restore(position)
         self.order.resume(position["order"])
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
-        self._last = position["last"]
-        return self._batches(given), self.remake_last_batch(position) if given else None
+        last = position["last"]
+        again = self.remake_last_batch(position, last) if given and last else None
+        return self._batches(given), again
 
-    def remake_last_batch(self, position: JSON) -> Any:
-        self._last = position["last"]
-        if self._last is None or not position["as_made"]:
-            return None
+    def remake_last_batch(self, position: JSON, last: JSON) -> Any:
+        self._last = last["index"]
         batch = self._made_again(self._last)
         self._as_made = self._held()
         if batch is None:

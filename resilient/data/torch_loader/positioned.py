@@ -21,30 +21,15 @@ from resilient.state import rng
 class PositionedLoader(Replayed):
     """A DataLoader over a map-style dataset, without workers."""
 
-    _last: JSON | None = None  # of an iterator: the indices of its newest batch
-
-    def make(self, made: JSON, again: JSON | None = None) -> Iterator[Any]:
-        self._note_last()
-        return super().make(made, again)
-
-    def position(self, *, live: bool) -> JSON:
-        self._note_last()
-        return {**super().position(live=live), "last": None if live else self._last}
-
-    def _note_last(self) -> None:
-        """Keras makes iterators that it never draws from, too."""
+    def last_batch(self) -> JSON:
         newest = self._indices.newest if self._indices is not None else None
-        if newest is not None:
-            attributes = self._entries[-1]["made"]["attributes"]
-            self._last = {"indices": newest, "attributes": attributes}
-            if not _is_plain(newest):
-                self._last = None
+        if newest is None or not _is_plain(newest):
+            return {}
+        attributes = self._entries[-1]["made"]["attributes"]
+        return {"indices": newest, "attributes": attributes}
 
-    def remake_last_batch(self, position: JSON) -> Any:
-        self._last, loader = position.get("last"), self.loader
-        if self._last is None:
-            return None
-        attributes = self._last["attributes"]
+    def remake_last_batch(self, position: JSON, last: JSON) -> Any:
+        loader = self.loader
         fetcher = _DatasetKind.create_fetcher(
             loader._dataset_kind,
             loader.dataset,
@@ -53,7 +38,7 @@ class PositionedLoader(Replayed):
             loader.drop_last,
         )
         now = self.state.lasting()
-        return self._loaded(fetcher, self._last["indices"], attributes, now)
+        return self._loaded(fetcher, last["indices"], last["attributes"], now)
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         entry, now = position["entries"][-1], self.state.lasting()
