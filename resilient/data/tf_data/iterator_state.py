@@ -1,4 +1,4 @@
-"""The state of a tf.data iterator as bytes, in memory.
+"""The state of a tf.data iterator, in memory: as a tensor, and as bytes.
 
 ``tf.train.Checkpoint`` keeps the same state, but only in files. Refused by TensorFlow
 are pipelines with state of their own outside of the iterator: Python functions,
@@ -15,8 +15,8 @@ _IGNORE = tf.data.experimental.ExternalStatePolicy.IGNORE.value
 _FAIL = tf.data.experimental.ExternalStatePolicy.FAIL.value
 
 
-def save(iterator: Any, *, known: bool = True) -> np.ndarray:
-    """The state of an iterator: an array of bytes.
+def read(iterator: Any, *, known: bool = True) -> Any:
+    """The state of an iterator: a vector of variants.
 
     Args:
         iterator: At any batch.
@@ -26,14 +26,22 @@ def save(iterator: Any, *, known: bool = True) -> np.ndarray:
     Raises:
         tf.errors.OpError: A part of the pipeline cannot be saved.
     """
-    state = gen_dataset_ops.serialize_iterator(
+    return gen_dataset_ops.serialize_iterator(
         iterator._iterator_resource, external_state_policy=_IGNORE if known else _FAIL
     )
-    return np.frombuffer(tf.io.serialize_tensor(state).numpy(), np.uint8)
+
+
+def write(iterator: Any, state: Any) -> None:
+    """Set an iterator of an equal pipeline to what ``read`` returned."""
+    gen_dataset_ops.deserialize_iterator(iterator._iterator_resource, state)
+
+
+def save(iterator: Any, *, known: bool = True) -> np.ndarray:
+    """The same state as an array of bytes."""
+    state = tf.io.serialize_tensor(read(iterator, known=known))
+    return np.frombuffer(state.numpy(), np.uint8)
 
 
 def restore(iterator: Any, state: np.ndarray) -> None:
-    """Set an iterator of an equal pipeline to a saved state."""
-    gen_dataset_ops.deserialize_iterator(
-        iterator._iterator_resource, tf.io.parse_tensor(state.tobytes(), tf.variant)
-    )
+    """Set an iterator of an equal pipeline to what ``save`` returned."""
+    write(iterator, tf.io.parse_tensor(state.tobytes(), tf.variant))

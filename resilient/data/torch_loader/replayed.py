@@ -43,7 +43,7 @@ class Replayed(DataSource):
         # Workers that live on know what earlier fits of this process did to them.
         earlier = vars(loader).get(FOLLOWED) if self.persistent else None
         self.state = earlier.state if earlier else LoaderState(loader, settings)
-        self._each = draws_for_each_batch(loader, self.state)
+        self._each = draws_for_each_batch(loader, self.state.shared)
         # The iterators that a replay has to make, the newest last.
         self._entries: list[JSON] = []
         self._random: JSON = {}
@@ -131,7 +131,7 @@ class Replayed(DataSource):
         batches: Any = iter(self.loader)
         if hasattr(batches, "_sampler_iter") and self.follows_indices:
             sampler = batches._sampler_iter
-            self._indices = Indices(sampler, self.state, self._each, again)
+            self._indices = Indices(sampler, self.state.shared, self._each, again)
             batches._sampler_iter = self._indices
         self._entries.append({"made": {**made, "random": new}})
         self._batches = batches
