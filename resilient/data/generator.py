@@ -23,7 +23,6 @@ from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
-from resilient.serialization.position import DataPosition
 from resilient.state.rng import capture, kept_random_state, restore
 
 _KIND = "generator"
@@ -34,20 +33,25 @@ class PythonData(TrackedAdapter, keras_internals.GeneratorDataAdapter):  # type:
 
     Attributes:
         generator: Called by Keras for what it iterates.
-        first: The batches that Keras drew to look at them, two at most.
     """
 
     generator: Callable[[], Any]
-    _settings: SourceContext
 
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self.first: list[Any] = []
-        super().__init__(self._noting_first(batches))
+    def __init__(
+        self, batches: Iterator[Any], source: "PythonSource", settings: SourceContext
+    ) -> None:
+        self._source, self._settings = source, settings
+        self.tracked = TrackedIterable(source, settings)
+        super().__init__(source.noting_first(batches))  # draws the first two batches
+        # Keras's would keep that iterator alive.
+        self.generator = lambda: self.tracked
 
-    def _noting_first(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            self.first.append(batch)
-            yield batch
+    @property
+    def num_batches(self) -> int | None:
+        return self._source.size
+
+    def before_iterator(self) -> None:
+        self._source.building = False
 
     def get_tf_dataset(self) -> Any:
         dataset = super().get_tf_dataset()
@@ -72,24 +76,33 @@ class GeneratorData(PythonData):
     """
 
     def __init__(self, generator: Iterator[Any], *, settings: SourceContext) -> None:
-        self._settings = settings
-        self._source = GeneratorSource(generator, settings)
-        with self._source.at_the_origin():
-            super().__init__(self._source.draws)  # draws the first two batches
-        self._source.first = self.first
-        self.tracked = TrackedIterable(self._source, settings)
-        self.generator = lambda: self.tracked
-
-    def before_iterator(self) -> None:
-        self._source.building = False
-
-    def resume(self, position: DataPosition) -> None:
-        super().resume(position)
-        # Of a run that is over, too: the script may go on to draw from the generator.
-        self._source.catch_up()
+        source = GeneratorSource(generator, settings)
+        with source.at_the_origin():
+            super().__init__(source.draws, source, settings)
 
 
-class GeneratorSource(DataSource):
+class PythonSource(DataSource):
+    """What Keras looks at before it trains: two batches, to build the model with one.
+
+    Attributes:
+        building: Whether iterators are still for that; what is drawn is undone.
+        size: Batches of an epoch, where that is known.
+    """
+
+    building: bool
+    size: int | None = None
+
+    def __init__(self) -> None:
+        self.first: list[Any] = []  # the batches that Keras looked at
+
+    def noting_first(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches, of which Keras draws the first."""
+        for batch in batches:
+            self.first.append(batch)
+            yield batch
+
+
+class GeneratorSource(PythonSource):
     """A generator and the batches that were drawn from it.
 
     Args:
@@ -100,16 +113,15 @@ class GeneratorSource(DataSource):
     name = "a Python generator"
 
     def __init__(self, generator: Iterator[Any], settings: SourceContext) -> None:
+        super().__init__()
         self.draws = _Draws(generator)
         self.building = settings.argument == "x"
-        self.first: list[Any] = []
         self._settings = settings
         found = settings.saved.source if settings.saved else {}
         known = found.get("kind") == _KIND
         self._origin: str | None = found["origin"] if known else None
         self._waiting = known  # for the position, to resume from it
         self._after_first: JSON = {}
-        self._ahead_of_us: JSON | None = None
 
     @contextlib.contextmanager
     def at_the_origin(self) -> Iterator[None]:
@@ -142,18 +154,17 @@ class GeneratorSource(DataSource):
         }
 
     def resume(self, position: JSON) -> None:
+        # Of a run that is over, too: the script may go on to draw from the generator.
         if self._waiting:
-            self._waiting, self._ahead_of_us = False, position
+            self._waiting = False
+            self._catch_up(position)
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         # Resuming verified the last batch, whoever drew it.
         return itertools.chain(self.first[given:], self.draws), None
 
-    def catch_up(self) -> None:
-        """Draw what was drawn before the position that is resumed, once."""
-        position, self._ahead_of_us = self._ahead_of_us, None
-        if position is None:
-            return
+    def _catch_up(self, position: JSON) -> None:
+        """Draw what was drawn before the position that is resumed."""
         draws, count, backend = self.draws, position["drawn"], self._settings.backend
         with kept_random_state(backend):
             restore(backend, self._after_first)

@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from resilient.data.generator import PythonData
-from resilient.data.source import DataSource, SourceContext, TrackedIterable
+from resilient.data.generator import PythonData, PythonSource
+from resilient.data.source import SourceContext
 from resilient.errors import DataNotResumableError, NotSupportedError
 from resilient.serialization import JSON
 from resilient.serialization.json_values import NotEncodable, decode, encode
@@ -39,26 +39,14 @@ class IterableData(PythonData):
     """
 
     def __init__(self, x: Any, *, settings: SourceContext) -> None:
-        self._settings = settings
-        self._source = IterableSource(x, settings)
+        source = IterableSource(x, settings)
         with kept_random_state(settings.backend):
-            state = self._source.state()
-            super().__init__(iter(x))  # draws the first two batches
-            # Keras's would keep that iterator alive.
-            self.generator = lambda: self.tracked
-            self._source.load(state)
-        self._source.first = self.first
-        self.tracked = TrackedIterable(self._source, settings)
-
-    def before_iterator(self) -> None:
-        self._source.started = True
-
-    @property
-    def num_batches(self) -> int | None:
-        return self._source.size
+            state = source.state()
+            super().__init__(iter(x), source, settings)
+            source.load(state)
 
 
-class IterableSource(DataSource):
+class IterableSource(PythonSource):
     """An iterable that tells and takes its own position.
 
     Args:
@@ -67,11 +55,10 @@ class IterableSource(DataSource):
     """
 
     def __init__(self, x: Any, settings: SourceContext) -> None:
+        super().__init__()
         self.name = type(x).__qualname__
         self.size = len(x) if hasattr(x, "__len__") else None
-        self.first: list[Any] = []
-        # Before training Keras draws a batch to build the model, of no consequence.
-        self.started = settings.argument == "validation_data"
+        self.building = settings.argument != "validation_data"
         self._x = x
         self._settings = settings
         self._batches_of_an_epoch = self.size
@@ -100,7 +87,7 @@ class IterableSource(DataSource):
         self._x.load_state_dict(_copied(state))
 
     def begin(self) -> Iterator[Any]:
-        if not self.started:
+        if self.building:
             return itertools.cycle(self.first)
         self._ended = False
         return self._to_the_end(iter(self._x))

@@ -53,7 +53,7 @@ class TensorFlowArrays(SeekableArrays):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._keras_orders: dict[int, np.ndarray] = {}
+        self._keras_order: tuple[Any, np.ndarray] | None = None  # drawn last
         self._own_seed = self._draw_seed(63)
         self._orders_made = 0
         with tf.init_scope():
@@ -105,11 +105,11 @@ class TensorFlowArrays(SeekableArrays):
             ]
             return np.concatenate(parts)
         drawn_from = order["keras"]
-        if drawn_from not in self._keras_orders:
-            self._keras_orders[drawn_from] = self._keras_order(drawn_from)
-        return self._keras_orders[drawn_from]
+        if self._keras_order is None or self._keras_order[0] != drawn_from:
+            self._keras_order = drawn_from, self._drawn_by_keras(drawn_from)
+        return self._keras_order[1]
 
-    def _keras_order(self, drawn_from: int) -> np.ndarray:
+    def _drawn_by_keras(self, drawn_from: int) -> np.ndarray:
         """The order of Keras's own pipeline."""
         plain = keras_internals.ArrayDataAdapter(
             np.arange(self.samples),

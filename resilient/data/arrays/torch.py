@@ -9,7 +9,7 @@ indices of the batches trained before.
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -52,7 +52,7 @@ class TorchArrays(SlicedArrays):
         loader = super().get_torch_dataloader()
         return torch.utils.data.DataLoader(
             loader.dataset,
-            batch_sampler=_SeekableBatches(self.one_order(loader.batch_sampler), self),
+            batch_sampler=Batches(self.one_order(loader.batch_sampler), self.draw),
             collate_fn=loader.collate_fn,
         )
 
@@ -75,15 +75,22 @@ class TorchArrays(SlicedArrays):
         yield from indices
 
 
-class _SeekableBatches(torch.utils.data.Sampler):  # type: ignore[misc]
-    """A batch sampler that starts where the adapter says."""
+class Batches(torch.utils.data.Sampler):  # type: ignore[misc]
+    """A batch sampler whose indices are drawn from it in another way.
 
-    def __init__(self, batches: Any, adapter: TorchArrays) -> None:
+    Args:
+        batches: Keras's batch sampler.
+        draw: Gives the indices of each batch.
+    """
+
+    def __init__(
+        self, batches: Any, draw: Callable[[Any], Iterator[list[int]]]
+    ) -> None:
         self._batches = batches
-        self._adapter = adapter
+        self._draw = draw
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self._adapter.draw(self._batches)
+        return self._draw(self._batches)

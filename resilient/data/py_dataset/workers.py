@@ -24,7 +24,7 @@ from resilient.objects import find_generators
 from resilient.objects.datasets.content import digest
 from resilient.objects.datasets.tracker import DataAttributes
 from resilient.serialization import classes
-from resilient.serialization.rng import states
+from resilient.serialization.rng import state, states
 
 _PATIENCE = 1.0  # seconds between two looks at the processes
 _WATCHED = 2  # batches
@@ -148,14 +148,10 @@ class Watching:
 
     def _now(self) -> dict[str, Any]:
         """Cheap marks of the global generators and, in a process, of attributes."""
-        found: dict[str, Any] = {
-            "Python's global generator": random.getstate(),
-            "numpy's global generator": digest(np.random.get_state(legacy=False)),
-        }
+        known = {"Python's": random, "numpy's": np.random.get_state.__self__}  # type: ignore[attr-defined]
         if "torch" in sys.modules:
-            import torch
-
-            found["torch's global generator"] = digest(torch.get_rng_state().numpy())
+            known["torch's"] = sys.modules["torch"].default_generator
+        found = {f"{whose} global generator": state(known[whose]) for whose in known}
         if not self._forked:
             seed = keras_internals.global_seed_generator_state()
             found["Keras's global generator"] = digest(seed)

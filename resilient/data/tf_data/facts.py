@@ -1,43 +1,50 @@
 """What a tf.data pipeline is, as far as it tells without being iterated."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from resilient.data.tf_data.graph import PipelineGraph, input_of
+from resilient.data.tf_data.variables import PipelineVariables, chain, functions
 from resilient.serialization import JSON
 
+# Of data that a pipeline holds in memory: beyond this its graph, a copy of it all, is
+# not made.
+LARGE_GRAPH = 2**29
 
-def facts(dataset: Any) -> JSON:
+
+def fingerprint(dataset: Any, graph: PipelineGraph | None) -> JSON:
     """For the fingerprint of a run."""
-    return {
+    found: JSON = {
         "kind": "tf.data",
         "element_spec": str(dataset.element_spec),
         "cardinality": int(dataset.cardinality()),
     }
+    if specs := PipelineVariables(dataset).specs():
+        found["variables"] = specs
+    return found if graph is None else found | {"operations": graph.operations()}
 
 
-def in_memory(dataset: Any) -> int:
-    """Bytes of tensors that the pipeline holds, and a graph of it would, too."""
-    return sum(
+def graph_of(dataset: Any) -> PipelineGraph | None:
+    """The graph of a pipeline; None where it would be too large."""
+    nbytes = sum(
         tensor.dtype.size * int(tensor.shape.num_elements() or 0)
-        for each in _chain(dataset)
+        for each in chain(dataset)
         for tensor in getattr(each, "_tensors", ())
         if isinstance(tensor, tf.Tensor) and tensor.shape.is_fully_defined()
     )
+    return PipelineGraph(dataset) if nbytes <= LARGE_GRAPH else None
 
 
 def nodes_in_functions(dataset: Any) -> list[Any]:
     """Operations of all functions that the Python objects of a pipeline have."""
     found: list[Any] = []
-    for each in _chain(dataset):
-        for wrapper in each._functions():
-            definition = wrapper.function.graph.as_graph_def()
-            found += definition.node
-            for function in definition.library.function:
-                found += function.node_def
+    for outer in functions(dataset):
+        definition = outer.graph.as_graph_def()
+        found += definition.node
+        for function in definition.library.function:
+            found += function.node_def
     return found
 
 
@@ -58,15 +65,9 @@ def shuffles(dataset: Any) -> list[Shuffle]:
             [int(each._seed), int(each._seed2)],
             bool(getattr(each, "_reshuffle_each_iteration", False)),
         )
-        for each in _chain(dataset)
+        for each in chain(dataset)
         if hasattr(each, "_seed2")
     ]
-
-
-def _chain(dataset: Any) -> Iterator[Any]:
-    yield dataset
-    for each in dataset._inputs():
-        yield from _chain(each)
 
 
 def caches_in_memory(graph: PipelineGraph) -> list[Any]:

@@ -6,7 +6,8 @@ from typing import Any
 
 from resilient import keras_internals
 from resilient.data.source import DataSource, SourceContext, TrackedIterable
-from resilient.data.tf_data.pipeline import Pipeline, fingerprint_of
+from resilient.data.tf_data import facts
+from resilient.data.tf_data.pipeline import Pipeline
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
@@ -22,10 +23,10 @@ class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type:
         pipeline = Pipeline(self._dataset, settings)
         if kwargs.get("distribution") is not None:
             # Whatever part of it this process is given, it is this dataset.
-            whole = keras_internals.TFDatasetAdapter(
+            whole: Any = keras_internals.TFDatasetAdapter(
                 *args, **{**kwargs, "distribution": None}
-            )
-            pipeline.fingerprint = fingerprint_of(whole._dataset)
+            )._dataset
+            pipeline.fingerprint = facts.fingerprint(whole, facts.graph_of(whole))
         source = _Source(pipeline)
         self.tracked = TrackedIterable(source, settings)
         self._dataset = _Followed(self.tracked, self._dataset)

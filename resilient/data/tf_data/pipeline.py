@@ -31,9 +31,6 @@ from resilient.state import rng
 
 # Of iterator state in one checkpoint: beyond this there is a warning.
 LARGE_STATE = 64 * 2**20
-# Of data that a pipeline holds in memory: beyond this its graph, a copy of it all, is
-# not made.
-LARGE_GRAPH = 2**29
 
 # TensorFlow hangs when it saves an iterator of one that was restored with an input that
 # had come to its end.
@@ -73,16 +70,14 @@ class Pipeline:
         self._last: JSON = {}  # the newest that gave a batch: how it began
         self._unchecked = False
         self._warned = False
-        variables = PipelineVariables(dataset)
-        self._lasting = Lasting(variables)
-        self.fingerprint = facts.facts(dataset)
-        if specs := variables.specs():
-            self.fingerprint |= {"variables": specs}
+        self._lasting = Lasting(PipelineVariables(dataset))
         seeds = settings.saved.source.get("seeds", []) if settings.saved else []
-        self._known = facts.in_memory(dataset) <= LARGE_GRAPH
+        graph = facts.graph_of(dataset)
+        self._known = graph is not None
+        self.fingerprint = facts.fingerprint(dataset, graph)
         try:
-            if self._known:
-                self._study(PipelineGraph(dataset), seeds)
+            if graph is not None:
+                self._study(graph, seeds)
             else:
                 self._glance(dataset, seeds)
         except UnknownFormat:
@@ -93,7 +88,6 @@ class Pipeline:
         if self.remembers or any(HANGS in op for op in graph.all_operations()):
             self.replayed = True
         self._lasting.find_generators(graph.nodes_inside(), self._settings)
-        self.fingerprint |= {"operations": graph.operations()}
         self._caches = facts.caches_in_memory(graph)
         changed = self._choose_seeds(graph, saved)
         hidden = not self.remembers and graph.hide_generators()
@@ -278,13 +272,3 @@ class Pipeline:
                 received=f"`{self._settings.argument}` ({self.name}): {error}",
                 hint='Make the data what it was, or start anew with resume="never".',
             ) from error
-
-
-def fingerprint_of(dataset: Any) -> JSON:
-    """The same fingerprint, of a dataset that is not iterated itself."""
-    found: JSON = facts.facts(dataset)
-    if specs := PipelineVariables(dataset).specs():
-        found |= {"variables": specs}
-    if facts.in_memory(dataset) <= LARGE_GRAPH:
-        found |= {"operations": PipelineGraph(dataset).operations()}
-    return found

@@ -47,12 +47,23 @@ class PipelineVariables:
         return [f"{s.dtype.name} {s.shape}" for s in map(spec, self._handles)]
 
 
+def chain(dataset: Any) -> Iterator[Any]:
+    """A dataset and all that it is made of, in the graph's order: inputs first."""
+    for each in dataset._inputs():
+        yield from chain(each)
+    yield dataset
+
+
+def functions(dataset: Any) -> Iterator[Any]:
+    """Those of all datasets of a pipeline."""
+    for each in chain(dataset):
+        yield from (wrapper.function for wrapper in each._functions())
+
+
 def captured(dataset: Any) -> Iterator[Any]:
     """Handles of all, for each function that captured one, in the graph's order."""
-    for each in dataset._inputs():
-        yield from captured(each)
-    for wrapper in dataset._functions():
-        yield from filter(_is_variable, wrapper.function.captured_inputs)
+    for function in functions(dataset):
+        yield from filter(_is_variable, function.captured_inputs)
 
 
 def spec(handle: Any) -> tf.TensorSpec:
@@ -62,15 +73,13 @@ def spec(handle: Any) -> tf.TensorSpec:
 
 
 def _assigned(dataset: Any) -> Iterator[Any]:
-    for wrapper in dataset._functions():
-        graph = wrapper.function.graph
+    for function in functions(dataset):
+        graph = function.graph
         read = auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph)
         only_read = {id(graph.inputs[index]) for index in read}
         for outside, inside in graph.captures:
             if id(inside) not in only_read and _is_variable(outside):
                 yield outside
-    for each in dataset._inputs():
-        yield from _assigned(each)
 
 
 def _is_variable(tensor: Any) -> bool:

@@ -18,7 +18,7 @@ tf = pytest.importorskip("tensorflow")
 from resilient.backends import get_backend  # noqa: E402
 from resilient.data import DataOptions  # noqa: E402
 from resilient.data.source import SourceContext  # noqa: E402
-from resilient.data.tf_data import pipeline  # noqa: E402
+from resilient.data.tf_data import facts, pipeline  # noqa: E402
 from resilient.data.tf_data.graph import PipelineGraph  # noqa: E402
 from resilient.data.tf_data.pipeline import LargeStateWarning, Pipeline  # noqa: E402
 from resilient.data.tf_data.seed_counts import SeedCount  # noqa: E402
@@ -268,7 +268,7 @@ def test_large_state_is_said_once(tmp_path, monkeypatch):
 
 def test_large_data_in_memory_is_not_copied(tmp_path, monkeypatch):
     """Seeded shuffles are exact all the same; others are named."""
-    monkeypatch.setattr(pipeline, "LARGE_GRAPH", 0)
+    monkeypatch.setattr(facts, "LARGE_GRAPH", 0)
 
     def seeded():
         return rows().shuffle(40, seed=1).shuffle(3, seed=2).batch(8)
