@@ -18,11 +18,12 @@ from typing import Any
 
 from resilient import keras_internals
 from resilient.data.replay import skip
-from resilient.data.source import DataSource, SourceContext, TrackedIterable, verify
+from resilient.data.source import DataSource, SourceContext, TrackedIterable
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
+from resilient.serialization.position import BatchMark
 from resilient.state.rng import capture, kept_random_state, restore
 
 _KIND = "generator"
@@ -37,11 +38,9 @@ class PythonData(TrackedAdapter, keras_internals.GeneratorDataAdapter):  # type:
 
     generator: Callable[[], Any]
 
-    def __init__(
-        self, batches: Iterator[Any], source: "PythonSource", settings: SourceContext
-    ) -> None:
-        self._source, self._settings = source, settings
-        self.tracked = TrackedIterable(source, settings)
+    def __init__(self, batches: Iterator[Any], source: "PythonSource") -> None:
+        self._source = source
+        self.tracked = TrackedIterable(source)
         super().__init__(source.noting_first(batches))  # draws the first two batches
         # Keras's would keep that iterator alive.
         self.generator = lambda: self.tracked
@@ -55,7 +54,7 @@ class PythonData(TrackedAdapter, keras_internals.GeneratorDataAdapter):  # type:
 
     def get_tf_dataset(self) -> Any:
         dataset = super().get_tf_dataset()
-        if self._settings.argument != "validation_data":
+        if self._source.settings.argument != "validation_data":
             return dataset
         # Keras begins a new iterator for each evaluation. What was prefetched for the
         # one before is lost: more or less of it, as threads happen to run.
@@ -78,7 +77,7 @@ class GeneratorData(PythonData):
     def __init__(self, generator: Iterator[Any], *, settings: SourceContext) -> None:
         source = GeneratorSource(generator, settings)
         with source.at_the_origin():
-            super().__init__(source.draws, source, settings)
+            super().__init__(source.draws, source)
 
 
 class PythonSource(DataSource):
@@ -92,7 +91,8 @@ class PythonSource(DataSource):
     building: bool
     size: int | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, settings: SourceContext) -> None:
+        self.settings = settings
         self.first: list[Any] = []  # the batches that Keras looked at
 
     def noting_first(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -113,10 +113,9 @@ class GeneratorSource(PythonSource):
     name = "a Python generator"
 
     def __init__(self, generator: Iterator[Any], settings: SourceContext) -> None:
-        super().__init__()
+        super().__init__(settings)
         self.draws = _Draws(generator)
         self.building = settings.argument == "x"
-        self._settings = settings
         found = settings.saved.source if settings.saved else {}
         known = found.get("kind") == _KIND
         self._origin: str | None = found["origin"] if known else None
@@ -126,7 +125,7 @@ class GeneratorSource(PythonSource):
     @contextlib.contextmanager
     def at_the_origin(self) -> Iterator[None]:
         """While the first batches are drawn: the random state they were drawn in."""
-        backend = self._settings.backend
+        backend = self.settings.backend
         if self._origin is None:
             self._origin = json.dumps(capture(backend))
             yield
@@ -165,20 +164,19 @@ class GeneratorSource(PythonSource):
 
     def _catch_up(self, position: JSON) -> None:
         """Draw what was drawn before the position that is resumed."""
-        draws, count, backend = self.draws, position["drawn"], self._settings.backend
+        draws, count, backend = self.draws, position["drawn"], self.settings.backend
         with kept_random_state(backend):
             restore(backend, self._after_first)
-            skip(draws, count - draws.count, self.name, self._settings)
+            skip(draws, count - draws.count, self)
             if draws.count > count or (position["ended"] and not _at_its_end(draws)):
                 raise self._longer(count)
-        verify(draws.last, position["last"], count, self.name, self._settings)
+        self.verify(draws.last, BatchMark(given=count, last=position["last"]))
 
     def _longer(self, count: int) -> DataNotResumableError:
         return DataNotResumableError(
             "The generator goes on where it had ended: it was changed, or it is "
             "not the same each time it is iterated.",
-            received=f"`{self._settings.argument}` ({self.name}): more than {count:,} "
-            "batches",
+            received=f"{self.argument}: more than {count:,} batches",
             hint='Make it what it was, or start anew with resume="never".',
         )
 

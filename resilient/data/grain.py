@@ -37,7 +37,7 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
     def __init__(self, dataset: Any, *, settings: SourceContext) -> None:
         super().__init__(dataset)
         self._source = GrainSource(dataset, settings, self.batch_size)
-        self.tracked = TrackedIterable(self._source, settings)
+        self.tracked = TrackedIterable(self._source)
 
     def resume(self, position: DataPosition) -> None:
         if keras_internals.BACKEND == "jax":
@@ -95,7 +95,7 @@ class GrainSource(DataSource):
 
     def __init__(self, dataset: Any, settings: SourceContext, batch_size: int) -> None:
         self.dataset = dataset
-        self._settings = settings
+        self.settings = settings
         self._batches: _Batches | None = None
         kinds = (grain.MapDataset, grain.IterDataset, grain.DataLoader)
         kind = next(k.__name__ for k in kinds if isinstance(dataset, k))
@@ -110,7 +110,7 @@ class GrainSource(DataSource):
 
     def position(self, *, live: bool) -> JSON:
         found: JSON = {"kind": _KIND}
-        if live and self._batches is not None and not self._settings.options.replay:
+        if live and self._batches is not None and not self.settings.options.replay:
             found |= self._batches.states()
         return found
 
@@ -119,24 +119,20 @@ class GrainSource(DataSource):
 
     def remake_last_batch(self, position: JSON, last: JSON) -> Any:
         batches = _Batches(iter(self.dataset))
-        batches.start_at(last["before"], self._name)
+        batches.start_at(last["before"], self.argument)
         return next(batches, None)
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         batches = self._batches = _Batches(iter(self.dataset))
         if not given:
             return batches, None
-        if self._settings.options.replay or "before" not in position:
-            return batches, skip(batches, given, self.name, self._settings)
-        batches.start_at(position["before"], self._name)
+        if self.settings.options.replay or "before" not in position:
+            return batches, skip(batches, given, self)
+        batches.start_at(position["before"], self.argument)
         try:
             return batches, next(batches)
         except StopIteration:
-            raise ended(self.name, self._settings, given, given - 1) from None
-
-    @property
-    def _name(self) -> str:
-        return f"`{self._settings.argument}` ({self.name})"
+            raise ended(self, given, given - 1) from None
 
     def fingerprint(self) -> JSON:
         return self._fingerprint

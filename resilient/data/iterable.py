@@ -42,7 +42,7 @@ class IterableData(PythonData):
         source = IterableSource(x, settings)
         with kept_random_state(settings.backend):
             state = source.state()
-            super().__init__(iter(x), source, settings)
+            super().__init__(iter(x), source)
             source.load(state)
 
 
@@ -55,12 +55,11 @@ class IterableSource(PythonSource):
     """
 
     def __init__(self, x: Any, settings: SourceContext) -> None:
-        super().__init__()
+        super().__init__(settings)
         self.name = type(x).__qualname__
         self.size = len(x) if hasattr(x, "__len__") else None
         self.building = settings.argument != "validation_data"
         self._x = x
-        self._settings = settings
         self._batches_of_an_epoch = self.size
         # An evaluation of some steps leaves the next one what is left of an epoch.
         self._given = 0  # of the batches of an epoch
@@ -76,8 +75,7 @@ class IterableSource(PythonSource):
             return _copied(self._x.state_dict())
         except NotEncodable as error:
             raise NotSupportedError(
-                f"The state_dict() of `{self._settings.argument}` ({self.name}) "
-                "cannot be kept.",
+                f"The state_dict() of {self.argument} cannot be kept.",
                 received=str(error),
                 hint="Return plain values, lists, dicts and numpy arrays.",
             ) from error
@@ -136,8 +134,8 @@ class IterableSource(PythonSource):
     def _require_end(self, batches: Iterator[Any]) -> None:
         for _ in batches:
             raise DataNotResumableError(
-                f"`{self._settings.argument}` ({self.name}) has more batches than "
-                "in the epoch before, or than its len().",
+                f"{self.argument} has more batches than in the epoch before, or than "
+                "its len().",
                 received=f"more than {self._given:,} batches",
                 hint="Give every epoch the same number of batches.",
             )

@@ -69,9 +69,15 @@ class SourceContext:
 
 
 class DataSource(ABC):
-    """One kind of data."""
+    """One kind of data.
 
-    name: str  # in messages: "a torch DataLoader"
+    Attributes:
+        name: In messages: "a torch DataLoader".
+        settings: Of this fit.
+    """
+
+    name: str
+    settings: SourceContext
 
     @abstractmethod
     def begin(self) -> Iterator[Any]:
@@ -118,18 +124,46 @@ class DataSource(ABC):
     def fingerprint(self) -> JSON:
         """What the data is, without what may change between attempts."""
 
+    @property
+    def argument(self) -> str:
+        """What messages call it: the argument of ``fit``, and what that was."""
+        return f"`{self.settings.argument}` ({self.name})"
+
+    def verify(self, batch: Any, before: BatchMark) -> None:
+        """Raise where a batch is not the one that was drawn before.
+
+        Raises:
+            DataNotResumableError: Unless ``on_data_change="warn"``.
+        """
+        if before.last is None or checksum(batch) == before.last:
+            return
+        if self.settings.options.on_change == "warn":
+            warn_not_exact(
+                "the data came back different: it was changed, or it is not the same "
+                "each time it is iterated. Training goes on with what comes now",
+                [f"{self.argument}: batch {before.given} of the iterator"],
+            )
+            return
+        raise DataNotResumableError(
+            "A batch that was trained is another one now: the data was "
+            "changed, or it is not the same each time it is iterated (random "
+            "numbers without a seed, files in another order, time).",
+            received=f"{self.argument}: another batch {before.given:,} of the iterator",
+            hint="Make the data what it was, give every random generator in it a seed, "
+            'or pass on_data_change="warn" to go on with what comes now.',
+        )
+
 
 class TrackedIterable:
     """Stands for the user's data where Keras iterates it.
 
     Args:
         source: How to iterate the data.
-        settings: Of this fit.
     """
 
-    def __init__(self, source: DataSource, settings: SourceContext) -> None:
+    def __init__(self, source: DataSource) -> None:
         self.source = source
-        self._settings = settings
+        self._settings = source.settings
         self._live: _LiveIterator | None = None
         self._ready: _LiveIterator | None = None
         # The last batch of the iterator that ended last: its number and checksum.
@@ -178,7 +212,7 @@ class TrackedIterable:
         self._unchecked = False
         last = self.source.remake_last_batch(position.source, ended.again)
         if last is not None:
-            verify(last, ended.last, ended.given, self.source.name, self._settings)
+            self.source.verify(last, ended)
 
     def seek(self, position: DataPosition) -> None:
         # Between epochs callbacks, and the data, may have begun the next one since.
@@ -189,48 +223,13 @@ class TrackedIterable:
             return
         batches, last = self.source.seek(position.source, given)
         if last is not None:
-            verify(last, position.last, given, self.source.name, self._settings)
+            self.source.verify(last, BatchMark(given=given, last=position.last))
         pending = [unpack(batch) for batch in position.pending]
         self._ready = _LiveIterator(batches, self.lock, self._settings, given, pending)
 
     def on_trained(self, drawn: int) -> None:
         if self._live is not None and self._settings.ahead:
             self._live.trim(drawn)
-
-
-def verify(
-    last: Any, expected: str | None, given: int, name: str, settings: SourceContext
-) -> None:
-    """Raise where a batch is not the one that was drawn before.
-
-    Args:
-        last: The batch.
-        expected: The checksum that it had; None where there was no batch.
-        given: Its number, counted from 1.
-        name: Of the source.
-        settings: Of this fit.
-
-    Raises:
-        DataNotResumableError: Unless ``on_data_change="warn"``.
-    """
-    if expected is None or checksum(last) == expected:
-        return
-    name = f"`{settings.argument}` ({name})"
-    if settings.options.on_change == "warn":
-        warn_not_exact(
-            "the data came back different: it was changed, or it is not the same "
-            "each time it is iterated. Training goes on with what comes now",
-            [f"{name}: batch {given} of the iterator"],
-        )
-        return
-    raise DataNotResumableError(
-        "A batch that was trained is another one now: the data was "
-        "changed, or it is not the same each time it is iterated (random "
-        "numbers without a seed, files in another order, time).",
-        received=f"{name}: another batch {given:,} of the iterator",
-        hint="Make the data what it was, give every random generator in it a seed, "
-        'or pass on_data_change="warn" to go on with what comes now.',
-    )
 
 
 class _LiveIterator:

@@ -38,7 +38,7 @@ class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: 
         self.enqueuer: Any = None  # Keras's, for a moment
         super().__init__(x, class_weight=class_weight, shuffle=shuffle)
         self.source = PyDatasetSource(self, settings)
-        self.tracked = TrackedIterable(self.source, settings)
+        self.tracked = TrackedIterable(self.source)
         if self.enqueuer is not None:
             self.enqueuer = _InPlaceOfEnqueuer(self.source, self.tracked.lock)
 
@@ -83,7 +83,7 @@ class PyDatasetSource(DataSource):
         self._adapter, self._dataset = adapter, adapter.py_dataset
         self._standardized = adapter._standardize_batch
         self._shuffle = bool(adapter.shuffle)
-        self._settings = settings
+        self.settings = settings
         self.name = f"a PyDataset, {type(self._dataset).__qualname__}"
         queue = self._dataset.max_queue_size if adapter.enqueuer is not None else None
         workers = queue is not None
@@ -215,7 +215,7 @@ class PyDatasetSource(DataSource):
 
     def _made_again(self, index: int) -> Any:
         """The batch, made again; None where making it draws or changes something."""
-        backend = self._settings.backend
+        backend = self.settings.backend
         attributes = DataAttributes({"x": self._dataset})
         before, reached = rng.capture(backend), states(self._reached)
         batch = self._standardized(self._dataset[index])

@@ -6,13 +6,13 @@ import tensorflow as tf
 
 from resilient import keras_internals
 from resilient.data import Positioned
-from resilient.data.source import SourceContext, verify
+from resilient.data.source import SourceContext
 from resilient.data.tf_data.checksums import Checksums, ReplicaChecksums
 from resilient.data.tf_data.pipeline import Pipeline
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
-from resilient.serialization.position import DataPosition
+from resilient.serialization.position import BatchMark, DataPosition
 
 
 class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc]
@@ -46,18 +46,15 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
         elif self._pipeline.replayed and "state" not in source:
             self._checksums = Checksums(self._dataset)
             self._dataset = self._checksums.dataset
-        self._live: Any = None
         self._position: DataPosition | None = None
 
     def position(self, drawn: int, *, held: bool) -> DataPosition:
-        live = self._live if held else None
         self._note_first()
         last = None
         if held and drawn and self._checksums is not None:
             last = checksum(self._checksums.of(drawn))
-        return DataPosition(
-            drawn=drawn, source=self._pipeline.position(live), last=last
-        )
+        source = self._pipeline.position(live=held)
+        return DataPosition(drawn=drawn, source=source, last=last)
 
     def resume(self, position: DataPosition) -> None:
         self._pipeline.resume(position.source)
@@ -76,14 +73,13 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
             self._pipeline.check(self._first_of, iterable)
             if self._checksums is not None:
                 self._checksums.forget_first()
-            self._live = self._pipeline.begin(iterable)
-            return self._live
+            return self._pipeline.begin(iterable)
         drawn = position.drawn
-        self._live, _ = self._pipeline.seek(position.source, drawn, iterable)
+        live, _ = self._pipeline.seek(position.source, drawn, iterable)
         if position.last is not None and self._checksums is not None:
-            last = self._checksums.of(drawn)
-            verify(last, position.last, drawn, Pipeline.name, self._settings)
-        return self._live
+            before = BatchMark(given=drawn, last=position.last)
+            self._pipeline.verify(self._checksums.of(drawn), before)
+        return live
 
     def _note_first(self) -> None:
         """Keras makes iterators that it never draws from, too."""
@@ -95,7 +91,7 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
         return self._checksums.of(1) if self._checksums is not None else None
 
     def fingerprint(self) -> JSON:
-        return self._pipeline.fingerprint
+        return self._pipeline.fingerprint()
 
 
 def distributes(strategy: tf.distribute.Strategy | None) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from resilient.data import replay
-from resilient.data.source import SourceContext, verify
+from resilient.data.source import DataSource, SourceContext
 from resilient.data.tf_data import facts, iterator_state, shuffles
 from resilient.data.tf_data.graph import PipelineGraph, is_stateful
 from resilient.data.tf_data.lasting import Lasting
@@ -27,6 +27,7 @@ from resilient.data.tf_data.seed_counts import SeedCount, UnknownFormat
 from resilient.data.tf_data.variables import PipelineVariables
 from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.serialization import JSON
+from resilient.serialization.position import BatchMark
 from resilient.state import rng
 
 # Of iterator state in one checkpoint: beyond this there is a warning.
@@ -41,7 +42,7 @@ class LargeStateWarning(UserWarning):
     """Checkpoints are large because of the data's state."""
 
 
-class Pipeline:
+class Pipeline(DataSource):
     """A dataset, and how its iterators get back.
 
     Args:
@@ -58,7 +59,7 @@ class Pipeline:
     name = "a tf.data.Dataset"
 
     def __init__(self, dataset: Any, settings: SourceContext) -> None:
-        self._settings = settings
+        self.settings = settings
         self._given = dataset  # its generators and caches live as long as it does
         self.dataset = dataset
         self.replayed = settings.options.replay
@@ -66,7 +67,8 @@ class Pipeline:
         self._caches: list[Any] = []
         self.seeds: list[Any] = []
         self._inexact: list[str] = []
-        self._begun: JSON = {}  # what was when the newest iterator was made
+        self._iterator: Any = None  # the newest
+        self._begun: JSON = {}  # what was when it was made
         self._last: JSON = {}  # the newest that gave a batch: how it began
         self._unchecked = False
         self._warned = False
@@ -74,7 +76,7 @@ class Pipeline:
         seeds = settings.saved.source.get("seeds", []) if settings.saved else []
         graph = facts.graph_of(dataset)
         self._known = graph is not None
-        self.fingerprint = facts.fingerprint(dataset, graph)
+        self.facts = facts.fingerprint(dataset, graph)
         try:
             if graph is not None:
                 self._study(graph, seeds)
@@ -87,7 +89,7 @@ class Pipeline:
         self.remembers = bool(graph.state_outside())
         if self.remembers or any(HANGS in op for op in graph.all_operations()):
             self.replayed = True
-        self._lasting.find_generators(graph.nodes_inside(), self._settings)
+        self._lasting.find_generators(graph.nodes_inside(), self.settings)
         self._caches = facts.caches_in_memory(graph)
         changed = self._choose_seeds(graph, saved)
         hidden = not self.remembers and graph.hide_generators()
@@ -103,7 +105,7 @@ class Pipeline:
         nodes = facts.nodes_in_functions(dataset)
         if any(is_stateful(node.op) for node in nodes):
             self.remembers = self.replayed = True
-        self._lasting.find_generators(nodes, self._settings)
+        self._lasting.find_generators(nodes, self.settings)
         found = facts.shuffles(dataset)
         self.seeds = [each.seeds for each in found]
         for number, each in enumerate(found, 1):
@@ -134,7 +136,7 @@ class Pipeline:
             if each.inside:
                 self._inexact.append(f"{each.op} without a seed inside a function")
             else:
-                each.seeds = [1 + self._settings.share.seed(31) for _ in range(2)]
+                each.seeds = [1 + self.settings.share.seed(31) for _ in range(2)]
         self.seeds = [[each.op, each.seeds] for each in graph.seeded]
         return self.seeds != before
 
@@ -142,9 +144,10 @@ class Pipeline:
         """A new iterator of the dataset, or of what it was distributed to."""
         self._begun = {
             "lasting": self._lasting.get(),
-            "random": rng.capture(self._settings.backend),
+            "random": rng.capture(self.settings.backend),
         }
-        return self._iterator(iterable)
+        self._iterator = self._iter(iterable)
+        return self._iterator
 
     def began(self, first: str) -> None:
         """The newest iterator gave its first batch, which has this checksum."""
@@ -165,54 +168,53 @@ class Pipeline:
             return
         self._unchecked = False
         lasting = self._lasting.get()
-        with rng.kept_random_state(self._settings.backend):
+        with rng.kept_random_state(self.settings.backend):
             for _ in range(2):
                 self._set_to(self._last["begun"])
                 # Not kept: it may draw ahead as long as it is there.
-                batch = first_of(self._iterator(iterable))
-                verify(batch, self._last["first"], 1, self.name, self._settings)
+                batch = first_of(self._iter(iterable))
+                self.verify(batch, BatchMark(given=1, last=self._last["first"]))
         self._lasting.set(lasting)
 
     def _set_to(self, begun: JSON) -> None:
         self._lasting.set(begun["lasting"])
-        rng.restore(self._settings.backend, begun["random"])
+        rng.restore(self.settings.backend, begun["random"])
 
-    def _iterator(self, iterable: Any) -> Any:
+    def _iter(self, iterable: Any) -> Any:
         return iter(self.dataset if iterable is None else iterable)
 
-    def position(self, iterator: Any) -> JSON:
-        """Where the pipeline is.
+    def fingerprint(self) -> JSON:
+        return self.facts
 
-        Args:
-            iterator: The one that goes on; None between two.
-        """
+    def position(self, *, live: bool) -> JSON:
+        live = live and self._iterator is not None
         self._warn_once()
         found: JSON = {"seeds": self.seeds, "lasting": self._lasting.get()}
-        if iterator is not None:
+        if live:
             # One that was restored goes on that way, whatever is wanted now.
             replayed = self.replayed and self._begun
-            state = None if replayed else self._state_of(iterator)
+            state = None if replayed else self._state()
             if state is not None:
                 found["state"] = state
             if self._begun:  # another number of processes replays from there
                 found["begun"] = self._begun
-        if iterator is None or self._last.get("begun") is self._begun:
+        if not live or self._last.get("begun") is self._begun:
             found |= self._last
         if self._caches:  # an iterator's state forgets those that it does not read now
             found["caches"] = [iterator_state.save(iter(c)) for c in self._caches]
             self._lasting.set(found["lasting"])  # to look into caches may draw
         return found
 
-    def _state_of(self, iterator: Any) -> np.ndarray | None:
+    def _state(self) -> np.ndarray | None:
         try:
-            state = iterator_state.save(iterator, known=self._known)
+            state = iterator_state.save(self._iterator, known=self._known)
         except tf.errors.OpError:  # some operations tell only now
             self.replayed = True
             return None
         if state.nbytes > LARGE_STATE and not self._warned:
             self._warned = True
             warnings.warn(
-                f"The state of `{self._settings.argument}` ({self.name}) takes "
+                f"The state of {self.argument} takes "
                 f"{state.nbytes / 2**20:,.0f} MB in each checkpoint: the buffers of "
                 "its shuffles, and its caches. With replay_data=True checkpoints stay "
                 "small, and a resumed run draws the batches of the epoch again.",
@@ -225,8 +227,8 @@ class Pipeline:
         names, self._inexact = self._inexact, []
         if names:
             warn_not_exact(
-                f"`{self._settings.argument}` ({self.name}) draws random numbers that "
-                "a resumed run cannot draw again. Give each of these a seed",
+                f"{self.argument} draws random numbers that a resumed run cannot draw "
+                "again. Give each of these a seed",
                 names,
             )
 
@@ -249,26 +251,26 @@ class Pipeline:
         self._unchecked = False
         if "state" in position:
             self._begun = position.get("begun", {})
-            iterator = self._iterator(iterable)
-            self._restore(iterator, position["state"])
+            self._iterator = self._iter(iterable)
+            self._restore(position["state"])
             self._lasting.set(position["lasting"])
-            return iterator, None
+            return self._iterator, None
         self._begun = position["begun"]
         self._set_to(self._begun)
-        iterator = self._iterator(iterable)
-        last = replay.skip(iterator, given, self.name, self._settings)
-        now = rng.capture(self._settings.backend)
+        self._iterator = self._iter(iterable)
+        last = replay.skip(self._iterator, given, self)
+        now = rng.capture(self.settings.backend)
         drawn = rng.drawn_from(self._begun["random"], now)
-        self._settings.drawn_ahead.update(drawn)
-        return iterator, last
+        self.settings.drawn_ahead.update(drawn)
+        return self._iterator, last
 
-    def _restore(self, iterator: Any, state: np.ndarray) -> None:
+    def _restore(self, state: np.ndarray) -> None:
         try:
-            iterator_state.restore(iterator, state)
+            iterator_state.restore(self._iterator, state)
         except (tf.errors.OpError, AttributeError) as error:
             raise DataNotResumableError(
                 "The pipeline cannot be set to the state in the checkpoint: it is "
                 "another one, or files that it reads or writes are not there.",
-                received=f"`{self._settings.argument}` ({self.name}): {error}",
+                received=f"{self.argument}: {error}",
                 hint='Make the data what it was, or start anew with resume="never".',
             ) from error

@@ -35,7 +35,7 @@ class TorchLoaderData(
         super().__init__(dataloader)
         loader: Any = self._dataloader  # type: ignore[has-type]
         self._source = _source(loader, settings)
-        self.tracked = _TrackedLoader(self._source, settings, loader)
+        self.tracked = _TrackedLoader(self._source, loader)
         self._dataloader = self.tracked
 
     def get_numpy_iterator(self) -> Iterator[Any]:
@@ -70,8 +70,8 @@ class _TrackedLoader(TrackedIterable):
         prefetch_factor: Tells JAX's trainer before Keras 3.14 not to draw ahead.
     """
 
-    def __init__(self, source: Replayed, settings: SourceContext, loader: Any) -> None:
-        super().__init__(source, settings)
+    def __init__(self, source: Replayed, loader: Any) -> None:
+        super().__init__(source)
         self.sampler = getattr(loader, "sampler", None)
         self.prefetch_factor = getattr(loader, "prefetch_factor", None)
 

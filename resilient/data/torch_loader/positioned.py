@@ -49,7 +49,7 @@ class PositionedLoader(Replayed):
             try:
                 indices = batches._next_index()
             except StopIteration:
-                raise ended(self.name, self.settings, given, number) from None
+                raise ended(self, given, number) from None
         batches._num_yielded = given
         self.state.restore(now)
         fetcher, attributes = batches._dataset_fetcher, entry["made"]["attributes"]

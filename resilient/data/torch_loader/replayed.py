@@ -145,7 +145,7 @@ class Replayed(DataSource):
         self._entries, self._batches = [], None
         drawn = self._drawn(entries)
         count = sum(entry["given"] for entry in entries)
-        last = skip(drawn, count, self.name, self.settings)
+        last = skip(drawn, count, self)
         for _ in drawn:  # iterators of which no batch was drawn
             pass
         return last if entries[-1]["given"] else None

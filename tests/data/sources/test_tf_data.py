@@ -147,7 +147,7 @@ def test_looking_at_a_pipeline_draws_nothing_from_it():
     again = rows().map(lambda x, y: x).shuffle(40, seed=1).shuffle(9, seed=2)
     pipeline = Pipeline(again, settings())
     first = drawn(again)
-    pipeline.position(None)
+    pipeline.position(live=False)
     assert (first, drawn(again)) == expected
 
 
@@ -190,10 +190,11 @@ def test_data_replay_keeps_no_state(tmp_path):
         return rows().shuffle(40).batch(8)
 
     pipeline = Pipeline(shuffled(), settings(options=DataOptions(replay=True)))
-    assert "state" not in pipeline.position(pipeline.begin())
-    assert "state" in (plain := Pipeline(shuffled(), settings())).position(
-        plain.begin()
-    )
+    pipeline.begin()
+    assert "state" not in pipeline.position(live=True)
+    plain = Pipeline(shuffled(), settings())
+    plain.begin()
+    assert "state" in plain.position(live=True)
     first = fit(shuffled(), tmp_path, replay_data=True)
     for step in (10, 8):
         assert fit(shuffled(), tmp_path, resume=step, replay_data=True) == first
@@ -289,9 +290,8 @@ def test_another_pipeline_is_another_run(tmp_path):
 
 def test_state_of_another_pipeline_is_refused():
     pipeline = Pipeline(rows().shuffle(40).batch(8), settings())
-    iterator = pipeline.begin()
-    next(iterator)
-    position = pipeline.position(iterator)
+    next(pipeline.begin())
+    position = pipeline.position(live=True)
     other = Pipeline(rows().map(lambda x, y: x).batch(8), settings())
     with pytest.raises(DataNotResumableError, match="the state in the checkpoint"):
         other.seek(position, 1)
