@@ -30,11 +30,7 @@ _KIND = "generator"
 
 
 class PythonData(TrackedAdapter, keras_internals.GeneratorDataAdapter):  # type: ignore[misc]
-    """Keras's adapter for generators, around any source of batches in Python.
-
-    Attributes:
-        generator: Called by Keras for what it iterates.
-    """
+    """Keras's adapter for generators, around any source of batches in Python."""
 
     generator: Callable[[], Any]
 
@@ -67,12 +63,7 @@ class PythonData(TrackedAdapter, keras_internals.GeneratorDataAdapter):  # type:
 
 
 class GeneratorData(PythonData):
-    """A Python generator as input.
-
-    Args:
-        generator: The user's generator.
-        settings: Of this fit.
-    """
+    """A Python generator as input."""
 
     def __init__(self, generator: Iterator[Any], *, settings: SourceContext) -> None:
         source = GeneratorSource(generator, settings)
@@ -103,12 +94,7 @@ class PythonSource(DataSource):
 
 
 class GeneratorSource(PythonSource):
-    """A generator and the batches that were drawn from it.
-
-    Args:
-        generator: The user's generator.
-        settings: Of this fit.
-    """
+    """A generator and the batches that were drawn from it."""
 
     name = "a Python generator"
 

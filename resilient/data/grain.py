@@ -27,12 +27,7 @@ _KIND = "grain"
 
 
 class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: ignore[misc]
-    """A Grain MapDataset, IterDataset or DataLoader as input.
-
-    Args:
-        dataset: The user's dataset.
-        settings: Of this fit.
-    """
+    """A Grain MapDataset, IterDataset or DataLoader as input."""
 
     def __init__(self, dataset: Any, *, settings: SourceContext) -> None:
         super().__init__(dataset)
@@ -89,8 +84,6 @@ class GrainSource(DataSource):
 
     Args:
         dataset: What is iterated; Keras maps it before.
-        settings: Of this fit.
-        batch_size: Of its first batches.
     """
 
     def __init__(self, dataset: Any, settings: SourceContext, batch_size: int) -> None:

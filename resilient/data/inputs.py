@@ -36,8 +36,6 @@ class DataInputs:
 
     Args:
         strategy: That of tf.distribute which batches are spread with.
-        backend: The backend's adapter.
-        options: What the user wants of the data.
         arguments: Local variables of Keras's ``fit``; of a loop, what they would be.
         positions: Where the checkpoint has the data.
         replaying: See ``data.source.SourceContext``.

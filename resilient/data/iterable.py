@@ -32,10 +32,6 @@ class IterableData(PythonData):
     * ``load_state_dict(state)`` takes what ``state_dict()`` gave, in this process or in
       another one, any number of times.
     * ``len(x)``, where there is one, is the number of batches in an epoch.
-
-    Args:
-        x: The iterable.
-        settings: Of this fit.
     """
 
     def __init__(self, x: Any, *, settings: SourceContext) -> None:
@@ -47,12 +43,7 @@ class IterableData(PythonData):
 
 
 class IterableSource(PythonSource):
-    """An iterable that tells and takes its own position.
-
-    Args:
-        x: The iterable.
-        settings: Of this fit.
-    """
+    """An iterable that tells and takes its own position."""
 
     def __init__(self, x: Any, settings: SourceContext) -> None:
         super().__init__(settings)

@@ -17,11 +17,6 @@ logger = logging.getLogger(__name__)
 def skip(batches: Iterator[Any], count: int, source: DataSource) -> Any:
     """Draw ``count`` batches, with a progress bar; return the last one.
 
-    Args:
-        batches: The iterator, at its start.
-        count: How many batches to draw.
-        source: What is replayed.
-
     Raises:
         DataNotResumableError: The data ended before.
     """

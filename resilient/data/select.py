@@ -47,10 +47,6 @@ _TF_DATA = {
 def adapter_for(arguments: Mapping[str, Any], settings: SourceContext) -> Positioned:
     """The adapter for the data that ``fit`` was given.
 
-    Args:
-        arguments: Keyword arguments that Keras gives to its epoch iterator.
-        settings: Of this fit.
-
     Raises:
         DataNotResumableError: No way back to a position is known for this kind of data.
         ValueError: Keras's own, about arguments that do not go together.

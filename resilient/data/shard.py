@@ -80,9 +80,6 @@ class ShardedData:
     def require_same(self, fingerprint: JSON) -> None:
         """Raise where processes have other arrays of which each trains its part.
 
-        Args:
-            fingerprint: Of the training data.
-
         Raises:
             DataNotResumableError: Names the processes.
         """

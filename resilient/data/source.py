@@ -73,7 +73,6 @@ class DataSource(ABC):
 
     Attributes:
         name: In messages: "a torch DataLoader".
-        settings: Of this fit.
     """
 
     name: str
@@ -155,11 +154,7 @@ class DataSource(ABC):
 
 
 class TrackedIterable:
-    """Stands for the user's data where Keras iterates it.
-
-    Args:
-        source: How to iterate the data.
-    """
+    """Stands for the user's data where Keras iterates it."""
 
     def __init__(self, source: DataSource) -> None:
         self.source = source
@@ -236,9 +231,7 @@ class _LiveIterator:
     """An iterator and what it gave lately.
 
     Args:
-        batches: The iterator.
         lock: Held while a batch is made.
-        settings: Of this fit.
         given: Batches that ``batches`` gave before.
         pending: The last of these, which were not trained.
     """

@@ -79,7 +79,6 @@ class Batches(torch.utils.data.Sampler):  # type: ignore[misc]
     """A batch sampler whose indices are drawn from it in another way.
 
     Args:
-        batches: Keras's batch sampler.
         draw: Gives the indices of each batch.
     """
 

@@ -76,7 +76,6 @@ class PyDatasetSource(DataSource):
 
     Args:
         adapter: Keras's adapter, with Keras's ``enqueuer`` where there are workers.
-        settings: Of this fit.
     """
 
     def __init__(self, adapter: Any, settings: SourceContext) -> None:

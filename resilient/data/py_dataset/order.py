@@ -23,7 +23,6 @@ class Order:
     """The indices of the batches to come.
 
     Args:
-        adapter: Keras's, of the PyDataset.
         workers: Whether an order is drawn when an epoch begins.
     """
 

@@ -35,7 +35,6 @@ class Workers:
     """A pool over a PyDataset, made anew whenever batches are asked for.
 
     Args:
-        dataset: The PyDataset.
         ahead: How many batches to make ahead of the one that is asked for.
     """
 
@@ -115,7 +114,6 @@ class Watching:
     """A dataset whose first batches come with what making them changed.
 
     Args:
-        dataset: The dataset.
         forked: Whether this is in another process, which must not touch a backend.
     """
 

@@ -17,10 +17,6 @@ from resilient.data.tf_data import variables
 class Captured:
     """The variables that a dataset's functions captured, and where its graph has them.
 
-    Args:
-        dataset: Any tf.data.Dataset.
-        definition: Its graph, just made.
-
     Attributes:
         known: Whether it is certain which variable belongs where.
     """

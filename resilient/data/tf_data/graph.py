@@ -52,11 +52,7 @@ class Seeded:
 
 
 class PipelineGraph:
-    """The graph of a dataset.
-
-    Args:
-        dataset: Any tf.data.Dataset; it is not iterated.
-    """
+    """The graph of a dataset."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset  # what it captured must stay alive

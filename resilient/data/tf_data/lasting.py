@@ -18,11 +18,7 @@ from resilient.serialization import JSON, rng
 
 
 class Lasting:
-    """Read, and set.
-
-    Args:
-        variables: That the pipeline's functions assign.
-    """
+    """Read, and set."""
 
     def __init__(self, variables: PipelineVariables) -> None:
         self.counts: list[SeedCount] = []
@@ -30,12 +26,7 @@ class Lasting:
         self._generators: dict[str, Any] = {}
 
     def find_generators(self, nodes: Iterable[Any], settings: SourceContext) -> None:
-        """Keep the random generators of Python functions from now on.
-
-        Args:
-            nodes: Operations of the pipeline's functions.
-            settings: Of this fit.
-        """
+        """Keep the random generators of Python functions from now on."""
         functions = {str(i): each for i, each in enumerate(_python_functions(nodes))}
         self._generators = find_generators.unclaimed(
             find_generators.find(functions), settings.claimed

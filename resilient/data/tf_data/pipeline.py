@@ -45,10 +45,6 @@ class LargeStateWarning(UserWarning):
 class Pipeline(DataSource):
     """A dataset, and how its iterators get back.
 
-    Args:
-        dataset: What Keras is to iterate.
-        settings: Of this fit.
-
     Attributes:
         dataset: To be iterated in its place: equal, but for seeds.
         replayed: Whether its iterators have no state that can be saved.

@@ -17,11 +17,7 @@ _LARGEST = 16 * 2**20
 
 
 class PipelineVariables:
-    """Those that a dataset's functions assign.
-
-    Args:
-        dataset: Any tf.data.Dataset, as the user made it.
-    """
+    """Those that a dataset's functions assign."""
 
     def __init__(self, dataset: Any) -> None:
         found = {id(each): each for each in _assigned(dataset)}

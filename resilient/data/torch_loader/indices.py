@@ -21,7 +21,6 @@ class Indices:
     """Stands for the sampler's iterator.
 
     Args:
-        indices: That iterator.
         shared: Generators that others may draw from, too.
         each: Whether the sampler may draw before any batch, not the first alone.
         again: What ``position`` of such an object returned: these draws are repeated.

@@ -28,7 +28,6 @@ class Replayed(DataSource):
 
     Args:
         loader: The user's, before anything was drawn from it.
-        settings: Of this fit.
     """
 
     keeps_workers = True  # whether later iterators of persistent workers need this one

@@ -30,7 +30,6 @@ class LoaderState:
 
     Args:
         loader: The DataLoader, before anything was drawn from it.
-        settings: Of this fit.
 
     Attributes:
         shared: What others than the sampler may draw from between two batches.
