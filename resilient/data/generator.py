@@ -100,13 +100,21 @@ class GeneratorSource(PythonSource):
 
     def __init__(self, generator: Iterator[Any], settings: SourceContext) -> None:
         super().__init__(settings)
-        self.draws = _Draws(generator)
+        self.draws = self._counting(generator)
+        self.count, self.ended, self.last = 0, False, None  # of what was drawn
         self.building = settings.argument == "x"
         found = settings.saved.source if settings.saved else {}
         known = found.get("kind") == _KIND
         self._origin: str | None = found["origin"] if known else None
         self._waiting = known  # for the position, to resume from it
         self._after_first: JSON = {}
+
+    def _counting(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            self.count += 1
+            self.last = batch
+            yield batch
+        self.ended = True
 
     @contextlib.contextmanager
     def at_the_origin(self) -> Iterator[None]:
@@ -133,9 +141,9 @@ class GeneratorSource(PythonSource):
         return {
             "kind": _KIND,
             "origin": self._origin,
-            "drawn": self.draws.count,
-            "ended": self.draws.ended,
-            "last": checksum(self.draws.last),
+            "drawn": self.count,
+            "ended": self.ended,
+            "last": checksum(self.last),
         }
 
     def resume(self, position: JSON) -> None:
@@ -150,13 +158,14 @@ class GeneratorSource(PythonSource):
 
     def _catch_up(self, position: JSON) -> None:
         """Draw what was drawn before the position that is resumed."""
-        draws, count, backend = self.draws, position["drawn"], self.settings.backend
+        count, backend = position["drawn"], self.settings.backend
         with kept_random_state(backend):
             restore(backend, self._after_first)
-            skip(draws, count - draws.count, self)
-            if draws.count > count or (position["ended"] and not _at_its_end(draws)):
+            skip(self.draws, count - self.count, self)
+            goes_on = position["ended"] and next(self.draws, None) is not None
+            if self.count > count or goes_on:
                 raise self._longer(count)
-        self.verify(draws.last, BatchMark(given=count, last=position["last"]))
+        self.verify(self.last, BatchMark(given=count, last=position["last"]))
 
     def _longer(self, count: int) -> DataNotResumableError:
         return DataNotResumableError(
@@ -168,27 +177,3 @@ class GeneratorSource(PythonSource):
 
     def fingerprint(self) -> JSON:
         return {"kind": _KIND}
-
-
-class _Draws(Iterator[Any]):
-    """Counts what is drawn from an iterator."""
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches = batches
-        self.count = 0
-        self.ended = False
-        self.last: Any = None
-
-    def __next__(self) -> Any:
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            self.ended = True
-            raise
-        self.count += 1
-        self.last = batch
-        return batch
-
-
-def _at_its_end(batches: Iterator[Any]) -> bool:
-    return next(batches, batches) is batches

@@ -1,6 +1,5 @@
 """What a tf.data pipeline is, as far as it tells without being iterated."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -27,14 +26,19 @@ def fingerprint(dataset: Any, graph: PipelineGraph | None) -> JSON:
 
 
 def graph_of(dataset: Any) -> PipelineGraph | None:
-    """The graph of a pipeline; None where it would be too large."""
+    """The graph of a pipeline.
+
+    None where it would be too large, or where it is not certain which variables belong
+    into what is made of it.
+    """
     nbytes = sum(
         tensor.dtype.size * int(tensor.shape.num_elements() or 0)
         for each in chain(dataset)
         for tensor in getattr(each, "_tensors", ())
         if isinstance(tensor, tf.Tensor) and tensor.shape.is_fully_defined()
     )
-    return PipelineGraph(dataset) if nbytes <= LARGE_GRAPH else None
+    graph = PipelineGraph(dataset) if nbytes <= LARGE_GRAPH else None
+    return None if graph is None or graph.has_copies else graph
 
 
 def nodes_in_functions(dataset: Any) -> list[Any]:
@@ -48,26 +52,9 @@ def nodes_in_functions(dataset: Any) -> list[Any]:
     return found
 
 
-@dataclass(frozen=True)
-class Shuffle:
-    """A shuffle of a pipeline: its dataset, what it draws from, and how often."""
-
-    dataset: Any
-    seeds: list[int]
-    reshuffles: bool
-
-
-def shuffles(dataset: Any) -> list[Shuffle]:
-    """Those that the Python objects of a pipeline tell of."""
-    return [
-        Shuffle(
-            each,
-            [int(each._seed), int(each._seed2)],
-            bool(getattr(each, "_reshuffle_each_iteration", False)),
-        )
-        for each in chain(dataset)
-        if hasattr(each, "_seed2")
-    ]
+def shuffles(dataset: Any) -> list[Any]:
+    """The shuffles that the Python objects of a pipeline tell of."""
+    return [each for each in chain(dataset) if hasattr(each, "_seed2")]
 
 
 def caches_in_memory(graph: PipelineGraph) -> list[Any]:

@@ -89,11 +89,10 @@ class Pipeline(DataSource):
         self._caches = facts.caches_in_memory(graph)
         changed = self._choose_seeds(graph, saved)
         hidden = not self.remembers and graph.hide_generators()
-        if changed or (hidden and not graph.has_copies):
+        if changed or hidden:
             self._lasting.counts = shuffles.with_own_generators(graph)
             self.dataset = graph.dataset()
         else:
-            self.replayed = self.replayed or hidden
             self._lasting.counts = shuffles.count_draws(graph)
 
     def _glance(self, dataset: Any, saved: list[Any]) -> None:
@@ -103,12 +102,13 @@ class Pipeline(DataSource):
             self.remembers = self.replayed = True
         self._lasting.find_generators(nodes, self.settings)
         found = facts.shuffles(dataset)
-        self.seeds = [each.seeds for each in found]
-        for number, each in enumerate(found, 1):
-            if not any(each.seeds) or (saved and self.seeds != saved):
+        self.seeds = [[int(each._seed), int(each._seed2)] for each in found]
+        for number, seeds in enumerate(self.seeds, 1):
+            if not any(seeds) or (saved and self.seeds != saved):
                 self._inexact.append(f"shuffle {number} of {len(found)}")
-        counts = [SeedCount(each.dataset) for each in found if each.reshuffles]
-        self._lasting.counts = counts
+        name = "_reshuffle_each_iteration"
+        again = [each for each in found if getattr(each, name, False)]
+        self._lasting.counts = list(map(SeedCount, again))
 
     def _choose_seeds(self, graph: PipelineGraph, saved: list[Any]) -> bool:
         """Give operations the seeds they had, or one where they have none.
@@ -117,12 +117,6 @@ class Pipeline(DataSource):
             Whether any is another one than before.
         """
         before = [[each.op, each.seeds] for each in graph.seeded]
-        if graph.has_copies:
-            self.seeds = before
-            self._inexact += [each.op for each in graph.seeded if each.unseeded]
-            if saved and saved != before:
-                self._inexact.append("a shuffle whose seed was another one")
-            return False
         if [op for op, _ in saved] == [op for op, _ in before]:
             for each, (_, seeds) in zip(graph.seeded, saved, strict=True):
                 each.seeds = seeds
