@@ -45,7 +45,6 @@ class Replayed(DataSource):
         self._each = draws_for_each_batch(loader, self.state.shared)
         # The iterators that a replay has to make, the newest last.
         self._entries: list[JSON] = []
-        self._random: JSON = {}
         self._batches: Any = None
         self._indices: Indices | None = None
         self._behind = False
@@ -54,8 +53,7 @@ class Replayed(DataSource):
         if self.persistent:
             setattr(loader, FOLLOWED, self)
         if earlier is not None:
-            self._entries, self._random = earlier._closed(), earlier._random
-            self._behind = earlier._behind
+            self._entries, self._behind = earlier._closed(), earlier._behind
         self._warn_early(earlier)
 
     def begin(self) -> Iterator[Any]:
@@ -124,15 +122,12 @@ class Replayed(DataSource):
         """
         self._entries = self._closed() if self._lasts else []
         self._batches, self._indices = None, None
-        known = self._random if self._entries else {}
-        new = {n: s for n, s in made["random"].items() if known.get(n) != s}
-        self._random = made["random"]
         batches: Any = iter(self.loader)
         if hasattr(batches, "_sampler_iter") and self.follows_indices:
             sampler = batches._sampler_iter
             self._indices = Indices(sampler, self.state.shared, self._each, again)
             batches._sampler_iter = self._indices
-        self._entries.append({"made": {**made, "random": new}})
+        self._entries.append({"made": made})
         self._batches = batches
         made_batches: Iterator[Any] = batches
         return made_batches
@@ -150,12 +145,9 @@ class Replayed(DataSource):
         return last if entries[-1]["given"] else None
 
     def _drawn(self, entries: Sequence[JSON]) -> Iterator[Any]:
-        random: JSON = {}
         for entry in entries:
-            random = {**random, **entry["made"]["random"]}
-            made = {**entry["made"], "random": random}
-            self.state.restore(made)
-            batches = self.make(made, entry["indices"])
+            self.state.restore(entry["made"])
+            batches = self.make(entry["made"], entry["indices"])
             yield from itertools.islice(batches, entry["given"])
 
     def _closed(self) -> list[JSON]:
