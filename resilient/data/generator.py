@@ -1,10 +1,9 @@
 """Python generators: drawn again from their beginning.
 
 A generator cannot be copied and has no position. So its batches are counted, and a
-resumed run draws as many again, under the global random state in which the first was
-drawn, as if nobody else had drawn random numbers in between. Where somebody had, or
-where the generator is not the same each time, the last batch is another one, and that
-is an error.
+resumed run draws as many again, starting from the global random state of the first, as
+if nothing else had drawn random numbers in between. If something had, or if the
+generator differs each time, the last batch differs, and that is an error.
 
 One generator lives across epochs, and Keras begins every iterator with the first two
 batches, which it drew ahead: ``chain(first two, the rest of the generator)``.
@@ -53,7 +52,7 @@ class PythonData(TrackedAdapter, keras_internals.GeneratorDataAdapter):  # type:
         if self._source.settings.argument != "validation_data":
             return dataset
         # Keras begins a new iterator for each evaluation. What was prefetched for the
-        # one before is lost: more or less of it, as threads happen to run.
+        # previous one is lost: how much is up to chance.
         import tensorflow as tf
 
         (exact,) = dataset._inputs()
@@ -72,11 +71,11 @@ class GeneratorData(PythonData):
 
 
 class PythonSource(DataSource):
-    """What Keras looks at before it trains: two batches, to build the model with one.
+    """A source from which Keras draws two batches before it trains.
 
     Attributes:
-        building: Whether iterators are still for that; what is drawn is undone.
-        size: Batches of an epoch, where that is known.
+        building: Whether iterators only serve to build the model.
+        size: Batches of an epoch, if known.
     """
 
     building: bool
@@ -84,7 +83,7 @@ class PythonSource(DataSource):
 
     def __init__(self, settings: SourceContext) -> None:
         self.settings = settings
-        self.first: list[Any] = []  # the batches that Keras looked at
+        self.first: list[Any] = []  # those two
 
     def noting_first(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The batches, of which Keras draws the first."""
@@ -94,7 +93,7 @@ class PythonSource(DataSource):
 
 
 class GeneratorSource(PythonSource):
-    """A generator and the batches that were drawn from it."""
+    """A generator, and how much was drawn from it."""
 
     name = "a Python generator"
 
@@ -118,7 +117,7 @@ class GeneratorSource(PythonSource):
 
     @contextlib.contextmanager
     def at_the_origin(self) -> Iterator[None]:
-        """While the first batches are drawn: the random state they were drawn in."""
+        """The random state in which the first batches were drawn."""
         backend = self.settings.backend
         if self._origin is None:
             self._origin = json.dumps(capture(backend))
@@ -132,8 +131,7 @@ class GeneratorSource(PythonSource):
     def begin(self) -> Iterator[Any]:
         if self._waiting or self.building:
             # Keras builds the model with this one, and its effects are undone. Under a
-            # strategy TensorFlow draws ahead of it: more or less, as threads happen to
-            # run, which would be lost.
+            # strategy TensorFlow draws ahead, by chance more or less, and loses that.
             return itertools.cycle(self.first)
         return itertools.chain(self.first, self.draws)
 
@@ -147,7 +145,7 @@ class GeneratorSource(PythonSource):
         }
 
     def resume(self, position: JSON) -> None:
-        # Of a run that is over, too: the script may go on to draw from the generator.
+        # Even if the run is over: the script may draw from the generator afterwards.
         if self._waiting:
             self._waiting = False
             self._catch_up(position)
@@ -157,7 +155,7 @@ class GeneratorSource(PythonSource):
         return itertools.chain(self.first[given:], self.draws), None
 
     def _catch_up(self, position: JSON) -> None:
-        """Draw what was drawn before the position that is resumed."""
+        """Draw the batches before the position again."""
         count, backend = position["drawn"], self.settings.backend
         with kept_random_state(backend):
             restore(backend, self._after_first)

@@ -1,8 +1,8 @@
-"""Grain datasets and loaders: their iterators tell and take a state.
+"""Grain datasets and loaders: their iterators have a state.
 
-The state before the last batch is kept, too: a resumed iterator starts there and draws
-that batch again, to verify it. Where an iterator has no state, or one that cannot be
-kept, or where the fit asked for ``replay_data=True``, the batches are drawn again.
+What is saved is the state before the last batch: a resumed iterator starts there and
+draws that batch again, to verify it. If an iterator has no state, or one that cannot be
+saved, or with ``replay_data=True``, all batches are drawn again.
 """
 
 import copy
@@ -36,7 +36,7 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
 
     def resume(self, position: DataPosition) -> None:
         if keras_internals.BACKEND == "jax":
-            self.get_jax_iterator()  # as it is iterated, to make a batch again
+            self.get_jax_iterator()  # maps the dataset as it is iterated
         super().resume(position)
 
     def get_jax_iterator(self, super_batch: int | None = None) -> Any:
@@ -56,8 +56,8 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
         return loader
 
     def get_tf_dataset(self) -> Any:
-        # Keras maps the dataset by these conversions, out of reach; they change
-        # nothing but sparse and missing arrays.
+        # Keras does these conversions in a function we cannot reach. They change only
+        # sparse and missing arrays.
         import tensorflow as tf
 
         def convert(x: Any) -> Any:
@@ -176,10 +176,10 @@ class _Batches(Iterator[Any]):
 
 
 def _of_this_process(saved: Any, fresh: Any) -> Any:
-    """The state of a DataLoader, where it names objects by their addresses.
+    """The state of a DataLoader, without addresses of objects.
 
-    Grain refuses a state with another ``repr`` of sampler or data source, and the
-    default one is another in each process.
+    Grain refuses a state if the ``repr`` of sampler or data source differs, and the
+    default ``repr`` differs in each process.
     """
     if not isinstance(saved, bytes) or not isinstance(fresh, bytes):
         return saved

@@ -1,4 +1,4 @@
-"""The data of one fit, of training and of validation: where it was, and where it is."""
+"""The training and validation data of one fit, and their positions."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -20,7 +20,7 @@ from resilient.state import rng
 
 
 class TrainingInput(Protocol):
-    """What gives the batches to train on, and knows where it is."""
+    """The training batches, with a position."""
 
     data_adapter: Positioned
 

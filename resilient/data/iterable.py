@@ -1,7 +1,7 @@
 """Users' own iterables: anything with ``state_dict`` and ``load_state_dict``.
 
-Keras's ``fit`` knows no such data. Here they are given to it as a generator is, on
-every backend, and get back to a position by their own two methods.
+Keras's ``fit`` does not accept such data. Here it is passed to Keras as a generator, on
+every backend, and returns to a position by its own two methods.
 """
 
 import itertools
@@ -21,16 +21,16 @@ _KIND = "iterable"
 class IterableData(PythonData):
     """An iterable with ``state_dict`` and ``load_state_dict`` as input.
 
-    What such an iterable promises:
+    Such an iterable promises:
 
-    * ``iter(x)`` starts an epoch; after ``load_state_dict`` it goes on from there. It
-      gives tuples ``(inputs,)``, ``(inputs, targets)`` or ``(inputs, targets,
+    * ``iter(x)`` starts an epoch, or after ``load_state_dict`` continues one. It yields
+      tuples ``(inputs,)``, ``(inputs, targets)`` or ``(inputs, targets,
       sample_weights)``, as a generator for Keras does.
-    * ``state_dict()`` tells what comes next: at any time between two batches, and once
-      an iterator ended, when it is the next epoch that comes. It is made of plain
-      values, lists, dicts and numpy arrays.
-    * ``load_state_dict(state)`` takes what ``state_dict()`` gave, in this process or in
-      another one, any number of times.
+    * ``state_dict()`` describes what comes next, at any time between two batches, and
+      after an iterator ended (then the next epoch comes). It consists of plain values,
+      lists, dicts and numpy arrays.
+    * ``load_state_dict(state)`` accepts what ``state_dict()`` returned, in this process
+      or in another one, any number of times.
     * ``len(x)``, where there is one, is the number of batches in an epoch.
     """
 
@@ -43,7 +43,7 @@ class IterableData(PythonData):
 
 
 class IterableSource(PythonSource):
-    """An iterable that tells and takes its own position."""
+    """An iterable that saves and restores its own position."""
 
     def __init__(self, x: Any, settings: SourceContext) -> None:
         super().__init__(settings)
@@ -52,12 +52,12 @@ class IterableSource(PythonSource):
         self.building = settings.argument != "validation_data"
         self._x = x
         self._batches_of_an_epoch = self.size
-        # An evaluation of some steps leaves the next one what is left of an epoch.
+        # An evaluation with `validation_steps` leaves the rest to the next one.
         self._given = 0  # of the batches of an epoch
-        self._ended = False  # the newest iterator; what comes next is another's
+        self._ended = False  # the newest iterator
 
     def state(self) -> Any:
-        """What ``state_dict`` returns, sharing nothing with the iterable.
+        """A copy of what ``state_dict`` returns.
 
         Raises:
             NotSupportedError: It cannot be kept in a checkpoint.
@@ -72,7 +72,7 @@ class IterableSource(PythonSource):
             ) from error
 
     def load(self, state: Any) -> None:
-        """Give the iterable a state of its own to keep."""
+        """Load a copy of a state."""
         self._x.load_state_dict(_copied(state))
 
     def begin(self) -> Iterator[Any]:
@@ -107,10 +107,10 @@ class IterableSource(PythonSource):
         return {"kind": _KIND, "class": self.name, "batches": self.size}
 
     def _to_the_end(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches; the end of the iterator is reached with the last of them.
+        """The batches; the iterator is run to its end before it gives the last one.
 
-        Keras stops at the last batch where it knows the number, and what an iterable
-        does after its last ``yield`` would be done or not, as threads happen to run.
+        Keras stops at the last batch if it knows the number, and what an iterable does
+        after its last ``yield`` would happen or not, by chance.
         """
         for batch in batches:
             self._given += 1

@@ -1,4 +1,4 @@
-"""Getting back to a position by drawing again what was drawn before."""
+"""Returning to a position by drawing the batches again."""
 
 import logging
 import sys
@@ -38,7 +38,7 @@ def skip(batches: Iterator[Any], count: int, source: DataSource) -> Any:
 
 
 def ended(source: DataSource, count: int, done: int) -> DataNotResumableError:
-    """The error for data that has fewer batches than it had."""
+    """The error for data that has fewer batches than before."""
     return DataNotResumableError(
         "The data ended before the batch to resume at: it was changed, or it is "
         "not the same each time it is iterated.",

@@ -1,7 +1,7 @@
 """Which data adapter stands in for Keras's own.
 
 Keras chooses, and complains about arguments that do not go together; it finds our
-adapters in place of its own. Each module is imported when its kind of data is there.
+adapters under the names of its own. Each module is imported when it is needed.
 """
 
 import importlib
@@ -34,7 +34,7 @@ _ARRAYS = {
     "jax": ("arrays.jax", "JaxArrays"),
     "torch": ("arrays.torch", "TorchArrays"),
 }
-# Kinds of data that Keras draws nothing from to make its adapter.
+# Kinds of data whose adapters Keras can make without drawing from them.
 _EARLY = ("PyDatasetAdapter", "TFDatasetAdapter", "TorchDataLoaderAdapter")
 # tf.data's own iterators are TensorFlow's alone; others iterate it from Python.
 _TF_DATA = {
@@ -99,7 +99,7 @@ def _steps_per_epoch(steps: int | None) -> int | None:
 
 
 def _arrays(share: ShardedData) -> Callable[..., Any]:
-    """Makes the adapter for arrays to train on, which gives what is ours of them."""
+    """Makes the adapter for arrays, which yields what this process trains of them."""
     backend, parallel = keras_internals.BACKEND, share.parallel
     if (
         not parallel.divides_arrays or backend != "torch"
@@ -120,7 +120,7 @@ def _class(module: str, name: str) -> Any:
 
 
 def kind_of_iterator(name: str, value: Any) -> Kind | None:
-    """How a loop's own iterator is saved; None for what is none of tf.data."""
+    """How a loop's own iterator is saved; None if it is not a tf.data one."""
     if "tensorflow" not in sys.modules:
         return None
     from resilient.data.tf_data.iterator_object import kind_of
@@ -131,14 +131,14 @@ def kind_of_iterator(name: str, value: Any) -> Kind | None:
 def require_known(value: Any, argument: str) -> None:
     """Raise DataNotResumableError for a data adapter of the user's own.
 
-    Keras would take it as it is; all that is no data at all Keras refuses.
+    Keras would accept it as it is. What is not data at all Keras refuses.
     """
     if keras_internals.data_kind(value) == "DataAdapter":
         raise _unknown(value, argument)
 
 
 def require_data(arguments: Mapping[str, Any], argument: str) -> None:
-    """Raise DataNotResumableError for what is no data, before Keras does."""
+    """Raise DataNotResumableError for what is not data, before Keras complains."""
     x = arguments["x"]
     kind = keras_internals.data_kind(x)
     known = kind not in (None, "DataAdapter", "ArrayDataAdapter")
@@ -158,10 +158,10 @@ def _unknown(value: Any, argument: str) -> DataNotResumableError:
 
 
 def ahead_of_training(data: Any, settings: SourceContext) -> Positioned | None:
-    """The adapter for validation data, where Keras draws nothing to make it.
+    """The adapter for validation data, if it can be made without drawing from it.
 
-    Keras makes it in the first evaluation. Made before training begins, it knows what
-    happens to the data from then on, and is put back when the training data is.
+    Keras makes it in the first evaluation. Made before training begins, it sees what
+    happens to the data from then on, and is restored together with the training data.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     arguments = {
@@ -193,7 +193,7 @@ def _lost_by_evaluations() -> DataNotResumableError:
 
 
 def is_same(adapter: Positioned, before: JSON) -> bool:
-    """Whether validation data is what it was; said where it is not.
+    """Whether validation data is the same as before; warns if not.
 
     Args:
         adapter: For that data.

@@ -1,9 +1,9 @@
 """Iterators over a kind of data, followed batch by batch.
 
-Keras iterates a ``TrackedIterable`` in place of what the user passed. It counts what it
-gives, keeps what Keras drew ahead of training (a checkpoint holds these batches), keeps
-a checksum of the last batch, and starts where a checkpoint says. How iterators of one
-kind of data are made, and how one gets back to where it was, is a ``DataSource``'s.
+Keras iterates a ``TrackedIterable`` instead of what the user passed. It counts batches,
+keeps those that Keras drew ahead of training (they go into the checkpoint) and a
+checksum of the last one, and starts where a checkpoint says. A ``DataSource`` knows how
+to make iterators of one kind of data, and how to return one to a position.
 """
 
 import threading
@@ -26,23 +26,22 @@ from resilient.serialization.position import BatchMark, DataPosition
 
 @dataclass(frozen=True)
 class SourceContext:
-    """How a fit wants its data to be treated.
+    """What a source needs to know about the fit.
 
     Attributes:
         backend: The backend's adapter, for random states.
-        options: What the user wants of it.
+        options: The user's.
         verbose: Whether long replays show a progress bar.
         ahead: Whether Keras draws batches before it trains them.
-        argument: What the data is called in messages, ``"x"`` or ``"validation_data"``.
-        saved: The position to resume from, if any: to make again what draws random
-            numbers when it is made.
-        strategy: That of tf.distribute which Keras spreads batches with.
-        claimed: Random generators that some data of this fit puts back, by id.
-        drawn_ahead: Random generators that data draws from in threads of its own, which
-            nobody else may put back: names of global ones, ids of others.
-        replaying: Called for each batch that is drawn again on the way to a position;
-            may raise to give that up.
-        share: What this process trains of the data, where there are several.
+        argument: The data's name in messages, ``"x"`` or ``"validation_data"``.
+        saved: The position to resume from, if any: adapters that draw random numbers
+            when they are made have to draw the same again.
+        strategy: The tf.distribute strategy that Keras distributes batches with.
+        claimed: Random generators that other data of this fit restores, by id.
+        drawn_ahead: Random generators that data draws from in its own threads, which
+            nobody else may restore: names of global ones, ids of others.
+        replaying: Called for each batch that is replayed; may raise to give up.
+        share: The part of the data that this process trains.
     """
 
     backend: Backend
@@ -59,11 +58,11 @@ class SourceContext:
 
     @property
     def overwritten(self) -> bool:
-        """Whether batches may be written to once Keras has them.
+        """Whether Keras may write to the batches it is given.
 
-        Where tf.distribute divides batches that came from Python, TensorFlow takes the
-        memory of NumPy's arrays for its own, and computes in it: gradients appear in
-        the user's data. Seen under MultiWorkerMirroredStrategy, in process 0.
+        When tf.distribute splits batches that came from Python, TensorFlow reuses the
+        memory of NumPy arrays as its own and computes in it: gradients appear in the
+        user's data. Seen under MultiWorkerMirroredStrategy, in process 0.
         """
         return getattr(self.strategy, "num_replicas_in_sync", 1) > 1
 
@@ -80,38 +79,38 @@ class DataSource(ABC):
 
     @abstractmethod
     def begin(self) -> Iterator[Any]:
-        """A new iterator, made as Keras makes it, with the same random draws."""
+        """A new iterator, made as Keras would, with the same random draws."""
 
     @abstractmethod
     def position(self, *, live: bool) -> JSON:
-        """Where the data is after the batches given so far: plain values and arrays.
+        """The position after the batches given so far: plain values and arrays.
 
         Args:
-            live: Whether the newest iterator goes on; if not, only what outlasts it.
+            live: Whether the newest iterator continues; if not, only what outlasts it.
         """
 
     def resume(self, position: JSON) -> None:  # noqa: B027 (nothing outlasts some)
-        """Set what outlasts iterators. May be called twice for one position."""
+        """Restore what outlasts iterators. May be called twice for one position."""
 
     @abstractmethod
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
-        """An iterator that goes on after ``given`` batches, and the last of these.
+        """An iterator that continues after ``given`` batches, and the last of these.
 
-        The last one is None where it was not produced on the way. What this draws from
-        global random generators leaves no trace: the caller sees to that.
+        That batch is None if it was not produced on the way. The caller restores the
+        global random generators that this draws from.
         """
 
     def last_batch(self) -> JSON:
-        """What it takes to make the newest iterator's last batch again.
+        """What it takes to remake the newest iterator's last batch.
 
-        Empty where that costs more than the one batch, or might give another one.
+        Empty if that costs more than the one batch, or might give a different one.
         """
         return {}
 
     def remake_last_batch(self, position: JSON, last: JSON) -> Any:
-        """The last batch of an iterator that ended, made again; None if it cannot be.
+        """The last batch of an iterator that ended; None if it cannot be remade.
 
-        Called after ``resume``; leaves no trace but in global random generators.
+        Called after ``resume``; may change global random generators, and nothing else.
 
         Args:
             position: What ``position`` returned.
@@ -121,15 +120,15 @@ class DataSource(ABC):
 
     @abstractmethod
     def fingerprint(self) -> JSON:
-        """What the data is, without what may change between attempts."""
+        """Identifies the data, without what may change between attempts."""
 
     @property
     def argument(self) -> str:
-        """What messages call it: the argument of ``fit``, and what that was."""
+        """The data in messages: the argument of ``fit``, and what was passed."""
         return f"`{self.settings.argument}` ({self.name})"
 
     def verify(self, batch: Any, before: BatchMark) -> None:
-        """Raise where a batch is not the one that was drawn before.
+        """Check that a batch is the one that was drawn before.
 
         Raises:
             DataNotResumableError: Unless ``on_data_change="warn"``.
@@ -154,7 +153,7 @@ class DataSource(ABC):
 
 
 class TrackedIterable:
-    """Stands for the user's data where Keras iterates it."""
+    """What Keras iterates instead of the user's data."""
 
     def __init__(self, source: DataSource) -> None:
         self.source = source
@@ -164,7 +163,7 @@ class TrackedIterable:
         # The last batch of the iterator that ended last: its number and checksum.
         self._ended: BatchMark | None = None
         self._unchecked = True
-        # Batches may be made in another thread: one in the making is waited for.
+        # Another thread may be making a batch: wait for it.
         self.lock = threading.RLock()
 
     def __iter__(self) -> Iterator[Any]:
@@ -193,7 +192,7 @@ class TrackedIterable:
         )
 
     def _note_end(self) -> None:
-        """Keras makes iterators that it never draws from, too."""
+        """Keras also makes iterators that it never draws from."""
         live = self._live
         if live is not None and live.recent:
             last, again = checksum(live.recent[-1]), self.source.last_batch()
@@ -210,7 +209,7 @@ class TrackedIterable:
             self.source.verify(last, ended)
 
     def seek(self, position: DataPosition) -> None:
-        # Between epochs callbacks, and the data, may have begun the next one since.
+        # Between epochs, callbacks and the data may have begun the next one since.
         if position.source.get("in_epoch", True):
             self.source.resume(position.source)
         given = position.given
@@ -228,11 +227,11 @@ class TrackedIterable:
 
 
 class _LiveIterator:
-    """An iterator and what it gave lately.
+    """An iterator and its latest batches.
 
     Args:
         lock: Held while a batch is made.
-        given: Batches that ``batches`` gave before.
+        given: Batches that the iterator gave before.
         pending: The last of these, which were not trained.
     """
 
@@ -268,17 +267,17 @@ class _LiveIterator:
         return batch
 
     def since(self, drawn: int) -> list[Any]:
-        """The batches given and not trained."""
+        """The batches that were given and not trained."""
         pending = self.given - drawn
         return list(self.recent)[-pending:] if pending else []
 
     def trim(self, drawn: int) -> None:
-        """Forget what was trained, but the last batch given."""
+        """Forget what was trained, except the last batch."""
         keep = max(1, self.given - drawn)
         while len(self.recent) > keep:
             self.recent.popleft()
 
 
 def lazily(tracked: TrackedIterable) -> Iterator[Any]:
-    """Iterate, but begin only when the first batch is asked for, as Keras does."""
+    """Iterate, but begin only with the first batch, as Keras does."""
     yield from iter(tracked)

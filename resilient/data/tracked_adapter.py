@@ -1,4 +1,4 @@
-"""What data adapters share whose data is followed by a ``TrackedIterable``."""
+"""What the adapters of data that Python iterates have in common."""
 
 import contextlib
 from dataclasses import replace

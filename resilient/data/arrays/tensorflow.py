@@ -1,13 +1,13 @@
 """Arrays on TensorFlow: a pipeline whose order and start are variables.
 
 Keras draws the order with ``tf.random.shuffle`` inside a tf.data pipeline, where the
-random state cannot be saved. So the order is made outside and fed through a variable:
+random state cannot be saved. So we make the order outside and feed it in by a variable:
 
 * with a global seed (``keras.utils.set_random_seed``), and since Keras 3.16 always,
-  Keras's pipeline gives one and the same order in every epoch: we run Keras's own
-  pipeline on ``arange(samples)`` to get that order, and keep what it comes from;
+  Keras's pipeline gives the same order in every epoch: we run Keras's own pipeline on
+  ``arange(samples)`` to get that order, and save what it was drawn from;
 * otherwise Keras's order is arbitrary: ours comes from a seed of our own, drawn once
-  for a run and kept in the position with the number of orders made from it.
+  for a run and saved in the position with the number of orders made from it.
 """
 
 import contextlib

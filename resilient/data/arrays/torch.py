@@ -1,10 +1,9 @@
 """Arrays on torch: Keras's own batch sampler, drawn again, skipping indices only.
 
 Keras builds a ``DataLoader`` without workers over a batch sampler that draws the order
-when its first batch is asked for. We stand in front of that batch sampler: we keep what
-it draws from (before Keras 3.16 the state of torch's global generator, see
-``keras_internals.Generation``), let it draw again in a resumed epoch, and skip the
-indices of the batches trained before.
+with its first batch. We wrap that batch sampler: we save what it draws from (before
+Keras 3.16 the state of torch's global generator, see ``keras_internals.Generation``),
+let it draw again in a resumed epoch, and skip the indices of batches trained before.
 """
 
 import contextlib

@@ -1,10 +1,9 @@
 """keras.utils.PyDataset: the order of the epoch, and the attributes that changed.
 
-Getting back costs nothing that grows with the position: the order is kept, the batches
-trained before are not made again. One is, the last, where that changes nothing, to see
-that the data is still the same.
+Returning to a position takes constant time: the order is saved, and only the last batch
+is made again, if that changes nothing, to check that the data is still the same.
 
-``replay_data=True`` makes no difference: there is no iterator's state to do without.
+``replay_data=True`` makes no difference: no iterator state is saved anyway.
 """
 
 import itertools
@@ -55,14 +54,14 @@ class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: 
 
 
 class _InPlaceOfEnqueuer:
-    """What Keras's adapter starts and stops in place of its enqueuer."""
+    """What Keras's adapter starts and stops instead of its enqueuer."""
 
     def __init__(self, source: "PyDatasetSource", lock: Any) -> None:
         self._source = source
         self._lock = lock
 
     def start(self, epoch: int = 0) -> None:
-        """The order asks the adapter for its epoch itself."""
+        """The order reads the epoch from the adapter."""
         with self._lock:
             self._source.order.start()
 
@@ -106,13 +105,13 @@ class PyDatasetSource(DataSource):
         return self._batches(0)
 
     def end_epoch(self) -> None:
-        """The dataset and callbacks are about to be told that the epoch ended."""
+        """Before ``on_epoch_end`` of the dataset and of callbacks."""
         if self.in_epoch:
             self._at_end = DataAttributes({"x": self._dataset})
         self.in_epoch = False
 
     def stop(self) -> None:
-        """An epoch ended: what was made ahead is made again in the next."""
+        """An epoch ended: drop what was made ahead."""
         self._close()
         self.order.stop()
 
@@ -138,7 +137,7 @@ class PyDatasetSource(DataSource):
         }
 
     def last_batch(self) -> JSON:
-        """Its index, if the dataset is as when it was made."""
+        """Its index, if the dataset has not changed since it was made."""
         at_end = None if self.in_epoch else self._at_end
         changed = at_end is not None and at_end.capture()
         as_made = not changed and self._held() == self._as_made
@@ -175,7 +174,7 @@ class PyDatasetSource(DataSource):
         }
 
     def _batches(self, given: int) -> Iterator[Any]:
-        """What one of Keras's generators gives, after ``given`` batches."""
+        """What Keras's generator would yield after ``given`` batches."""
         length = self._adapter.num_batches  # of this process's share
         while length is None or given < length:
             index, batch = self._next(None if length is None else length - given)
@@ -213,7 +212,7 @@ class PyDatasetSource(DataSource):
         return [id(value) for value in vars(self._dataset).values()]
 
     def _made_again(self, index: int) -> Any:
-        """The batch, made again; None where making it draws or changes something."""
+        """The batch; None if making it draws random numbers or changes anything."""
         backend = self.settings.backend
         attributes = DataAttributes({"x": self._dataset})
         before, reached = rng.capture(backend), states(self._reached)

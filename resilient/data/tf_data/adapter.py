@@ -39,10 +39,10 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
         if self._distributed or ("begun" in source and "state" not in source):
             self._pipeline.replayed = True
         if self._distributed:
-            # What is made of a graph has them, but does not tell Python, which asks
-            # how the data is to be spread over workers.
+            # A dataset made from a graph has its options, but Python does not see them,
+            # and reads from them how to distribute the data.
             self._dataset = self._dataset.with_options(dataset.options())
-        # To a saved state only an iterator of the same operations can be set.
+        # A saved state can only be restored into an iterator of the same operations.
         elif self._pipeline.replayed and "state" not in source:
             self._checksums = Checksums(self._dataset)
             self._dataset = self._checksums.dataset
@@ -63,7 +63,7 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
         self._position = position
 
     def wrap(self, iterable: Any) -> Any:
-        """The iterator that Keras is about to ask for."""
+        """The iterator that Keras is about to make."""
         if self._distributed and self._checksums is None:
             replicas = len(self._settings.strategy.extended.worker_devices)
             self._checksums = ReplicaChecksums(iterable, replicas)
@@ -82,7 +82,7 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
         return live
 
     def _note_first(self) -> None:
-        """Keras makes iterators that it never draws from, too."""
+        """Keras also makes iterators that it never draws from."""
         if self._checksums is not None and (first := self._checksums.of(1)):
             self._pipeline.began(checksum(first))
 
@@ -95,7 +95,7 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
 
 
 def distributes(strategy: tf.distribute.Strategy | None) -> bool:
-    """Whether Keras iterates something else than the dataset; not by default."""
+    """Whether Keras iterates something other than the dataset itself."""
     if strategy is None:
         return False
     count = strategy.num_replicas_in_sync

@@ -1,4 +1,4 @@
-"""What a tf.data pipeline is, as far as it tells without being iterated."""
+"""What can be read from a tf.data pipeline without iterating it."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from resilient.data.tf_data.graph import PipelineGraph, input_of
 from resilient.data.tf_data.variables import PipelineVariables, chain, functions
 from resilient.serialization import JSON
 
-# Of data that a pipeline holds in memory: beyond this its graph, a copy of it all, is
-# not made.
+# Bytes of data that a pipeline holds in memory. A graph would be a copy of it all: of
+# more than this, none is made.
 LARGE_GRAPH = 2**29
 
 
@@ -28,8 +28,8 @@ def fingerprint(dataset: Any, graph: PipelineGraph | None) -> JSON:
 def graph_of(dataset: Any) -> PipelineGraph | None:
     """The graph of a pipeline.
 
-    None where it would be too large, or where it is not certain which variables belong
-    into what is made of it.
+    None if it would be too large, or if it is unclear where its variables belong in a
+    dataset made from it.
     """
     nbytes = sum(
         tensor.dtype.size * int(tensor.shape.num_elements() or 0)
@@ -42,7 +42,7 @@ def graph_of(dataset: Any) -> PipelineGraph | None:
 
 
 def nodes_in_functions(dataset: Any) -> list[Any]:
-    """Operations of all functions that the Python objects of a pipeline have."""
+    """The operations of all functions of a pipeline's Python objects."""
     found: list[Any] = []
     for outer in functions(dataset):
         definition = outer.graph.as_graph_def()
@@ -53,7 +53,7 @@ def nodes_in_functions(dataset: Any) -> list[Any]:
 
 
 def shuffles(dataset: Any) -> list[Any]:
-    """The shuffles that the Python objects of a pipeline tell of."""
+    """The shuffles among the Python objects of a pipeline."""
     return [each for each in chain(dataset) if hasattr(each, "_seed2")]
 
 

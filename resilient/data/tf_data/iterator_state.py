@@ -1,8 +1,8 @@
 """The state of a tf.data iterator, in memory: as a tensor, and as bytes.
 
-``tf.train.Checkpoint`` keeps the same state, but only in files. Refused by TensorFlow
-are pipelines with state of their own outside of the iterator: Python functions,
-stateful random operations, variables that change.
+``tf.train.Checkpoint`` saves the same state, but only to files. TensorFlow refuses
+pipelines with state outside of the iterator: Python functions, stateful random
+operations, variables that change.
 """
 
 from typing import Any
@@ -20,8 +20,8 @@ def read(iterator: Any, *, known: bool = True) -> Any:
 
     Args:
         iterator: At any batch.
-        known: Whether the pipeline is known to have no state outside of it. TensorFlow
-            takes a variable that is only read for one, too.
+        known: Whether the pipeline is known to have no state outside of the iterator.
+            TensorFlow counts a variable that is only read, too.
 
     Raises:
         tf.errors.OpError: A part of the pipeline cannot be saved.

@@ -1,14 +1,13 @@
-"""A tf.data pipeline whose iterators get back to where they were.
+"""A tf.data pipeline whose iterators return to a position.
 
-The state of an iterator is saved, and set again: no data is drawn twice. What outlasts
-iterators is kept beside it: the seeds of all shuffles, caches in memory, and what
-``lasting`` knows. A shuffle without a seed is given one, drawn once for a run, and a
-resumed run gives all of them the seeds they had.
+The state of an iterator is saved and restored: no data is drawn twice. What outlasts
+iterators is saved beside it: the seeds of all shuffles, caches in memory, and what
+``lasting`` covers. A shuffle without a seed is given one, drawn once for a run, and a
+resumed run gives all shuffles the seeds they had.
 
-Where an iterator has no state that can be saved (Python functions, stateful random
-operations), the batches that it gave are drawn again. There is more that such functions
-may remember from one epoch to the next than can be known: whether an epoch begins as it
-did is seen from its first batch.
+If an iterator's state cannot be saved (Python functions, stateful random operations),
+its batches are drawn again. Such functions may remember more from one epoch to the next
+than we can know: the first batch shows whether an epoch begins as it did.
 """
 
 import warnings
@@ -33,8 +32,7 @@ from resilient.state import rng
 # Of iterator state in one checkpoint: beyond this there is a warning.
 LARGE_STATE = 64 * 2**20
 
-# TensorFlow hangs when it saves an iterator of one that was restored with an input that
-# had come to its end.
+# TensorFlow hangs when it saves a restored iterator of one with an exhausted input.
 HANGS = "DirectedInterleaveDataset"
 
 
@@ -43,13 +41,13 @@ class LargeStateWarning(UserWarning):
 
 
 class Pipeline(DataSource):
-    """A dataset, and how its iterators get back.
+    """A dataset with positions.
 
     Attributes:
-        dataset: To be iterated in its place: equal, but for seeds.
-        replayed: Whether its iterators have no state that can be saved.
-        remembers: Whether its functions may remember more than is known.
-        seeds: Of each operation that has some: its type, and the two.
+        dataset: To be iterated instead: equal, except for seeds.
+        replayed: Whether the state of its iterators cannot be saved.
+        remembers: Whether its functions may remember more than we can know.
+        seeds: The type and the two seeds of each operation that has some.
     """
 
     name = "a tf.data.Dataset"
@@ -96,7 +94,7 @@ class Pipeline(DataSource):
             self._lasting.counts = shuffles.count_draws(graph)
 
     def _glance(self, dataset: Any, saved: list[Any]) -> None:
-        """Without its graph: what the Python objects tell, and seeds as they are."""
+        """Without its graph: what the Python objects show, with seeds as they are."""
         nodes = facts.nodes_in_functions(dataset)
         if any(is_stateful(node.op) for node in nodes):
             self.remembers = self.replayed = True
@@ -111,10 +109,10 @@ class Pipeline(DataSource):
         self._lasting.counts = list(map(SeedCount, again))
 
     def _choose_seeds(self, graph: PipelineGraph, saved: list[Any]) -> bool:
-        """Give operations the seeds they had, or one where they have none.
+        """Give operations the seeds they had, or new ones if they have none.
 
         Returns:
-            Whether any is another one than before.
+            Whether any seed changed.
         """
         before = [[each.op, each.seeds] for each in graph.seeded]
         if [op for op, _ in saved] == [op for op, _ in before]:
@@ -131,7 +129,7 @@ class Pipeline(DataSource):
         return self.seeds != before
 
     def begin(self, iterable: Any = None) -> Any:
-        """A new iterator of the dataset, or of what it was distributed to."""
+        """A new iterator of the dataset, or of the distributed one."""
         self._begun = {
             "lasting": self._lasting.get(),
             "random": rng.capture(self.settings.backend),
@@ -140,19 +138,19 @@ class Pipeline(DataSource):
         return self._iterator
 
     def began(self, first: str) -> None:
-        """The newest iterator gave its first batch, which has this checksum."""
+        """The newest iterator gave its first batch, with this checksum."""
         if self.remembers:
             self._last = {"begun": self._begun, "first": first}
 
     def check(self, first_of: Callable[[Any], Any], iterable: Any = None) -> None:
-        """Begin the epoch before once more, and again: both must begin as it did.
+        """Begin the previous epoch twice more: both must begin as it did.
 
-        In a new process functions remember no epoch, and then they remember one. Only
-        after a resume, when the next epoch begins.
+        In a new process functions first remember no epoch, and then one. Done after a
+        resume, when the next epoch begins.
 
         Args:
             first_of: Draws the first batch of an iterator.
-            iterable: What the dataset was distributed to, if it was.
+            iterable: The distributed dataset, if there is one.
         """
         if not self._unchecked:
             return
@@ -161,7 +159,7 @@ class Pipeline(DataSource):
         with rng.kept_random_state(self.settings.backend):
             for _ in range(2):
                 self._set_to(self._last["begun"])
-                # Not kept: it may draw ahead as long as it is there.
+                # Not kept: it may draw ahead for as long as it exists.
                 batch = first_of(self._iter(iterable))
                 self.verify(batch, BatchMark(given=1, last=self._last["first"]))
         self._lasting.set(lasting)
@@ -181,7 +179,7 @@ class Pipeline(DataSource):
         self._warn_once()
         found: JSON = {"seeds": self.seeds, "lasting": self._lasting.get()}
         if live:
-            # One that was restored goes on that way, whatever is wanted now.
+            # A restored iterator stays that way, whatever is wanted now.
             replayed = self.replayed and self._begun
             state = None if replayed else self._state()
             if state is not None:
@@ -192,13 +190,13 @@ class Pipeline(DataSource):
             found |= self._last
         if self._caches:  # an iterator's state forgets those that it does not read now
             found["caches"] = [iterator_state.save(iter(c)) for c in self._caches]
-            self._lasting.set(found["lasting"])  # to look into caches may draw
+            self._lasting.set(found["lasting"])  # iterating caches may draw
         return found
 
     def _state(self) -> np.ndarray | None:
         try:
             state = iterator_state.save(self._iterator, known=self._known)
-        except tf.errors.OpError:  # some operations tell only now
+        except tf.errors.OpError:  # some operations fail only now
             self.replayed = True
             return None
         if state.nbytes > LARGE_STATE and not self._warned:
@@ -223,7 +221,6 @@ class Pipeline(DataSource):
             )
 
     def resume(self, position: JSON) -> None:
-        """Set what outlasts iterators."""
         for cache, state in zip(self._caches, position.get("caches", []), strict=False):
             iterator_state.restore(iter(cache), state)
         if "lasting" in position:
@@ -233,10 +230,6 @@ class Pipeline(DataSource):
             self._unchecked = True
 
     def seek(self, position: JSON, given: int, iterable: Any = None) -> tuple[Any, Any]:
-        """An iterator that goes on after ``given`` batches, and the last one, if drawn.
-
-        Global random state is not what it was: the caller sets it.
-        """
         self.resume(position)
         self._unchecked = False
         if "state" in position:

@@ -1,11 +1,11 @@
-"""How often the seed generator of a shuffle was drawn from: read, and set.
+"""How often the seed generator of a shuffle was drawn from: read and set.
 
 ``shuffle`` takes the seed of each iteration from a generator that belongs to the
 dataset and outlasts its iterators. An iterator's state holds the number of draws, but
-only where its shuffle is in use: not under a ``batch`` that came to its end, nor in the
-second half of a ``concatenate``. So each generator is given an iterator on no data,
-whose small state has that number; of all that TensorFlow keeps in states it is the one
-thing that is read and written here. Making such an iterator draws once: undone.
+only while its shuffle is in use: not under an exhausted ``batch``, nor in the second
+half of a ``concatenate``. So we make an iterator over no data for each generator, whose
+small state has that number. Nothing else in states is read or written here. Making such
+an iterator draws once, which is undone.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ _VARIANT_VAL = bytes([tensor_pb2.TensorProto.VARIANT_VAL_FIELD_NUMBER << 3 | 2])
 
 
 class UnknownFormat(Exception):
-    """TensorFlow keeps states of iterators in another way than this module knows."""
+    """TensorFlow stores states of iterators in a way that this module does not know."""
 
 
 class SeedCount:
@@ -54,7 +54,7 @@ class SeedCount:
             iterator_state.write(self._iterator, tf.stack(parts))
 
     def _parts(self) -> tuple[int, Any, list[Any]]:
-        """The state taken apart, and in it the place of the shuffle's, as a message."""
+        """The place of the shuffle in the state, its message, and all parts."""
         with tf.device("/CPU:0"):
             parts = tf.unstack(iterator_state.read(self._iterator))
             messages = list(map(_message, parts))
@@ -65,7 +65,7 @@ class SeedCount:
 
 
 def _values(shuffle: Any) -> list[Any]:
-    """What a shuffle keeps, the count first."""
+    """The values in a shuffle's state, the count first."""
     try:
         (compressed,) = shuffle.tensors[0].variant_val
         element = dataset_pb2.CompressedElement.FromString(compressed.metadata)
@@ -81,7 +81,7 @@ def _values(shuffle: Any) -> list[Any]:
 def _message(variant: Any) -> Any:
     """The protobuf message that TensorFlow writes for a variant."""
     tensor = tensor_pb2.TensorProto.FromString(tf.io.serialize_tensor(variant).numpy())
-    # The message follows its length, as in a field of another message.
+    # The message comes after its length, as in a field of another message.
     field = _VARIANT_VAL + tensor.tensor_content
     return tensor_pb2.TensorProto.FromString(field).variant_val[0]
 

@@ -1,8 +1,8 @@
-"""Variables that the functions of a pipeline assign: kept beside its iterators.
+"""Variables that the functions of a pipeline assign: saved beside its iterators.
 
-Counters, and the state of random generators: tf.random.Generator, Keras's random
-layers. They outlast iterators, and no iterator's state has them. Variables that are
-only read are not the pipeline's: a model that is trained may be among them.
+Such as counters, and the state of random generators (tf.random.Generator, Keras's
+random layers). They outlast iterators, and no iterator's state has them. Variables that
+are only read are not the pipeline's: a model that is being trained may be among them.
 """
 
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils
 
-# Nothing larger is the state of a generator or a counter.
+# No generator or counter is larger.
 _LARGEST = 16 * 2**20
 
 
 class PipelineVariables:
-    """Those that a dataset's functions assign."""
+    """The variables that a dataset's functions assign."""
 
     def __init__(self, dataset: Any) -> None:
         found = {id(each): each for each in _assigned(dataset)}
@@ -32,7 +32,7 @@ class PipelineVariables:
         ]
 
     def set(self, values: list[np.ndarray]) -> None:
-        """Set them to what ``get`` returned, in this process or another."""
+        """Restore what ``get`` returned, in this process or another."""
         for handle, value in zip(self._handles, values, strict=False):
             tensor = tf.io.parse_tensor(value.tobytes(), spec(handle).dtype)
             with tf.device(handle.device):
@@ -44,20 +44,20 @@ class PipelineVariables:
 
 
 def chain(dataset: Any) -> Iterator[Any]:
-    """A dataset and all that it is made of, in the graph's order: inputs first."""
+    """A dataset and its inputs, inputs first: the graph's order."""
     for each in dataset._inputs():
         yield from chain(each)
     yield dataset
 
 
 def functions(dataset: Any) -> Iterator[Any]:
-    """Those of all datasets of a pipeline."""
+    """The functions of all datasets of a pipeline."""
     for each in chain(dataset):
         yield from (wrapper.function for wrapper in each._functions())
 
 
 def captured(dataset: Any) -> Iterator[Any]:
-    """Handles of all, for each function that captured one, in the graph's order."""
+    """Handles of captured variables, once for each function, in the graph's order."""
     for function in functions(dataset):
         yield from filter(_is_variable, function.captured_inputs)
 
@@ -79,7 +79,7 @@ def _assigned(dataset: Any) -> Iterator[Any]:
 
 
 def _is_variable(tensor: Any) -> bool:
-    """Whether it is a variable's handle: lookup tables, for one, tell no dtype."""
+    """Whether it is a variable's handle; a lookup table's, say, has no dtype."""
     data = getattr(tensor, "_handle_data", None)
     return (
         tensor.dtype == tf.resource

@@ -1,10 +1,10 @@
 """torch's ``DataLoader`` and torchdata's ``StatefulDataLoader``, on every backend.
 
-How each gets back to a position:
+How each returns to a position:
 
 * without workers: the indices are drawn again and skipped, no data is loaded;
 * iterable datasets without workers: by their ``state_dict``, or replayed;
-* with workers: replayed, from the same seeds of the workers;
+* with workers: replayed, with the same worker seeds;
 * ``StatefulDataLoader`` with workers: by its ``state_dict``.
 """
 
@@ -63,11 +63,11 @@ class TorchLoaderData(
 
 
 class _TrackedLoader(TrackedIterable):
-    """With what Keras asks a loader for.
+    """With the attributes of a loader that Keras uses.
 
     Attributes:
-        sampler: Told the epoch since Keras 3.16.
-        prefetch_factor: Tells JAX's trainer before Keras 3.14 not to draw ahead.
+        sampler: Keras 3.16 sets its epoch.
+        prefetch_factor: If set, JAX's trainer before Keras 3.14 does not draw ahead.
     """
 
     def __init__(self, source: Replayed, loader: Any) -> None:

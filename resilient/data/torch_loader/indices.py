@@ -1,10 +1,10 @@
-"""The iterator over indices inside a DataLoader's, made to be drawn again.
+"""A sampler's iterator that can draw the same indices again.
 
 A sampler may draw random numbers whenever it is asked for indices, and between two
-batches others draw from the same generators (augmentation, a model, callbacks). So the
-states before each draw are kept, where it changed them; to draw the same indices again
-they are set before the same draws. Samplers of torch's own draw once, before the first
-batch, so that nothing is looked at afterwards.
+batches others draw from the same generators (augmentation, the model, callbacks). So
+the states before each draw that changed them are kept, and set again before the same
+draws. torch's own samplers draw only before the first batch, so nothing is compared
+after that.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,12 +18,12 @@ _OWN = ("torch.utils.data.", "torchdata.stateful_dataloader.")
 
 
 class Indices:
-    """Stands for the sampler's iterator.
+    """Replaces the sampler's iterator.
 
     Args:
         shared: Generators that others may draw from, too.
-        each: Whether the sampler may draw before any batch, not the first alone.
-        again: What ``position`` of such an object returned: these draws are repeated.
+        each: Whether the sampler may draw before any batch, not only the first.
+        again: What ``position`` returned: these draws are repeated.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Indices:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every draw that others could disturb can be repeated."""
+        """Whether every draw from shared generators can be repeated."""
         return len(self._before) <= _KEPT
 
     def position(self) -> JSON:
-        """What is needed to draw the same indices from a new iterator."""
+        """What it takes to draw the same indices from a new iterator."""
         drawn = max(self._drawn, self._known)
         return {"drawn": drawn, "before": dict(self._before)}
 

@@ -1,9 +1,9 @@
 """A DataLoader without workers: its order is drawn again, and only indices are skipped.
 
-No sample is loaded to get back to a position, but those of the last batch, to see
-whether the data is still the same; only where loading it can be expected to give that
-batch again: where it draws no random numbers and changes no attribute. At an epoch's
-end the indices of that batch are kept, if they are plain numbers.
+No samples are loaded on the way to a position, except those of the last batch, to check
+that the data is still the same; and only if loading them draws no random numbers and
+changes no attributes. At an epoch's end the indices of that batch are saved, if they
+are plain numbers.
 """
 
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ class PositionedLoader(Replayed):
         return batches, self._loaded(fetcher, indices, attributes, now)
 
     def _loaded(self, fetcher: Any, indices: Any, attributes: JSON, now: JSON) -> Any:
-        """The last batch, unless it may have been another one when it was drawn.
+        """The last batch; None if it may have been different when it was drawn.
 
         Args:
             fetcher: torch's, which makes batches of indices.

@@ -1,9 +1,9 @@
-"""A DataLoader got back to a position by drawing its batches again.
+"""A DataLoader that returns to a position by drawing its batches again.
 
-The iterator is made from the same random state, so that its workers have the same
-seeds: what they draw is the same, random augmentation included. Persistent workers go
-on from one iterator to the next, with their random numbers and their copies of the
-dataset, so with them every iterator is made again since the workers were started.
+The iterator is made from the same random state, so its workers have the same seeds and
+draw the same, random augmentation included. Persistent workers carry their random
+numbers and their copies of the dataset from one iterator to the next, so with them all
+iterators since the workers were started are made again.
 """
 
 import itertools
@@ -39,7 +39,7 @@ class Replayed(DataSource):
         self.loader = loader
         self.settings = settings
         self.persistent = bool(loader.num_workers and loader.persistent_workers)
-        # Workers that live on know what earlier fits of this process did to them.
+        # Persistent workers remember what earlier fits of this process did to them.
         earlier = vars(loader).get(FOLLOWED) if self.persistent else None
         self.state = earlier.state if earlier else LoaderState(loader, settings)
         self._each = draws_for_each_batch(loader, self.state.shared)
@@ -63,7 +63,7 @@ class Replayed(DataSource):
         return self.make(self.state.capture())
 
     def catch_up(self) -> None:
-        """Bring persistent workers where they were; leaves the loader's own state."""
+        """Replay what persistent workers did; the loader's own state stays."""
         now = self.state.lasting()
         self.replay(self._entries)
         self.state.restore(now)
@@ -110,14 +110,14 @@ class Replayed(DataSource):
 
     @property
     def _lasts(self) -> bool:
-        """Whether something of an iterator outlasts it."""
+        """Whether workers carry state from one iterator to the next."""
         return self.persistent and self.keeps_workers
 
     def make(self, made: JSON, again: JSON | None = None) -> Iterator[Any]:
         """A new iterator.
 
         Args:
-            made: The state now, to make it again from.
+            made: The state now, from which to make it again.
             again: Position of the ``Indices`` to repeat.
         """
         self._entries = self._closed() if self._lasts else []
@@ -133,7 +133,7 @@ class Replayed(DataSource):
         return made_batches
 
     def replay(self, entries: Sequence[JSON]) -> Any:
-        """Make these iterators again; returns the last batch of the last of them."""
+        """Make these iterators again; returns the last one's last batch."""
         if self.persistent:
             self.loader._iterator = None  # ends these workers
         self._entries, self._batches = [], None
@@ -151,7 +151,7 @@ class Replayed(DataSource):
             yield from itertools.islice(batches, entry["given"])
 
     def _closed(self) -> list[JSON]:
-        """The entries, with how far the newest iterator is."""
+        """The entries, with how far the newest iterator has come."""
         if self._batches is None:
             return list(self._entries)
         *before, newest = self._entries
@@ -183,7 +183,7 @@ class Replayed(DataSource):
 
 
 def has_torch_iterators(loader: Any) -> bool:
-    """Whether no subclass iterates in a way of its own."""
+    """Whether no subclass overrides how it iterates."""
     owner = next(c for c in type(loader).__mro__ if "__iter__" in vars(c))
     return (
         owner is torch.utils.data.DataLoader or owner.__name__ == "StatefulDataLoader"

@@ -1,8 +1,8 @@
-"""What the order and the content of a DataLoader's batches depend on, at a moment.
+"""What the order and content of a DataLoader's batches depend on at a moment.
 
 That is: the global generators of Python, numpy and torch; every generator object of
-these libraries that the loader leads to; and what changed in the attributes of the
-user's own datasets, samplers and collate functions.
+these libraries that the loader reaches; and changed attributes of the user's datasets,
+samplers and collate functions.
 """
 
 import random
@@ -36,7 +36,7 @@ class LoaderState:
     """
 
     def __init__(self, loader: Any, settings: SourceContext) -> None:
-        # The dataset first: a generator that the sampler shares is the dataset's, too.
+        # The dataset first: a generator that it shares with the sampler is named by it.
         parts = {
             "dataset": loader.dataset,
             "collate_fn": getattr(loader.collate_fn, "__self__", loader.collate_fn),
@@ -48,14 +48,14 @@ class LoaderState:
         self._own = unclaimed(found, settings.claimed)
         self._all = _GLOBAL | found
         objects = {name: part for name, part in parts.items() if part is not None}
-        # Objects with state_dict are not asked: what they tell is meant for the middle
-        # of an iteration. What is named is not looked for in the attributes of others.
+        # Not by the state_dict of objects: that is for the middle of an iteration.
+        # What has a name here is not searched for in the attributes of others.
         self._attributes = DataAttributes(objects | found, asked=False)
         drawn = [n for n in found if n.startswith(("dataset", "collate_fn"))]
         self.shared: dict[str, Any] = _GLOBAL | {name: found[name] for name in drawn}
 
     def capture(self) -> JSON:
-        """All of it: plain values and arrays that nobody changes any more."""
+        """All of it, as plain values and copies of arrays."""
         return self._of(self._all)
 
     def lasting(self) -> JSON:
@@ -63,7 +63,7 @@ class LoaderState:
         return self._of(self._lasting)
 
     def own(self) -> JSON:
-        """The same without the generators that other data of this fit puts back."""
+        """The same without the generators that other data of this fit restores."""
         return self._of(self._own)
 
     def _of(self, generators: Mapping[str, Any]) -> JSON:
@@ -75,9 +75,9 @@ class LoaderState:
         self.restore_random(state)
 
     def restore_random(self, state: JSON) -> None:
-        """Set the generators of such a state alone."""
+        """Set only the generators of such a state."""
         set_states(self._all, state["random"])
 
     def uncaptured(self) -> list[str]:
-        """Names of attributes that changed and are not kept."""
+        """Names of attributes that changed and cannot be saved."""
         return self._attributes.uncaptured()

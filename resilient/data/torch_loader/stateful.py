@@ -1,8 +1,8 @@
-"""DataLoaders that are got back to a position by a state that the user's objects tell.
+"""DataLoaders that return to a position by the ``state_dict`` of the user's objects.
 
-torchdata's ``StatefulDataLoader`` asks the workers for theirs: the order is exact, but
-the workers' random numbers begin anew. Of a plain DataLoader without workers, the
-iterable dataset is asked itself, as torchdata would do.
+torchdata's ``StatefulDataLoader`` collects its workers' states: the order is exact, but
+the workers' random numbers start over. For a plain DataLoader without workers, we use
+the iterable dataset's own ``state_dict``, as torchdata would.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _TENSOR = "torch tensor"
 
 
 class FromState(Replayed):
-    """A loader whose positions hold a state that the user's objects gave."""
+    """A loader whose positions hold the ``state_dict`` of the user's objects."""
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         if position.get("state") is None:
@@ -42,7 +42,7 @@ class FromState(Replayed):
         return batches, None
 
     def from_state(self, state: Any, made: JSON, given: int) -> Iterator[Any]:
-        """An iterator that goes on from a state, after ``given`` batches."""
+        """An iterator that continues from a state, after ``given`` batches."""
         raise NotImplementedError
 
 
@@ -122,7 +122,7 @@ class IterableState(FromState):
 
 
 def can_tell(loader: Any) -> bool:
-    """Whether the state of a ``StatefulDataLoader`` says all about its order."""
+    """Whether the state of a ``StatefulDataLoader`` determines its order."""
     if _is_iterable(loader):
         return kinds.has_state_dict(loader.dataset)  # or it would replay, unverified
     return type(loader._index_sampler).__module__.startswith("torchdata.")
