@@ -31,7 +31,6 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
             raise _distributed(settings)
         super().__init__(dataset, *args, **kw)
         self._pipeline = Pipeline(self._dataset, settings)
-        self._settings = settings
         self._dataset = self._pipeline.dataset
         self._checksums: Checksums | None = None
         source = settings.saved.source if settings.saved else {}
@@ -65,7 +64,7 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
     def wrap(self, iterable: Any) -> Any:
         """The iterator that Keras is about to make."""
         if self._distributed and self._checksums is None:
-            replicas = len(self._settings.strategy.extended.worker_devices)
+            replicas = len(self._pipeline.settings.strategy.extended.worker_devices)
             self._checksums = ReplicaChecksums(iterable, replicas)
         position, self._position = self._position, None
         if position is None:
