@@ -7,7 +7,6 @@ let it draw again in a resumed epoch, and skip the indices of batches trained be
 """
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -51,7 +50,7 @@ class TorchArrays(SlicedArrays):
         loader = super().get_torch_dataloader()
         return torch.utils.data.DataLoader(
             loader.dataset,
-            batch_sampler=Batches(self.one_order(loader.batch_sampler), self.draw),
+            batch_sampler=Batches(self.one_order(loader.batch_sampler), self._draw),
             collate_fn=loader.collate_fn,
         )
 
@@ -59,19 +58,9 @@ class TorchArrays(SlicedArrays):
         """Keras's batch sampler; with several processes, what they draw alike."""
         return batches
 
-    def draw(self, batches: Any) -> Iterator[list[int]]:
-        """The indices of each batch, from the position on.
-
-        Runs when the first batch is asked for, where Keras's own sampler draws too.
-        """
-        start = self._take_start()
-        first = start.drawn
-        self._order = start.source["order"] if first else self._next_order()
-        indices = iter(batches)
-        if first:
-            with self._drawing_again(self._order):
-                next(itertools.islice(indices, first, first), None)
-        yield from indices
+    def _draw(self, batches: Any) -> Iterator[list[int]]:
+        """The indices of each batch, from the position on."""
+        return self._rows(iter(batches))
 
 
 class Batches(torch.utils.data.Sampler):  # type: ignore[misc]
