@@ -337,7 +337,7 @@ def adapters(rng):
     """Of training and of validation data."""
     given = SourceContext(get_backend())
     both = given, dataclasses.replace(given, argument="validation_data")
-    return [PyDatasetData(Drawing(rng), settings=s, saved=None) for s in both]
+    return [PyDatasetData(Drawing(rng), settings=s) for s in both]
 
 
 @pytest.mark.parametrize("shared", [np.random.default_rng(3), None])
