@@ -15,9 +15,9 @@ def ours(name: str, data: Any, size: int, saved: Any = None) -> Any:
     """Ours of a source; `saved` is where it is to go on."""
     backend = keras.backend.backend()
     settings = SourceContext(
-        get_backend(), verbose=False, ahead=backend == "tensorflow"
+        get_backend(), verbose=False, ahead=backend == "tensorflow", saved=saved
     )
-    return adapter_for(arguments(name, data, size), settings, saved)
+    return adapter_for(arguments(name, data, size), settings)
 
 
 def of_keras(name: str, data: Any, size: int) -> Any:

@@ -15,7 +15,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from resilient.distributed.strategies import torch_ranks
-from resilient.distributed.strategies.torch_dp.gradients import AveragedGradients
+from resilient.distributed.strategies.torch_dp.gradients import averaged_gradients
 from resilient.distributed.strategies.torch_dp.start import broadcast_variables
 
 # Width of the input, of each hidden layer, and rows of each process's part of a batch.
@@ -61,7 +61,7 @@ def our_step(widths: list[int], stack: ExitStack) -> Step:
     """Keras's train step, with averaged gradients."""
     model = keras_model(widths)
     broadcast_variables(model.variables)
-    stack.enter_context(AveragedGradients(model))
+    stack.enter_context(averaged_gradients(model, distributed.group.WORLD))
     model.make_train_function()
     model.train()
     return lambda x, y: model.train_function([(x, y)])

@@ -1,8 +1,8 @@
 """Finds the adapter of the backend that Keras runs on, and imports no other.
 
-Each adapter is a module of its own, imported when it is first asked for: whoever has
-only JAX never imports TensorFlow. Backends that do not train (numpy, OpenVINO) are
-refused. It knows neither Keras models nor checkpoint directories; all above import it.
+With only JAX installed, TensorFlow is never imported. Backends that do not train
+(numpy, OpenVINO) are refused. It knows neither Keras models nor checkpoint directories;
+all above import it.
 """
 
 import functools
@@ -13,7 +13,7 @@ from resilient.errors import BackendNotAvailableError, NotSupportedError
 
 __all__ = ["BACKENDS", "Backend", "Snapshot", "get_backend"]
 
-# The libraries each adapter imports: a missing one names the extra that brings it.
+# The libraries that each adapter imports; the extra of its name installs them.
 _LIBRARIES = {
     "tensorflow": ("tensorflow",),
     "jax": ("jax", "jaxlib", "tensorstore"),
@@ -23,7 +23,7 @@ BACKENDS = tuple(_LIBRARIES)
 
 
 def get_backend(name: str | None = None) -> Backend:
-    """Return the adapter of a Keras backend. The same object each time.
+    """The adapter of a Keras backend; the same object each time.
 
     Args:
         name: ``"tensorflow"``, ``"jax"`` or ``"torch"``; without it, the backend that

@@ -1,8 +1,8 @@
 """Host arrays: what every backend's snapshot is made of, and what is refused.
 
 Numbers and booleans are stored, byte for byte. Text, Python objects, dates and sub-byte
-types are refused here, by name, before anything is written: not every format can hold
-them, and none may hold an approximation.
+types are refused by name before anything is written: not every format can hold them,
+and none may hold an approximation.
 """
 
 import re
@@ -36,12 +36,12 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 @dataclass
 class HeldSnapshot:
-    """Named tensors on the host that nobody writes to, and how they are written.
+    """Named tensors on the host that nobody changes, and how to write them.
 
     Attributes:
-        held: Name to tensor, of whatever kind the backend writes fastest.
+        held: Name to tensor, of the kind that the backend writes fastest.
         writer: Writes a part, ``held``, into an existing, empty directory.
-        view: Shows one of them as a numpy array.
+        view: Views one of them as a numpy array.
     """
 
     held: dict[str, Any]
@@ -75,14 +75,10 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def check_dtype(name: str, dtype: object) -> None:
-    """Refuse what cannot be stored byte for byte on every backend.
-
-    Args:
-        name: The tensor's name, for the message.
-        dtype: A dtype or its name.
+    """Refuse a tensor that cannot be stored byte for byte on every backend.
 
     Raises:
-        NotSupportedError: ``dtype`` is not a number's or a boolean's.
+        NotSupportedError: ``dtype`` (or its name) is not of numbers or booleans.
     """
     if str(dtype) not in DTYPES:
         raise NotSupportedError(
@@ -112,10 +108,10 @@ def copy_array(name: str, value: np.ndarray) -> np.ndarray:
 def check_like(
     target: object, shape: Iterable[int], dtype: object, value: np.ndarray
 ) -> None:
-    """Make sure that ``value`` needs neither a cast nor a broadcast.
+    """Check that ``value`` needs neither a cast nor a broadcast.
 
-    The caller has compared all of them before it set the first; this is the last line
-    of defence, since every backend's own assignment casts or broadcasts silently.
+    Callers compare all shapes and dtypes before they set the first one. This is the
+    last line of defence: every backend's own assignment casts or broadcasts silently.
 
     Raises:
         CheckpointMismatchError: Shape or dtype differ.

@@ -1,12 +1,12 @@
 """PyTorch's distributed checkpoint format (DCP), where several ranks train.
 
-``torch.distributed.checkpoint.load`` reads it. The ranks divide the work of writing
-what they have in common, and first compare it; what is a rank's own is named after it.
-DCP's collectives have a process group of their own: on that of the training they would
-be taken for gradients.
+``torch.distributed.checkpoint.load`` reads it. The ranks compare what all have, and
+divide the work of writing it; names of a rank's own tensors begin with the rank. DCP's
+collectives have a process group of their own: on the training's they would be taken for
+gradients.
 
-A tensor that is spread over ranks (a DTensor) is written by those that own its parts,
-and each rank reads the part that it needs, however many there are then.
+The owners of its parts write a tensor that is spread over ranks (a DTensor), and each
+rank reads the part that it needs, however many ranks there are then.
 """
 
 import os
@@ -42,7 +42,7 @@ def make_group() -> None:
 
 
 def group() -> dist.ProcessGroup:
-    """That group: of ranks that talk through the host."""
+    """That group, which communicates through the host."""
     return _groups[dist.group.WORLD]
 
 
@@ -51,8 +51,8 @@ def write(tensors: Mapping[str, torch.Tensor], directory: str, part: Part) -> No
 
     Raises:
         OSError: Some rank's file system failed.
-        ResilientError: The ranks do not have in common what they should.
-        RuntimeError: Something else did, or a rank is gone.
+        ResilientError: The ranks differ in what all should have.
+        RuntimeError: Something else failed, or a rank is gone.
     """
     ours = group()
     common = {name: t for name, t in tensors.items() if name not in part.own}
@@ -71,7 +71,7 @@ def write(tensors: Mapping[str, torch.Tensor], directory: str, part: Part) -> No
 
 
 def _require_equal(tensors: Mapping[str, torch.Tensor], group: Any) -> None:
-    """Raise where ranks have different weights: they did not train one model."""
+    """Raise if ranks have different weights: they did not train one model."""
     digests: dict[str, Any] = {}
     for name in sorted(tensors):
         tensor, held = tensors[name], "whole"
@@ -94,7 +94,7 @@ def _require_equal(tensors: Mapping[str, torch.Tensor], group: Any) -> None:
 
 
 def _place(tensor: DTensor) -> list[tuple[int, int]]:
-    """Along which dimensions of its mesh a tensor is cut, and which part is here."""
+    """The dimensions of its mesh along which a tensor is cut, and this rank's part."""
     coordinate = tensor.device_mesh.get_coordinate() or []
     return [
         (dimension, at)
@@ -104,7 +104,7 @@ def _place(tensor: DTensor) -> list[tuple[int, int]]:
 
 
 def _others(mine: Mapping[str, str], group: Any) -> list[int]:
-    """Ranks that hold something else than one before them that should hold the same."""
+    """Ranks that differ from one before them that should hold the same."""
     everyones: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(everyones, dict(mine), group=group)
     first: dict[str, str] = {}
@@ -118,13 +118,13 @@ def _others(mine: Mapping[str, str], group: Any) -> list[int]:
 
 
 class StoredTensor:
-    """A tensor in a checkpoint that several ranks wrote their parts of.
+    """A tensor in a checkpoint, of which several ranks wrote parts.
 
     Args:
-        directory: Where it is.
-        name: What it is called there.
-        saved: What the checkpoint says of it.
-        view: Shows a tensor as an array.
+        directory: Of the checkpoint.
+        name: Of the tensor there.
+        saved: Its metadata there.
+        view: Views a tensor as an array.
     """
 
     def __init__(
@@ -136,13 +136,13 @@ class StoredTensor:
         self._saved, self._view = saved, view
 
     def read_into(self, tensor: DTensor) -> None:
-        """Set this rank's part of a tensor; no other rank takes part in it."""
+        """Set this rank's part of a tensor; other ranks are not involved."""
         _load({self._name: tensor}, FileSystemReader(self._directory))
 
     def __array__(
         self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
     ) -> np.ndarray:
-        """The whole of it, read anew each time."""
+        """All of it, read again each time."""
         tensor = torch.empty(self.shape, dtype=self._saved.properties.dtype)
         _load({self._name: tensor}, FileSystemReader(self._directory))
         whole = self._view(tensor)
@@ -150,12 +150,12 @@ class StoredTensor:
 
 
 def read(directory: str, part: Part, view: View) -> dict[str, Any]:
-    """What all ranks have in common, and what is this part's own.
+    """What all ranks have, and what only this part has.
 
     Args:
         directory: What all ranks wrote.
         part: Whose.
-        view: Shows a tensor as an array.
+        view: Views a tensor as an array.
     """
     reader = FileSystemReader(directory)
     own = f"{part.name}."
@@ -175,7 +175,7 @@ def read(directory: str, part: Part, view: View) -> dict[str, Any]:
 
 def _load(tensors: Mapping[str, torch.Tensor], reader: FileSystemReader) -> None:
     with warnings.catch_warnings():
-        # That it loads without a process group is what it is asked for.
+        # Loading without a process group is intended.
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         dcp.load(dict(tensors), storage_reader=reader, no_dist=True)
 

@@ -1,12 +1,12 @@
-"""JAX: written as Orbax does, see ``orbax_format``.
+"""JAX: written in Orbax's format, see ``orbax_format``.
 
 On the CPU a snapshot copies nothing: it holds the arrays' buffers, and XLA does not
-take over a buffer that someone else holds. On an accelerator it holds copies made
-there, and their transfer to the host goes on beside the training.
+reuse a buffer that someone else holds. On an accelerator it holds copies made there,
+which are transferred to the host while training goes on.
 
 Of an array that is spread over devices a snapshot holds the shards that this process
-owns, and a restore reads those that its devices need: nobody ever has the whole of it.
-An array that all devices have a replica of is held, and written, by process 0.
+owns, and a restore reads those that its devices need: no process ever has all of it.
+Process 0 holds, and writes, an array that all devices have a replica of.
 
 Refuses typed PRNG keys and sparse arrays. JAX has no global random state.
 """
@@ -29,10 +29,11 @@ from resilient.backends.arrays import (
     check_names,
     copy_array,
 )
-from resilient.backends.base import ALONE, JSON, Backend, Part, Snapshot
+from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.shards import Shards, owned_shards
 from resilient.backends.stored import StoredArray
 from resilient.errors import NotSupportedError
+from resilient.serialization import JSON
 
 
 class JaxBackend:
@@ -57,7 +58,7 @@ class JaxBackend:
         }
         if any(isinstance(each, Shards) for each in held.values()):
             orbax_format.check_file_names(held)
-        # Not before all copies were asked for: training waits for those.
+        # After all copies were started: training waits for those.
         for piece in _pieces(held):
             if isinstance(piece, jax.Array):
                 piece.copy_to_host_async()
@@ -77,8 +78,8 @@ class JaxBackend:
         check_like(target, current.shape, current.dtype, value)
         new = like(current, value)
         with warnings.catch_warnings():
-            # A Keras variable declared int64 holds int32 while x64 is off, and JAX
-            # warns at each assignment about what was the case all along.
+            # A Keras variable declared int64 holds int32 while x64 is off: JAX warns at
+            # each assignment.
             warnings.filterwarnings("ignore", "Explicitly requested dtype")
             target.assign(new)
 
@@ -93,7 +94,7 @@ class JaxBackend:
 
 
 def _value(name: str, tensor: Any) -> Any:
-    """The array behind ``tensor``, or a refusal before anything is transferred."""
+    """The array behind ``tensor``; refuses before anything is transferred."""
     value = tensor.value if isinstance(tensor, keras.Variable) else tensor
     if isinstance(value, np.ndarray | np.generic):
         return copy_array(name, np.asarray(value))
@@ -109,7 +110,7 @@ def _value(name: str, tensor: Any) -> Any:
 
 
 def _check_owner(name: str, value: Any, process: int) -> None:
-    """Refuse an array on devices that each process has its own of."""
+    """Refuse an array that only this process has."""
     if process and isinstance(value, jax.Array) and value.is_fully_addressable:
         raise NotSupportedError(
             f"The tensor {name!r} is not shared by all processes.",
@@ -120,7 +121,7 @@ def _check_owner(name: str, value: Any, process: int) -> None:
 
 
 def _is_cut(value: Any) -> bool:
-    """Whether an array is in shards, of which no device has all."""
+    """Whether an array is in shards: no device has all of it."""
     return (
         isinstance(value, jax.Array)
         and value.size > 0
@@ -149,7 +150,7 @@ def _held(value: Any) -> Any:
 
 
 def _hold(array: jax.Array) -> Any:
-    """The bytes of an array on one device, such that no training step changes them."""
+    """The bytes of an array on one device, which no training step changes."""
     return np.asarray(array) if _on_host(array) else jnp.copy(array)
 
 
@@ -163,22 +164,21 @@ def _pieces(held: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _as_array(held: Any) -> Any:
-    """What a snapshot shows: of an array in shards, the shards of this process."""
+    """In a snapshot: of an array in shards, the shards of this process."""
     return held if isinstance(held, Shards) else np.asarray(held)
 
 
 def like(current: jax.Array, value: np.ndarray | StoredArray) -> jax.Array:
-    """``value``, as ``read`` returns it, on the devices of ``current`` like that."""
+    """``value``, as ``read`` returns it, placed on devices like ``current``."""
     if len(current.sharding.device_set) > 1:
         return _spread(current, value)
-    # Committed to a device only if the old array was: otherwise training would
-    # compile again.
+    # Committed to a device only if the old array was, or training would recompile.
     where = current.sharding if current.committed else None
     return jax.device_put(_constant(np.asarray(value)), where)
 
 
 def _spread(current: jax.Array, value: Any) -> jax.Array:
-    """Made of the slices for this process's devices; no other process takes part."""
+    """Made of the slices for this process's devices; others are not involved."""
     if not isinstance(value, StoredArray):
         value = _constant(value)
     slices: dict[str, np.ndarray] = {}
@@ -197,7 +197,7 @@ def _spread(current: jax.Array, value: Any) -> jax.Array:
 
 
 def _constant(value: np.ndarray) -> np.ndarray:
-    """JAX may read the memory it is given later, or keep it: nobody may write to it."""
+    """JAX may read the memory later, or keep it: nobody may write to it."""
     return value.copy() if value.flags.writeable else value
 
 

@@ -1,16 +1,16 @@
-"""Orbax's format, written and read through TensorStore, Orbax's own library below.
+"""Orbax's format, written and read through TensorStore, which Orbax uses.
 
 A checkpoint is a flat PyTree in ``state/``, which
 ``orbax.checkpoint.PyTreeCheckpointer().restore(directory / "state")`` reads. It is
-written in one transaction, uncompressed and without a flush of its own, which takes
-a third of Orbax's time at 100 MB and less of it below.
+written in one transaction, uncompressed and unflushed, in a third of Orbax's time at
+100 MB, and less below.
 
     state/              what has one value in all processes, and what process 0 has
-    process-1-of-2/     what process 1 has of its own: a tree like ``state/``
+    process-1-of-2/     what only process 1 has: a tree like ``state/``
 
 A tree without shards is one OCDBT database. One with shards is plain Zarr, a file for
-each shard: all processes write side by side, each the shards that it owns, process 0
-also the rest, and nothing but directories has to be merged.
+each shard: each process writes the shards that it owns, process 0 also the rest, and
+only directories have to be merged.
 """
 
 import json
@@ -32,7 +32,7 @@ from resilient.errors import NotSupportedError
 
 STATE = "state"
 _METADATA = "_METADATA"
-_SMALL = 1 << 18  # bytes; of these it is simpler to read all
+_SMALL = 1 << 18  # bytes; smaller arrays are read whole
 _LONGEST = 255  # bytes, of a directory's name
 
 
@@ -56,9 +56,9 @@ def write(tensors: Mapping[str, Any], directory: str, part: Part) -> None:
     """Write what this process owns into an existing, empty directory.
 
     Args:
-        tensors: ``Shards``, and what NumPy can show as arrays.
-        directory: This process's; the files of all are put together later.
-        part: Which one it is.
+        tensors: ``Shards``, and what NumPy can view as arrays.
+        directory: Of this process; the files of all are merged later.
+        part: Of the checkpoint.
     """
     shared = {name: each for name, each in tensors.items() if isinstance(each, Shards)}
     whole = {
@@ -88,14 +88,14 @@ def _write_tree(arrays: Mapping[str, Shards], path: str, *, ocdbt: bool) -> None
 def read(
     directory: str, part: Part, *, piecewise: bool
 ) -> dict[str, np.ndarray | StoredArray]:
-    """Every array of a part, read-only, in memory that JAX can take over.
+    """Every array of a part, read-only, in memory that JAX need not copy.
 
-    What was written in shards stays on the disk until somebody asks for slices.
+    What was written in shards stays on the disk until slices are asked for.
 
     Args:
-        directory: What all processes wrote, put together.
-        part: Whose are wanted, beside those that all have in common.
-        piecewise: The same for all that is large.
+        directory: What all processes wrote, merged.
+        part: Whose, beside those that all have.
+        piecewise: Leave all that is large on the disk.
     """
     arrays: dict[str, np.ndarray | StoredArray] = {}
     with plain(directory) as path:
@@ -149,7 +149,7 @@ def _spec(tree: str, name: str, ocdbt: bool, path: str) -> dict[str, Any]:
 
 
 def _place(path: str, name: str = "", *, ocdbt: bool) -> dict[str, Any]:
-    """Where TensorStore finds the array ``name`` of a tree; of no name, all arrays."""
+    """Where TensorStore finds an array of a tree, or all of them."""
     files = {"driver": "file", "path": f"{path}/"}
     inside = f"{name}/" if name else ""
     if not ocdbt:
@@ -164,7 +164,7 @@ def _place(path: str, name: str = "", *, ocdbt: bool) -> dict[str, Any]:
 
 
 def _tree_metadata(names: list[str], *, ocdbt: bool) -> dict[str, Any]:
-    """What Orbax wants to know of a flat dictionary of NumPy arrays."""
+    """Orbax's metadata of a flat dictionary of NumPy arrays."""
     value = {"value_type": "np.ndarray", "skip_deserialize": False}
     tree = {
         str((name,)): {

@@ -1,9 +1,9 @@
 """Copies arrays with several threads, which share the work piece by piece.
 
-One core does not use all of the memory's bandwidth. A pool that gives each thread its
-share in advance (OpenMP, say) waits for the slowest one, which on a busy machine is one
-that does not run at all; here whoever runs takes the next piece, so that the copy is
-never slower than on one thread by more than a piece.
+One core does not use all of the memory's bandwidth. Threads with fixed shares (OpenMP,
+say) wait for the slowest one, which on a busy machine may not run at all. Here each
+thread takes the next piece when it runs, so that the copy is never slower than on one
+thread by more than a piece.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Paths that a library would take for something else."""
+"""Paths that a library would misread."""
 
 import contextlib
 import os

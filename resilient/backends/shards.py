@@ -1,8 +1,8 @@
 """A tensor that may be spread over devices: the part of it that this process writes.
 
-JAX cuts an array into shards of one shape. Where several devices hold the same shard,
-one of them has its replica 0, and the process of that device owns the shard. So the
-processes own every element once, and none has to ask another which.
+JAX cuts an array into shards of one shape. If several devices hold the same shard, the
+process whose device has replica 0 owns it. So each element has one owner, and processes
+need not ask each other.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ class Shards:
     Attributes:
         shape: Of the whole array.
         dtype: Of the whole array.
-        shard_shape: Of every shard; of an array in one piece the same as ``shape``.
-        owned: Place in the grid of shards -> what NumPy can show as an array.
+        shard_shape: Of every shard; of an array in one piece, ``shape``.
+        owned: Place in the grid of shards -> what NumPy can view as an array.
     """
 
     shape: tuple[int, ...]
@@ -30,17 +30,17 @@ class Shards:
 
 
 def one_piece(array: np.ndarray) -> Shards:
-    """An array that this process holds, and owns, whole."""
+    """An array that this process owns whole."""
     owned = {(0,) * array.ndim: array} if array.size else {}
     return Shards(array.shape, array.dtype, array.shape, owned)
 
 
 def owned_shards(array: Any, hold: Callable[[Any], Any]) -> Shards:
-    """What this process owns of a ``jax.Array`` that is cut into shards.
+    """What this process owns of a ``jax.Array``, which has an element at least.
 
     Args:
-        array: Has at least one element. No other process is asked for anything.
-        hold: Makes of a shard, an array on one device, what is kept of it.
+        array: In shards.
+        hold: Turns a shard, an array on one device, into what is kept.
     """
     shard_shape = array.sharding.shard_shape(array.shape)
 

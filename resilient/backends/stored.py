@@ -1,8 +1,4 @@
-"""A tensor in a checkpoint, read slice by slice where it is needed.
-
-Which slices those are is decided by the devices of this process, long after the
-checkpoint was looked at; nothing is kept of what was read.
-"""
+"""A tensor in a checkpoint, read slice by slice as this process's devices need it."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +9,7 @@ import tensorstore as ts
 
 from resilient.backends.paths import plain
 
-# Files of a checkpoint that is read are not written to any more.
+# Nobody writes to the files of a checkpoint.
 MAPPED = ts.Context({"file_io_mode": {"mode": "memmap"}})
 _ALIGNMENT = 64  # bytes; less, and JAX copies
 
@@ -22,8 +18,8 @@ class StoredArray:
     """An array that is still on the disk.
 
     Args:
-        directory: Where the checkpoint is.
-        spec: How TensorStore finds the array, given a plain path of ``directory``.
+        directory: Of the checkpoint.
+        spec: Where TensorStore finds the array, given a plain path of ``directory``.
         shape: As it was saved.
         dtype: As it was saved.
     """
@@ -39,7 +35,7 @@ class StoredArray:
         self._directory, self._spec = directory, spec
 
     def read(self, index: tuple[slice, ...]) -> np.ndarray:
-        """The elements in ``index``, read-only, in memory that JAX can take over.
+        """The elements in ``index``, read-only, in memory that JAX need not copy.
 
         Args:
             index: A slice without a step for each dimension.
@@ -55,13 +51,13 @@ class StoredArray:
     def __array__(
         self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
     ) -> np.ndarray:
-        """The whole of it, read anew each time."""
+        """All of it, read again each time."""
         whole = self.read((slice(None),) * len(self.shape))
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Memory that JAX can take as it is, in NumPy's large pages."""
+    """Memory that JAX need not copy, in NumPy's large pages."""
     nbytes = dtype.itemsize * math.prod(shape)
     room = np.empty(nbytes + _ALIGNMENT, np.uint8)
     start = -room.ctypes.data % _ALIGNMENT

@@ -1,10 +1,10 @@
-"""TensorFlow: written as ``tf.train.Checkpoint`` does, into ``state.*``.
+"""TensorFlow: written in the format of ``tf.train.Checkpoint``, into ``state.*``.
 
 ``tf.train.load_checkpoint(directory)`` reads it, under the names
 ``tensors/<name, with each '.' doubled>/.ATTRIBUTES/VARIABLE_VALUE``, and so does
-``tf.train.Checkpoint(tensors=...)``. It is written with the operation that
-``tf.train.Checkpoint`` ends in: the Python around that takes longer than ten megabytes
-take to be written, on the interpreter that training needs.
+``tf.train.Checkpoint(tensors=...)``. We call the operation that ``tf.train.Checkpoint``
+calls: its Python takes longer than writing ten megabytes, and holds the interpreter
+that training needs.
 
 A snapshot on the CPU copies nothing: it holds the variables' buffers, and TensorFlow
 copies a buffer that someone else holds before it writes to it.
@@ -36,9 +36,10 @@ from resilient.backends.arrays import (
     check_names,
     copy_array,
 )
-from resilient.backends.base import ALONE, JSON, Backend, Part, Snapshot
+from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.paths import plain
 from resilient.errors import NotSupportedError
+from resilient.serialization import JSON, rng
 
 _CPU = "CPU:0"
 _READERS = 4
@@ -83,8 +84,8 @@ class TensorFlowBackend:
                     dtypes=[dtypes[key] for key in keys],
                 )
 
-        # One operation reads on one thread, and has its checksums to compute. Of all
-        # that is there, the object graph too: no byte is left uncompared.
+        # One operation reads on one thread, and computes checksums. All keys, the
+        # object graph included: every byte is compared.
         parts = [keys for n in range(_READERS) if (keys := list(dtypes)[n::_READERS])]
         with ThreadPoolExecutor(_READERS) as threads:
             read = list(threads.map(restore, parts))
@@ -98,8 +99,8 @@ class TensorFlowBackend:
     def assign(self, target: Any, value: np.ndarray) -> None:
         variable = target.value if isinstance(target, keras.Variable) else target
         check_like(target, variable.shape, variable.dtype.name, value)
-        # `Variable.assign` of Keras would cast. The variable takes over a tensor that
-        # was read, which nobody writes to; a constant owns its bytes.
+        # Keras's `Variable.assign` would cast. A tensor that was read is assigned
+        # without a copy: nobody writes to it.
         tensor = _tensors.get(id(value))
         if tensor is None:
             tensor = tf.constant(value, dtype=variable.dtype)
@@ -109,10 +110,10 @@ class TensorFlowBackend:
         context = _eager_context()
         generator = _stateful_random_ops().global_generator
         # `_rng` exists only once a global seed was set.
-        rng = getattr(context, "_rng", None)
+        seeds = getattr(context, "_rng", None)
         return {
             "seed": None if context._seed is None else int(context._seed),
-            "operation_seeds": None if rng is None else rng.getstate(),
+            "operation_seeds": None if seeds is None else rng.state(seeds),
             "global_generator": None
             if generator is None
             else {
@@ -122,14 +123,12 @@ class TensorFlowBackend:
         }
 
     def set_random_state(self, state: JSON) -> None:
-        # Clears the cache of eager kernels too, which hold random state of their own.
+        # Also clears the cache of eager kernels, which have random state of their own.
         tf.random.set_seed(state["seed"])
         vars(_eager_context()).pop("_rng", None)  # as before any seed was set
         if state["operation_seeds"] is not None:
-            version, internal, gauss = state["operation_seeds"]
-            rng = random.Random()
-            rng.setstate((version, tuple(internal), gauss))
-            _eager_context()._rng = rng
+            _eager_context()._rng = random.Random()
+            rng.set_state(_eager_context()._rng, state["operation_seeds"])
         if state["global_generator"] is not None:
             _set_global_generator(**state["global_generator"])
 
@@ -138,7 +137,7 @@ class TensorFlowBackend:
 
 
 def _shown(tensor: tf.Tensor) -> np.ndarray:
-    """The tensor as an array, read-only; not copied where a buffer can be had."""
+    """The tensor as a read-only array; not copied if it gives its buffer."""
     extension = tensor.dtype.name in EXTENSION_DTYPES
     array = np.asarray(tensor.numpy() if extension else memoryview(tensor))
     array.flags.writeable = False
@@ -147,12 +146,12 @@ def _shown(tensor: tf.Tensor) -> np.ndarray:
     return array
 
 
-# What living arrays show that ``_shown`` made. (Arrays cannot be keys themselves.)
+# The tensors behind living arrays of ``_shown``. (Arrays cannot be keys.)
 _tensors: dict[int, tf.Tensor] = {}
 
 
 def _hold(name: str, value: Any, here: str) -> tf.Tensor:
-    """The present value, in this host's memory (``here``) that nobody writes to."""
+    """The value, in memory of this host (``here``) that nobody writes to."""
     if isinstance(value, np.ndarray | np.generic):
         return _on_host(copy_array(name, np.asarray(value)))
     if isinstance(value, keras.Variable):
@@ -195,14 +194,13 @@ def _write(tensors: Mapping[str, tf.Tensor], directory: str, part: Part) -> None
             shape_and_slices=[""] * len(names),
             tensors=[graph, *tensors.values()],
         )
-    # What `tf.train.latest_checkpoint` looks for. Relative, so that it still holds
-    # after the directory was renamed.
+    # For `tf.train.latest_checkpoint`. Relative: the directory will be renamed.
     with open(os.path.join(directory, "checkpoint"), "w", encoding="utf-8") as file:
         file.write(f'model_checkpoint_path: "{_PREFIX}"\n')
 
 
 _graphs: dict[tuple[str, ...], bytes] = {}
-_GRAPHS = 8  # names differ within a run: data and callbacks have tensors now and then
+_GRAPHS = 8  # names vary within a run: data and callbacks have tensors now and then
 
 
 def _object_graph(names: tuple[str, ...], directory: str) -> bytes:
@@ -235,15 +233,15 @@ def _unescape(name: str) -> str:
 def _set_global_generator(algorithm: int, state: list[int]) -> None:
     generator = _stateful_random_ops().global_generator
     if generator is not None and int(generator.algorithm) == algorithm:
-        # In place: traced functions hold on to its variable.
+        # In place: traced functions use its variable.
         generator.reset(state)
     else:
         tf.random.set_global_generator(tf.random.Generator.from_state(state, algorithm))
 
 
-# TensorFlow's private names, all of them. There is no public way to read the seed of
-# eager operations, nor to ask for the global generator without creating it.
-# tests/backend_contract/test_random_state.py fails by name when one of them vanishes.
+# All private names of TensorFlow. There is no public way to read the seed of eager
+# operations, nor to ask for the global generator without creating it. A test in
+# tests/state/test_rng.py fails by name when one of them vanishes.
 
 
 def _eager_context() -> Any:

@@ -1,19 +1,18 @@
 """PyTorch: written with ``torch.save``, a flat dict of CPU tensors in ``state.pt``.
 
-``torch.load(directory / "state.pt", weights_only=True)`` reads it. What several ranks
-write is in another format, see ``dcp_format``.
+``torch.load(directory / "state.pt", weights_only=True)`` reads it. Several ranks write
+another format, see ``dcp_format``.
 
-A snapshot is a copy, into the memory of the one before: pinned where tensors come from
-a CUDA device, and made by several threads. Of a tensor that is spread over ranks (a
-DTensor) it is the rank's own part.
+A snapshot is a copy, made by several threads, into the memory of the one before, which
+is pinned for tensors of CUDA devices. Of a tensor that is spread over ranks (a DTensor)
+it has the rank's part.
 
 Refuses sparse, quantized and meta tensors.
 """
 
 import os
 import warnings
-from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO, ClassVar
@@ -33,15 +32,16 @@ from resilient.backends.arrays import (
     check_like,
     check_names,
 )
-from resilient.backends.base import ALONE, JSON, Backend, Part, Snapshot
+from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.dcp_format import StoredTensor
 from resilient.backends.parallel_copy import copy_all
 from resilient.errors import NotExactWarning, NotSupportedError
+from resilient.serialization import JSON, rng
 
 _FILE = "state.pt"
 _BUFFER = 1 << 16  # bytes; torch.save makes hundreds of small writes
 
-# torch and numpy do not exchange these: an integer of the same width carries them.
+# torch and numpy exchange these as integers of the same width.
 _CARRIERS = {
     "bfloat16": (torch.int16, np.int16),
     "float8_e4m3fn": (torch.int8, np.int8),
@@ -80,7 +80,7 @@ class TorchBackend:
                 pairs.append((to_numpy(held[name]), to_numpy(value)))
             else:
                 held[name].copy_(value, non_blocking=value.is_cuda)
-        copy_all(pairs)  # while those of other devices are on their way
+        copy_all(pairs)  # while those of other devices are transferred
         for device in {value.device for value in live.values() if value.is_cuda}:
             torch.cuda.synchronize(device)
         return _Copies(held, partial(_write, spread), to_numpy, spread)
@@ -89,16 +89,16 @@ class TorchBackend:
         if dcp_format.is_here(directory):
             return dcp_format.read(directory, part, to_numpy)
         path = os.path.join(directory, _FILE)
-        # Mapped, hence copied once: into the tensors of the model.
+        # Mapped, so copied only once: into the tensors of the model.
         tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         return {name: to_numpy(tensor) for name, tensor in tensors.items()}
 
     def assign(self, target: Any, value: Any) -> None:
         tensor = target.value if isinstance(target, keras.Variable) else target
         if isinstance(tensor, DTensor) and value.shape == tensor.to_local().shape:
-            tensor = tensor.to_local()  # a rank's part is given, or has all
+            tensor = tensor.to_local()  # given a rank's part, or a part that is all
         check_like(target, tensor.shape, _dtype_name(tensor), value)
-        # `Variable.assign` of Keras goes through float32 for a bfloat16 array.
+        # Keras's `Variable.assign` of a bfloat16 array goes through float32.
         with torch.no_grad():
             if not isinstance(tensor, DTensor):
                 tensor.copy_(to_torch(np.asarray(value)))
@@ -108,31 +108,39 @@ class TorchBackend:
                 _assign_part(tensor, to_torch(value))
 
     def random_state(self) -> JSON:
-        devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
         return {
-            "cpu": encode_state(torch.get_rng_state()),
-            "cuda": [encode_state(state) for state in devices],
+            "cpu": rng.state(torch.default_generator),
+            "cuda": [rng.state(each) for each in _cuda_generators()],
         }
 
     def set_random_state(self, state: JSON) -> None:
-        torch.set_rng_state(decode_state(state["cpu"]))
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if count != len(state["cuda"]):
+        rng.set_state(torch.default_generator, state["cpu"])
+        live, saved = _cuda_generators(), state["cuda"]
+        if len(live) != len(saved):
             warnings.warn(
                 f"Random numbers drawn on CUDA devices will differ: the checkpoint was "
-                f"saved with {len(state['cuda'])} devices, this process has {count}.",
+                f"saved with {len(saved)} devices, this process has {len(live)}.",
                 NotExactWarning,
                 stacklevel=2,
             )
-        for index, device_state in enumerate(state["cuda"][:count]):
-            torch.cuda.set_rng_state(decode_state(device_state), index)
+        for generator, device_state in zip(live, saved, strict=False):
+            rng.set_state(generator, device_state)
 
     def versions(self) -> dict[str, str]:
         return {"torch": str(torch.__version__)}
 
 
+def _cuda_generators() -> Sequence[torch.Generator]:
+    """The global generator of each CUDA device."""
+    if not torch.cuda.is_available():
+        return ()
+    torch.cuda.init()  # before, there are none
+    generators: Sequence[torch.Generator] = torch.cuda.default_generators
+    return generators
+
+
 def _assign_part(tensor: DTensor, whole: torch.Tensor) -> None:
-    """Set this rank's part of a tensor; no other rank takes part in it."""
+    """Set this rank's part of a tensor; other ranks are not involved."""
     mesh, placements = tensor.device_mesh, tensor.placements
     part = distribute_tensor(
         whole.to(tensor.device), mesh, placements, src_data_rank=None
@@ -142,10 +150,10 @@ def _assign_part(tensor: DTensor, whole: torch.Tensor) -> None:
 
 @dataclass
 class _Copies(HeldSnapshot):
-    """Tensors of its own, which the next snapshot may take over.
+    """Copies, whose memory the next snapshot may reuse.
 
     Attributes:
-        spread: Of tensors that are spread over ranks, what ``held`` is a part of.
+        spread: Tensors that are spread over ranks; ``held`` has this rank's part.
     """
 
     spread: dict[str, DTensor] = field(default_factory=dict)
@@ -155,7 +163,7 @@ class _Copies(HeldSnapshot):
 
 
 def _live(name: str, value: Any) -> torch.Tensor:
-    """The tensor to copy, or a refusal before anything is copied."""
+    """The tensor to copy; refuses before anything is copied."""
     if isinstance(value, np.ndarray | np.generic):
         return to_torch(as_stored(name, np.asarray(value)))
     tensor = value.value if isinstance(value, keras.Variable) else value
@@ -175,19 +183,19 @@ def _live(name: str, value: Any) -> torch.Tensor:
 
 
 def _room(free: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
-    """Memory for a copy: contiguous, and of a view no more than is seen."""
+    """Contiguous memory for a copy; of a view, only what it shows."""
     if free is not None and (free.shape, free.dtype) == (like.shape, like.dtype):
         return free
     if like.is_cuda:
         return torch.empty(like.shape, dtype=like.dtype, device="cpu", pin_memory=True)
-    # NumPy's memory comes in larger pages, which makes the first copy twice as fast.
+    # NumPy's memory has larger pages: the first copy is twice as fast.
     name = _dtype_name(like)
     dtype = EXTENSION_DTYPES.get(name) or np.dtype(name)
     return to_torch(np.empty(tuple(like.shape), dtype))
 
 
 def _part_room(reuse: Snapshot | None, name: str, like: DTensor) -> DTensor:
-    """Memory for a copy of this rank's part, which knows its place in the whole."""
+    """Memory for a copy of this rank's part, as a DTensor."""
     free = reuse.spread.get(name) if isinstance(reuse, _Copies) else None
     if free is not None and _layout(free) == _layout(like):
         return free
@@ -218,7 +226,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def to_torch(array: np.ndarray) -> torch.Tensor:
-    """View an array as a CPU tensor, or copy it where torch wants to own it."""
+    """View an array as a CPU tensor, or copy it if torch cannot view it."""
     if not (array.flags.writeable and array.flags.c_contiguous):
         array = array.copy(order="C")
     name = str(array.dtype)
@@ -240,7 +248,7 @@ def _write(
     with open(os.path.join(directory, _FILE), "wb", buffering=_BUFFER) as file:
         watched = _WatchedFile(file)
         try:
-            # Its CRC-32 takes as long as writing; the manifest has a better checksum.
+            # CRC-32 takes as long as writing, and the manifest has a better checksum.
             with config.patch({"save.compute_crc32": False}):
                 torch.save(dict(tensors), watched)
         except RuntimeError as error:
@@ -250,7 +258,7 @@ def _write(
 
 
 class _WatchedFile:
-    """Remembers why it could not write: of a full disk torch says "unexpected pos"."""
+    """Keeps the error of a write: torch turns a full disk into "unexpected pos"."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -265,16 +273,6 @@ class _WatchedFile:
 
     def flush(self) -> None:
         self._file.flush()
-
-
-def encode_state(state: torch.Tensor) -> str:
-    """Turn a generator's state, a tensor of bytes, into text for JSON."""
-    return b64encode(state.numpy().tobytes()).decode("ascii")
-
-
-def decode_state(text: str) -> torch.Tensor:
-    """Turn what ``encode_state`` returned into a generator's state again."""
-    return torch.frombuffer(bytearray(b64decode(text)), dtype=torch.uint8)
 
 
 BACKEND: Backend = TorchBackend()

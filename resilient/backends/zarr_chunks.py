@@ -13,7 +13,7 @@ from resilient.backends.shards import Shards
 
 # Files are flushed when the checkpoint is sealed, all at once.
 CONTEXT = ts.Context({"file_io_sync": False})
-_SMALL = 1 << 18  # bytes; opening a TensorStore takes longer than copying so many
+_SMALL = 1 << 18  # bytes; copying them is faster than opening a TensorStore
 
 
 def write(arrays: Mapping[str, Shards], place: dict[str, Any], *, shapes: bool) -> None:
@@ -21,8 +21,8 @@ def write(arrays: Mapping[str, Shards], place: dict[str, Any], *, shapes: bool) 
 
     Args:
         arrays: By name.
-        place: Where TensorStore has the names.
-        shapes: Write what shape and dtype each array has, too. One process does.
+        place: Of all arrays, for TensorStore.
+        shapes: Also write shape and dtype of each array. One process does.
     """
     everything = ts.KvStore.open(place, context=CONTEXT).result()
     with ts.Transaction() as transaction:
@@ -50,19 +50,19 @@ def write(arrays: Mapping[str, Shards], place: dict[str, Any], *, shapes: bool) 
 def _open(
     array: Shards, store: ts.KvStore, *, create: bool
 ) -> ts.Future[ts.TensorStore]:
-    # Who does not create it must not look whether somebody did already.
+    # The others must not look for metadata that may not have been written yet.
     how = {"create": True} if create else {"open": True, "assume_metadata": True}
     spec = {
         "driver": "zarr",
         "metadata": _metadata(array),
-        # Zeros must not come back as negative zeros.
+        # Otherwise zeros may come back with another sign.
         "store_data_equal_to_fill_value": True,
     }
     return ts.open(spec | how, kvstore=store, context=CONTEXT)
 
 
 def _write_large(array: Shards, store: ts.TensorStore) -> list[ts.Future[Any]]:
-    """Copied nowhere: the shards stay as they are until the transaction is over."""
+    """Copies nothing: the shards do not change until the transaction is over."""
     writing = []
     for index, shard in array.owned.items():
         sizes = zip(index, array.shard_shape, strict=True)

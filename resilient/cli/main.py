@@ -30,11 +30,10 @@ from resilient.errors import (
     message,
 )
 from resilient.policies import KeepPolicy, best, latest
-from resilient.serialization import JSON
+from resilient.serialization import JSON, strict
 from resilient.storage import layout, quarantine
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
-from resilient.storage.manifest import number
 from resilient.storage.store import Store
 from resilient.telemetry.goodput import goodput
 
@@ -211,7 +210,7 @@ def _summary(checkpoint: Checkpoint) -> JSON:
         "finished": checkpoint.finished,
         "created": checkpoint.created,
         "nbytes": checkpoint.nbytes,
-        "metrics": {name: number(x) for name, x in checkpoint.metrics.items()},
+        "metrics": {name: strict(x) for name, x in checkpoint.metrics.items()},
     }
 
 
@@ -272,9 +271,15 @@ def _parser() -> argparse.ArgumentParser:
     add("verify", _verify, texts.verify, "Read every byte and compare checksums.")
     prune = add("prune", _prune, texts.prune, "Delete all but some checkpoints.")
     prune.add_argument(
-        "--keep", metavar="N", type=_positive, required=True, help="the N newest"
+        "--keep",
+        metavar="N",
+        type=run_command.integer,
+        required=True,
+        help="the N newest",
     )
-    prune.add_argument("--best", metavar="N", type=_positive, help="and the N best")
+    prune.add_argument(
+        "--best", metavar="N", type=run_command.integer, help="and the N best"
+    )
     prune.add_argument("--monitor", metavar="METRIC", help="by this metric")
     prune.add_argument("--mode", choices=("auto", "min", "max"), default="auto")
     prune.add_argument("--dry-run", action="store_true", help="only say what would go")
@@ -283,9 +288,3 @@ def _parser() -> argparse.ArgumentParser:
     convert.add_import(add)
     run_command.add_to(commands)
     return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
-    return int(text)

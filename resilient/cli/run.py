@@ -1,8 +1,10 @@
 """``resilient run``: its arguments, and its way through the supervisor."""
 
 import argparse
+import dataclasses
 import math
 import sys
+from functools import partial
 from typing import Any
 
 from resilient.errors import ResilientError
@@ -43,24 +45,25 @@ def add_to(commands: Any) -> None:
 
 def _gang_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--dir", metavar="DIR", help="the checkpoint_dir (found out if left out)")
-    add("--nproc", metavar="N", type=_count, default=1, help="start N processes (1)")
+    text = "the checkpoint_dir (found out if left out)"
+    add("--dir", dest="directory", metavar="DIR", help=text)
+    add("--nproc", metavar="N", type=integer, help="start N processes (1)")
     text = "seconds for the others to save when one failed (10)"
-    add("--gang-grace", metavar="SECONDS", type=_seconds, default=10.0, help=text)
+    add("--gang-grace", metavar="SECONDS", type=_seconds, help=text)
 
 
 def _restart_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     text = "give up after N restarts (no limit)"
-    add("--max-restarts", metavar="N", type=_number, help=text)
+    add("--max-restarts", metavar="N", type=partial(integer, least=0), help=text)
     text = "give up when the same failure came N times without progress (3)"
-    add("--same-failure", metavar="N", type=_count, default=3, help=text)
+    add("--same-failure", metavar="N", type=integer, help=text)
     text = "give up after N restarts without a newer checkpoint (10)"
-    add("--no-progress", metavar="N", type=_count, default=10, help=text)
+    add("--no-progress", metavar="N", type=integer, help=text)
     text = "longest wait before the first restart; it doubles (1)"
-    add("--backoff", metavar="SECONDS", type=_seconds, default=1.0, help=text)
+    add("--backoff", metavar="SECONDS", type=_seconds, help=text)
     text = "longest wait before any restart (300)"
-    add("--max-backoff", metavar="SECONDS", type=_seconds, default=300.0, help=text)
+    add("--max-backoff", metavar="SECONDS", type=_seconds, help=text)
 
 
 def _hang_options(parser: argparse.ArgumentParser) -> None:
@@ -88,45 +91,31 @@ def supervise(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError, ResilientError) as error:
         sys.stderr.write(f"resilient: {error}\n")
         return 2
-    output = Output()
-    with SignalQueue() as inbox:
-        supervisor = Supervisor(options, output, inbox)
-        output.start()
-        try:
-            return supervisor.run()
-        finally:
-            output.stop()
+    with SignalQueue() as inbox, Output() as output:
+        return Supervisor(options, output, inbox).run()
 
 
 def _options(arguments: argparse.Namespace, command: list[str]) -> Any:
     from resilient.storage.layout import local_directory
-    from resilient.supervise.backoff import Backoff
     from resilient.supervise.options import Options
-    from resilient.supervise.restart_policy import Rules
 
-    return Options(
-        command=command,
-        nproc=arguments.nproc,
-        directory=None if arguments.dir is None else local_directory(arguments.dir),
-        rules=Rules(
-            arguments.same_failure, arguments.no_progress, arguments.max_restarts
-        ),
-        backoff=Backoff(arguments.backoff, arguments.max_backoff),
-        hang_timeout=arguments.hang_timeout,
-        startup_timeout=arguments.startup_timeout,
-        gang_grace=arguments.gang_grace,
-    )
+    names = {field.name for field in dataclasses.fields(Options)} - {"command"}
+    given = {
+        name: value
+        for name, value in vars(arguments).items()
+        if name in names and value is not None
+    }
+    if "directory" in given:
+        given["directory"] = local_directory(given["directory"])
+    return Options(command, **given)
 
 
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+def integer(text: str, least: int = 1) -> int:
+    """An option that is an integer of ``least`` or more."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an integer of {least} or more"
+        )
     return int(text)
 
 

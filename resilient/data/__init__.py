@@ -1,13 +1,14 @@
-"""Getting a source of training data back to a position: one module per source.
+"""Returning training data to a position: one module per source.
 
-Each has a data adapter that Keras's ``fit`` takes in place of its own; it gives the
-same batches in the same order, and can tell and take a position. What has no position
-is refused. It knows neither checkpoints nor models. ``training`` imports it.
+Each has a data adapter that Keras's ``fit`` uses instead of its own. It yields the same
+batches in the same order, and its position can be read and restored. Data without a
+position is refused. Nothing here knows checkpoints or models. ``training`` imports it.
 """
 
 import contextlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from resilient.serialization import JSON
 from resilient.serialization.position import DataPosition
@@ -17,47 +18,52 @@ OnDataChange = Literal["raise", "warn"]
 
 @dataclass(frozen=True)
 class DataOptions:
-    """What the user wants of the data when a run resumes.
+    """What the user wants to happen to the data on a resume.
 
     Attributes:
-        on_change: ``"raise"`` refuses data that comes back different; ``"warn"`` says
-            so and goes on with what comes.
-        replay: Whether to keep no state of iterators, but to draw again from the start.
+        on_change: ``"raise"`` refuses data that changed; ``"warn"`` accepts it.
+        replay: Whether to draw again from the start instead of saving iterators.
     """
 
     on_change: OnDataChange = "raise"
     replay: bool = False
 
 
-class Positioned(Protocol):
-    """What the epoch iterator needs of a data adapter."""
+class Positioned(ABC):
+    """What the epoch iterator needs from a data adapter."""
 
+    @abstractmethod
     def position(self, drawn: int, *, held: bool) -> DataPosition:
         """Where the data is.
 
         Args:
-            drawn: Batches that were trained from the live iterator. More may have been
-                drawn where Keras looks ahead.
-            held: Whether Keras goes on with that iterator.
+            drawn: Batches of the live iterator that were trained. Where Keras looks
+                ahead, more may have been drawn.
+            held: Whether Keras continues with that iterator.
         """
 
+    @abstractmethod
     def resume(self, position: DataPosition) -> None:
-        """A run goes on that was at ``position``, whether an iterator does or not."""
+        """Restore what outlasts iterators, whether or not one continues."""
 
+    @abstractmethod
     def seek(self, position: DataPosition) -> None:
-        """Make the next iterator go on where the one at ``position`` was."""
+        """Let the next iterator continue from ``position``."""
 
-    def before_iterator(self) -> None:
-        """Called just before each iterator for training is made."""
+    @abstractmethod
+    def fingerprint(self) -> JSON:
+        """Equal for two runs on the same data."""
+
+    def before_iterator(self) -> None:  # noqa: B027 (few have something to do)
+        """Called just before each training iterator is made."""
 
     def wrap(self, iterable: Any) -> Any:
-        """Each iterable that Keras is about to iterate; returned, maybe wrapped."""
+        """The iterable that Keras is about to iterate, possibly wrapped."""
+        return iterable
 
-    def on_trained(self, drawn: int) -> None:
-        """So many batches of the live iterator were trained."""
+    def on_trained(self, drawn: int) -> None:  # noqa: B027 (few have something to do)
+        """This many batches of the live iterator were trained."""
 
     def frozen(self) -> contextlib.AbstractContextManager[Any]:
-        """While this is entered no other thread draws from the data."""
-
-    def fingerprint(self) -> JSON:
-        """What the data is: two runs on the same data have equal fingerprints."""
+        """While entered, no other thread draws from the data."""
+        return contextlib.nullcontext()

@@ -1,10 +1,9 @@
 """Python generators: drawn again from their beginning.
 
 A generator cannot be copied and has no position. So its batches are counted, and a
-resumed run draws as many again, under the global random state in which the first was
-drawn, as if nobody else had drawn random numbers in between. Where somebody had, or
-where the generator is not the same each time, the last batch is another one, and that
-is an error.
+resumed run draws as many again, starting from the global random state of the first, as
+if nothing else had drawn random numbers in between. If something had, or if the
+generator differs each time, the last batch differs, and that is an error.
 
 One generator lives across epochs, and Keras begins every iterator with the first two
 batches, which it drew ahead: ``chain(first two, the rest of the generator)``.
@@ -18,43 +17,42 @@ from typing import Any
 
 from resilient import keras_internals
 from resilient.data.replay import skip
-from resilient.data.source import SourceContext, TrackedIterable, verify
+from resilient.data.source import DataSource, SourceContext, TrackedIterable
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
-from resilient.serialization.position import DataPosition
+from resilient.serialization.position import BatchMark
 from resilient.state.rng import capture, kept_random_state, restore
 
 _KIND = "generator"
 
 
 class PythonData(TrackedAdapter, keras_internals.GeneratorDataAdapter):  # type: ignore[misc]
-    """Keras's adapter for generators, around any source of batches in Python.
-
-    Attributes:
-        generator: Called by Keras for what it iterates.
-        first: The batches that Keras drew to look at them, two at most.
-    """
+    """Keras's adapter for generators, around any source of batches in Python."""
 
     generator: Callable[[], Any]
-    _settings: SourceContext
 
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self.first: list[Any] = []
-        super().__init__(self._noting_first(batches))
+    def __init__(self, batches: Iterator[Any], source: "PythonSource") -> None:
+        self._source = source
+        self.tracked = TrackedIterable(source)
+        super().__init__(source.noting_first(batches))  # draws the first two batches
+        # Keras's would keep that iterator alive.
+        self.generator = lambda: self.tracked
 
-    def _noting_first(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            self.first.append(batch)
-            yield batch
+    @property
+    def num_batches(self) -> int | None:
+        return self._source.size
+
+    def before_iterator(self) -> None:
+        self._source.building = False
 
     def get_tf_dataset(self) -> Any:
         dataset = super().get_tf_dataset()
-        if self._settings.argument != "validation_data":
+        if self._source.settings.argument != "validation_data":
             return dataset
         # Keras begins a new iterator for each evaluation. What was prefetched for the
-        # one before is lost: more or less of it, as threads happen to run.
+        # previous one is lost: how much is up to chance.
         import tensorflow as tf
 
         (exact,) = dataset._inputs()
@@ -64,70 +62,63 @@ class PythonData(TrackedAdapter, keras_internals.GeneratorDataAdapter):  # type:
 
 
 class GeneratorData(PythonData):
-    """A Python generator as input.
+    """A Python generator as input."""
 
-    Args:
-        generator: The user's generator.
-        settings: Of this fit.
-        saved: The position to resume from, if any.
+    def __init__(self, generator: Iterator[Any], *, settings: SourceContext) -> None:
+        source = GeneratorSource(generator, settings)
+        with source.at_the_origin():
+            super().__init__(source.draws, source)
+
+
+class PythonSource(DataSource):
+    """A source from which Keras draws two batches before it trains.
+
+    Attributes:
+        building: Whether iterators only serve to build the model.
+        size: Batches of an epoch, if known.
     """
 
-    def __init__(
-        self,
-        generator: Iterator[Any],
-        *,
-        settings: SourceContext,
-        saved: DataPosition | None,
-    ) -> None:
-        self._settings = settings
-        self._source = GeneratorSource(generator, settings, saved)
-        with self._source.at_the_origin():
-            super().__init__(self._source.draws)  # draws the first two batches
-        self._source.first = self.first
-        self.tracked = TrackedIterable(self._source, settings)
-        self.generator = lambda: self.tracked
+    building: bool
+    size: int | None = None
 
-    def before_iterator(self) -> None:
-        self._source.building = False
+    def __init__(self, settings: SourceContext) -> None:
+        self.settings = settings
+        self.first: list[Any] = []  # those two
 
-    def resume(self, position: DataPosition) -> None:
-        super().resume(position)
-        # Of a run that is over, too: the script may go on to draw from the generator.
-        self._source.catch_up()
+    def noting_first(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches, of which Keras draws the first."""
+        for batch in batches:
+            self.first.append(batch)
+            yield batch
 
 
-class GeneratorSource:
-    """A generator and the batches that were drawn from it.
-
-    Args:
-        generator: The user's generator.
-        settings: Of this fit.
-        saved: The position to resume from, if any.
-    """
+class GeneratorSource(PythonSource):
+    """A generator, and how much was drawn from it."""
 
     name = "a Python generator"
 
-    def __init__(
-        self,
-        generator: Iterator[Any],
-        settings: SourceContext,
-        saved: DataPosition | None,
-    ) -> None:
-        self.draws = _Draws(generator)
+    def __init__(self, generator: Iterator[Any], settings: SourceContext) -> None:
+        super().__init__(settings)
+        self.draws = self._counting(generator)
+        self.count, self.ended, self.last = 0, False, None  # of what was drawn
         self.building = settings.argument == "x"
-        self.first: list[Any] = []
-        self._settings = settings
-        found = {} if saved is None else saved.source
+        found = settings.saved.source if settings.saved else {}
         known = found.get("kind") == _KIND
         self._origin: str | None = found["origin"] if known else None
         self._waiting = known  # for the position, to resume from it
         self._after_first: JSON = {}
-        self._ahead_of_us: JSON | None = None
+
+    def _counting(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            self.count += 1
+            self.last = batch
+            yield batch
+        self.ended = True
 
     @contextlib.contextmanager
     def at_the_origin(self) -> Iterator[None]:
-        """While the first batches are drawn: the random state they were drawn in."""
-        backend = self._settings.backend
+        """The random state in which the first batches were drawn."""
+        backend = self.settings.backend
         if self._origin is None:
             self._origin = json.dumps(capture(backend))
             yield
@@ -140,8 +131,7 @@ class GeneratorSource:
     def begin(self) -> Iterator[Any]:
         if self._waiting or self.building:
             # Keras builds the model with this one, and its effects are undone. Under a
-            # strategy TensorFlow draws ahead of it: more or less, as threads happen to
-            # run, which would be lost.
+            # strategy TensorFlow draws ahead, by chance more or less, and loses that.
             return itertools.cycle(self.first)
         return itertools.chain(self.first, self.draws)
 
@@ -149,67 +139,39 @@ class GeneratorSource:
         return {
             "kind": _KIND,
             "origin": self._origin,
-            "drawn": self.draws.count,
-            "ended": self.draws.ended,
-            "last": checksum(self.draws.last),
+            "drawn": self.count,
+            "ended": self.ended,
+            "last": checksum(self.last),
         }
 
     def resume(self, position: JSON) -> None:
+        # Even if the run is over: the script may draw from the generator afterwards.
         if self._waiting:
-            self._waiting, self._ahead_of_us = False, position
+            self._waiting = False
+            self._catch_up(position)
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         # Resuming verified the last batch, whoever drew it.
         return itertools.chain(self.first[given:], self.draws), None
 
-    def catch_up(self) -> None:
-        """Draw what was drawn before the position that is resumed, once."""
-        position, self._ahead_of_us = self._ahead_of_us, None
-        if position is None:
-            return
-        draws, count, backend = self.draws, position["drawn"], self._settings.backend
+    def _catch_up(self, position: JSON) -> None:
+        """Draw the batches before the position again."""
+        count, backend = position["drawn"], self.settings.backend
         with kept_random_state(backend):
             restore(backend, self._after_first)
-            skip(draws, count - draws.count, self.name, self._settings)
-            if draws.count > count or (position["ended"] and not _at_its_end(draws)):
+            skip(self.draws, count - self.count, self)
+            goes_on = position["ended"] and next(self.draws, None) is not None
+            if self.count > count or goes_on:
                 raise self._longer(count)
-        verify(draws.last, position["last"], count, self.name, self._settings)
+        self.verify(self.last, BatchMark(given=count, last=position["last"]))
 
     def _longer(self, count: int) -> DataNotResumableError:
         return DataNotResumableError(
             "The generator goes on where it had ended: it was changed, or it is "
             "not the same each time it is iterated.",
-            received=f"`{self._settings.argument}` ({self.name}): more than {count:,} "
-            "batches",
+            received=f"{self.argument}: more than {count:,} batches",
             hint='Make it what it was, or start anew with resume="never".',
         )
 
-    def remake_last_batch(self, position: JSON) -> Any:
-        return None
-
     def fingerprint(self) -> JSON:
         return {"kind": _KIND}
-
-
-class _Draws(Iterator[Any]):
-    """Counts what is drawn from an iterator."""
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches = batches
-        self.count = 0
-        self.ended = False
-        self.last: Any = None
-
-    def __next__(self) -> Any:
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            self.ended = True
-            raise
-        self.count += 1
-        self.last = batch
-        return batch
-
-
-def _at_its_end(batches: Iterator[Any]) -> bool:
-    return next(batches, batches) is batches

@@ -1,8 +1,8 @@
-"""Grain datasets and loaders: their iterators tell and take a state.
+"""Grain datasets and loaders: their iterators have a state.
 
-The state before the last batch is kept, too: a resumed iterator starts there and draws
-that batch again, to verify it. Where an iterator has no state, or one that cannot be
-kept, or where the fit asked for ``replay_data=True``, the batches are drawn again.
+What is saved is the state before the last batch: a resumed iterator starts there and
+draws that batch again, to verify it. If an iterator has no state, or one that cannot be
+saved, or with ``replay_data=True``, all batches are drawn again.
 """
 
 import copy
@@ -16,7 +16,7 @@ import keras
 
 from resilient import keras_internals
 from resilient.data.replay import ended, skip
-from resilient.data.source import SourceContext, TrackedIterable
+from resilient.data.source import DataSource, SourceContext, TrackedIterable
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
@@ -27,24 +27,16 @@ _KIND = "grain"
 
 
 class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: ignore[misc]
-    """A Grain MapDataset, IterDataset or DataLoader as input.
+    """A Grain MapDataset, IterDataset or DataLoader as input."""
 
-    Args:
-        dataset: The user's dataset.
-        settings: Of this fit.
-        saved: Not needed.
-    """
-
-    def __init__(
-        self, dataset: Any, *, settings: SourceContext, saved: DataPosition | None
-    ) -> None:
+    def __init__(self, dataset: Any, *, settings: SourceContext) -> None:
         super().__init__(dataset)
         self._source = GrainSource(dataset, settings, self.batch_size)
-        self.tracked = TrackedIterable(self._source, settings)
+        self.tracked = TrackedIterable(self._source)
 
     def resume(self, position: DataPosition) -> None:
         if keras_internals.BACKEND == "jax":
-            self.get_jax_iterator()  # as it is iterated, to make a batch again
+            self.get_jax_iterator()  # maps the dataset as it is iterated
         super().resume(position)
 
     def get_jax_iterator(self, super_batch: int | None = None) -> Any:
@@ -64,8 +56,8 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
         return loader
 
     def get_tf_dataset(self) -> Any:
-        # Keras maps the dataset by these conversions, out of reach; they change
-        # nothing but sparse and missing arrays.
+        # Keras does these conversions in a function we cannot reach. They change only
+        # sparse and missing arrays.
         import tensorflow as tf
 
         def convert(x: Any) -> Any:
@@ -87,20 +79,17 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
         return tf.data.Dataset.from_generator(batches, output_signature=spec)
 
 
-class GrainSource:
+class GrainSource(DataSource):
     """A Grain dataset and its newest iterator.
 
     Args:
         dataset: What is iterated; Keras maps it before.
-        settings: Of this fit.
-        batch_size: Of its first batches.
     """
 
     def __init__(self, dataset: Any, settings: SourceContext, batch_size: int) -> None:
         self.dataset = dataset
-        self._settings = settings
+        self.settings = settings
         self._batches: _Batches | None = None
-        self._ended: JSON = {}  # states of the newest iterator that gave a batch
         kinds = (grain.MapDataset, grain.IterDataset, grain.DataLoader)
         kind = next(k.__name__ for k in kinds if isinstance(dataset, k))
         self.name = f"a Grain {kind}"
@@ -109,47 +98,34 @@ class GrainSource:
             self._fingerprint["batches"] = len(dataset)
 
     def begin(self) -> Iterator[Any]:
-        self._note_end()
         self._batches = _Batches(iter(self.dataset))
         return self._batches
 
     def position(self, *, live: bool) -> JSON:
         found: JSON = {"kind": _KIND}
-        if live and self._batches is not None and not self._settings.options.replay:
-            return found | self._batches.states()
-        self._note_end()
-        return found if live else found | self._ended
+        if live and self._batches is not None and not self.settings.options.replay:
+            found |= self._batches.states()
+        return found
 
-    def _note_end(self) -> None:
-        """Keras makes iterators that it never draws from, too."""
-        self._ended = (self._batches and self._batches.states()) or self._ended
+    def last_batch(self) -> JSON:
+        return self._batches.states() if self._batches is not None else {}
 
-    def resume(self, position: JSON) -> None:
-        """Nothing outlasts an iterator."""
-
-    def remake_last_batch(self, position: JSON) -> Any:
-        if "before" not in position:
-            return None
-        self._ended = {"before": position["before"]}
+    def remake_last_batch(self, position: JSON, last: JSON) -> Any:
         batches = _Batches(iter(self.dataset))
-        batches.start_at(position["before"], self._name)
+        batches.start_at(last["before"], self.argument)
         return next(batches, None)
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         batches = self._batches = _Batches(iter(self.dataset))
         if not given:
             return batches, None
-        if self._settings.options.replay or "before" not in position:
-            return batches, skip(batches, given, self.name, self._settings)
-        batches.start_at(position["before"], self._name)
+        if self.settings.options.replay or "before" not in position:
+            return batches, skip(batches, given, self)
+        batches.start_at(position["before"], self.argument)
         try:
             return batches, next(batches)
         except StopIteration:
-            raise ended(self.name, self._settings, given, given - 1) from None
-
-    @property
-    def _name(self) -> str:
-        return f"`{self._settings.argument}` ({self.name})"
+            raise ended(self, given, given - 1) from None
 
     def fingerprint(self) -> JSON:
         return self._fingerprint
@@ -200,10 +176,10 @@ class _Batches(Iterator[Any]):
 
 
 def _of_this_process(saved: Any, fresh: Any) -> Any:
-    """The state of a DataLoader, where it names objects by their addresses.
+    """The state of a DataLoader, without addresses of objects.
 
-    Grain refuses a state with another ``repr`` of sampler or data source, and the
-    default one is another in each process.
+    Grain refuses a state if the ``repr`` of sampler or data source differs, and the
+    default ``repr`` differs in each process.
     """
     if not isinstance(saved, bytes) or not isinstance(fresh, bytes):
         return saved

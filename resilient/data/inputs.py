@@ -1,4 +1,4 @@
-"""The data of one fit, of training and of validation: where it was, and where it is."""
+"""The training and validation data of one fit, and their positions."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,7 +11,6 @@ from resilient.data.select import ahead_of_training, is_same
 from resilient.data.shard import ShardedData
 from resilient.data.source import SourceContext
 from resilient.serialization.position import (
-    DataPosition,
     Positions,
     TrainingPosition,
     ValidationPosition,
@@ -20,7 +19,7 @@ from resilient.state import rng
 
 
 class TrainingInput(Protocol):
-    """What gives the batches to train on, and knows where it is."""
+    """The training batches, with a position."""
 
     data_adapter: Positioned
 
@@ -36,8 +35,6 @@ class DataInputs:
 
     Args:
         strategy: That of tf.distribute which batches are spread with.
-        backend: The backend's adapter.
-        options: What the user wants of the data.
         arguments: Local variables of Keras's ``fit``; of a loop, what they would be.
         positions: Where the checkpoint has the data.
         replaying: See ``data.source.SourceContext``.
@@ -61,44 +58,39 @@ class DataInputs:
         replaying: Callable[[], None],
         share: ShardedData,
     ) -> None:
-        self.backend = backend
+        self.backend, self.share = backend, share
         self.training: TrainingInput | None = None
         self.drawn_ahead: set[str | int] = set()
         self.validation: Positioned | None = None
         self.validated = False
         self.only_arrays = False
-        self._strategy, self._options = strategy, options
         self._arguments, self._positions = arguments, positions
-        self._replaying, self.share = replaying, share
-        self._claimed: dict[int, Any] = {}
-
-    def settings(self, argument: str) -> SourceContext:
-        """How the data that is ``argument`` of ``fit`` is to be treated."""
-        return SourceContext(
-            backend=self.backend,
-            options=self._options,
-            verbose=self._arguments["verbose"] not in (0, "0"),
-            ahead=keras_internals.looks_ahead(),
-            argument=argument,
-            strategy=self._strategy,
-            claimed=self._claimed,
+        self._settings = SourceContext(
+            backend,
+            options,
+            verbose=arguments["verbose"] not in (0, "0"),
+            strategy=strategy,
             drawn_ahead=self.drawn_ahead,
-            replaying=self._replaying,
-            share=self.share,
+            replaying=replaying,
+            share=share,
         )
 
-    def saved(self, argument: str) -> DataPosition | None:
-        """The position that the checkpoint has of that data; None without one."""
+    def settings(self, argument: str) -> SourceContext:
+        """For the data that is ``argument`` of ``fit``."""
         x, validation = self._positions.x, self._positions.validation_data
-        saved = x if argument == "x" else validation
-        return None if saved is None else saved.data
+        position = x if argument == "x" else validation
+        return replace(
+            self._settings,
+            ahead=keras_internals.looks_ahead(),
+            argument=argument,
+            saved=None if position is None else position.data,
+        )
 
     def begin(self, iterator: TrainingInput) -> None:
         """Keras made the training input; that for validation it makes later."""
         self.training = iterator
-        data, saved = self._arguments["validation_data"], self.saved("validation_data")
-        settings, before = self.settings("validation_data"), self._positions
-        self.validation = ahead_of_training(data, settings, saved)
+        data, before = self._arguments["validation_data"], self._positions
+        self.validation = ahead_of_training(data, self.settings("validation_data"))
         then = before.validation_data
         if self.validation and then and not is_same(self.validation, then.fingerprint):
             self._positions = replace(before, validation_data=None)

@@ -1,19 +1,18 @@
 """Users' own iterables: anything with ``state_dict`` and ``load_state_dict``.
 
-Keras's ``fit`` knows no such data. Here they are given to it as a generator is, on
-every backend, and get back to a position by their own two methods.
+Keras's ``fit`` does not accept such data. Here it is passed to Keras as a generator, on
+every backend, and returns to a position by its own two methods.
 """
 
 import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from resilient.data.generator import PythonData
-from resilient.data.source import SourceContext, TrackedIterable
+from resilient.data.generator import PythonData, PythonSource
+from resilient.data.source import SourceContext
 from resilient.errors import DataNotResumableError, NotSupportedError
 from resilient.serialization import JSON
 from resilient.serialization.json_values import NotEncodable, decode, encode
-from resilient.serialization.position import DataPosition
 from resilient.state.rng import kept_random_state
 
 _KIND = "iterable"
@@ -22,69 +21,43 @@ _KIND = "iterable"
 class IterableData(PythonData):
     """An iterable with ``state_dict`` and ``load_state_dict`` as input.
 
-    What such an iterable promises:
+    Such an iterable promises:
 
-    * ``iter(x)`` starts an epoch; after ``load_state_dict`` it goes on from there. It
-      gives tuples ``(inputs,)``, ``(inputs, targets)`` or ``(inputs, targets,
+    * ``iter(x)`` starts an epoch, or after ``load_state_dict`` continues one. It yields
+      tuples ``(inputs,)``, ``(inputs, targets)`` or ``(inputs, targets,
       sample_weights)``, as a generator for Keras does.
-    * ``state_dict()`` tells what comes next: at any time between two batches, and once
-      an iterator ended, when it is the next epoch that comes. It is made of plain
-      values, lists, dicts and numpy arrays.
-    * ``load_state_dict(state)`` takes what ``state_dict()`` gave, in this process or in
-      another one, any number of times.
+    * ``state_dict()`` describes what comes next, at any time between two batches, and
+      after an iterator ended (then the next epoch comes). It consists of plain values,
+      lists, dicts and numpy arrays.
+    * ``load_state_dict(state)`` accepts what ``state_dict()`` returned, in this process
+      or in another one, any number of times.
     * ``len(x)``, where there is one, is the number of batches in an epoch.
-
-    Args:
-        x: The iterable.
-        settings: Of this fit.
-        saved: Not needed.
     """
 
-    def __init__(
-        self, x: Any, *, settings: SourceContext, saved: DataPosition | None
-    ) -> None:
-        self._settings = settings
-        self._source = IterableSource(x, settings)
+    def __init__(self, x: Any, *, settings: SourceContext) -> None:
+        source = IterableSource(x, settings)
         with kept_random_state(settings.backend):
-            state = self._source.state()
-            super().__init__(iter(x))  # draws the first two batches
-            # Keras's would keep that iterator alive.
-            self.generator = lambda: self.tracked
-            self._source.load(state)
-        self._source.first = self.first
-        self.tracked = TrackedIterable(self._source, settings)
-
-    def before_iterator(self) -> None:
-        self._source.started = True
-
-    @property
-    def num_batches(self) -> int | None:
-        return self._source.size
+            state = source.state()
+            super().__init__(iter(x), source)
+            source.load(state)
 
 
-class IterableSource:
-    """An iterable that tells and takes its own position.
-
-    Args:
-        x: The iterable.
-        settings: Of this fit.
-    """
+class IterableSource(PythonSource):
+    """An iterable that saves and restores its own position."""
 
     def __init__(self, x: Any, settings: SourceContext) -> None:
+        super().__init__(settings)
         self.name = type(x).__qualname__
         self.size = len(x) if hasattr(x, "__len__") else None
-        self.first: list[Any] = []
-        # Before training Keras draws a batch to build the model, of no consequence.
-        self.started = settings.argument == "validation_data"
+        self.building = settings.argument != "validation_data"
         self._x = x
-        self._settings = settings
         self._batches_of_an_epoch = self.size
-        # An evaluation of some steps leaves the next one what is left of an epoch.
+        # An evaluation with `validation_steps` leaves the rest to the next one.
         self._given = 0  # of the batches of an epoch
-        self._ended = False  # the newest iterator; what comes next is another's
+        self._ended = False  # the newest iterator
 
     def state(self) -> Any:
-        """What ``state_dict`` returns, sharing nothing with the iterable.
+        """A copy of what ``state_dict`` returns.
 
         Raises:
             NotSupportedError: It cannot be kept in a checkpoint.
@@ -93,18 +66,17 @@ class IterableSource:
             return _copied(self._x.state_dict())
         except NotEncodable as error:
             raise NotSupportedError(
-                f"The state_dict() of `{self._settings.argument}` ({self.name}) "
-                "cannot be kept.",
+                f"The state_dict() of {self.argument} cannot be kept.",
                 received=str(error),
                 hint="Return plain values, lists, dicts and numpy arrays.",
             ) from error
 
     def load(self, state: Any) -> None:
-        """Give the iterable a state of its own to keep."""
+        """Load a copy of a state."""
         self._x.load_state_dict(_copied(state))
 
     def begin(self) -> Iterator[Any]:
-        if not self.started:
+        if self.building:
             return itertools.cycle(self.first)
         self._ended = False
         return self._to_the_end(iter(self._x))
@@ -131,17 +103,14 @@ class IterableSource:
         self._given = given
         return self._to_the_end(iter(self._x)), None
 
-    def remake_last_batch(self, position: JSON) -> Any:
-        return None
-
     def fingerprint(self) -> JSON:
         return {"kind": _KIND, "class": self.name, "batches": self.size}
 
     def _to_the_end(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches; the end of the iterator is reached with the last of them.
+        """The batches; the iterator is run to its end before it gives the last one.
 
-        Keras stops at the last batch where it knows the number, and what an iterable
-        does after its last ``yield`` would be done or not, as threads happen to run.
+        Keras stops at the last batch if it knows the number, and what an iterable does
+        after its last ``yield`` would happen or not, by chance.
         """
         for batch in batches:
             self._given += 1
@@ -156,8 +125,8 @@ class IterableSource:
     def _require_end(self, batches: Iterator[Any]) -> None:
         for _ in batches:
             raise DataNotResumableError(
-                f"`{self._settings.argument}` ({self.name}) has more batches than "
-                "in the epoch before, or than its len().",
+                f"{self.argument} has more batches than in the epoch before, or than "
+                "its len().",
                 received=f"more than {self._given:,} batches",
                 hint="Give every epoch the same number of batches.",
             )

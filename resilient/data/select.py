@@ -1,7 +1,7 @@
 """Which data adapter stands in for Keras's own.
 
 Keras chooses, and complains about arguments that do not go together; it finds our
-adapters in place of its own. Each module is imported when its kind of data is there.
+adapters under the names of its own. Each module is imported when it is needed.
 """
 
 import importlib
@@ -20,7 +20,6 @@ from resilient.data.source import SourceContext
 from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import JSON
-from resilient.serialization.position import DataPosition
 from resilient.serialization.state_dict import Stateful
 
 # Keras's adapter -> the module and the name of ours.
@@ -35,7 +34,7 @@ _ARRAYS = {
     "jax": ("arrays.jax", "JaxArrays"),
     "torch": ("arrays.torch", "TorchArrays"),
 }
-# Kinds of data that Keras draws nothing from to make its adapter.
+# Kinds of data whose adapters Keras can make without drawing from them.
 _EARLY = ("PyDatasetAdapter", "TFDatasetAdapter", "TorchDataLoaderAdapter")
 # tf.data's own iterators are TensorFlow's alone; others iterate it from Python.
 _TF_DATA = {
@@ -45,16 +44,8 @@ _TF_DATA = {
 }
 
 
-def adapter_for(
-    arguments: Mapping[str, Any], settings: SourceContext, saved: DataPosition | None
-) -> Positioned:
+def adapter_for(arguments: Mapping[str, Any], settings: SourceContext) -> Positioned:
     """The adapter for the data that ``fit`` was given.
-
-    Args:
-        arguments: Keyword arguments that Keras gives to its epoch iterator.
-        settings: Of this fit.
-        saved: The position to resume from, where there is one: to make again what draws
-            random numbers when it is made.
 
     Raises:
         DataNotResumableError: No way back to a position is known for this kind of data.
@@ -63,7 +54,7 @@ def adapter_for(
     x = arguments["x"]
     if _is_new_to_keras(arguments):
         # Keras checks the other arguments as it does for a generator.
-        make = _made("iterable", "IterableData", settings, saved)
+        make = partial(_class("iterable", "IterableData"), settings=settings)
         new: Positioned = keras_internals.choose_data_adapter(
             {"GeneratorDataAdapter": lambda _: make(x)},
             {**arguments, "x": _no_batches(), "shuffle": False},
@@ -71,7 +62,7 @@ def adapter_for(
         return new
     require_known(x, settings.argument)
     known = {**_OURS, "TFDatasetAdapter": _TF_DATA[keras_internals.BACKEND]}
-    ours = {k: _made(*place, settings, saved) for k, place in known.items()}
+    ours = {name: _made(*place, settings) for name, place in known.items()}
     ours["ArrayDataAdapter"] = _arrays(settings.share)
     steps = _steps_per_epoch(arguments.get("steps_per_epoch"))
     adapter: Positioned = keras_internals.choose_data_adapter(
@@ -108,7 +99,7 @@ def _steps_per_epoch(steps: int | None) -> int | None:
 
 
 def _arrays(share: ShardedData) -> Callable[..., Any]:
-    """Makes the adapter for arrays to train on, which gives what is ours of them."""
+    """Makes the adapter for arrays, which yields what this process trains of them."""
     backend, parallel = keras_internals.BACKEND, share.parallel
     if (
         not parallel.divides_arrays or backend != "torch"
@@ -119,15 +110,9 @@ def _arrays(share: ShardedData) -> Callable[..., Any]:
     return partial(ranks, rank=parallel.index, world=parallel.count, share=order)
 
 
-def _made(
-    module: str, name: str, settings: SourceContext, saved: DataPosition | None
-) -> Callable[..., Any]:
-    """Makes an adapter with Keras's arguments and ours."""
-
-    def make(*args: Any, **kwargs: Any) -> Any:
-        return _class(module, name)(*args, settings=settings, saved=saved, **kwargs)
-
-    return make
+def _made(module: str, name: str, settings: SourceContext) -> Callable[..., Any]:
+    """Makes an adapter, whose module is imported then."""
+    return lambda *args, **kw: _class(module, name)(*args, settings=settings, **kw)
 
 
 def _class(module: str, name: str) -> Any:
@@ -135,7 +120,7 @@ def _class(module: str, name: str) -> Any:
 
 
 def kind_of_iterator(name: str, value: Any) -> Kind | None:
-    """How a loop's own iterator is saved; None for what is none of tf.data."""
+    """How a loop's own iterator is saved; None if it is not a tf.data one."""
     if "tensorflow" not in sys.modules:
         return None
     from resilient.data.tf_data.iterator_object import kind_of
@@ -146,14 +131,14 @@ def kind_of_iterator(name: str, value: Any) -> Kind | None:
 def require_known(value: Any, argument: str) -> None:
     """Raise DataNotResumableError for a data adapter of the user's own.
 
-    Keras would take it as it is; all that is no data at all Keras refuses.
+    Keras would accept it as it is. What is not data at all Keras refuses.
     """
     if keras_internals.data_kind(value) == "DataAdapter":
         raise _unknown(value, argument)
 
 
 def require_data(arguments: Mapping[str, Any], argument: str) -> None:
-    """Raise DataNotResumableError for what is no data, before Keras does."""
+    """Raise DataNotResumableError for what is not data, before Keras complains."""
     x = arguments["x"]
     kind = keras_internals.data_kind(x)
     known = kind not in (None, "DataAdapter", "ArrayDataAdapter")
@@ -172,13 +157,11 @@ def _unknown(value: Any, argument: str) -> DataNotResumableError:
     )
 
 
-def ahead_of_training(
-    data: Any, settings: SourceContext, saved: DataPosition | None
-) -> Positioned | None:
-    """The adapter for validation data, where Keras draws nothing to make it.
+def ahead_of_training(data: Any, settings: SourceContext) -> Positioned | None:
+    """The adapter for validation data, if it can be made without drawing from it.
 
-    Keras makes it in the first evaluation. Made before training begins, it knows what
-    happens to the data from then on, and is put back when the training data is.
+    Keras makes it in the first evaluation. Made before training begins, it sees what
+    happens to the data from then on, and is restored together with the training data.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     arguments = {
@@ -192,7 +175,7 @@ def ahead_of_training(
     }
     kind = keras_internals.data_kind(x)
     if kind in _EARLY or _is_new_to_keras(arguments):
-        return adapter_for(arguments, settings, saved)
+        return adapter_for(arguments, settings)
     generator = isinstance(x, types.GeneratorType) and settings.strategy is not None
     if generator and _class("tf_data.adapter", "distributes")(settings.strategy):
         raise _lost_by_evaluations()
@@ -210,7 +193,7 @@ def _lost_by_evaluations() -> DataNotResumableError:
 
 
 def is_same(adapter: Positioned, before: JSON) -> bool:
-    """Whether validation data is what it was; said where it is not.
+    """Whether validation data is the same as before; warns if not.
 
     Args:
         adapter: For that data.

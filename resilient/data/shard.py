@@ -1,4 +1,4 @@
-"""What a process trains of its data, where several train one model."""
+"""The part of the data that a process trains, if several train one model."""
 
 import secrets
 from collections.abc import Callable, Iterable
@@ -37,12 +37,12 @@ class ShardedData:
     group: Group = ALONE
 
     def seed(self, bits: int) -> int:
-        """A random number of so many bits, the same in all processes."""
+        """A random number of this many bits, the same in all processes."""
         mine = 0 if self.group.index else secrets.randbits(bits)
         return int(self.group.broadcast("seed", mine))
 
     def divide(self, adapter: Any, data: Any, name: str, steps: int | None) -> None:
-        """Let one of Keras's adapters give what this process trains of its batches.
+        """Let one of Keras's adapters yield only what this process trains.
 
         Args:
             adapter: Gives all that this process draws.
@@ -51,7 +51,7 @@ class ShardedData:
             steps: Batches of an epoch, if that is limited.
 
         Raises:
-            ResilientError: Another process has more batches, or less.
+            ResilientError: Another process has more batches, or fewer.
         """
         if self.parallel.count == 1:
             return
@@ -78,10 +78,7 @@ class ShardedData:
         return keras_internals.generation.in_steps(mine, super_batch)
 
     def require_same(self, fingerprint: JSON) -> None:
-        """Raise where processes have other arrays of which each trains its part.
-
-        Args:
-            fingerprint: Of the training data.
+        """Check that all processes have the same arrays, if each trains a part.
 
         Raises:
             DataNotResumableError: Names the processes.

@@ -1,16 +1,17 @@
 """Iterators over a kind of data, followed batch by batch.
 
-Keras iterates a ``TrackedIterable`` in place of what the user passed. It counts what it
-gives, keeps what Keras drew ahead of training (a checkpoint holds these batches), keeps
-a checksum of the last batch, and starts where a checkpoint says. How iterators of one
-kind of data are made, and how one gets back to where it was, is a ``DataSource``'s.
+Keras iterates a ``TrackedIterable`` instead of what the user passed. It counts batches,
+keeps those that Keras drew ahead of training (they go into the checkpoint) and a
+checksum of the last one, and starts where a checkpoint says. A ``DataSource`` knows how
+to make iterators of one kind of data, and how to return one to a position.
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 
@@ -25,21 +26,22 @@ from resilient.serialization.position import BatchMark, DataPosition
 
 @dataclass(frozen=True)
 class SourceContext:
-    """How a fit wants its data to be treated.
+    """What a source needs to know about the fit.
 
     Attributes:
         backend: The backend's adapter, for random states.
-        options: What the user wants of it.
+        options: The user's.
         verbose: Whether long replays show a progress bar.
         ahead: Whether Keras draws batches before it trains them.
-        argument: What the data is called in messages, ``"x"`` or ``"validation_data"``.
-        strategy: That of tf.distribute which Keras spreads batches with.
-        claimed: Random generators that some data of this fit puts back, by id.
-        drawn_ahead: Random generators that data draws from in threads of its own, which
-            nobody else may put back: names of global ones, ids of others.
-        replaying: Called for each batch that is drawn again on the way to a position;
-            may raise to give that up.
-        share: What this process trains of the data, where there are several.
+        argument: The data's name in messages, ``"x"`` or ``"validation_data"``.
+        saved: The position to resume from, if any: adapters that draw random numbers
+            when they are made have to draw the same again.
+        strategy: The tf.distribute strategy that Keras distributes batches with.
+        claimed: Random generators that other data of this fit restores, by id.
+        drawn_ahead: Random generators that data draws from in its own threads, which
+            nobody else may restore: names of global ones, ids of others.
+        replaying: Called for each batch that is replayed; may raise to give up.
+        share: The part of the data that this process trains.
     """
 
     backend: Backend
@@ -47,6 +49,7 @@ class SourceContext:
     verbose: bool = True
     ahead: bool = False
     argument: str = "x"
+    saved: DataPosition | None = None
     strategy: Any = None
     claimed: dict[int, Any] = field(default_factory=dict)
     drawn_ahead: set[str | int] = field(default_factory=set)
@@ -55,68 +58,112 @@ class SourceContext:
 
     @property
     def overwritten(self) -> bool:
-        """Whether batches may be written to once Keras has them.
+        """Whether Keras may write to the batches it is given.
 
-        Where tf.distribute divides batches that came from Python, TensorFlow takes the
-        memory of NumPy's arrays for its own, and computes in it: gradients appear in
-        the user's data. Seen under MultiWorkerMirroredStrategy, in process 0.
+        When tf.distribute splits batches that came from Python, TensorFlow reuses the
+        memory of NumPy arrays as its own and computes in it: gradients appear in the
+        user's data. Seen under MultiWorkerMirroredStrategy, in process 0.
         """
         return getattr(self.strategy, "num_replicas_in_sync", 1) > 1
 
 
-class DataSource(Protocol):
-    """One kind of data."""
+class DataSource(ABC):
+    """One kind of data.
 
-    name: str  # in messages: "a torch DataLoader"
+    Attributes:
+        name: In messages: "a torch DataLoader".
+    """
 
+    name: str
+    settings: SourceContext
+
+    @abstractmethod
     def begin(self) -> Iterator[Any]:
-        """A new iterator, made as Keras makes it, with the same random draws."""
+        """A new iterator, made as Keras would, with the same random draws."""
 
+    @abstractmethod
     def position(self, *, live: bool) -> JSON:
-        """Where the data is after the batches given so far: plain values and arrays.
+        """The position after the batches given so far: plain values and arrays.
 
         Args:
-            live: Whether the newest iterator goes on; if not, only what outlasts it.
+            live: Whether the newest iterator continues; if not, only what outlasts it.
         """
 
-    def resume(self, position: JSON) -> None:
-        """Set what outlasts iterators. May be called twice for one position."""
+    def resume(self, position: JSON) -> None:  # noqa: B027 (nothing outlasts some)
+        """Restore what outlasts iterators. May be called twice for one position."""
 
+    @abstractmethod
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
-        """An iterator that goes on after ``given`` batches, and the last of these.
+        """An iterator that continues after ``given`` batches, and the last of these.
 
-        The last one is None where it was not produced on the way. What this draws from
-        global random generators leaves no trace: the caller sees to that.
+        That batch is None if it was not produced on the way. The caller restores the
+        global random generators that this draws from.
         """
 
-    def remake_last_batch(self, position: JSON) -> Any:
-        """The last batch of the iterator that ended before a position, made again.
+    def last_batch(self) -> JSON:
+        """What it takes to remake the newest iterator's last batch.
 
-        None where that costs more than the one batch, or might give another one. Called
-        once, after ``resume``; leaves no trace but in global random generators.
+        Empty if that costs more than the one batch, or might give a different one.
         """
+        return {}
 
+    def remake_last_batch(self, position: JSON, last: JSON) -> Any:
+        """The last batch of an iterator that ended; None if it cannot be remade.
+
+        Called after ``resume``; may change global random generators, and nothing else.
+
+        Args:
+            position: What ``position`` returned.
+            last: What ``last_batch`` returned; not empty.
+        """
+        return None
+
+    @abstractmethod
     def fingerprint(self) -> JSON:
-        """What the data is, without what may change between attempts."""
+        """Identifies the data, without what may change between attempts."""
+
+    @property
+    def argument(self) -> str:
+        """The data in messages: the argument of ``fit``, and what was passed."""
+        return f"`{self.settings.argument}` ({self.name})"
+
+    def verify(self, batch: Any, before: BatchMark) -> None:
+        """Check that a batch is the one that was drawn before.
+
+        Raises:
+            DataNotResumableError: Unless ``on_data_change="warn"``.
+        """
+        if before.last is None or checksum(batch) == before.last:
+            return
+        if self.settings.options.on_change == "warn":
+            warn_not_exact(
+                "the data came back different: it was changed, or it is not the same "
+                "each time it is iterated. Training goes on with what comes now",
+                [f"{self.argument}: batch {before.given} of the iterator"],
+            )
+            return
+        raise DataNotResumableError(
+            "A batch that was trained is another one now: the data was "
+            "changed, or it is not the same each time it is iterated (random "
+            "numbers without a seed, files in another order, time).",
+            received=f"{self.argument}: another batch {before.given:,} of the iterator",
+            hint="Make the data what it was, give every random generator in it a seed, "
+            'or pass on_data_change="warn" to go on with what comes now.',
+        )
 
 
 class TrackedIterable:
-    """Stands for the user's data where Keras iterates it.
+    """What Keras iterates instead of the user's data."""
 
-    Args:
-        source: How to iterate the data.
-        settings: Of this fit.
-    """
-
-    def __init__(self, source: DataSource, settings: SourceContext) -> None:
+    def __init__(self, source: DataSource) -> None:
         self.source = source
-        self._settings = settings
+        self._settings = source.settings
         self._live: _LiveIterator | None = None
         self._ready: _LiveIterator | None = None
         # The last batch of the iterator that ended last: its number and checksum.
         self._ended: BatchMark | None = None
         self._unchecked = True
-        # Batches may be made in another thread: one in the making is waited for.
+        # Another thread may be making a batch: wait for it.
         self.lock = threading.RLock()
 
     def __iter__(self) -> Iterator[Any]:
@@ -145,24 +192,24 @@ class TrackedIterable:
         )
 
     def _note_end(self) -> None:
-        """Keras makes iterators that it never draws from, too."""
+        """Keras also makes iterators that it never draws from."""
         live = self._live
         if live is not None and live.recent:
-            self._ended = BatchMark(given=live.given, last=checksum(live.recent[-1]))
+            last, again = checksum(live.recent[-1]), self.source.last_batch()
+            self._ended = BatchMark(given=live.given, last=last, again=again)
 
     def resume(self, position: DataPosition) -> None:
         self.source.resume(position.source)
-        self._ended = position.ended
-        if self._ended is None or not self._unchecked:
+        ended = self._ended = position.ended
+        if ended is None or not ended.again or not self._unchecked:
             return
         self._unchecked = False
-        last = self.source.remake_last_batch(position.source)
+        last = self.source.remake_last_batch(position.source, ended.again)
         if last is not None:
-            expected, given = self._ended.last, self._ended.given
-            verify(last, expected, given, self.source.name, self._settings)
+            self.source.verify(last, ended)
 
     def seek(self, position: DataPosition) -> None:
-        # Between epochs callbacks, and the data, may have begun the next one since.
+        # Between epochs, callbacks and the data may have begun the next one since.
         if position.source.get("in_epoch", True):
             self.source.resume(position.source)
         given = position.given
@@ -170,7 +217,7 @@ class TrackedIterable:
             return
         batches, last = self.source.seek(position.source, given)
         if last is not None:
-            verify(last, position.last, given, self.source.name, self._settings)
+            self.source.verify(last, BatchMark(given=given, last=position.last))
         pending = [unpack(batch) for batch in position.pending]
         self._ready = _LiveIterator(batches, self.lock, self._settings, given, pending)
 
@@ -179,49 +226,12 @@ class TrackedIterable:
             self._live.trim(drawn)
 
 
-def verify(
-    last: Any, expected: str | None, given: int, name: str, settings: SourceContext
-) -> None:
-    """Raise where a batch is not the one that was drawn before.
-
-    Args:
-        last: The batch.
-        expected: The checksum that it had; None where there was no batch.
-        given: Its number, counted from 1.
-        name: Of the source.
-        settings: Of this fit.
-
-    Raises:
-        DataNotResumableError: Unless ``on_data_change="warn"``.
-    """
-    if expected is None or checksum(last) == expected:
-        return
-    name = f"`{settings.argument}` ({name})"
-    if settings.options.on_change == "warn":
-        warn_not_exact(
-            "the data came back different: it was changed, or it is not the same "
-            "each time it is iterated. Training goes on with what comes now",
-            [f"{name}: batch {given} of the iterator"],
-        )
-        return
-    raise DataNotResumableError(
-        "A batch that was trained is another one now: the data was "
-        "changed, or it is not the same each time it is iterated (random "
-        "numbers without a seed, files in another order, time).",
-        received=f"{name}: another batch {given:,} of the iterator",
-        hint="Make the data what it was, give every random generator in it a seed, "
-        'or pass on_data_change="warn" to go on with what comes now.',
-    )
-
-
 class _LiveIterator:
-    """An iterator and what it gave lately.
+    """An iterator and its latest batches.
 
     Args:
-        batches: The iterator.
         lock: Held while a batch is made.
-        settings: Of this fit.
-        given: Batches that ``batches`` gave before.
+        given: Batches that the iterator gave before.
         pending: The last of these, which were not trained.
     """
 
@@ -257,17 +267,17 @@ class _LiveIterator:
         return batch
 
     def since(self, drawn: int) -> list[Any]:
-        """The batches given and not trained."""
+        """The batches that were given and not trained."""
         pending = self.given - drawn
         return list(self.recent)[-pending:] if pending else []
 
     def trim(self, drawn: int) -> None:
-        """Forget what was trained, but the last batch given."""
+        """Forget what was trained, except the last batch."""
         keep = max(1, self.given - drawn)
         while len(self.recent) > keep:
             self.recent.popleft()
 
 
 def lazily(tracked: TrackedIterable) -> Iterator[Any]:
-    """Iterate, but begin only when the first batch is asked for, as Keras does."""
+    """Iterate, but begin only with the first batch, as Keras does."""
     yield from iter(tracked)

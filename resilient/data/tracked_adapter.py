@@ -1,16 +1,17 @@
-"""What data adapters share whose data is followed by a ``TrackedIterable``."""
+"""What the adapters of data that Python iterates have in common."""
 
 import contextlib
 from dataclasses import replace
 from typing import Any
 
 from resilient import keras_internals
+from resilient.data import Positioned
 from resilient.data.source import TrackedIterable
 from resilient.serialization import JSON
 from resilient.serialization.position import DataPosition
 
 
-class TrackedAdapter:
+class TrackedAdapter(Positioned):
     """Mixed into one of Keras's adapters: its positions are those of ``tracked``."""
 
     tracked: TrackedIterable
@@ -25,12 +26,6 @@ class TrackedAdapter:
 
     def seek(self, position: DataPosition) -> None:
         self.tracked.seek(position)
-
-    def before_iterator(self) -> None:
-        """Nothing: an iterator is made when it is asked for."""
-
-    def wrap(self, iterable: Any) -> Any:
-        return iterable
 
     def on_trained(self, drawn: int) -> None:
         self.tracked.on_trained(drawn)

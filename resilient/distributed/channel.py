@@ -1,26 +1,24 @@
-"""A star of connections over TCP: process 0 in the middle, one line of JSON a message.
+"""A star of TCP connections with process 0 in the middle; a message is a line of JSON.
 
-Training's own collectives stay training's: messages of ours in between would have to
+The library's collectives are left to the training: messages between them would have to
 come at the same place in every process, and a writer's thread could not send any.
 
-Every process sends a sign of life each second. A connection that ends without a
-farewell, or is silent for too long, means that the other process is lost.
+Every process sends a sign of life each second. If a connection ends without a farewell,
+or is silent for too long, the other process is lost.
 """
 
 import hmac
 import json
 import os
-import queue
 import secrets
 import socket
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 
 from resilient.errors import message
 from resilient.serialization import Encoded
 
-# Seconds without a sign after which a process is taken for lost.
 VARIABLE = "RESILIENT_PEER_TIMEOUT"
 _TIMEOUT = 60.0
 _SIGN_EVERY = 1.0  # seconds
@@ -30,10 +28,10 @@ _SIGN, _LEFT = "sign", "left"
 
 
 def peer_timeout() -> float:
-    """Seconds without a sign after which a process is taken for lost.
+    """Seconds without a sign of life after which a process counts as lost.
 
     Raises:
-        ValueError: The environment says something that is no such number.
+        ValueError: The environment variable is not such a number.
     """
     given = os.environ.get(VARIABLE, "")
     if not given:
@@ -59,7 +57,8 @@ class Connection:
         connected: The socket.
         peer: Index of the process at the other end.
         received: Called with each message, on this connection's thread.
-        lost: Called once, on that thread, when the other process is lost; with why.
+        lost: Called once, on that thread, with the reason, when the other process is
+            lost or has left (None: its work was done).
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Connection:
         connected: socket.socket,
         peer: int,
         received: Callable[[int, dict[str, Encoded]], None],
-        lost: Callable[[int, str], None],
+        lost: Callable[[int, str | None], None],
     ) -> None:
         self.peer = peer
         self._socket = connected
@@ -77,12 +76,15 @@ class Connection:
         self._over = threading.Event()
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.settimeout(self._timeout)
+
+    def start(self) -> None:
+        """Begin to receive, and to send signs of life."""
         for run in (self._receive, self._give_signs):
-            name = f"resilient-peer-{peer}"
+            name = f"resilient-peer-{self.peer}"
             threading.Thread(target=run, name=name, daemon=True).start()
 
     def send(self, message: Mapping[str, Encoded]) -> None:
-        """Send one message. That nobody receives it any more, the reader will tell."""
+        """Send one message. If that fails, the receiving thread says so."""
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         try:
             with self._lock:
@@ -91,16 +93,17 @@ class Connection:
             self._over.set()
 
     def leave(self, why: str | None) -> None:
-        """Say goodbye, and for what reason if it is not the end of the work."""
+        """Say goodbye, with the reason unless the work is done."""
         self._over.set()
         self.send({"to": _LEFT, "body": why})
         try:
-            # The other end reads what was sent; closing might throw it away.
+            # Closing might discard what the other end has not read yet.
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
             return
 
     def _receive(self) -> None:
+        why: str | None
         why = "it ended without reporting an error (killed, or out of memory?)"
         try:
             with self._socket.makefile("rb") as lines:
@@ -127,10 +130,10 @@ class Connection:
 
 
 class Listener:
-    """Where process 0 waits for the others. Closed when all came.
+    """Where process 0 waits for the others; closed once all have connected.
 
     Args:
-        host: Its own address, as the others know it.
+        host: The address of process 0, as the others know it.
     """
 
     def __init__(self, host: str) -> None:
@@ -149,20 +152,20 @@ class Listener:
         """Wait for the processes 1 to ``count - 1``; returns their sockets.
 
         Raises:
-            TimeoutError: Some did not come.
+            TimeoutError: Some did not connect.
         """
         self._socket.settimeout(_CONNECT)
-        here: dict[int, socket.socket] = {}
+        accepted: dict[int, socket.socket] = {}
         with self._socket:
-            while len(here) < count - 1:
+            while len(accepted) < count - 1:
                 peer, _ = self._socket.accept()
                 peer.settimeout(_CONNECT)
                 index = _handshake(peer, self.key)
-                if index is None or index in here or not 0 < index < count:
+                if index is None or index in accepted or not 0 < index < count:
                     peer.close()
                 else:
-                    here[index] = peer
-        return here
+                    accepted[index] = peer
+        return accepted
 
 
 def connect(host: str, port: int, key: str, index: int) -> socket.socket:
@@ -177,7 +180,7 @@ def connect(host: str, port: int, key: str, index: int) -> socket.socket:
 
 
 def _handshake(peer: socket.socket, key: str) -> int | None:
-    """The index of who connected; None for somebody else."""
+    """The index of the process that connected; None for a stranger."""
     length = len(key) + 9
     try:
         said = peer.recv(length, socket.MSG_WAITALL).decode()
@@ -189,39 +192,29 @@ def _handshake(peer: socket.socket, key: str) -> int | None:
 
 
 class Mailbox:
-    """What came from the others, by topic and sender, in order."""
+    """Messages of the others, by topic and sender, in order."""
 
     def __init__(self) -> None:
-        self._queues: dict[tuple[str, int], queue.SimpleQueue[Encoded]] = defaultdict(
-            queue.SimpleQueue
-        )
-        self._lock = threading.Lock()
+        self._messages: dict[tuple[str, int], deque[Encoded]] = defaultdict(deque)
         self._ended: dict[int, BaseException] = {}
+        self._changed = threading.Condition()
 
     def put(self, topic: str, sender: int, body: Encoded) -> None:
-        self._queue(topic, sender).put((body, None))
+        with self._changed:
+            self._messages[topic, sender].append(body)
+            self._changed.notify_all()
 
     def end(self, sender: int, error: BaseException) -> None:
-        """Nothing comes from this sender any more; whoever waits for it gets this."""
-        with self._lock:
+        """Nothing more comes from this sender: ``get`` raises this error."""
+        with self._changed:
             self._ended[sender] = error
-            waiting = [q for (_, who), q in self._queues.items() if who == sender]
-        for each in waiting:
-            each.put((None, error))
+            self._changed.notify_all()
 
     def get(self, topic: str, sender: int) -> Encoded:
         """The next message, waited for."""
-        incoming = self._queue(topic, sender)
-        body, error = incoming.get()
-        if error is not None:
-            incoming.put((None, error))  # for who asks again
-            raise error
-        return body
-
-    def _queue(self, topic: str, sender: int) -> "queue.SimpleQueue[Encoded]":
-        with self._lock:
-            known = (topic, sender) in self._queues
-            found = self._queues[topic, sender]
-            if not known and sender in self._ended:
-                found.put((None, self._ended[sender]))
-        return found
+        with self._changed:
+            messages = self._messages[topic, sender]
+            self._changed.wait_for(lambda: messages or sender in self._ended)
+            if messages:
+                return messages.popleft()
+            raise self._ended[sender]

@@ -1,13 +1,12 @@
 """The processes of one training: what process 0 decides, and what all contribute.
 
-Every process runs the same script. Where they have to do the same, process 0 decides
-and the others are told; where each has a part, process 0 collects them. One process
-alone is told what it says itself.
+Every process runs the same script. Process 0 decides for all and broadcasts what it
+decided, or gathers what each contributes. A process alone gets its own values back.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
-from types import TracebackType
+import socket
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from resilient.distributed.channel import Connection, Mailbox
@@ -15,8 +14,8 @@ from resilient.distributed.peer_watchdog import PeerLossWatchdog
 from resilient.errors import PeerLostError
 from resilient.serialization import Encoded
 
-_LOST = "lost"  # what process 0 says to the others, with who and why
-_HEARING = 1.0  # seconds until the end of a process is known to the others
+_LOST = "lost"  # what process 0 tells the others: which process, and why
+_HEARING = 1.0  # seconds until the others know that a process ended
 
 
 class Group(Protocol):
@@ -31,27 +30,27 @@ class Group(Protocol):
     count: int
 
     def broadcast(self, topic: str, value: Encoded = None) -> Encoded:
-        """What process 0 says: it says ``value``; the others wait and get it.
+        """Returns what process 0 called it with; the others wait for that.
 
         Raises:
-            PeerLostError: The other process is not there any more.
+            PeerLostError: The other process is gone.
         """
 
     def gather(self, topic: str, value: Encoded = None) -> list[Encoded]:
-        """What every process says, by index, at process 0; elsewhere an empty list.
+        """What every process called it with, by index; an empty list but in process 0.
 
         Raises:
-            PeerLostError: Another process is not there any more.
+            PeerLostError: Another process is gone.
         """
 
     def request(self, wish: Encoded) -> None:
-        """Send process 0 a wish, which it sees when it looks."""
+        """Send process 0 a wish, without waiting for it."""
 
     def take_requests(self) -> list[Encoded]:
-        """What the others asked of process 0 since it looked last."""
+        """In process 0, the wishes that arrived since the last call."""
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
-        """Makes a library's error a PeerLostError where that is why it came."""
+        """Raises PeerLostError in place of the error that a lost peer caused."""
 
 
 class Alone:
@@ -79,32 +78,44 @@ ALONE = Alone()
 
 
 class Together:
-    """Several processes, connected. A context, left by all together.
+    """Several processes, connected.
 
     Args:
         index: Number of this process.
         count: How many there are.
-        connect: Makes a connection to each that this one has to do with: process 0 to
-            all others, these to process 0. Takes what a ``Connection`` calls.
+        sockets: By peer: in process 0 those to all others, elsewhere that to process 0.
     """
 
     def __init__(
-        self,
-        index: int,
-        count: int,
-        connect: Callable[
-            [
-                Callable[[int, dict[str, Encoded]], None],
-                Callable[[int, str | None], None],
-            ],
-            list[Connection],
-        ],
+        self, index: int, count: int, sockets: Mapping[int, socket.socket]
     ) -> None:
         self.index, self.count = index, count
         self._inbox = Mailbox()
         self._wishes: list[Encoded] = []
-        self._last_word = PeerLossWatchdog()
-        self._connections = connect(self._received, self._lost)
+        self._watchdog = PeerLossWatchdog()
+        self._connections = [
+            Connection(each, peer, self._received, self._lost)
+            for peer, each in sockets.items()
+        ]
+        for connection in self._connections:
+            connection.start()
+
+    @contextlib.contextmanager
+    def joined(self) -> Iterator[None]:
+        """Left by all processes together; an error inside leaves at once."""
+        why = None
+        try:
+            yield
+        except BaseException as error:
+            why = _first_line(error)
+            raise
+        else:
+            self.gather("end")
+            self.broadcast("end")
+        finally:
+            self._watchdog.not_needed()
+            for each in self._connections:
+                each.leave(why)
 
     def broadcast(self, topic: str, value: Encoded = None) -> Encoded:
         if self.index:
@@ -137,37 +148,16 @@ class Together:
             raise
         except Exception as error:
             # What a library says of a connection that broke is hard to understand.
-            lost = self._last_word.heard_within(_HEARING)
+            lost = self._watchdog.error_within(_HEARING)
             if lost is None or _first_line(error) in str(lost):
-                raise  # that, or all found the same, each by itself
+                raise  # no peer was lost, or all failed alike, each by itself
             raise lost from error
-
-    def __enter__(self) -> "Together":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        why = None
-        try:
-            if error is None:
-                self.gather("end")
-                self.broadcast("end")
-            else:
-                why = _first_line(error)
-        finally:
-            self._last_word.not_needed()
-            for each in self._connections:
-                each.leave(why)
 
     def _received(self, sender: int, message: dict[str, Encoded]) -> None:
         if message["to"] == "wish":
             self._wishes.append(message["body"])
         elif message["to"] == _LOST:
-            self._last_word.arm(self._peer_lost(*message["body"]))
+            self._watchdog.arm(self._peer_lost(*message["body"]))
         else:
             self._inbox.put(message["to"], sender, message["body"])
 
@@ -176,15 +166,15 @@ class Together:
         self._inbox.end(sender, error)
         if why is None:
             return
-        self._last_word.arm(error)
+        self._watchdog.arm(error)
         # This process may still wait for a third one, which waits for the lost one.
         for each in self._connections if self.index == 0 else ():
             each.send({"to": _LOST, "body": [sender, why]})
 
     def _peer_lost(self, sender: int, why: str) -> PeerLostError:
         return PeerLostError(
-            "Another process of this training is not there any more, and without "
-            "it the others cannot go on.",
+            "Another process of this training is gone, and the others cannot continue "
+            "without it.",
             received=f"process {sender} of {self.count}: {why}",
             hint="Start all processes again: they resume from the last checkpoint. "
             "`resilient run` does that by itself.",
@@ -192,6 +182,6 @@ class Together:
 
 
 def _first_line(error: BaseException) -> str:
-    if isinstance(error, GeneratorExit):  # nobody knows what for
+    if isinstance(error, GeneratorExit):  # which does not say why
         return "it left its loop"
     return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -1,15 +1,14 @@
-"""The end of a process that cannot go on, and cannot know it.
+"""Ends a process that waits for a peer that is gone.
 
-A training step that waits for a process that is gone waits in a library's own code, for
-half an hour where PyTorch's default holds, and no exception gets it out of there. Most
-often the library notices by itself: it gets some seconds for that.
+It waits in a library's own code, for half an hour by PyTorch's default, and no
+exception interrupts that. Mostly the library notices by itself: it gets some seconds.
 """
 
 import os
 import sys
 import threading
 
-_NOTICE = 10.0  # seconds for the library, and for fit to end
+_NOTICE = 10.0  # seconds for the library to notice, and for fit to end
 _STATUS = 1
 
 
@@ -17,7 +16,7 @@ class PeerLossWatchdog:
     """Ends this process some seconds after a peer was lost, if nothing else does."""
 
     def __init__(self) -> None:
-        self._over, self._heard = threading.Event(), threading.Event()
+        self._over, self._armed = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._error: BaseException | None = None
 
@@ -27,14 +26,14 @@ class PeerLossWatchdog:
             if self._error is not None:
                 return
             self._error = error
-        self._heard.set()
+        self._armed.set()
         threading.Thread(
-            target=self._run, args=(error,), name="resilient-last-word", daemon=True
+            target=self._run, args=(error,), name="resilient-watchdog", daemon=True
         ).start()
 
-    def heard_within(self, seconds: float) -> BaseException | None:
-        """The error of a peer that was lost, if that is known so soon."""
-        self._heard.wait(seconds)
+    def error_within(self, seconds: float) -> BaseException | None:
+        """The error that it was armed with, within these seconds."""
+        self._armed.wait(seconds)
         return self._error
 
     def not_needed(self) -> None:
@@ -44,7 +43,7 @@ class PeerLossWatchdog:
     def _run(self, error: BaseException) -> None:
         if self._over.wait(_NOTICE):
             return
-        # Straight to the descriptor: whoever holds a lock on stderr may hang, too.
+        # Straight to the descriptor: a thread that holds stderr's lock may hang, too.
         line = f"\n{type(error).__module__}.{type(error).__name__}: {error}\n"
         try:
             os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line.encode())

@@ -1,8 +1,8 @@
 """How the processes of one training find each other, and share a directory.
 
-Process 0 opens a door and passes its number by a collective of the library; the others
-knock. Then process 0 leaves a file in the checkpoint directory: who does not see it has
-another directory of the same name.
+Process 0 listens on a port and broadcasts its number by a collective of the library;
+the others connect. Then process 0 makes a file in the checkpoint directory: a process
+that does not see it has another directory of the same name.
 """
 
 import contextlib
@@ -10,35 +10,35 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from resilient.distributed.channel import Connection, Listener, connect
+from resilient.distributed.channel import Listener, connect
 from resilient.distributed.group import ALONE, Group, Together
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import NotSupportedError, PeerLostError
 from resilient.storage.layout import shared_name
 
-_SEEN_WITHIN = 10.0  # seconds: network file systems remember what was not there
+_SEEN_WITHIN = 10.0  # seconds: network file systems cache that a file is missing
 
 
 @contextlib.contextmanager
 def join(parallel: ParallelStrategy, directory: Path) -> Iterator[Group]:
-    """The processes that train together; while it is entered they are connected.
+    """Connect the processes that train together, as long as it is entered.
 
     Args:
         parallel: How they train.
         directory: The checkpoint directory, which exists in each process.
 
     Raises:
-        PeerLostError: Some did not come.
+        PeerLostError: Some did not connect.
         NotSupportedError: They do not share the directory.
     """
     if parallel.count == 1:
         yield ALONE
         return
-    with Together(parallel.index, parallel.count, _connecting(parallel)) as group:
+    group = Together(parallel.index, parallel.count, _connected(parallel))
+    with group.joined():
         _require_shared(group, directory)
         try:
             yield group
@@ -47,49 +47,39 @@ def join(parallel: ParallelStrategy, directory: Path) -> Iterator[Group]:
             raise
 
 
-def _connecting(parallel: ParallelStrategy) -> Callable[..., list[Connection]]:
-    def connect(received: Any, lost: Any) -> list[Connection]:
-        try:
-            return [
-                Connection(each, peer, received, lost)
-                for peer, each in _sockets(parallel).items()
-            ]
-        except OSError as error:
-            raise PeerLostError(
-                "The processes of this training do not reach each other.",
-                received=(
-                    f"process {parallel.index} of {parallel.count}, with process 0 on "
-                    f"{parallel.host}: {type(error).__name__}: {error}"
-                ),
-                hint="Let them connect to any port of that host (a firewall may forbid "
-                "it), and see whether all processes were started.",
-            ) from error
-
-    return connect
-
-
-def _sockets(parallel: ParallelStrategy) -> dict[int, socket.socket]:
-    if parallel.index == 0:
-        door = Listener(parallel.host)
-        parallel.broadcast(json.dumps({"port": door.port, "key": door.key}))
-        return door.accept_all(parallel.count)
-    said = json.loads(parallel.broadcast(""))
-    return {0: connect(parallel.host, said["port"], said["key"], parallel.index)}
+def _connected(parallel: ParallelStrategy) -> dict[int, socket.socket]:
+    """Sockets by peer: process 0 has one to each of the others."""
+    try:
+        if parallel.index == 0:
+            door = Listener(parallel.host)
+            parallel.broadcast(json.dumps({"port": door.port, "key": door.key}))
+            return door.accept_all(parallel.count)
+        said = json.loads(parallel.broadcast(""))
+        return {0: connect(parallel.host, said["port"], said["key"], parallel.index)}
+    except OSError as error:
+        raise PeerLostError(
+            "The processes of this training cannot reach each other.",
+            received=(
+                f"process {parallel.index} of {parallel.count}, with process 0 on "
+                f"{parallel.host}: {type(error).__name__}: {error}"
+            ),
+            hint="Let them connect to any port of that host (a firewall may forbid "
+            "it), and check that all processes were started.",
+        ) from error
 
 
 def _require_shared(group: Group, directory: Path) -> None:
-    name = group.broadcast("directory", shared_name(secrets.token_hex(8)))
-    here = directory / name
+    mark = directory / shared_name(secrets.token_hex(8))
     if group.index == 0:
-        here.touch()
+        mark.touch()
     try:
-        group.broadcast("look")
-        seen = group.gather("seen", None if _is_there(here) else _place(directory))
-        blind = [where for where in seen if where is not None]
-        where, blind = group.broadcast("blind", [_place(directory), blind])
+        name, where = group.broadcast("directory", [mark.name, _place(directory)])
+        missing = None if _appears(directory / name) else _place(directory)
+        seen = group.gather("seen", missing)
+        blind = group.broadcast("blind", [place for place in seen if place is not None])
     finally:
         if group.index == 0:
-            here.unlink(missing_ok=True)
+            mark.unlink(missing_ok=True)
     if blind:
         raise NotSupportedError(
             "The processes do not share the checkpoint directory: a checkpoint "
@@ -101,7 +91,7 @@ def _require_shared(group: Group, directory: Path) -> None:
         )
 
 
-def _is_there(path: Path) -> bool:
+def _appears(path: Path) -> bool:
     until = time.monotonic() + _SEEN_WITHIN
     while not path.exists():
         if time.monotonic() > until:

@@ -9,41 +9,38 @@ Keras's own ``fit`` runs, whole. What we need from inside it:
   ``CallbackList``: replaced to get control around ``on_train_begin``,
   ``on_epoch_end`` and ``on_train_end`` without adding a callback (a callback with
   ``on_train_batch_end`` would turn off Keras's asynchronous dispatch);
-* the pool of threads that ``CallbackList`` tells callbacks on, see ``dispatch``;
-* the name by which its serialization knows TensorFlow, see ``serialization``;
+* the thread pool in which ``CallbackList`` calls callbacks, see ``dispatch``;
+* the name by which its serialization reaches TensorFlow, see ``serialization``;
 * local variables of ``fit`` (``LOCALS``), read once, when it builds the iterator;
 * its data adapters, each subclassed by ours;
 * attributes of model, iterator, callback list and adapters.
 
-What all supported releases call by the same name is in ``names``; what a generation of
-them does in its own way is answered by ``generation``, the only place that looks at
-Keras's version. All that is relied on is listed in ``expected``; ``contract`` refuses a
-Keras that is built in another way: a silent change there would be a silent error here.
+What all supported releases call by the same name is in ``names``; ``generation``
+answers what a generation of them does in its own way, and nothing else looks at Keras's
+version. All that is relied on is listed in ``expected``; ``contract`` refuses a Keras
+that is built in another way: a silent change there would be a silent error here.
 
 Importing this package imports Keras and its backend.
 """
 
 from resilient.keras_internals import names
-from resilient.keras_internals.generation import Generation
+from resilient.keras_internals.keras_3_12 import Keras312
 from resilient.keras_internals.names import *  # noqa: F403  # it says what it exports
 from resilient.keras_internals.unknown import RELEASE, unknown_keras
 
 
-def _generation() -> Generation:
-    """That of the installed Keras; a newer one is asked as the newest that is known."""
+def _generation() -> Keras312:
+    """That of the installed Keras; newer releases count as the newest known one."""
+    if RELEASE < (3, 16):
+        return Keras312()
     try:
-        if RELEASE < (3, 16):
-            from resilient.keras_internals.keras_3_12 import Keras312
-
-            return Keras312()
         from resilient.keras_internals.keras_3_16 import Keras316
-
-        return Keras316()
     except ImportError as error:
         raise unknown_keras(str(error)) from error
+    return Keras316()
 
 
-generation: Generation = _generation()
+generation: Keras312 = _generation()
 
 __all__ = ["generation"]
 __all__ += names.__all__

@@ -1,9 +1,9 @@
-"""The check that what we rely on in Keras's private parts is still there.
+"""Checks that what we rely on in Keras's private parts is still there.
 
-Names only: a part that no longer mentions one of these names was changed, and what it
-became must be read before a resume can be promised again. A name may move to a private
-helper of the same class or module: a release of Keras that changes nothing of ours
-needs no release of ours.
+Names only: a part that no longer mentions one of these names was changed, and must be
+read before a resume can be promised again. A name may move to a private helper of the
+same class or module: a release of Keras that changes nothing we rely on needs no
+release of ours.
 """
 
 import functools
@@ -17,7 +17,6 @@ from resilient.errors import NotSupportedError
 from resilient.keras_internals import BACKEND, EPOCH_ITERATOR, trainer_module
 from resilient.keras_internals.expected import (
     EXPECTED,
-    OF_SEVERAL_WORKERS,
     OWN,
     OWNERS,
     Labels,
@@ -26,7 +25,7 @@ from resilient.keras_internals.unknown import unknown_keras
 
 
 def changes() -> list[str]:
-    """What is not as this module expects it in the installed Keras; empty if all is."""
+    """What is not as expected in the installed Keras, a line each."""
     found = [
         f"keras.src.backend.{BACKEND}.trainer has no {name}"
         for name in (EPOCH_ITERATOR, "callbacks_module")
@@ -57,7 +56,7 @@ def _changes_in(contract: Labels) -> list[str]:
 
 
 def _names(thing: Any) -> set[str]:
-    """Every name that a function, or any of a class, mentions; nested code included."""
+    """Every name in the code of a function, or of a class's functions, nested too."""
     if inspect.isclass(thing):
         functions = [f for _, f in inspect.getmembers(thing, inspect.isfunction)]
     else:
@@ -74,7 +73,7 @@ def _names(thing: Any) -> set[str]:
 
 
 def _helpers(thing: Any, owner: Any) -> Iterator[Any]:
-    """The private functions of its class and of its module that a function mentions."""
+    """The private functions, of its class and module, that a function mentions."""
     function = inspect.unwrap(thing)
     for name in _names(function) if isinstance(function, FunctionType) else ():
         found = getattr(owner, name, None) or function.__globals__.get(name)
@@ -96,45 +95,32 @@ def _keeps_the_seed_generator() -> bool:
 
 
 def require_known_keras() -> None:
-    """Raise where Keras is not built as this module expects it.
+    """Raise unless Keras is built as expected.
 
     Raises:
-        NotSupportedError: Names the Keras version and what changed, or what stands in
-            place of a part of Keras.
+        NotSupportedError: Names the Keras version and what changed, or what replaced a
+            part of Keras.
     """
     require_known(EXPECTED)
     _require_none(changes())
 
 
-def require_known_multi_worker_keras() -> None:
-    """Raise where Keras's training on several workers is not built as expected.
-
-    Raises:
-        NotSupportedError: As above.
-    """
-    require_known(OF_SEVERAL_WORKERS)
-
-
 def require_known(part: Labels) -> None:
-    """Raise where a part of Keras that not everybody uses is not built as expected.
-
-    Raises:
-        NotSupportedError: As above.
-    """
+    """The same for a part of Keras that not everybody uses."""
     replaced = [found for label in part for found in _replacements(label)]
     if replaced:
         raise NotSupportedError(
             "Something replaced a part of Keras that an exact resume relies on, "
             "and what it does is not known.",
             received="; ".join(replaced),
-            hint="Leave that out. A wrapper is welcome where it uses functools.wraps, "
-            "and around `fit` also where it is put on keras.Model.",
+            hint="Remove it. A wrapper that uses functools.wraps is accepted, and so "
+            "is any wrapper of keras.Model.fit.",
         )
     _require_none(_changes_in(part))
 
 
 def _replacements(label: str) -> Iterator[str]:
-    """What stands in place of a method of Keras, if something does."""
+    """What replaced a method of Keras, if anything did."""
     owner, _, name = label.partition(".")
     found = getattr(OWNERS[owner], name, None) if name else None
     if found is None:

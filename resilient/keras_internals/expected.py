@@ -1,7 +1,7 @@
 """What we rely on in Keras's private parts: each name, and where Keras has it.
 
-Only what this backend uses, and what every training does; the rest is in parts of its
-own (``OF_...``), which are looked at where they are used.
+Only what this backend uses in every training; the rest is in parts of its own
+(``OF_...``), which are checked where they are used.
 """
 
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ from resilient.keras_internals import (
 
 Labels = Mapping[str, tuple[str, ...]]
 
-# The backend's, which `keras.Model` inherits `fit` from. Where a library put a wrapper
-# in front of `Model.fit`, Keras's own runs inside, and is what this looks at.
+# The backend's, which `keras.Model` inherits `fit` from. If a library wrapped
+# `Model.fit`, Keras's own runs inside, and is what is checked.
 _TRAINER: Any = next(
     (c for c in keras.Model.__mro__ if c.__module__ == trainer_module.__name__), object
 )
 
-# Where the names below are looked up, so that one that is gone is named, too.
+# Where the names below are looked up, so that missing ones can be named.
 OWNERS: dict[str, Any] = {
     "ArrayDataAdapter": keras_internals.ArrayDataAdapter,
     "CallbackList": keras.callbacks.CallbackList,
@@ -48,7 +48,7 @@ OWNERS: dict[str, Any] = {
     EPOCH_ITERATOR: getattr(trainer_module, EPOCH_ITERATOR, object),
 }
 
-# What each must still mention, or what takes its place must be read anew.
+# What each must still mention; otherwise its new code must be read.
 _OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
     "Trainer.fit": (
         *LOCALS,
@@ -127,8 +127,8 @@ EXPECTED: Labels = {
     if label.partition(".")[2] not in _OTHERS
 }
 
-# Arguments, what is looked up in `fit` itself, or read from its frame: a helper's
-# will not do.
+# Arguments, and names that `fit` itself must look up or have in its frame: a helper
+# with these names does not count.
 OWN = {
     "Trainer.fit": {*LOCALS, EPOCH_ITERATOR, "callbacks_module"},
     "reduce_per_replica": {"reduction", "strategy", "values"},

@@ -1,4 +1,8 @@
-"""Keras 3.12 to 3.15: orders of data come from global random generators."""
+"""What one generation of Keras does in its own way; here Keras 3.12 to 3.15.
+
+Orders of data come from global random generators. A later generation is a subclass that
+overrides what it changed. Nothing else asks for a version.
+"""
 
 import random
 from collections.abc import Callable, Iterable, Mapping
@@ -7,7 +11,15 @@ from typing import Any
 
 
 class Keras312:
-    """Its answers, see ``Generation``."""
+    """Releases of Keras that are built alike.
+
+    Attributes:
+        expected: What they mention beside what all generations do, see ``expected``.
+        orders: What orders of arrays are drawn from, in words.
+        trains_on_ranks: Whether it trains one model on several ranks of torch.
+        traces_shapes: Whether TensorFlow traces a step for the shapes of a batch, see
+            ``traces``.
+    """
 
     expected: Mapping[str, tuple[str, ...]] = {
         "ArrayDataAdapter._get_iterator": ("random",),
@@ -15,12 +27,17 @@ class Keras312:
         "PyDatasetAdapter._finite_generator": ("random",),
         "OrderedEnqueuer._run": ("random",),
     }
-
     orders = "the state of a random generator"
-    traces_shapes = False
     trains_on_ranks = False
+    traces_shapes = False
 
     def order(self, adapter: Any, random_state: Callable[[], Any]) -> Any:
+        """What the next order of the adapter's batches is drawn from.
+
+        Args:
+            adapter: For arrays.
+            random_state: Returns the state that its backend draws orders from.
+        """
         return random_state()
 
     def drawing_again(
@@ -29,22 +46,39 @@ class Keras312:
         order: Any,
         from_random_state: Callable[[Any], AbstractContextManager[None]],
     ) -> AbstractContextManager[None]:
+        """While an order is drawn from what ``order`` returned; leaves no trace.
+
+        Args:
+            adapter: For arrays.
+            order: What to draw from.
+            from_random_state: While the backend draws orders from such a state.
+        """
         return from_random_state(order)
 
     def shuffle(self, indices: list[int], adapter: Any) -> None:
+        """Shuffle the batches of a ``PyDataset`` as its adapter does."""
         random.shuffle(indices)
 
     def share(self, adapter: Any) -> slice:
+        """Which of the batches of a ``PyDataset`` this process trains on."""
         return slice(0, None, 1)
 
     def epochs(self, adapter: Any) -> int:
+        """The epochs that an adapter counted."""
         return 0  # they do not count
 
     def set_epochs(self, adapter: Any, epochs: int) -> None:
-        """Nothing to set."""
+        """Let an adapter have counted so many epochs."""
 
     def draws_in_step(self, steps_per_execution: int) -> int:
+        """How often a training step draws from its iterator."""
         return steps_per_execution
 
     def in_steps(self, batches: Iterable[Any], steps: int | None) -> Iterable[Any]:
+        """Batches as JAX's trainer draws them.
+
+        Args:
+            batches: One by one.
+            steps: How many to stack; None where it draws one by one.
+        """
         return batches

@@ -3,15 +3,16 @@
 import contextlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 from keras.backend import backend
 from keras.src.trainers.data_adapters.data_adapter_utils import super_batch_iterator
 
+from resilient.keras_internals.keras_3_12 import Keras312
 
-class Keras316:
-    """Its answers, see ``Generation``."""
+
+class Keras316(Keras312):
+    """Where it differs from Keras 3.12."""
 
     expected: Mapping[str, tuple[str, ...]] = {
         "ArrayDataAdapter._get_iterator": ("_epoch",),
@@ -34,21 +35,15 @@ class Keras316:
         return 0 if backend() == "tensorflow" else adapter._epoch
 
     @contextlib.contextmanager
-    def _at_epoch(self, adapter: Any, epoch: int) -> Iterator[None]:
+    def drawing_again(
+        self, adapter: Any, order: Any, from_random_state: Callable[[Any], Any]
+    ) -> Iterator[None]:
         now = adapter._epoch
-        adapter._epoch = epoch
+        adapter._epoch = order
         try:
             yield
         finally:
             adapter._epoch = now
-
-    def drawing_again(
-        self,
-        adapter: Any,
-        order: Any,
-        from_random_state: Callable[[Any], AbstractContextManager[None]],
-    ) -> AbstractContextManager[None]:
-        return self._at_epoch(adapter, order)
 
     def shuffle(self, indices: list[int], adapter: Any) -> None:
         random.Random(adapter._epoch).shuffle(indices)

@@ -3,17 +3,16 @@
 Keras 3 fails there (https://github.com/keras-team/keras/issues/20585), in two places:
 
 * before training it reduces the batches of all replicas to one, only to build the model
-  with it, and what it gets is no tensor. One local replica's batch will do: shapes and
-  types are the same;
+  with it, and gets no tensor. One local replica's batch will do: shapes and types are
+  the same;
 * it reduces each step's logs with ``strategy.reduce("MEAN", v, axis=0)``, which is for
   tensors whose first axis is the batch. Logs are scalars: ``axis=None`` is the mean
   over replicas that other strategies get.
 
-``corrected`` replaces both while it is entered, for one model and in one thread, and
-only those that this Keras gets wrong. Whether it does is seen by letting Keras's own
-functions run on a stand-in for the strategy, which computes nothing and talks to no
-other process. Nothing else of Keras's is changed; under other strategies nothing at
-all is.
+While entered, ``corrected`` replaces both, for one model and one thread, and only what
+this Keras gets wrong. To find out, Keras's own functions run on a stand-in for the
+strategy, which computes nothing and communicates with no other process. Nothing else is
+changed, and under other strategies nothing at all.
 """
 
 import contextlib
@@ -26,10 +25,11 @@ import keras
 
 from resilient import keras_internals
 from resilient.keras_internals import contract
+from resilient.keras_internals.expected import OF_SEVERAL_WORKERS
 from resilient.keras_internals.unknown import RELEASE, unknown_keras
 
-# The releases whose functions were read. A later one that still fails has to be looked
-# at before anything in it is replaced.
+# The releases whose functions were read. A later one that still fails must be read
+# before anything in it is replaced.
 FIRST, LAST = (3, 12), (3, 16)
 
 _local = threading.local()
@@ -43,18 +43,17 @@ def corrected(model: keras.Model) -> Iterator[None]:
     """Let ``model.fit`` and ``model.evaluate`` run on several workers in this thread.
 
     Args:
-        model: Any compiled model. Where it does not train on several workers under
-            ``MultiWorkerMirroredStrategy``, or where this Keras is right, nothing is
-            changed.
+        model: Any compiled model. Nothing is changed if it does not train on several
+            workers under ``MultiWorkerMirroredStrategy``, or if this Keras is right.
 
     Raises:
-        NotSupportedError: This Keras is wrong, and not one that is known.
+        NotSupportedError: This Keras is wrong, and not a known release.
     """
     strategy = _strategy_of_several_workers(model)
     if strategy is None:
         yield
         return
-    contract.require_known_multi_worker_keras()
+    contract.require_known(OF_SEVERAL_WORKERS)
     build, reduce = builds_from_reduced_batch(), reduces_logs_along_batch()
     if build or reduce:
         _require_known_version()
@@ -67,7 +66,7 @@ def corrected(model: keras.Model) -> Iterator[None]:
 
 
 def _strategy_of_several_workers(model: Any) -> Any:
-    """The model's strategy, where it is of the kind that Keras fails under."""
+    """The model's strategy, if Keras fails under it."""
     if keras_internals.BACKEND != "tensorflow":
         return None
     import tensorflow as tf
@@ -191,7 +190,7 @@ def builds_from_reduced_batch() -> bool:
     strategy = _stand_in(reduce)
 
     class Model:
-        """As much of a model as Keras's method asks for."""
+        """As much of a model as Keras's method needs."""
 
         _distribute_strategy = distribute_strategy = strategy
 
@@ -205,7 +204,7 @@ def builds_from_reduced_batch() -> bool:
 
 
 def _stand_in(reduce: Callable[..., Any]) -> Any:
-    """What Keras takes for a strategy of several workers, made without any cluster."""
+    """What Keras takes for a strategy of several workers, without a cluster."""
     import tensorflow as tf
 
     class Extended:

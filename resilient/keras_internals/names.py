@@ -1,4 +1,4 @@
-"""What every supported Keras calls by the same name, and what we make of it.
+"""What every supported Keras calls by the same name, and helpers around it.
 
 Importing this module imports Keras and its backend.
 """
@@ -143,8 +143,8 @@ def backend_epoch_iterator() -> Any:
 def choose_data_adapter(ours: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
     """Let Keras choose the adapter for data, among ours.
 
-    Its function runs as it is, with its own checks of the arguments; the names of its
-    adapters mean ours.
+    Its function runs unchanged, with its checks of the arguments; only the names of its
+    adapters refer to ours.
 
     Args:
         ours: Name of Keras's adapter class -> what makes ours.
@@ -169,9 +169,9 @@ _ADAPTERS = (
 
 
 def data_kind(x: Any, y: Any = None, sample_weight: Any = None) -> str | None:
-    """The name of Keras's adapter class for data; None where it has none.
+    """The name of Keras's adapter class for data, if it has one.
 
-    Also ``"DataAdapter"``, for an adapter that Keras would take as it is.
+    ``"DataAdapter"`` for an adapter that Keras would use unchanged.
     """
     names = {name: (lambda *_, name=name, **__: name) for name in _ADAPTERS}
     given = {"x": x, "y": y, "sample_weight": sample_weight}
@@ -192,9 +192,9 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def arguments_of_compile(model: Any) -> Mapping[str, Any]:
-    """What a model was compiled with, as it was given.
+    """The arguments of ``model.compile``, unchanged.
 
-    ``get_compile_config``, which is public, serialises it, and imports TensorFlow.
+    The public ``get_compile_config`` serialises them, and imports TensorFlow.
     """
     found = getattr(model, "_compile_config", None)  # none before compile
     return _NOTHING if found is None else found.config
@@ -203,8 +203,8 @@ def arguments_of_compile(model: Any) -> Mapping[str, Any]:
 def looks_ahead() -> bool:
     """Whether Keras draws batches from Python iterators before it trains them.
 
-    On TensorFlow they come through ``tf.data``, which prefetches; on JAX the next one
-    is sent to an accelerator while this one is trained.
+    On TensorFlow ``tf.data`` prefetches; on JAX the next batch is sent to an
+    accelerator while this one is trained.
     """
     if BACKEND == "jax":
         import jax
@@ -222,27 +222,27 @@ def backend_variables() -> tuple[type, ...]:
     return (tf.Variable,)
 
 
-def global_seed_generator_state() -> np.ndarray | None:
-    """State of Keras's global seed generator, or None where none was made yet."""
+def global_seed_generator_state() -> list[int] | None:
+    """State of Keras's global seed generator, or None if it was not made yet."""
     generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
     if generator is None:
         return None
-    state = generator.state
     # Not `convert_to_numpy`, which numpy 2.4 warns about on TensorFlow and torch.
-    return np.array([int(state[0]), int(state[1])], dtype=state.dtype)
+    return [int(generator.state[0]), int(generator.state[1])]
 
 
 def set_global_seed_generator_state(
-    state: np.ndarray | None, assign: Callable[[Any, Any], None]
+    state: list[int] | None, assign: Callable[[Any, Any], None]
 ) -> None:
     """Set (or, with None, forget) the state of Keras's global seed generator.
 
     Args:
         state: What ``global_seed_generator_state`` returned.
-        assign: Sets a variable. Not its own method: spread over processes by a
-            ``keras.distribution``, that waits for all.
+        assign: Sets a variable. (The method of one that a ``keras.distribution``
+            spreads over processes waits for all of them.)
     """
     if state is None:
         global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
     else:
-        assign(seed_generator.global_seed_generator().state, state)
+        live = seed_generator.global_seed_generator().state
+        assign(live, np.array(state, dtype=live.dtype))

@@ -1,9 +1,9 @@
 """Configs without TensorFlow where another backend trains.
 
-Keras asks of each thing in a config whether it is TensorFlow's, and imports TensorFlow
-to ask: seconds, hundreds of megabytes, the memory of a GPU. But what was never imported
-has made nothing. So while a fit of ours runs, TensorFlow is available there only where
-it is imported; the answers stay the same, in every thread.
+Keras checks each object in a config for being TensorFlow's, and imports TensorFlow to
+do so: seconds, hundreds of megabytes, the memory of a GPU. But a library that was never
+imported has made no object. So while our fit runs, TensorFlow is available there only
+if it is imported; results are the same, in every thread.
 """
 
 import sys
@@ -34,7 +34,7 @@ class _WhereImported:
 
 
 def without_importing_tensorflow() -> None:
-    """Make configs without importing TensorFlow, until ``as_before``."""
+    """Stop configs from importing TensorFlow, until ``as_before``."""
     _module.tf = _WhereImported(_module.tf)
 
 

@@ -6,7 +6,7 @@ from resilient.keras_internals.names import BACKEND
 
 
 def replica_components(variable: Any) -> dict[int, Any]:
-    """The ``tf.Variable`` of each of this process's replicas, by the replica's number.
+    """The ``tf.Variable`` of each replica in this process, by the replica's number.
 
     Empty without a strategy of several replicas.
     """

@@ -1,12 +1,12 @@
 """What TensorFlow traced Keras's step for: the shapes of batches, in order.
 
-Since 3.16 Keras traces the step for the very shapes of the first batch, and where
-others come for all sizes of what differs. A batch is computed by the closest trace that
-is there, and two traces may round otherwise: what a step computes depends on the
-batches before it. So a resumed process first traces what was traced, in that order.
+Since 3.16 Keras traces the step for the exact shapes of the first batch, and when
+others come, for all sizes of the dimensions that differ. The closest trace computes a
+batch, and two traces may round differently: what a step computes depends on the batches
+before. So a resumed process first traces what was traced, in that order.
 
-Before, and where a step trains several batches, it traces for what an iterator says of
-its batches. That depends on earlier fits only: what they left is dropped.
+Before 3.16, and if a step trains several batches, it is traced for the iterator's
+element spec. That depends on earlier fits only: their traces are dropped.
 """
 
 import contextlib
@@ -37,8 +37,7 @@ FUNCTIONS = {
 def traced_functions(function: Any) -> list[Any]:
     """The concrete functions that TensorFlow traced for a function of Keras's.
 
-    That one closes over a ``tf.function``; TensorFlow has no public way to list what it
-    traced.
+    It closes over a ``tf.function``, whose traces TensorFlow has no public way to list.
     """
     return [
         traced
@@ -49,7 +48,7 @@ def traced_functions(function: Any) -> list[Any]:
 
 def matter(model: keras.Model) -> bool:
     """Whether what a step computes depends on the batches before it."""
-    # Several steps at once are traced for an iterator, which knows no sizes.
+    # Several steps at once are traced for an iterator, without sizes.
     one = int(model.steps_per_execution) == 1
     return BACKEND == "tensorflow" and generation.traces_shapes and one
 
@@ -63,16 +62,16 @@ def of(model: keras.Model) -> dict[str, Shapes]:
 
 
 def trace_again(model: keras.Model, name: str, shapes: Shapes, spec: Any) -> bool:
-    """Trace a function for these shapes, and no others, in their order.
+    """Trace a function for these shapes only, in their order.
 
     Args:
-        model: Whose function it is; made, and what it uses is built.
+        model: Its function is made, and what it uses is built.
         name: Of the function.
         shapes: What ``of`` returned.
         spec: TensorFlow's ``element_spec`` of the batches.
 
     Returns:
-        Whether it is traced so now.
+        Whether that succeeded.
     """
     if _shapes(model, name) == shapes or not _is_own(model, name):
         return True
@@ -84,19 +83,13 @@ def trace_again(model: keras.Model, name: str, shapes: Shapes, spec: Any) -> boo
             if each.__name__ == _ONE:
                 for one in shapes:
                     each.get_concrete_function(_with_shapes(spec, one))
-    except Exception:  # whatever a user's step raises; the first batch shows it, too
+    except Exception:  # whatever a user's step raises; the first batch raises it, too
         logger.debug("a step could not be traced again", exc_info=True)
     return _shapes(model, name) == shapes
 
 
 def forget_others(model: keras.Model, name: str, spec: Any) -> None:
-    """Make a function anew if it was traced for other batches than these.
-
-    Args:
-        model: Whose function it is.
-        name: Of the function.
-        spec: TensorFlow's ``element_spec`` of the batches.
-    """
+    """Make a function again if it was traced for other batches than of this spec."""
     mine = _of_batch(spec)
     if any(shapes != mine for shapes in _shapes(model, name)):
         getattr(model, FUNCTIONS[name])(force=True)
@@ -152,7 +145,7 @@ def _of_tensor(spec: Any) -> list[list[int | None] | None]:
 
 
 def _replicas(spec: Any) -> list[Any]:
-    """The specification in each replica, of what is spread over several."""
+    """The specification in each replica."""
     import tensorflow as tf
 
     if hasattr(spec, "shape"):

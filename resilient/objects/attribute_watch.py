@@ -1,10 +1,11 @@
-"""Notices Python values of models, layers and the like that training changed.
+"""Watches plain Python attributes of models, layers and the like for changes.
 
-A step counter in ``train_step``, a dropout rate set by a callback: they are no
-variables. Where each step runs as Python they are kept and put back. A traced step has
-baked in some of them, and setting them back would not undo that: they are named once.
-What has to last belongs in a ``keras.Variable``, in a callback's attributes, or in
-``stateful``.
+A step counter in ``train_step`` or a dropout rate that a callback sets is not in a
+variable. If each step runs as Python, such attributes are saved and restored. A traced
+step has some of them baked in, which restoring could not undo: they are named in one
+warning. State that must last belongs in a ``keras.Variable``, in a callback's
+attributes, or in ``stateful``. (A ``Tracker`` follows objects; Keras's own objects are
+too entangled for that, and their variables have a place of their own.)
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -16,7 +17,7 @@ import numpy as np
 from resilient.objects.makeup.values import held
 
 _PLAIN = (bool, int, float, str, type(None), np.generic)
-# Set by Keras itself in the course of every fit.
+# Keras sets these in every fit.
 _KERAS = frozenset(
     {"built", "training", "stop_training", "stop_evaluating", "stop_predicting"}
 )
@@ -27,7 +28,7 @@ class AttributeWatch:
 
     Args:
         parts: What to look at, with names for people.
-        but: Names of attributes of a part that are somebody else's business.
+        but: Gives the attributes of a part that others take care of.
     """
 
     def __init__(
@@ -35,11 +36,11 @@ class AttributeWatch:
         parts: Iterable[tuple[str, Any]],
         but: Callable[[Any], Collection[str]] = lambda part: (),
     ) -> None:
-        # The objects themselves: layers get other places when a model is built.
+        # The objects themselves: building a model gives its layers other numbers.
         self._before = [(name, part, _plain(part, but(part))) for name, part in parts]
 
     def changed(self) -> dict[str, Any]:
-        """Attributes with another value than when training began, and that value."""
+        """The attributes that changed since training began, with their values."""
         found = {}
         for name, part, before in self._before:
             now = vars(part) if before else {}
@@ -54,7 +55,7 @@ class AttributeWatch:
         return found
 
     def restore(self, changed: Mapping[str, Any]) -> None:
-        """Set attributes to what they were then, all others as training began.
+        """Set attributes to saved values, all others to those of the beginning.
 
         Args:
             changed: What ``changed`` returned.
@@ -82,7 +83,7 @@ def parts_of(model: keras.layers.Layer) -> list[tuple[str, Any]]:
 
 
 def is_value(value: Any) -> bool:
-    """Whether a checkpoint can hold it: not of a class of the user's own."""
+    """Whether a checkpoint can hold it: not an object of the user's class."""
     return type(value) in _PLAIN or isinstance(value, np.generic)
 
 

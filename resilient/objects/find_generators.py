@@ -1,9 +1,9 @@
-"""Generators of random numbers that the user's data draws from: found, kept, put back.
+"""Finds the random generators that the user's data draws from.
 
-Data draws not only from its attributes, but from what its functions reach: variables
-of a module, as in ``rng = np.random.default_rng(0)`` above a class, and what a closure
-holds. So the code of the user's own methods and functions is read for the names it
-uses. Global generators of libraries are not among these: a checkpoint has them anyway.
+Data draws from its attributes, and from what its functions reach: module variables,
+such as ``rng = np.random.default_rng(0)`` above a class, and closures. So the code of
+the user's methods and functions is searched for the names it uses. The global
+generators of libraries are left out: every checkpoint has them.
 """
 
 import functools
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from resilient.serialization import classes
-from resilient.serialization.rng import is_generator
+from resilient.serialization.rng import global_generators, is_generator
 
 _DEPTH = 8
 _ITEMS = 64  # a longer list holds samples, not parts
@@ -37,7 +37,7 @@ _DESCRIPTORS = (
 def find(parts: Mapping[str, Any]) -> dict[str, Any]:
     """The generators that these objects lead to, by path; each once."""
     found: dict[str, Any] = {}
-    met = {id(generator): generator for generator in _global()}
+    met = {id(generator): generator for generator in global_generators().values()}
     for name, value in parts.items():
         _search(value, name, found, met)
     return found
@@ -46,32 +46,24 @@ def find(parts: Mapping[str, Any]) -> dict[str, Any]:
 def unclaimed(
     found: Mapping[str, Any], claimed: MutableMapping[int, Any]
 ) -> dict[str, Any]:
-    """Those that no other data of this fit puts back; from now on they are claimed.
+    """Those that no other data of this fit restores; they are claimed from now on.
 
-    Validation data is made after some training, when what it shares with the training
-    data was put back long ago and went on.
+    Validation data is prepared after some training: the generators that it shares with
+    the training data were restored before, and have been drawn from since.
     """
     mine = {path: item for path, item in found.items() if id(item) not in claimed}
     claimed.update({id(item): item for item in mine.values()})
     return mine
 
 
-def _global() -> Iterator[Any]:
-    """The libraries' own ones."""
-    yield random.getstate.__self__  # type: ignore[attr-defined]
-    yield np.random.get_state.__self__  # type: ignore[attr-defined]
-    if "torch" in sys.modules:
-        yield sys.modules["torch"].default_generator
-
-
 def _search(value: Any, path: str, found: dict[str, Any], met: dict[int, Any]) -> None:
-    """What is near comes first: a long way round must not use up the depth.
+    """Breadth first: a long detour must not use up the depth.
 
     Args:
-        value: Where it begins.
+        value: Where to begin.
         path: Its name.
-        found: Is added to.
-        met: By id, what was looked at; alive, or an id could be another's.
+        found: Receives the generators.
+        met: Id to object, of what was searched; kept alive so that ids stay unique.
     """
     todo = deque([(value, path, 0)])
     while todo:
@@ -120,9 +112,9 @@ def _items(value: Any) -> Mapping[Any, Any]:
 
 
 def _is_entered(cls: type) -> bool:
-    """Whether the attributes of such objects may be generators, or draw from some.
+    """Whether attributes of such objects may be generators, or draw from some.
 
-    Those of other libraries as well: they call functions of the user's.
+    Objects of other libraries count, too: they call the user's functions.
     """
     names = {(classes.top_module(base), base.__name__) for base in cls.__mro__}
     if ("keras", "KerasSaveable") in names:
@@ -131,13 +123,13 @@ def _is_entered(cls: type) -> bool:
 
 
 def _methods(cls: type) -> dict[str, Any]:
-    """The functions of a class and its bases, where they are the user's own."""
+    """The functions of the user's classes among a class and its bases."""
     found: dict[str, Any] = {}
     for base in cls.__mro__:
         if classes.is_foreign(base):
             continue
         for name, item in vars(base).items():
-            # What others override they may call, by `super()`.
+            # An override may call it through `super()`.
             key = f"{base.__name__}.{name}" if name in found else name
             found[key] = _function(item)
     return found
@@ -152,7 +144,7 @@ def _function(item: Any) -> Any:
 
 
 def _names(function: types.FunctionType) -> dict[str, Any]:
-    """What a function finds under the names in its code, and as its defaults."""
+    """The objects that a function reaches: by name, by closure and as defaults."""
     found: dict[str, Any] = {}
     for name, cell in zip(
         function.__code__.co_freevars, function.__closure__ or (), strict=True
@@ -169,10 +161,10 @@ def _names(function: types.FunctionType) -> dict[str, Any]:
 
 
 def _global_names(function: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
-    """Of each name in a function's code that a module has: whose, what and its value.
+    """Module, name and value of each global name in a function's code.
 
-    Modules are entered, as in `settings.rng.normal()`, also where the function itself
-    imports them; libraries are not.
+    The user's modules are searched, too, as in `settings.rng.normal()`, also if the
+    function itself imports them.
     """
     used = dict.fromkeys(_used(function.__code__))
     imported = {name: sys.modules[name] for name in used if name in sys.modules}

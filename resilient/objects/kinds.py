@@ -1,9 +1,9 @@
-"""What kind of thing an attribute of a callback is: state, configuration, or unknown.
+"""What kind of thing an object is: state, configuration, or unknown.
 
 Configuration (functions, classes, modules, loggers, locks, datasets, losses, schedules)
 is made again by the script, so it is not captured. Captured are Keras objects with
-variables, through those variables; objects with ``state_dict`` and ``load_state_dict``,
-through these; the user's own plain objects, through their attributes.
+variables, through those variables, and objects with ``state_dict`` and
+``load_state_dict``, through these.
 """
 
 import functools
@@ -36,7 +36,7 @@ _CONFIGURATION = (
     type(threading.RLock()),
     weakref.ReferenceType,
 )
-# Names of classes, so that none of these libraries has to be imported.
+# By name, so that none of these libraries has to be imported.
 _DATASETS = frozenset(
     {
         ("tensorflow", "DatasetV2"),
@@ -56,7 +56,7 @@ def is_keras(value: object) -> bool:
 
 
 def is_configuration(value: object) -> bool:
-    """Whether the script makes this anew, with no state of a run in it."""
+    """Whether the script makes this again, and no state of a run is in it."""
     if isinstance(value, _CONFIGURATION):
         return True
     if is_keras(value):
@@ -67,16 +67,8 @@ def is_configuration(value: object) -> bool:
     return bool(names & _DATASETS)
 
 
-def is_object(value: object) -> bool:
-    """Whether the object is captured through its attributes, in place."""
-    plain = classes.is_plain(type(value))
-    return (plain or isinstance(value, keras.callbacks.Callback)) and not (
-        has_state_dict(value)
-    )
-
-
 def has_state_dict(value: object) -> bool:
-    """Whether the object gives its state and takes it back."""
+    """Whether the object returns its state and takes it back."""
     cls = type(value)
     if is_keras(value) and not isinstance(value, keras.callbacks.Callback):
         return False  # with PyTorch every layer has them, Keras has better
@@ -86,7 +78,7 @@ def has_state_dict(value: object) -> bool:
 
 
 def variables(value: Any) -> list[Any]:
-    """The variables that an object of Keras is or holds; none for other objects."""
+    """The variables that a Keras object is or holds; empty for other objects."""
     if isinstance(value, keras.Variable) or (
         hasattr(value, "assign") and keras.ops.is_tensor(value)  # tf.Variable
     ):

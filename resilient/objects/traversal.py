@@ -1,92 +1,231 @@
-"""One pass over all callbacks and what they refer to."""
+"""One pass over objects: their attributes, and those of what they refer to.
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+Looked into are the user's own plain objects and their classes, callbacks, datasets and
+samplers of torch and Keras, and lists, tuples and dicts that hold some of these or
+something large, subclasses included. Everything else is one value.
+
+An object has one home: the path at which the first pass met it. Later passes find it
+there, wherever it has moved to, and whatever else refers to it.
+"""
+
+import contextlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 
-from resilient.serialization import Encoded
-from resilient.serialization.json_values import encode
+from resilient.objects import kinds
+from resilient.objects.content import Scope
+from resilient.objects.weight import Weight
+from resilient.serialization import classes
 
-Action = Callable[[], object]
-Arrays = Mapping[str, np.ndarray]
+_DEPTH = 8
+_ITEMS = 1000  # of a container that is looked into
+_LOOKED_INTO = frozenset(
+    {("torch", "Dataset"), ("torch", "Sampler"), ("keras", "PyDataset")}
+    | {("types", "SimpleNamespace"), ("argparse", "Namespace"), ("_thread", "_local")}
+    | {("collections", "UserDict"), ("collections", "UserList")}
+)
+# Set by Keras for every fit; the model has its own place in a checkpoint.
+_OF_CALLBACKS = frozenset({"model", "_model", "params", "validation_data"})
+_OF_DATASETS = frozenset({"_workers", "_use_multiprocessing", "_max_queue_size"})
+_SHARED = (list, dict, set, np.ndarray, np.generic)
+_SHARED_VALUES = (int, float, complex, str, bytes, tuple, type(None))
+
+Inner = list[tuple[Any, Any]]
 
 
-class Place(NamedTuple):
-    """Where a pass is.
+class Part(NamedTuple):
+    """An attribute or an item, and whose it is.
 
     Attributes:
-        name: For arrays: letters, digits, ``_``, ``-`` and ``.``.
-        path: For messages.
-        depth: How many objects and containers lead here.
+        path: Where it is, from the name of a root.
+        of: The home of its owner.
+        owner: An object, class or container; None for a root.
+        key: Name of the attribute, index or key of the item.
+        value: What is there.
     """
 
-    name: str
     path: str
-    depth: int = 0
+    of: str
+    owner: Any
+    key: Any
+    value: Any
 
-    def inside(self, key: str) -> "Place":
-        safe = re.sub(r"[^A-Za-z0-9_-]", "_", key)
-        return Place(f"{self.name}.{safe}", f"{self.path}.{key}", self.depth + 1)
 
-
-class Walk:
-    """What one pass has met, so that everything has its turn once.
+class Visit:
+    """One pass; an object that is met twice is looked into once.
 
     Args:
-        callbacks: Where it begins.
-        own: Gives the ids of the variables that are saved with the model.
-        arrays: The larger arrays: a capture fills it, a restore reads it.
+        roots: Where it begins, by name.
+        scope: What is state.
+        first: The first pass, which knows where objects are at home. Of others only
+            what stands in the place of a known one is looked into, or, where all is
+            state, an object that no checkpoint can make anew.
+        since: A first pass of before: roots that it knows are as they were then.
 
     Attributes:
-        arrays: The same.
-        uncaptured: Names of attributes that cannot be captured.
-        problems: What could not be put back.
+        parts: What is at each path.
+        owners: What was looked into, by its home.
+        homes: The home of the object at a path, where it has one.
     """
 
     def __init__(
         self,
-        callbacks: Sequence[Any],
-        own: Callable[[], set[int]],
-        arrays: Mapping[str, np.ndarray],
+        roots: Mapping[str, Any],
+        scope: Scope,
+        first: "Visit | None" = None,
+        since: "Visit | None" = None,
     ) -> None:
-        self._seen = {id(callback) for callback in callbacks}
-        self._find_own = own
-        self._own: set[int] | None = None
-        self.arrays = dict(arrays)
-        self.uncaptured: list[str] = []
-        self.problems: list[str] = []
+        self.roots = dict(roots)
+        self._scope = scope
+        self._first: Visit | None = first
+        self.parts: dict[str, Part] = {}
+        self.owners: dict[str, Any] = {}
+        self.homes: dict[str, str] = {}
+        self.known: dict[int, str] = {}
+        todo = list(self.roots) if since is None else self._go_on_from(since)
+        self.known |= {id(value): name for name, value in self.roots.items()}
+        for name in todo:
+            value = self.roots[name]
+            if not (kinds.has_state_dict(value) and scope.asks):
+                hidden = scope.hidden.get(name, frozenset())
+                inner = [(k, v) for k, v in _attributes(value) if k not in hidden]
+                self._look_into(name, value, inner, 1)
+            elif not scope.whole:  # else by whoever made this
+                self.parts[name] = Part(name, "", None, name, value)
+        # Others may still refer to what no root leads to any more.
+        for home, owner in first.owners.items() if first is not None else ():
+            if home not in self.owners and id(owner) not in self.known:
+                self._look_into(home, owner, _inner(owner, scope) or [], 1)
 
-    def knows(self, value: object) -> bool:
-        """Whether this object had its turn already."""
-        return id(value) in self._seen
+    def root(self, path: str) -> str:
+        """The name of the root from which a path leads."""
+        return next(name for name in self.roots if is_below(path, name))
 
-    def enter(self, value: object) -> bool:
-        """Whether it is this object's turn; only the first time it is."""
-        known = self.knows(value)
-        self._seen.add(id(value))
-        return not known
+    def object(self, home: str) -> Any:
+        """What is at home there; None if nothing is."""
+        return self.owners.get(home, self.roots.get(home))
 
-    def is_own(self, variable: object) -> bool:
-        """Whether a variable is part of the model that is trained."""
-        if self._own is None:
-            self._own = self._find_own()
-        return id(variable) in self._own
+    def _go_on_from(self, since: "Visit") -> list[str]:
+        """Take over what is known of the same roots; the names of the others."""
+        kept = [n for n, value in self.roots.items() if since.roots.get(n) is value]
 
-    def keep(
-        self, value: Any, data: Encoded, found: Mapping[str, np.ndarray], place: Place
-    ) -> Encoded:
-        """Take over the arrays of an encoded value; its JSON, if names clash anew."""
-        if found.keys() & self.arrays.keys():
-            return encode(value, self.arrays, place.name)
-        self.arrays.update(found)
-        return data
+        def is_kept(path: str) -> bool:
+            return any(is_below(path, name) for name in kept)
 
-    def refuse(self, place: Place, value: object) -> None:
-        """Note something that cannot be captured."""
-        kind = type(value)
-        name = kind.__qualname__
-        if kind.__module__ not in ("builtins", "__main__"):
-            name = f"{kind.__module__}.{name}"
-        self.uncaptured.append(f"{place.path} ({name})")
+        self.parts = {path: x for path, x in since.parts.items() if is_kept(path)}
+        self.owners = {path: x for path, x in since.owners.items() if is_kept(path)}
+        self.known = {key: path for key, path in since.known.items() if is_kept(path)}
+        self.homes = {path: home for path, home in since.homes.items() if is_kept(path)}
+        return [name for name in self.roots if name not in kept]
+
+    def _look_into(self, home: str, owner: Any, inner: Inner, depth: int) -> None:
+        self.owners[home] = owner
+        self.known[id(owner)] = home
+        for base in type(owner).__mro__:
+            if not classes.is_foreign(base) and id(base) not in self.known:
+                shared = self._known_home(base) or f"{home}:{base.__name__}"
+                self._look_into(shared, base, _of_class(base), depth + 1)
+        for key, value in inner:
+            path = f"{home}.{key}" if isinstance(key, str) else f"{home}[{key!r}]"
+            self.parts[path] = Part(path, home, owner, key, value)
+            self._find_home(path, value, depth)
+
+    def _find_home(self, path: str, value: Any, depth: int) -> None:
+        inner: Inner | None = None
+        home = self._known_home(value)
+        if home is None and depth < _DEPTH and path not in self.owners:
+            inner = self._inner(path, value)
+            home = None if inner is None else path
+        if home is None:
+            return
+        self.homes[path] = home
+        if home not in self.owners and home not in self.roots:
+            inner = _inner(value, self._scope) if inner is None else inner
+            self._look_into(home, value, inner or [], depth + 1)
+
+    def _known_home(self, value: Any) -> str | None:
+        home = self.known.get(id(value))
+        if home is not None or self._first is None:
+            return home
+        home = self._first.known.get(id(value))
+        return None if home in self.owners else home  # taken by another object
+
+    def _inner(self, path: str, value: Any) -> Inner | None:
+        """Attributes or items, where a value is looked into; None if it is not."""
+        if self._first is None or path in self._first.owners:
+            return _inner(value, self._scope)
+        is_new_object = self._scope.whole and not isinstance(value, list | tuple | dict)
+        if not is_new_object or self._scope.weigh(value) is Weight.LIGHT:
+            return None
+        return _inner(value, self._scope)
+
+
+def is_below(path: str, name: str) -> bool:
+    """Whether a path leads from the root of this name."""
+    return path == name or path.startswith((f"{name}.", f"{name}[", f"{name}:"))
+
+
+def _inner(value: Any, scope: Scope) -> Inner | None:
+    cls = type(value)
+    if kinds.has_state_dict(value) or (scope.whole and kinds.is_configuration(value)):
+        return None
+    if (
+        classes.is_plain(cls)
+        or isinstance(value, keras.callbacks.Callback)
+        or any((classes.top_module(b), b.__name__) in _LOOKED_INTO for b in cls.__mro__)
+    ):
+        return _attributes(value)
+    if not isinstance(value, list | tuple | dict) or len(value) > _ITEMS:
+        return None
+    if scope.weigh(value) is Weight.LIGHT or getattr(value, "__dict__", None):
+        return None  # what has both items and attributes is one value
+    if isinstance(value, dict):
+        return list(dict.items(value))
+    return list(enumerate(value))
+
+
+def _attributes(value: Any) -> Inner:
+    """An object's own; these of its class are the class's."""
+    hidden: frozenset[str] = frozenset()
+    if isinstance(value, keras.callbacks.Callback):
+        hidden = _OF_CALLBACKS
+    elif isinstance(value, keras.utils.PyDataset):
+        hidden = _OF_DATASETS
+    return [(k, v) for k, v in classes.attributes(value).items() if k not in hidden]
+
+
+def _of_class(cls: type) -> Inner:
+    """What all objects of a class share and may change: containers and values."""
+    return [
+        (key, item)
+        for key, item in vars(cls).items()
+        if isinstance(item, _SHARED + _SHARED_VALUES) and not key.startswith("__")
+    ]
+
+
+def put(part: Part, value: Any) -> None:
+    """Set an attribute or item; those of a tuple stay."""
+    if isinstance(part.owner, list) and part.key == len(part.owner):
+        part.owner.append(value)
+    elif isinstance(part.owner, dict | list):
+        part.owner[part.key] = value
+    elif not isinstance(part.owner, tuple):
+        try:
+            object.__setattr__(part.owner, part.key, value)  # frozen dataclasses, too
+        except TypeError:  # a class, or an object of threads
+            setattr(part.owner, part.key, value)
+
+
+def delete(part: Part) -> None:
+    """Delete an attribute or item."""
+    if isinstance(part.owner, dict | list):
+        del part.owner[part.key]
+    elif not isinstance(part.owner, tuple):
+        with contextlib.suppress(AttributeError):  # its class has it
+            try:
+                object.__delattr__(part.owner, part.key)
+            except TypeError:
+                delattr(part.owner, part.key)

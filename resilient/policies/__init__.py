@@ -1,8 +1,8 @@
 """When to save and what to keep, as small values that combine with ``|``.
 
-Policies are pure: time, progress and what a save costs are arguments, nothing here
-reads a clock, a disk or a model. A policy that could never mean anything is refused
-when it is made, not at the first save. Everything above may import it.
+Policies are pure: time, progress and the cost of a save are arguments, nothing here
+reads a clock, a disk or a model. An impossible policy is refused when it is made, not
+at the first save. Everything above may import it.
 """
 
 from resilient.policies.interval import Adaptive, Cost

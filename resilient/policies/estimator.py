@@ -1,7 +1,7 @@
 """Options that ``tf.estimator.RunConfig`` had, as arguments of ``fit``.
 
-Only those that say when to save and what to keep. What it said besides, sessions,
-devices and summaries, is Keras's or the backend's to say.
+Only those that say when to save and what to keep. Its other options, for sessions,
+devices and summaries, are Keras's or the backend's business.
 """
 
 import os
@@ -28,12 +28,12 @@ class RunConfig:
     Args:
         model_dir: The ``checkpoint_dir``.
         save_checkpoints_steps: Save every so many batches.
-        save_checkpoints_secs: Save every so many seconds; 600 where neither is given.
+        save_checkpoints_secs: Save every so many seconds; 600 if neither is given.
         keep_checkpoint_max: How many of the newest to keep; None or 0: all.
-        keep_checkpoint_every_n_hours: Besides, keep one for every so many hours.
+        keep_checkpoint_every_n_hours: Also keep one for every so many hours.
 
     Raises:
-        ValueError: Both steps and seconds are given, or one of them means nothing.
+        ValueError: Both steps and seconds are given, or one is not positive.
     """
 
     model_dir: str | os.PathLike[str]

@@ -1,26 +1,25 @@
-"""How often to save, by what a save was measured to cost.
+"""How often to save, given the measured cost of a save.
 
 A save costs training time; a longer interval loses more work when the process is
-killed. Young (1974) and Daly (2006) found the interval at which both together are
-least: the square root of twice the cost times the mean time between failures. An
-interval that would spend more than the overhead budget on saves is made longer.
+killed. Young (1974) and Daly (2006) minimise the sum: the square root of twice the cost
+times the mean time between failures. The interval is longer if saves would exceed the
+overhead budget.
 """
 
 import math
 from dataclasses import dataclass
 
-# One save has to be made to measure it: so long after the first batch.
-_FIRST = 5.0  # seconds
+_FIRST = 5.0  # seconds after the first batch: a save has to be made to measure it
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What saves were measured to cost.
+    """The measured cost of a save, seconds.
 
     Attributes:
-        training: Seconds that one takes from the training: waiting for the snapshot,
-            and slower batches while it is written.
-        write: Seconds until one is on the disk; the next cannot begin before.
+        training: Lost by the training, which waits for the snapshot, and whose batches
+            are slower while it is written.
+        write: Until it is on the disk; the next cannot begin before.
     """
 
     training: float

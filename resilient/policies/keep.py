@@ -11,12 +11,12 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from resilient.errors import message
-from resilient.policies.validate import count, duration
+from resilient.policies.validate import integer, number
 
 Mode = Literal["auto", "min", "max"]
 
-# Endings of metric names whose direction nobody disputes. Similarities are missing on
-# purpose: Keras has cosine_similarity both as a metric (more is better) and a loss.
+# Endings of metric names whose direction is clear. Similarities are missing on purpose:
+# Keras's cosine_similarity is both a metric (more is better) and a loss.
 _MORE_IS_BETTER = re.compile(
     r"(^|_)(acc|accuracy|auc|precision|recall|sensitivity|specificity|f1|f1_score|"
     r"fbeta_score|r2|r2_score|iou|io_u|dice)(_\d+)?$"
@@ -68,10 +68,10 @@ class KeepPolicy:
 
     Attributes:
         newest: How many of the newest to keep.
-        bests: Which of the best to keep besides.
-        back: Where this is not 0, one that is at least so many steps older than the
-            newest is kept, too, and one that is going to be.
-        hours: Where it is a number, one is kept for every so many hours.
+        bests: Which of the best to keep.
+        back: Unless 0, also keep the newest that is at least so many steps older than
+            the newest, and the next one, which will be.
+        hours: Unless None, keep one for every so many hours.
     """
 
     newest: int = 1
@@ -107,14 +107,14 @@ class KeepPolicy:
 
 def latest(n: int) -> KeepPolicy:
     """Keep the ``n`` newest checkpoints."""
-    return KeepPolicy(count(n, "latest(...)"))
+    return KeepPolicy(integer(n, "latest(...)"))
 
 
 def one_per(*, hours: float) -> KeepPolicy:
     """Keep a checkpoint for every so many hours, for as long as the run lasts.
 
-    The first one, and each that was made at least so long after the one kept before.
-    The newest is kept as well.
+    The first one, and each that was made at least so long after the last one kept; and
+    the newest.
 
     Args:
         hours: The least time between two of them.
@@ -123,19 +123,19 @@ def one_per(*, hours: float) -> KeepPolicy:
         TypeError: If it is not a number.
         ValueError: If it is not positive.
     """
-    return KeepPolicy(hours=duration(hours, "one_per(hours=...)"))
+    return KeepPolicy(hours=number(hours, "one_per(hours=...)"))
 
 
 def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
     """Keep the ``n`` checkpoints with the best value of a logged metric.
 
-    Only checkpoints that carry the metric take part, and a NaN never wins. The newest
+    Checkpoints without the metric do not take part, and NaN never wins. The newest
     checkpoint is kept as well.
 
     Args:
         n: How many.
         monitor: Name of the metric as in ``History``, such as ``"val_loss"``.
-        mode: ``"min"`` or ``"max"``; ``"auto"`` goes by the name of the metric.
+        mode: ``"min"`` or ``"max"``; ``"auto"`` tells from the name of the metric.
 
     Raises:
         TypeError: If ``n`` is not an integer or ``monitor`` not a string.
@@ -155,7 +155,7 @@ def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
         raise ValueError(
             message('`mode` must be "min", "max" or "auto".', received=repr(mode))
         )
-    return KeepPolicy(bests=(Best(count(n, "best(...)"), monitor, mode),))
+    return KeepPolicy(bests=(Best(integer(n, "best(...)"), monitor, mode),))
 
 
 def keep_policy(value: int | KeepPolicy) -> KeepPolicy:
@@ -163,11 +163,11 @@ def keep_policy(value: int | KeepPolicy) -> KeepPolicy:
     if isinstance(value, KeepPolicy):
         return value
     or_else = ", or a policy such as latest(3) | best(1, monitor)"
-    return latest(count(value, "keep", or_else))
+    return latest(integer(value, "keep", or_else=or_else))
 
 
 def _one_per(checkpoints: Iterable[HasMetrics], seconds: float) -> set[int]:
-    """Steps that are kept by their time; what was kept once always is."""
+    """Steps to keep by time: once kept, always kept."""
     kept: dict[int, datetime] = {}
     for checkpoint in sorted(checkpoints, key=lambda each: each.step):
         time = datetime.fromisoformat(checkpoint.created)
@@ -185,8 +185,8 @@ def _direction(monitor: str) -> Literal["min", "max"]:
         return "min"
     raise ValueError(
         message(
-            "The name of this metric does not say whether more or less is better.",
+            "The name of this metric does not tell whether more or less is better.",
             received=f"monitor={monitor!r}",
-            hint='Say so: mode="min" or mode="max".',
+            hint='Pass mode="min" or mode="max".',
         )
     )

@@ -9,7 +9,7 @@ from typing import Literal
 
 from resilient.errors import message
 from resilient.policies.interval import Adaptive, Cost
-from resilient.policies.validate import count, duration
+from resilient.policies.validate import integer, number
 from resilient.progress import Progress
 
 _OR_ELSE = ', "auto", "epoch", or a policy such as every(minutes=10)'
@@ -20,11 +20,10 @@ class SavePolicy:
     """When to save: due as soon as any of its intervals is over.
 
     Attributes:
-        epochs: Intervals counted in whole epochs; not empty means that the policy
-            saves at epochs' ends.
-        steps: Intervals counted in batches since the start of the run.
+        epochs: Intervals in whole epochs; saves are at the ends of epochs.
+        steps: Intervals in batches since the start of the run.
         seconds: Time since the last save, or None.
-        autos: Intervals that depend on what a save costs.
+        autos: Intervals that depend on the cost of a save.
     """
 
     epochs: tuple[int, ...] = ()
@@ -44,16 +43,11 @@ class SavePolicy:
         )
 
     def seconds_between(self, cost: Cost | None) -> float | None:
-        """The shortest interval in seconds, if there is one.
-
-        Args:
-            cost: What a save costs, if one was measured already.
-        """
-        shortest = self.seconds
-        for each in self.autos:
-            seconds = each.interval(cost)
-            shortest = seconds if shortest is None else min(shortest, seconds)
-        return shortest
+        """The shortest interval in seconds, if there is one, given a measured cost."""
+        intervals = [each.interval(cost) for each in self.autos]
+        if self.seconds is not None:
+            intervals.append(self.seconds)
+        return min(intervals, default=None)
 
     def due(
         self,
@@ -69,11 +63,11 @@ class SavePolicy:
         including now: ``steps_per_execution`` may jump over the multiple itself.
 
         Args:
-            now: Seconds on any clock that does not go back.
+            now: Seconds on a monotonic clock.
             progress: Where the run is.
-            last_now: The same clock at the last save, or when the attempt began.
+            last_now: The clock at the last save, or when the attempt began.
             last: Progress at the last save, or where the attempt began.
-            cost: What a save costs, if one was measured already.
+            cost: Of a save, if measured already.
         """
         if progress.step == last.step and progress.epoch == last.epoch:
             return False
@@ -99,9 +93,9 @@ def every(
     """Save at regular intervals; with several, whenever any of them is over.
 
     Args:
-        epochs: At the end of every so many epochs, validation included.
+        epochs: At the end of every so many epochs, after validation.
         steps: Every so many training batches.
-        seconds: When so much time went by since the last save.
+        seconds: So long after the last save.
         minutes: The same in minutes.
 
     Raises:
@@ -118,22 +112,22 @@ def every(
         )
     policy = SavePolicy()
     if epochs is not None:
-        policy |= SavePolicy(epochs=(count(epochs, "every(epochs=...)"),))
+        policy |= SavePolicy(epochs=(integer(epochs, "every(epochs=...)"),))
     if steps is not None:
-        policy |= SavePolicy(steps=(count(steps, "every(steps=...)"),))
+        policy |= SavePolicy(steps=(integer(steps, "every(steps=...)"),))
     if seconds is not None:
-        policy |= SavePolicy(seconds=duration(seconds, "every(seconds=...)"))
+        policy |= SavePolicy(seconds=number(seconds, "every(seconds=...)"))
     if minutes is not None:
-        policy |= SavePolicy(seconds=60 * duration(minutes, "every(minutes=...)"))
+        policy |= SavePolicy(seconds=60 * number(minutes, "every(minutes=...)"))
     return policy
 
 
 def adaptive(*, overhead: float = 0.02, mtbf: float = 3600.0) -> SavePolicy:
-    """Save at each epoch's end, and in between as often as a measured cost allows.
+    """Save at each epoch's end, and in between as often as the measured cost allows.
 
-    A kill then loses about half of an interval, which is chosen by what saves cost
-    (Young 1974, Daly 2006) after the first of them, about five seconds after the first
-    batch.
+    A kill then loses about half of an interval, which depends on the cost of a save
+    (Young 1974, Daly 2006). The first save, about five seconds after the first batch,
+    measures it.
 
     Args:
         overhead: The share of the training time that saves may take, such as 0.02.
@@ -143,13 +137,13 @@ def adaptive(*, overhead: float = 0.02, mtbf: float = 3600.0) -> SavePolicy:
         TypeError: If one of them is not a number.
         ValueError: If one is not positive, or the share is 1 or more.
     """
-    share = duration(overhead, "adaptive(overhead=...)")
+    share = number(overhead, "adaptive(overhead=...)")
     if share >= 1:
         what = "adaptive(overhead=...) is a share of the training time."
         raise ValueError(
             message(what, received=share, hint="Use a number such as 0.02.")
         )
-    each = Adaptive(overhead=share, mtbf=duration(mtbf, "adaptive(mtbf=...)"))
+    each = Adaptive(overhead=share, mtbf=number(mtbf, "adaptive(mtbf=...)"))
     return SavePolicy(epochs=(1,), autos=(each,))
 
 
@@ -166,7 +160,7 @@ def save_policy(value: str | int | SavePolicy) -> SavePolicy:
     if value == "epoch":
         return every(epochs=1)
     if not isinstance(value, str):
-        return every(steps=count(value, "save_freq", _OR_ELSE))
+        return every(steps=integer(value, "save_freq", or_else=_OR_ELSE))
     raise ValueError(
         message(
             f"`save_freq` must be a number of batches{_OR_ELSE}.", received=repr(value)

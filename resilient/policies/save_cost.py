@@ -1,8 +1,8 @@
-"""What saves cost a training, from moments that its own thread reports.
+"""Measures what saves cost the training.
 
-A save costs the time that training waits for the snapshot, and batches that take longer
-while it is written: their pace is compared with that of the batches before it, within
-an epoch, since validation and callbacks have another pace.
+A save costs the time that training waits for the snapshot, and that batches take longer
+while it is written: their pace is compared with that of the batches before, within an
+epoch, since validation and callbacks have another pace.
 """
 
 import statistics
@@ -15,12 +15,11 @@ _KEPT = 5  # of the last saves: one that is far off does not count
 
 
 class CostMeter:
-    """Measures saves. Times are seconds on any clock that does not go back.
+    """Measures saves, in seconds on a monotonic clock.
 
     Attributes:
-        cost: What a save costs; None before one was measured.
-        slowest: Seconds that one takes until it is on the disk, at the worst so far,
-            the snapshot included; None before there was one.
+        cost: Of a save; None before one was measured.
+        slowest: The longest that one took so far, from snapshot to disk; None before.
     """
 
     def __init__(self) -> None:
@@ -47,12 +46,12 @@ class CostMeter:
         self._latest = (now, progress)
 
     def saved(self, now: float, progress: Progress, stall: float) -> None:
-        """A snapshot was taken, which is going to be written.
+        """A snapshot was taken, and will be written.
 
         Args:
             now: When training goes on.
             progress: Where it is.
-            stall: Seconds that it waited.
+            stall: How long it waited.
         """
         self._note_pace()
         self._free, self._writing = None, (now, progress, stall)
@@ -67,7 +66,7 @@ class CostMeter:
     def _written(
         self, now: float, progress: Progress, since: float, at: Progress, stall: float
     ) -> None:
-        lost = self.write  # unless the pace tells that it took less
+        lost = self.write  # at most; the pace may say less
         if self._pace is not None and progress.epoch == at.epoch:
             usual = self._pace * (progress.step - at.step)
             lost = min(lost, max(0.0, now - since - usual))

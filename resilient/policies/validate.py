@@ -1,55 +1,48 @@
-"""Checks the numbers that policies are made of."""
+"""Checks numbers that were given as arguments, of policies and of everything else."""
 
 import math
-import operator
-from numbers import Real
-from typing import TypeVar
+from numbers import Integral, Real
 
 from resilient.errors import message
 
-_Number = TypeVar("_Number", int, float)
 
-
-def positive(value: _Number, where: str, todo: str) -> _Number:
-    """``value``, if it is positive and finite; otherwise ValueError."""
-    if not 0 < value < math.inf:
-        raise ValueError(
-            message(f"{where} needs a positive number.", received=value, hint=todo)
-        )
-    return value
-
-
-def count(value: object, where: str, or_else: str = "") -> int:
-    """``value`` as an int of 1 or more; otherwise TypeError or ValueError.
+def integer(
+    value: object,
+    name: str,
+    *,
+    least: int = 1,
+    most: float = math.inf,
+    or_else: str = "",
+) -> int:
+    """``value`` as an int; otherwise TypeError or ValueError.
 
     Args:
         value: What was given.
-        where: What it was given as.
-        or_else: What else could be.
+        name: What it was given as.
+        least: The smallest that is allowed.
+        most: The largest.
+        or_else: What else is allowed.
     """
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(
-            message(
-                f"{where} needs a whole number.",
-                received=f"{value!r} of type {type(value).__name__}",
-                hint=f"Use an int of 1 or more{or_else}.",
-            )
-        ) from None
-    return positive(number, where, "Use 1 or more.")
+    allowed = f"of {least} or more" if most == math.inf else f"from {least} to {most}"
+    text = message(
+        f"{name} must be an integer {allowed}{or_else}.", received=repr(value)
+    )
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(text)
+    if not least <= (found := int(value)) <= most:
+        raise ValueError(text)
+    return found
 
 
-def duration(value: object, where: str) -> float:
+def number(value: object, name: str) -> float:
     """``value`` as a positive float; otherwise TypeError or ValueError."""
+    text = message(
+        f"{name} must be a positive number.",
+        received=repr(value),
+        hint="Use a finite int or float above 0.",
+    )
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(
-            message(
-                f"{where} needs a number.",
-                received=f"{value!r} of type {type(value).__name__}",
-                hint="Use an int or a float greater than 0.",
-            )
-        )
-    return positive(float(value), where, "Use a finite number above 0.")
+        raise TypeError(text)
+    if not 0 < (found := float(value)) < math.inf:
+        raise ValueError(text)
+    return found

@@ -1,12 +1,18 @@
 """Python values as JSON and arrays, exactly, without pickle.
 
 ``json_values`` encodes and decodes; ``json_types`` has the codecs of single types,
-``json_arrays`` those of arrays, ``classes`` finds classes and functions by name;
-``schema`` reads dataclasses. What it does not know it refuses, by place. Everything
-above may import it.
+``json_arrays`` those of arrays, ``rng`` those of random generators; ``classes`` finds
+classes and functions by name; ``schema`` reads dataclasses. Unknown values are refused,
+by place. Everything above may import it.
 """
 
+import math
 from typing import Any
 
 JSON = dict[str, Any]  # an object
 Encoded = Any  # any value
+
+
+def strict(value: float) -> float | str:
+    """A float in strict JSON, which has no NaN; ``float()`` reads either form back."""
+    return value if math.isfinite(value) else str(value)

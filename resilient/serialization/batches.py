@@ -15,7 +15,7 @@ from resilient.serialization.json_arrays import as_bytes
 
 
 def pack(batch: Any) -> Any:
-    """The batch with each leaf as ``{"kind": ..., "parts": [numpy arrays]}``."""
+    """A batch with each leaf as ``{"kind": ..., "parts": [numpy arrays]}``."""
     return _mapped(
         batch, lambda leaf: dict(zip(("kind", "parts"), _parts(leaf), strict=True))
     )
@@ -72,7 +72,7 @@ def _mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _parts(leaf: Any) -> tuple[str, list[np.ndarray]]:
-    """What kind of array a leaf is, and the plain arrays that it is made of."""
+    """The kind of a leaf, and the plain arrays that it is made of."""
     cls = type(leaf)
     module, name = cls.__module__.partition(".")[0], cls.__name__
     if module == "torch":
@@ -106,9 +106,9 @@ def _parts(leaf: Any) -> tuple[str, list[np.ndarray]]:
     if hasattr(leaf, "__array__"):
         return "numpy", [np.asarray(leaf)]
     raise NotSupportedError(
-        "A batch holds something that is no array: it cannot be kept or checked.",
+        "A batch holds something that is not an array: it cannot be kept or checked.",
         received=f"{cls.__module__}.{cls.__qualname__}",
-        hint="Let the data give arrays, in tuples, lists and dicts.",
+        hint="Let the data yield arrays, in tuples, lists and dicts.",
     )
 
 

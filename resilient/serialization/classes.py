@@ -1,12 +1,12 @@
 """Objects of the user's own plain classes: what they hold and how to rebuild one.
 
-A class is plain if all that makes its instances is attributes: neither it nor a base
-of it belongs to the standard library, Keras, a backend or NumPy. Of other installed
-libraries only dataclasses are: their objects may stand for connections, displays or
-processes, which attributes of another process would break. Nothing is imported to find
-a class again: it must already be loaded, as it is in a run of the same script.
-Refuses (by ``None`` or ``LookupError``) classes and functions that no dotted name
-reaches, such as local ones and lambdas.
+A class is plain if its instances are their attributes and nothing else: neither it nor
+a base of it belongs to the standard library, Keras, a backend or NumPy. Of other
+installed libraries only dataclasses are plain: other objects may stand for connections,
+displays or processes, which attributes of another process would break. Nothing is
+imported to find a class: it must be loaded already, as it is in a run of the same
+script. Refuses (by ``None`` or ``LookupError``) classes and functions that no dotted
+name reaches, such as local ones and lambdas.
 """
 
 import contextlib
@@ -80,10 +80,10 @@ def reference(value: Any) -> str | None:
     try:
         module = value.__module__ if hasattr(value, "__module__") else None
         if module is None and type(value).__module__.startswith("numpy"):
-            module = "numpy"  # its ufuncs do not say where they live
+            module = "numpy"  # its ufuncs do not name their module
         name = f"{module}:{getattr(value, '__qualname__', None) or value.__name__}"
         return name if resolve(name) is value else None
-    except Exception:  # callable objects may answer to any attribute in any way
+    except Exception:  # callable objects may have any attribute of any type
         return None
 
 

@@ -1,9 +1,9 @@
 """NumPy arrays inside JSON values: dtype, shape, memory order and bytes.
 
-Small arrays are base64 text, larger ones go by reference into a mapping of named
-arrays. What a backend's format may not know (big-endian, complex, text, structured,
-float8 ...) goes there as plain bytes, so that every backend takes it. Refuses, with
-``ValueError``, dtypes that their own description does not give back.
+Small arrays are base64 text, larger ones references into a mapping of named arrays.
+There, dtypes that a backend's format may not know (big-endian, complex, text,
+structured, float8 ...) are plain bytes. Refuses, with ``ValueError``, dtypes that their
+description does not reproduce.
 """
 
 import ast
@@ -44,9 +44,9 @@ def encode_array(
     """Describe an array without Python objects in it; a larger one joins ``arrays``.
 
     Args:
-        value: An array or a NumPy scalar. Not copied where memory order allows.
+        value: An array or a NumPy scalar; not copied if memory order allows.
         arrays: Receives it under ``name`` if it is larger than ``INLINE_BYTES``.
-        name: A name that is still free there.
+        name: Not used there yet.
     """
     array = np.asarray(value)
     content: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""Types that JSON values are made of besides JSON's own: how each is taken apart.
+"""Codecs of types that JSON lacks.
 
-A codec turns a value into a list of simpler values, and such a list into an equal value
-of the same type. Exactly that type: a subclass could carry more, so it is not matched.
+A codec turns a value into a list of simpler values, and back into an equal value of the
+same type. Subclasses are not matched: they could hold more.
 """
 
 import collections
@@ -18,10 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from resilient.serialization import rng
+
 
 @dataclass(frozen=True)
 class Codec:
-    """How values of one type come apart and together again."""
+    """How to take values of a type apart, and put them together."""
 
     tag: str
     type: type
@@ -29,56 +31,25 @@ class Codec:
     build: Callable[[list[Any]], Any]
 
 
-def _date(value: Any) -> list[Any]:
-    return [value.year, value.month, value.day]
+_DATE = ("year", "month", "day")
+_TIME = ("hour", "minute", "second", "microsecond", "tzinfo")
 
 
-def _time(value: Any) -> list[Any]:
-    return [value.hour, value.minute, value.second, value.microsecond, value.tzinfo]
+def _by_arguments(cls: type, *names: str, last: str = "") -> Codec:
+    """A type whose constructor takes its own attributes, the last one by keyword."""
+    every = (*names, last) if last else names
 
+    def build(parts: list[Any]) -> Any:
+        return cls(*parts[:-1], **{last: parts[-1]}) if last else cls(*parts)
 
-def _bit_generator(value: Any) -> list[Any]:
-    seeds = value.seed_seq
-    origin = None
-    if type(seeds) is np.random.SeedSequence:  # it counts the children it spawned
-        key, pool = seeds.spawn_key, seeds.pool_size
-        origin = [seeds.entropy, key, pool, seeds.n_children_spawned]
-    return [type(value).__name__, origin, value.state]
-
-
-def _build_bit_generator(parts: list[Any]) -> Any:
-    name, origin, state = parts
-    seeds = None
-    if origin is not None:
-        entropy, key, pool, children = origin
-        seeds = np.random.SeedSequence(
-            entropy, spawn_key=key, pool_size=pool, n_children_spawned=children
-        )
-    built = getattr(np.random, name)(seeds)
-    built.state = state
-    return built
-
-
-def _build_random_state(parts: list[Any]) -> np.random.RandomState:
-    built = np.random.RandomState(getattr(np.random, parts[0]["bit_generator"])())
-    built.set_state(parts[0])
-    return built
-
-
-def _build_random(parts: list[Any]) -> random.Random:
-    built = random.Random()
-    built.setstate(parts[0])
-    return built
-
-
-def _by_arguments(cls: type, *names: str) -> Codec:
-    """A type whose constructor takes its own attributes."""
     return Codec(
-        cls.__name__,
-        cls,
-        lambda value: [getattr(value, name) for name in names],
-        lambda parts: cls(*parts),
+        cls.__name__, cls, lambda v: [getattr(v, name) for name in every], build
     )
+
+
+def _by_dict(cls: type) -> Codec:
+    """A mapping whose constructor takes a plain one."""
+    return Codec(cls.__name__, cls, lambda v: [dict(v)], lambda parts: cls(parts[0]))
 
 
 def _by_text(cls: type) -> Codec:
@@ -91,10 +62,20 @@ def _by_items(cls: type) -> Codec:
     return Codec(cls.__name__, cls, list, cls)
 
 
-_BIT_GENERATORS = [
-    getattr(np.random, name)
-    for name in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
-]
+def _by_state(cls: type, new: Callable[[Any], Any]) -> Codec:
+    """A generator of random numbers; ``new`` makes another one that takes its state."""
+
+    def build(parts: list[Any]) -> Any:
+        generator = new(parts[0])
+        rng.set_state(generator, parts[0])
+        return generator
+
+    return Codec(cls.__name__, cls, lambda value: [rng.state(value)], build)
+
+
+def _bit_generator(name: str) -> Any:
+    return getattr(np.random, name)()
+
 
 CODECS: list[Codec] = [
     _by_items(tuple),
@@ -111,19 +92,9 @@ CODECS: list[Codec] = [
     *map(_by_text, {pathlib.PurePosixPath, pathlib.PureWindowsPath}),
     _by_text(type(pathlib.Path())),
     Codec("bytearray", bytearray, lambda v: [bytes(v)], lambda p: bytearray(p[0])),
-    Codec("date", datetime.date, _date, lambda parts: datetime.date(*parts)),
-    Codec(
-        "datetime",
-        datetime.datetime,
-        lambda v: [*_date(v), *_time(v), v.fold],
-        lambda p: datetime.datetime(*p[:-1], fold=p[-1]),
-    ),
-    Codec(
-        "time",
-        datetime.time,
-        lambda v: [*_time(v), v.fold],
-        lambda p: datetime.time(*p[:-1], fold=p[-1]),
-    ),
+    _by_arguments(datetime.date, *_DATE),
+    _by_arguments(datetime.datetime, *_DATE, *_TIME, last="fold"),
+    _by_arguments(datetime.time, *_TIME, last="fold"),
     Codec(
         "timezone",
         datetime.timezone,
@@ -136,30 +107,18 @@ CODECS: list[Codec] = [
         lambda v: [list(v), v.maxlen],
         lambda parts: collections.deque(*parts),
     ),
-    Codec(
-        "OrderedDict",
-        collections.OrderedDict,
-        lambda v: [dict(v)],
-        lambda parts: collections.OrderedDict(parts[0]),
-    ),
-    Codec(
-        "Counter",
-        collections.Counter,
-        lambda v: [dict(v)],
-        lambda parts: collections.Counter(parts[0]),
-    ),
+    _by_dict(collections.OrderedDict),
+    _by_dict(collections.Counter),
     Codec(
         "defaultdict",
         collections.defaultdict,
         lambda v: [v.default_factory, dict(v)],
         lambda parts: collections.defaultdict(*parts),
     ),
-    Codec("Random", random.Random, lambda v: [v.getstate()], _build_random),
-    Codec(
-        "RandomState",
+    _by_state(random.Random, lambda state: random.Random()),
+    _by_state(
         np.random.RandomState,
-        lambda v: [v.get_state(legacy=False)],
-        _build_random_state,
+        lambda state: np.random.RandomState(_bit_generator(state["bit_generator"])),
     ),
     Codec(
         "Generator",
@@ -168,8 +127,11 @@ CODECS: list[Codec] = [
         lambda parts: np.random.Generator(parts[0]),
     ),
     *(
-        Codec(cls.__name__, cls, _bit_generator, _build_bit_generator)
-        for cls in _BIT_GENERATORS
+        _by_state(
+            getattr(np.random, name),
+            lambda state: _bit_generator(state["state"]["bit_generator"]),
+        )
+        for name in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
     ),
 ]
 BY_TYPE = {codec.type: codec for codec in CODECS}

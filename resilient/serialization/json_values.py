@@ -6,8 +6,8 @@ arrays, which the backend writes beside the JSON. Those arrays are not copied: w
 copy them before training goes on. Decoding copies.
 
 Refused with ``NotEncodable``, which says where: values that contain themselves, and
-types that are neither known here, nor of the user's own plain classes. That the same
-object is reachable twice inside one value is not kept: it decodes as two equal objects.
+types that are neither known here, nor the user's own plain classes. An object that is
+reachable twice inside one value decodes as two equal objects.
 """
 
 import base64
@@ -33,8 +33,8 @@ class NotEncodable(TypeError):
     """A value that JSON cannot hold exactly.
 
     Attributes:
-        path: Where inside the encoded value it is, such as ``"losses[3]"``.
-        value: The value that was refused.
+        path: Its place in the encoded value, such as ``"losses[3]"``.
+        value: What was refused.
     """
 
     def __init__(self, path: str, value: object, why: str = "") -> None:
@@ -45,7 +45,7 @@ class NotEncodable(TypeError):
 
 
 class _Place(NamedTuple):
-    """Where encoding is: for messages, for names of arrays, and to notice cycles."""
+    """A place in a value: for messages, for names of arrays, and to detect cycles."""
 
     arrays: dict[str, np.ndarray]
     path: str
@@ -69,7 +69,7 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Encoded:
     Args:
         value: Anything.
         arrays: Receives the larger arrays, under names that begin with ``name``.
-        name: Letters, digits, ``_``, ``-`` and ``.``; also begins messages' paths.
+        name: Letters, digits, ``_``, ``-`` and ``.``; paths in messages begin with it.
 
     Raises:
         NotEncodable: Some part of the value cannot be encoded.
@@ -81,7 +81,7 @@ def decode(data: Encoded, arrays: Mapping[str, np.ndarray]) -> Any:
     """Decode what ``encode`` returned into new objects that share nothing.
 
     Raises:
-        LookupError: An array, class or function it refers to is not there.
+        LookupError: An array, class or function that it refers to is missing.
         ValueError: This is not an encoded value.
     """
     if isinstance(data, list):
@@ -98,7 +98,7 @@ def decode(data: Encoded, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 def missing_names(data: Encoded) -> list[str]:
-    """Classes and functions that an encoded value refers to and that are not there."""
+    """Classes and functions that an encoded value refers to and that are missing."""
     if isinstance(data, dict):
         if data.get("!") in ("import", "enum", "namedtuple", "object"):
             content = data["v"]
@@ -137,7 +137,7 @@ def _encode(value: Any, place: _Place) -> Encoded:
         codec = json_types.BY_TYPE[kind]
         parts = _encode_items(codec.parts(value), value, place)
         if kind in (set, frozenset):
-            parts.sort(key=str)  # iteration order is another one in each process
+            parts.sort(key=str)  # iteration order differs by process
         return _tagged(codec.tag, parts)
     return _encode_other(value, place)
 

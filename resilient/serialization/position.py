@@ -17,10 +17,12 @@ class BatchMark:
     Attributes:
         given: Its number in its iterator, counted from 1.
         last: Its checksum; None where there was no batch.
+        again: What its source needs to make it again; empty where it cannot.
     """
 
     given: int
     last: str | None
+    again: JSON = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

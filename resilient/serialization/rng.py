@@ -1,18 +1,26 @@
-"""The states of generators of random numbers, as plain values.
+"""The states of random generators as JSON: one codec for all that keep or compare them.
 
-States are kept whole, not as changes since the script made the generators: it may have
-seeded them from a global generator, or not at all. numpy's seed sequences count as
-generators, since they count the children that they spawned.
+Generators of Python, NumPy and PyTorch are read and set in place. States are kept
+whole, not as changes since the script made the generators: it may have seeded them from
+a global generator, or not at all. NumPy's seed sequences count as generators, since
+they count the children that they spawned. JAX has no generators but keys, which are
+values.
 """
 
 import contextlib
 import random
+import sys
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from resilient.serialization import classes
+from resilient.serialization import Encoded, classes
+
+# The libraries' own generators. They stay the same objects, whatever seeds them.
+PYTHON: random.Random = random.getstate.__self__  # type: ignore[attr-defined]
+NUMPY: np.random.RandomState = np.random.get_state.__self__  # type: ignore[attr-defined]
 
 _KINDS = (
     np.random.Generator,
@@ -23,62 +31,78 @@ _KINDS = (
 )
 
 
+def global_generators() -> dict[str, Any]:
+    """The libraries' own generators, by library; PyTorch's where it is loaded."""
+    found: dict[str, Any] = {"python": PYTHON, "numpy": NUMPY}
+    if "torch" in sys.modules:
+        found["torch"] = sys.modules["torch"].default_generator
+    return found
+
+
 def is_generator(value: Any) -> bool:
-    """Whether it draws, or spawns what draws; of Python, numpy or torch."""
+    """Whether it draws, or spawns what draws; of Python, NumPy or PyTorch."""
     return is_torch_generator(value) or isinstance(value, _KINDS)
 
 
-def state(generator: Any) -> Any:
-    """The state of a generator, of values that can be compared."""
+def is_torch_generator(value: Any) -> bool:
+    """Whether it is PyTorch's, which need not be imported."""
+    cls = type(value)
+    return (classes.top_module(cls), cls.__name__) == ("torch", "Generator")
+
+
+def kind(generator: Any) -> str:
+    """Names the algorithm: a generator takes the states of those of its own kind."""
+    if isinstance(generator, np.random.RandomState):
+        return f"RandomState of {generator.get_state(legacy=False)['bit_generator']}"
+    return type(getattr(generator, "bit_generator", generator)).__name__
+
+
+def state(generator: Any) -> Encoded:
+    """The state of a generator: equal states compare equal."""
     if is_torch_generator(generator):
-        return generator.get_state().numpy().tobytes()
+        return _text(generator.get_state().numpy())
     if isinstance(generator, np.random.Generator):
         return state(generator.bit_generator)
     if isinstance(generator, np.random.BitGenerator):
         seeds = state(generator.seed_seq) if _spawns(generator) else None
-        return {"state": frozen(generator.state), "seeds": seeds}
+        return {"state": _plain(generator.state), "seeds": seeds}
     if isinstance(generator, np.random.SeedSequence):
-        return frozen(generator.state)
+        return _plain(generator.state)
     if isinstance(generator, np.random.RandomState):
-        return frozen(generator.get_state(legacy=False))
+        return _plain(generator.get_state(legacy=False))
     version, words, gauss = generator.getstate()
-    return [version, np.array(words, "<u4").tobytes(), gauss]
+    return [version, _text(np.array(words, "<u4")), gauss]
 
 
-def set_state(generator: Any, state: Any) -> None:
+def set_state(generator: Any, state: Encoded) -> None:
     """Set what ``state`` returned."""
     if is_torch_generator(generator):
         import torch
 
-        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        generator.set_state(torch.from_numpy(_array(state, "u1")))
     elif isinstance(generator, np.random.Generator):
         set_state(generator.bit_generator, state)
     elif isinstance(generator, np.random.BitGenerator):
-        generator.state = thawed(state["state"])
+        generator.state = _native(state["state"])
         if state["seeds"] is not None and _spawns(generator):
             set_state(generator.seed_seq, state["seeds"])
     elif isinstance(generator, np.random.SeedSequence):
         # Nothing else sets the number of children; others may hold this object, too.
-        np.random.SeedSequence.__init__(generator, **thawed(state))
+        np.random.SeedSequence.__init__(generator, **_native(state))
     elif isinstance(generator, np.random.RandomState):
-        generator.set_state(thawed(state))
+        generator.set_state(_native(state))
     else:
         version, words, gauss = state
-        internal = tuple(np.frombuffer(words, "<u4").tolist())
-        generator.setstate((version, internal, gauss))
+        generator.setstate((version, tuple(_array(words, "<u4").tolist()), gauss))
 
 
-def _spawns(generator: np.random.BitGenerator) -> bool:
-    return isinstance(generator.seed_seq, np.random.SeedSequence)
-
-
-def states(found: Mapping[Any, Any]) -> dict[Any, Any]:
+def states(found: Mapping[Any, Any]) -> dict[Any, Encoded]:
     """The states of some generators, by name."""
     return {name: state(generator) for name, generator in found.items()}
 
 
-def set_states(found: Mapping[Any, Any], states: Mapping[Any, Any]) -> None:
-    """Set what ``states`` returned, where these generators are there."""
+def set_states(found: Mapping[Any, Any], states: Mapping[Any, Encoded]) -> None:
+    """Set what ``states`` returned, of those generators that exist here."""
     for name, state in states.items():
         if name in found:
             set_state(found[name], state)
@@ -86,7 +110,7 @@ def set_states(found: Mapping[Any, Any], states: Mapping[Any, Any]) -> None:
 
 @contextlib.contextmanager
 def kept_states(found: Mapping[Any, Any]) -> Iterator[None]:
-    """Put these generators back at the end."""
+    """Reset these generators at the end."""
     before = states(found)
     try:
         yield
@@ -94,25 +118,64 @@ def kept_states(found: Mapping[Any, Any]) -> Iterator[None]:
         set_states(found, before)
 
 
-def frozen(value: Any) -> Any:
-    """Arrays as their dtype and bytes: these compare as one value."""
+@contextlib.contextmanager
+def drawing_from(generator: Any, state: Encoded) -> Iterator[None]:
+    """Let a generator draw from such a state, and reset it at the end."""
+    with kept_states({"": generator}):
+        set_state(generator, state)
+        yield
+
+
+def _spawns(generator: np.random.BitGenerator) -> bool:
+    return isinstance(generator.seed_seq, np.random.SeedSequence)
+
+
+def _plain(value: Any) -> Encoded:
+    """JSON of what NumPy makes states of."""
     if isinstance(value, dict):
-        return {key: frozen(item) for key, item in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
     if isinstance(value, np.ndarray):
-        return {"dtype": value.dtype.str, "bytes": value.tobytes()}
+        return {"dtype": value.dtype.str, "base64": _text(value)}
     return value.item() if isinstance(value, np.generic) else value
 
 
-def thawed(value: Any) -> Any:
-    """What ``frozen`` was given."""
+def _native(value: Encoded) -> Any:
+    """What ``_plain`` was given; NumPy takes a list where it gave a tuple."""
     if not isinstance(value, dict):
         return value
-    if set(value) == {"dtype", "bytes"}:
-        return np.frombuffer(value["bytes"], value["dtype"]).copy()
-    return {key: thawed(item) for key, item in value.items()}
+    if set(value) == {"dtype", "base64"}:
+        return _array(value["base64"], value["dtype"])
+    return {key: _native(item) for key, item in value.items()}
 
 
-def is_torch_generator(value: Any) -> bool:
-    """Whether it is PyTorch's, which need not be imported."""
-    cls = type(value)
-    return (classes.top_module(cls), cls.__name__) == ("torch", "Generator")
+def _text(array: np.ndarray) -> str:
+    return b64encode(array.tobytes()).decode("ascii")
+
+
+def _array(text: str, dtype: str) -> np.ndarray:
+    """A writable array in the machine's byte order."""
+    array = np.frombuffer(b64decode(text), dtype)
+    return array.astype(array.dtype.newbyteorder("="))
+
+
+def is_jax_key(value: Any) -> bool:
+    """Whether it is a typed key, ``jax.random.key()``, or an array of them."""
+    if classes.top_module(type(value)) not in ("jax", "jaxlib"):
+        return False
+    return str(getattr(value, "dtype", "")).startswith("key<")
+
+
+def jax_key_content(key: Any) -> tuple[str, np.ndarray]:
+    """The name of a key's generator, and its words."""
+    import jax
+
+    return str(jax.random.key_impl(key)), np.asarray(jax.random.key_data(key))
+
+
+def jax_key(name: str, words: Any) -> Any:
+    """The key whose content this was."""
+    import jax
+
+    return jax.random.wrap_key_data(words, impl=name)

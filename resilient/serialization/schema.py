@@ -1,8 +1,7 @@
-"""Dataclasses as JSON objects, and back: a file may say what the class says, no more.
+"""Dataclasses as JSON objects, and back.
 
-Every field has to be there, unless it has a default, and be of its type; there may be
-no others. Anything else is a ``SchemaError`` that names the field. A field of type
-``Any`` is taken as it is, arrays in it included: these are encoded elsewhere.
+A missing field without a default, an unknown field, or a value of another type is a
+``SchemaError`` that names the field. A field of type ``Any`` is taken as it is.
 """
 
 import dataclasses
@@ -16,7 +15,7 @@ T = TypeVar("T")
 
 
 class SchemaError(ValueError):
-    """What was read is not of the class it should be of."""
+    """What was read does not match the class."""
 
 
 def to_json(value: Any) -> JSON:
@@ -29,12 +28,12 @@ def to_json(value: Any) -> JSON:
 
 
 def from_json(cls: type[T], data: object, where: str = "") -> T:
-    """A dataclass of what ``to_json`` returned.
+    """The dataclass that ``to_json`` was given.
 
     Args:
         cls: The dataclass.
         data: What was read.
-        where: What it is called in errors.
+        where: Its name in errors.
 
     Raises:
         SchemaError: A field is missing, unknown, or of another type.

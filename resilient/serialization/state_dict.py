@@ -6,18 +6,44 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from resilient.errors import NotSupportedError, message
+from resilient.serialization import Encoded
 from resilient.serialization.json_values import NotEncodable, decode, encode
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Anything that can give its state and take it back."""
+    """An object that can save and load its state."""
 
     def state_dict(self) -> Any:
         """The state: plain values and arrays."""
 
     def load_state_dict(self, state: Any, /) -> Any:
-        """Take what ``state_dict`` gave."""
+        """Load what ``state_dict`` returned."""
+
+
+def encoded_state(
+    state: Any, arrays: dict[str, np.ndarray], name: str, whose: str
+) -> Encoded:
+    """A state as JSON.
+
+    Args:
+        state: What an object gave.
+        arrays: Receives the larger arrays, under names that begin with ``name``.
+        name: As ``encode`` takes it.
+        whose: Names the object in errors.
+
+    Raises:
+        NotSupportedError: Some part of it cannot be encoded.
+    """
+    try:
+        return encode(state, arrays, name)
+    except NotEncodable as error:
+        raise NotSupportedError(
+            f"The state of {whose} cannot be kept.",
+            received=str(error),
+            hint="Let state_dict() return plain values, lists, dicts, arrays and "
+            "tensors.",
+        ) from error
 
 
 class StatefulObjects:
@@ -27,7 +53,7 @@ class StatefulObjects:
         objects: Name to object.
 
     Raises:
-        TypeError: A name is no string, or an object lacks one of the two methods.
+        TypeError: A name is not a string, or an object lacks one of the two methods.
     """
 
     def __init__(self, objects: Mapping[str, Stateful] | None) -> None:
@@ -42,19 +68,12 @@ class StatefulObjects:
         """Every object's state as JSON; larger arrays go into ``arrays``."""
         state = {}
         for index, (name, thing) in enumerate(self._objects.items()):
-            try:
-                value = thing.state_dict()
-                state[name] = encode(value, arrays, f"stateful.{index}")
-            except NotEncodable as error:
-                raise NotSupportedError(
-                    f"The state_dict() of stateful object {name!r} cannot be kept.",
-                    received=str(error),
-                    hint="Return plain values, lists, dicts and numpy arrays.",
-                ) from error
+            place, whose = f"stateful.{index}", f"stateful object {name!r}"
+            state[name] = encoded_state(thing.state_dict(), arrays, place, whose)
         return state
 
     def differences(self, saved: Mapping[str, Any]) -> list[str]:
-        """How the saved names differ from these; empty if they do not."""
+        """How the saved names differ from these, in a line, if they do."""
         if set(saved) == set(self._objects):
             return []
         theirs, ours = sorted(saved), sorted(self._objects)
@@ -72,7 +91,6 @@ def _wrong(received: str) -> TypeError:
         message(
             "`stateful` maps names to objects with state_dict() and load_state_dict().",
             received=received,
-            hint='Pass a dict such as {"name": obj}, whose objects have these two '
-            "methods.",
+            hint='Pass a dict such as {"name": obj}.',
         )
     )

@@ -1,10 +1,9 @@
 """Making every variable exist before a checkpoint is restored into them.
 
-TensorFlow without a strategy builds model, metrics and optimizer in the first trace
-of the train function; some custom ``train_step`` build a second optimizer at its first
-use. A resumed run restores before its first step, so we build first: symbolically
-where Keras can, otherwise by one real step on one batch. A resume overwrites
-everything such a step changed; what was there before it is put back at once.
+TensorFlow without a strategy builds model, metrics and optimizer in the first trace of
+the train function; some custom ``train_step`` build a second optimizer when they first
+use it. A resumed run restores before its first step, so we build first: symbolically
+where Keras can, otherwise by one real step on one batch, which is undone.
 """
 
 import contextlib
@@ -25,13 +24,13 @@ logger = logging.getLogger(__name__)
 def ensure_built(
     model: keras.Model, iterator: Any, saved: list[dict[str, Any]], backend: Backend
 ) -> None:
-    """Build ``model`` until its variables are laid out as ``saved``, if they can be.
+    """Build a compiled model until its variables match those saved, if it can be.
 
     Args:
-        model: The compiled model, its train function made.
+        model: Its train function is made.
         iterator: The training iterator of this fit.
         saved: The checkpoint's list of variables.
-        backend: The backend's adapter.
+        backend: Of the model.
     """
     if not _lacks_some(model, saved):
         return
@@ -39,7 +38,7 @@ def ensure_built(
     if keras_internals.BACKEND == "tensorflow":
         ways.insert(0, lambda: _build_symbolically(model, iterator))
         if type(model).train_step is not keras.Model.train_step:
-            # Its optimizer may train a part of the weights only, its metrics may be
+            # Its optimizer may train some of the weights only, its metrics may be
             # idle: a symbolic build would build more than its steps do.
             ways.reverse()
     with kept_random_state(backend):
@@ -54,7 +53,7 @@ def is_built(model: keras.Model) -> bool:
 
 
 def _lacks_some(model: keras.Model, saved: list[dict[str, Any]]) -> bool:
-    """Whether building may help: it adds variables, it never changes one."""
+    """Whether building may help: it only adds variables."""
     return len(leaves(model)) < len(saved)
 
 
@@ -70,14 +69,14 @@ def _build_symbolically(model: keras.Model, iterator: Any) -> None:
 
 
 def take_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
-    """Train one step, and put back what it changed; arguments as ``ensure_built``."""
+    """Train one step, and undo it; arguments as of ``ensure_built``."""
     with without_a_trace(model, backend):
         model.train_function(_data_for_a_step(model, iterator))
 
 
 @contextlib.contextmanager
 def without_a_trace(model: keras.Model, backend: Backend) -> Iterator[None]:
-    """Put back what steps inside change: variables and the global random state."""
+    """Undo what steps in the body change: variables and the global random state."""
     live = leaves(model)
     before = backend.snapshot(live_tensors(model, live)).arrays
     try:
@@ -90,13 +89,13 @@ def without_a_trace(model: keras.Model, backend: Backend) -> Iterator[None]:
 def _try_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
     if keras_internals.BACKEND == "jax":
         return  # stateless: a step creates no variables there
-    # The user's step fails in the same way in the first real step, and says why there.
+    # A step that fails here fails in training, too, and shows its error there.
     with contextlib.suppress(Exception):
         take_a_step(model, iterator, backend)
 
 
 def keras_own(iterator: Any) -> Any:
-    """What Keras's iterator would iterate, were it not ours."""
+    """What Keras's own iterator, the base class of ours, iterates."""
     return super(type(iterator), iterator)._get_iterator()
 
 
@@ -105,8 +104,8 @@ def _data_for_a_step(model: keras.Model, iterator: Any) -> Any:
     if keras_internals.BACKEND == "tensorflow":
         adapter = iterator.data_adapter
         if not isinstance(adapter, keras_internals.ArrayDataAdapter):
-            # Batches are drawn in another thread and ahead: the data would not stand
-            # where the checkpoint left it.
+            # Another thread draws batches ahead: the data would not be where the
+            # checkpoint left it.
             return _blank_batches(model, adapter.get_tf_dataset().element_spec)
     batches = iter(keras_own(iterator))
     return [next(batches)] if keras_internals.BACKEND == "torch" else batches

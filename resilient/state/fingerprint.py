@@ -4,11 +4,11 @@ Three kinds of facts:
 
 * ``identity``: another value means that the run cannot be resumed exactly; a resume
   is refused and the differences are listed (layers, optimizer, data, initial epoch...);
-* ``settings``: may legitimately change between attempts; the script's value wins and
-  one ``NotExactWarning`` names them (dropout rate, loss, jit_compile, versions...);
-* ``determinism``: settings as well, of what makes a computation repeat.
+* ``settings``: may change between attempts; the script's value wins and one
+  ``NotExactWarning`` names them (dropout rate, loss, jit_compile, versions...);
+* ``determinism``: settings that decide whether a computation repeats.
 
-Epochs, verbose, patience and the like are in neither: they may change freely.
+Epochs, verbose, patience and the like are in none of them: they may change freely.
 """
 
 import math
@@ -22,26 +22,19 @@ import keras
 from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.backends.determinism import in_effect
-from resilient.serialization import JSON
+from resilient.serialization import JSON, strict
 from resilient.state import replicas
 from resilient.state.build import is_built
 from resilient.state.topology import topology
 
-# Arguments of fit that another attempt may change, and several processes share.
+# Arguments of fit that may change between attempts, but not between processes.
 _SHARED = ("epochs", "validation_freq", "validation_steps", "class_weight")
 
 
 def fingerprint(
     model: keras.Model, data: JSON, fit_arguments: Mapping[str, Any], backend: Backend
 ) -> JSON:
-    """The facts of this run, as JSON.
-
-    Args:
-        model: The compiled model; it may not be built yet.
-        data: Fingerprint of the training data.
-        fit_arguments: Local variables of Keras's ``fit``.
-        backend: The backend's adapter.
-    """
+    """The facts of this run, as JSON; arguments as of ``RunFingerprint``."""
     layers = list(model._flatten_layers(include_self=False))
     return {
         "identity": {
@@ -77,7 +70,7 @@ def fingerprint(
 
 
 def _spread(model: keras.Model) -> JSON:
-    """Over what replicas or devices: sums are taken in another order over others."""
+    """The replicas or devices: they decide the order in which sums are taken."""
     distribution = keras.distribution.distribution()
     number, found = replicas.count(model), JSON()
     if distribution is not None:
@@ -94,13 +87,13 @@ class RunFingerprint:
     """This run's fingerprint, complete once the model is built.
 
     Args:
-        model: The compiled model.
+        model: Compiled; it may not be built yet.
         data: Fingerprint of the training data.
         fit_arguments: Local variables of Keras's ``fit``.
-        backend: The backend's adapter.
+        backend: Of the model.
 
     Attributes:
-        learning_rate: The rate that the script gives, where it is a plain number.
+        learning_rate: The script's rate, where it is a plain number.
     """
 
     def __init__(
@@ -131,10 +124,7 @@ class RunFingerprint:
         return found
 
     def of_all_processes(self) -> JSON:
-        """What has to be the same in all processes of one training.
-
-        Not the data, of which each may have its own part, and not versions.
-        """
+        """What must be the same in all processes: not the data, and not versions."""
         found, (_, arguments, backend) = self.current(), self._rest
         either = found["identity"] | found["settings"]
         mine = {"data", *environment(backend)}
@@ -160,13 +150,7 @@ def environment(backend: Backend) -> dict[str, str]:
 def identity_differences(
     saved: JSON, live: JSON, *, but: Sequence[str] = ()
 ) -> list[str]:
-    """What makes the checkpoint another run's, one line each.
-
-    Args:
-        saved: Fingerprint of the checkpoint.
-        live: Fingerprint of this run.
-        but: Names of facts that are not compared.
-    """
+    """What makes the checkpoint another run's, one line each; but for some facts."""
     theirs, ours = (
         {k: v for k, v in each["identity"].items() if k not in but}
         for each in (saved, live)
@@ -175,7 +159,7 @@ def identity_differences(
 
 
 def settings_differences(saved: JSON, live: JSON) -> list[str]:
-    """What changed but does not block, one line each."""
+    """What changed without forbidding a resume, one line each."""
     return [
         line
         for kind in ("settings", "determinism")
@@ -189,7 +173,7 @@ def differences(saved: JSON, live: JSON, *, other: str = "this run has") -> list
     Args:
         saved: Those of a checkpoint, by name.
         live: What they are compared with.
-        other: Says whose ``live`` are.
+        other: Whose ``live`` are, in words.
     """
     return [
         f"{name}: the checkpoint has {_short(saved.get(name))}, "
@@ -206,7 +190,7 @@ def _short(value: Any) -> str:
 
 
 def _class_names(optimizer: Any) -> list[str]:
-    """An optimizer's class, and those of the optimizers that it wraps."""
+    """The class of an optimizer, and of each optimizer that it wraps."""
     names = []
     while optimizer is not None:
         names.append(type(optimizer).__name__)
@@ -222,14 +206,14 @@ def _raw_config(thing: Any) -> JSON:
             warnings.simplefilter("ignore")
             return dict(thing.get_config())
     except Exception:
-        # No optimizer, or a user's class without a config: nothing to compare.
+        # No optimizer, or a class without a config: nothing to compare.
         return {}
 
 
 def _config(thing: Any) -> JSON:
-    """The plain values of a layer's or optimizer's config, less names."""
-    # Seeds: drawn anew in each process where the script gives none, then restored.
-    # Shapes of input layers: by what the model was built with; weights have theirs.
+    """The plain values of a layer's or optimizer's config, but for names."""
+    # Seeds differ by process where the script gives none, and are restored. Shapes of
+    # input layers depend on what the model was built with; weights have their own.
     left_out = (
         *("name", "dtype", "build_config", "layers", "learning_rate", "seed"),
         *("batch_shape", "batch_input_shape"),
@@ -241,9 +225,9 @@ def _config(thing: Any) -> JSON:
 
 def _simple(value: Any) -> Any:
     """``value`` where it is JSON already, otherwise None."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # strict JSON has no such numbers
-    if isinstance(value, (str, int, float, bool)):
+    if isinstance(value, float):
+        return strict(value)
+    if isinstance(value, (str, int, bool)):
         return value
     if isinstance(value, (list, tuple)):
         items = [_simple(v) for v in value]

@@ -1,9 +1,9 @@
 """Which copies of a variable this process holds, where a model has several replicas.
 
-Weights and optimizer are the same in all replicas: one copy is saved, and set in all of
-them. What a replica computes from its own part of a batch (BatchNorm statistics, seeds,
-metrics) is its own, and known by the replica's number among those of all processes:
-so the same replicas may live in other processes after a resume.
+Weights and optimizer are the same in all replicas: one copy is saved, and restored to
+all of them. What a replica computes from its part of a batch (BatchNorm statistics,
+seeds, metrics) is its own. It is named by the replica's number among those of all
+processes, so a resume may place replicas in other processes.
 """
 
 from typing import Any
@@ -20,11 +20,11 @@ Copies = dict[str, list[Any]]
 
 
 def copies(group: str, target: Any) -> Copies:
-    """The copies of a variable in this process.
+    """The copies of a variable, of Keras or of the backend, in this process.
 
     Args:
-        group: Of the state that it belongs to, see ``state``.
-        target: A Keras variable, or a variable or tensor of the backend.
+        group: Of the state that it belongs to, see ``variables``.
+        target: The variable.
     """
     found = _components(target)
     if not found:
@@ -35,7 +35,7 @@ def copies(group: str, target: Any) -> Copies:
 
 
 def count(model: keras.Model) -> int:
-    """How many replicas of a model there are, in all processes together."""
+    """How many replicas a model has, in all processes together."""
     return count_under(strategy_of(model))
 
 
@@ -51,7 +51,7 @@ def count_under(strategy: Any) -> int:
 
 
 def strategy_of(model: keras.Model) -> Any:
-    """That of tf.distribute which a model was made under; None on other backends."""
+    """The ``tf.distribute`` strategy of a model; None on other backends."""
     return getattr(model, "distribute_strategy", None)
 
 
@@ -73,7 +73,7 @@ def suffix(replica: int) -> str:
 
 
 def _components(target: Any) -> dict[int, Any]:
-    """Replica number -> its copy; empty where there is but one replica."""
+    """Replica number -> its copy; empty with a single replica."""
     if keras_internals.BACKEND == "tensorflow":
         return replica_components(target)
     if keras_internals.BACKEND == "torch" and count_under(None) > 1:
@@ -93,7 +93,7 @@ def _of_this_rank(target: Any) -> dict[int, Any]:
 
 
 def _ranks() -> int:
-    """How many ranks of torch train; JAX's arrays have one value on all devices."""
+    """How many ranks of torch train; a JAX array has one value on all devices."""
     if keras_internals.BACKEND != "torch":
         return 1
     import torch.distributed as dist

@@ -1,10 +1,9 @@
-"""Has a resumed process compile what the interrupted one had compiled.
+"""Lets a resumed process compile what the interrupted one had compiled.
 
-Where a step is compiled, what it computes may depend on the sizes of the batches that
-came before: TensorFlow since Keras 3.16 (see ``traces``) and ``torch.compile`` make
-something that fits one size, and once another one comes something that fits all. The
-two may round otherwise. A run begins with its usual batch; a resumed process may begin
-with the last and smaller one of an epoch.
+What a compiled step computes may depend on the sizes of the batches before:
+TensorFlow since Keras 3.16 (see ``traces``) and ``torch.compile`` compile for one size,
+and for all sizes once a second one comes. The two may round differently. A run begins
+with a full batch; a resumed process may begin with the last, smaller one of an epoch.
 """
 
 import logging
@@ -25,13 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 class Retracing:
-    """What is still to be compiled once more: nothing, before a checkpoint is restored.
+    """What a resumed process still has to compile; nothing without a checkpoint.
 
-    What is here does nothing: JAX compiles each size for itself.
-
-    Args:
-        model: The compiled model.
-        backend: Its backend's adapter.
+    This base class does nothing: JAX compiles for each size separately.
     """
 
     def __init__(self, model: keras.Model, backend: Backend) -> None:
@@ -39,23 +34,18 @@ class Retracing:
         self._left: JSON = {}
 
     def now(self) -> JSON:
-        """For a checkpoint: sizes by a function's name, in the order of compilation."""
+        """For a checkpoint: sizes by function name, in the order of compilation."""
         return {}
 
     def expect(self, traces: Mapping[str, Any]) -> None:
-        """A checkpoint is about to be restored in which ``now`` was this."""
+        """Compile again what ``now`` returned when a checkpoint was made."""
         self._left = dict(traces)
 
     def before_batches(self, name: str, iterator: Any) -> None:
-        """A function is about to be called with the batches of an iterator.
-
-        Args:
-            name: Of the model's attribute.
-            iterator: Of Keras.
-        """
+        """A function of the model is about to be called with Keras's iterator."""
 
     def before_step(self, name: str, batches: Any) -> None:
-        """A function is about to be called with these batches, a list of one."""
+        """A function of the model is about to be called with a list of one batch."""
 
     def _say(self, name: str) -> None:
         warn_not_exact(
@@ -94,8 +84,8 @@ class TensorFlowRetracing(Retracing):
 class TorchRetracing(Retracing):
     """Takes steps on blank batches of those sizes at the first batch, and undoes them.
 
-    ``torch.compile`` compiles nothing before it is called. It remembers sizes of the
-    whole process, also of other models: each fit, and each rollback, begins anew.
+    ``torch.compile`` compiles nothing before it is called. It remembers the sizes of
+    all models in the process: each fit, and each rollback, resets it.
     """
 
     def __init__(self, model: keras.Model, backend: Backend) -> None:
@@ -147,7 +137,7 @@ class TorchRetracing(Retracing):
 
 
 def of(model: keras.Model, backend: Backend) -> Retracing:
-    """The way of this backend."""
+    """That of this backend."""
     ways = {"tensorflow": TensorFlowRetracing, "torch": TorchRetracing}
     return ways.get(BACKEND, Retracing)(model, backend)
 

@@ -1,9 +1,9 @@
 """Finds random operations whose state no checkpoint can hold.
 
 ``tf.random.*`` inside a traced function keeps its state in the kernel, out of reach:
-after a resume it starts over. Keras's own layers and ``keras.random`` draw statelessly
-from seed generators, which are variables. The other backends have no such operations:
-JAX's are stateless, torch's draw from the global generator.
+a resume starts it over. Keras's layers and ``keras.random`` draw statelessly from seed
+generators, which are variables. Other backends have no such operations: JAX's are
+stateless, torch's draw from the global generator.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ _STATEFUL = frozenset(
     }
 )
 
-# What tf.data calls, see data/tf_data; and single operations, whose state is known.
+# Functions of tf.data, see data/tf_data, and single operations, whose state is saved.
 _OTHERS = ("__inference_Dataset_", "__wrapped__")
 
 
@@ -46,10 +46,10 @@ def stateful_random_operations(model: keras.Model) -> list[str]:
 
 
 def operations_of_new_functions(known: set[str]) -> list[str]:
-    """Names of such operations in all functions that were traced in this process.
+    """Names of such operations in all functions traced in this process.
 
     Args:
-        known: Names of functions that were looked at before; new ones are added.
+        known: Functions to skip; receives those that were looked at.
     """
     if keras_internals.BACKEND != "tensorflow":
         return []

@@ -1,21 +1,17 @@
 """How the layers of a functional model are connected, whatever they are called.
 
-Two models may have equal layers and still compute something else: other inputs of a
-layer, another constant in an operation. Keras's config tells, by automatic names that
-differ from one process to the next; here layers are known by their place.
+Two models may have equal layers and still compute something else: a layer has other
+inputs, an operation another constant. Keras's config says so, by automatic names that
+differ from process to process; here layers are identified by their place.
 """
 
-import math
 from typing import Any
 
-from resilient.serialization import JSON
+from resilient.serialization import JSON, strict
 
 
 def topology(config: JSON) -> JSON:
-    """What each layer is called on.
-
-    Args:
-        config: ``get_config()`` of a model.
+    """What each layer is called on, from a model's ``get_config()``.
 
     Returns:
         A fact for each layer of a functional model; none for other models.
@@ -39,7 +35,7 @@ def _renamed(value: Any, places: dict[Any, int]) -> Any:
         return {key: _renamed(item, places) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_renamed(item, places) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # strict JSON has no such numbers
+    if isinstance(value, float):
+        return strict(value)
     # Text of other kinds may hold addresses or automatic names.
-    return value if isinstance(value, (bool, int, float)) else None
+    return value if isinstance(value, (bool, int)) else None

@@ -33,12 +33,12 @@ class Leaf:
 
     Attributes:
         name: Unique, made of letters, digits, ``_``, ``-`` and ``.``.
-        path: What Keras or the attribute is called, for messages.
+        path: Keras's path, or that of the attribute; for messages.
         shape: Static shape.
         dtype: Name of the dtype.
         target: The live variable or buffer.
-        copies: What is added to ``name`` for each tensor of this process -> variables
-            that hold it.
+        copies: Suffix of ``name`` for each tensor of this process -> variables that
+            hold it.
         slot: Group and index, where JAX keeps the value while ``fit`` runs.
     """
 
@@ -86,16 +86,16 @@ def leaves_of(variables: Iterable[Any]) -> list[Leaf]:
 
 
 def once(found: Iterable[Leaf]) -> list[Leaf]:
-    """Those leaves whose variable is not that of one before."""
+    """The leaves, without those of a variable that came before."""
     seen: set[int] = set()
     return [leaf for leaf in found if is_new(leaf.target, seen)]
 
 
 def live_tensors(model: keras.Model, state: list[Leaf]) -> dict[str, Any]:
-    """The current values of ``state`` in this process, by name, where they are now.
+    """The current values of ``state`` in this process, by name.
 
-    On JAX ``fit`` holds them outside the variables between two synchronisations;
-    reading them there spares a forced synchronisation.
+    On JAX ``fit`` holds them outside the variables and updates these now and then;
+    reading them there avoids an update.
     """
     held: Mapping[str, Any] = getattr(model, "_jax_state", None) or {}
     if getattr(model, "_jax_state_synced", True):
@@ -127,8 +127,8 @@ def assign(
     """Set every copy of the live variables.
 
     Args:
-        backend: The backend's adapter.
-        layout: The saved variables, as ``Leaf.to_json`` tells them; equal to the live.
+        backend: Of the variables.
+        layout: The saved variables, as ``Leaf.to_json`` has them; they match ``live``.
         live: The live ones.
         tensors: The saved tensors, by name.
     """
@@ -144,7 +144,7 @@ def differences(
     *,
     groups: Sequence[str] = (*GROUPS, "extra"),
 ) -> list[str]:
-    """How the saved tensors' layout differs from the live one; empty if it does not."""
+    """How the saved tensors' layout differs from the live one, a line each."""
     found = []
     for group in groups:
         theirs = [s for s in saved if s["name"].startswith(f"{group}.")]
@@ -165,10 +165,10 @@ def differences(
 
 
 def weight_differences(saved: list[dict[str, Any]], live: list[Leaf]) -> list[str]:
-    """How the weights differ, in whichever group they are; empty if they do not.
+    """How the weights differ, whichever of the two groups they are in, a line each.
 
-    Freezing a layer, which a callback may do when training begins, moves weights from
-    one group to the other and makes no others.
+    A callback that freezes a layer when training begins moves weights from one group
+    to the other.
     """
     theirs, ours = (
         sorted((v["shape"], v["dtype"]) for v in each if v["name"].startswith(_WEIGHTS))
@@ -190,7 +190,7 @@ def leaf(group: str, index: int, path: str, target: Any, *, of: str = "") -> Lea
     Args:
         group: One of ``GROUPS``, ``"extra"`` or ``LOOP``.
         index: Its place in the group.
-        path: What it is called.
+        path: For messages.
         target: The variable, or a tensor of the backend.
         of: Name of the object that it belongs to, where there are several.
     """
@@ -224,7 +224,7 @@ def _extras(model: keras.Model) -> Iterator[tuple[str, Any]]:
     for number, layer in enumerate(model._flatten_layers()):
         prefix = "" if layer is model else f"layer{number}_{type(layer).__name__}/"
         held = {k: v for k, v in vars(layer).items() if isinstance(v, _HOLDING)}
-        # Private ones last: TensorFlow's own tracking is less telling than a name.
+        # Private ones last: public names say more than TensorFlow's own tracking.
         for name in sorted(held, key=lambda name: (name.startswith("_"), name)):
             for variable in _variables(held[name]):
                 yield f"{prefix}{name}", variable
@@ -236,8 +236,8 @@ def _extras(model: keras.Model) -> Iterator[tuple[str, Any]]:
                     yield f"{prefix}{name}", tensor
 
 
-# All that is a variable or may hold some. Most attributes are not, and training waits
-# while they are looked at.
+# Whatever is or may hold a variable. Training waits while attributes are looked at, and
+# most are neither.
 _HOLDING = (
     *(list, tuple, dict, keras.Variable, keras.optimizers.Optimizer),
     *(keras.random.SeedGenerator, keras.metrics.Metric, keras.losses.Loss),
@@ -264,7 +264,7 @@ def _variables(value: Any) -> list[Any]:
 
 
 def require_model(model: Any) -> None:
-    """Raise TypeError for what is no Keras model."""
+    """Raise TypeError unless it is a Keras model."""
     if not keras_internals.is_trainer(model):
         raise TypeError(
             message(

@@ -1,8 +1,7 @@
-"""Weights and optimizer of a checkpoint, put into a model outside of ``fit``.
+"""Restores weights and optimizer of a checkpoint to a model outside of ``fit``.
 
-All of them or none. Matched like everything else by group, order, shape and dtype.
-What a model has besides (seeds, metrics) is set where the checkpoint has it too and is
-otherwise left as it is.
+All of them or none; matched by group, order, shape and dtype. Seeds and metrics are
+restored where the checkpoint has them, and otherwise left alone.
 """
 
 import contextlib
@@ -39,7 +38,7 @@ def ready(model: keras.Model) -> list[Leaf]:
 
 
 def needed(model: keras.Model, live: Sequence[Leaf]) -> dict[str, Leaf]:
-    """Those without which the model is not the same: by name; no seeds, no metrics."""
+    """What a checkpoint must have, by name: weights and optimizer."""
     weights = {id(variable) for variable in model.weights}
     return {
         leaf.name: leaf
@@ -49,7 +48,7 @@ def needed(model: keras.Model, live: Sequence[Leaf]) -> dict[str, Leaf]:
 
 
 def put(model: keras.Model, saved: Sequence[JSON], tensors: Any, path: Path) -> Pairs:
-    """Set weights and optimizer; what the checkpoint lacks of an optimizer, none.
+    """Set weights, and the optimizer unless the checkpoint has none.
 
     Args:
         model: Built, and compiled if the checkpoint has an optimizer.
@@ -58,7 +57,7 @@ def put(model: keras.Model, saved: Sequence[JSON], tensors: Any, path: Path) -> 
         path: Where it is, for messages.
 
     Returns:
-        What was set, beside what it was set to.
+        The saved variables with the live ones that were set.
 
     Raises:
         CheckpointMismatchError: It is of another model; nothing was changed.
@@ -101,7 +100,7 @@ def _pairs(model: keras.Model, saved: Sequence[JSON], path: Path) -> Pairs:
 
 @contextlib.contextmanager
 def kept(live: Sequence[Leaf]) -> Iterator[None]:
-    """Put every variable back in the end."""
+    """Reset every variable at the end."""
     backend = get_backend()
     before = dict(backend.snapshot(variables.tensors(live)).arrays)
     try:

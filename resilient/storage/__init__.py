@@ -3,13 +3,13 @@
 Parts, from the outside in:
 
     store        finds, verifies, falls back, prunes: what the rest of the library uses
-    commit       bytes in a staging directory become a checkpoint, or nothing does
-    quarantine   where checkpoints go that must not be used, each with its reason
+    commit       turns the bytes in a staging directory into a checkpoint, or nothing
+    quarantine   holds checkpoints that must not be used, each with its reason
     checkpoint   one committed directory, and whether it is still what was committed
     manifest     the file that makes a directory a checkpoint
-    layout       what is called what in a checkpoint directory
+    layout       the names in a checkpoint directory
     lock         one living run per directory
 
-Local paths only. Nothing here knows Keras, tensors or backends: what fills a staging
-directory is a function that is passed in.
+Local paths only. Nothing here knows Keras, tensors or backends: callers pass a function
+that fills the staging directory.
 """

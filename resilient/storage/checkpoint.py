@@ -1,18 +1,16 @@
 """One committed directory, and whether it is still what was committed.
 
-Verifying reads every byte that the manifest lists. Files that it does not list are
-no damage: network file systems, file browsers and editors leave their own, and no
-reader of a checkpoint looks at names that the manifest does not have. A symbolic link
-counts as what it points to.
+Verifying reads every byte that the manifest lists. Other files are no damage: network
+file systems, file browsers and editors leave their own, and readers ignore them. A
+symbolic link counts as what it points to.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from resilient.progress import Progress
 from resilient.storage.layout import MANIFEST, committed_name
 from resilient.storage.manifest import FileRecord, Manifest, ManifestError, record
 
@@ -20,7 +18,7 @@ T = TypeVar("T")
 
 
 class DamageError(Exception):
-    """A checkpoint is not what was committed; the arguments say in which ways."""
+    """A checkpoint is not what was committed; the arguments say why."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -31,10 +29,9 @@ class Reader(Generic[T]):
     """Reads a checkpoint whose other files were verified.
 
     Attributes:
-        read: What it makes of the checkpoint.
-        compares: Pattern of the files whose every byte ``read`` compares by itself, and
-            raises where one is another. Only the size of these is verified before, so
-            that they are read once.
+        read: Reads it.
+        compares: Pattern of the files that ``read`` itself verifies to the last byte.
+            Only their size is verified before, so that they are read once.
     """
 
     read: "Callable[[Checkpoint], T]"
@@ -42,51 +39,19 @@ class Reader(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A committed directory.
+class Checkpoint(Manifest):
+    """A committed directory: what it held when it was committed, and where it is.
 
     Attributes:
         path: The directory.
-        manifest: What it held when it was committed.
     """
 
     path: Path
-    manifest: Manifest
 
     @property
     def step(self) -> int:
         """Batches trained since the start of the run; names the checkpoint."""
-        return self.manifest.progress.step
-
-    @property
-    def progress(self) -> Progress:
-        """Where the run was."""
-        return self.manifest.progress
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run was over."""
-        return self.manifest.finished
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """What keep policies look at."""
-        return self.manifest.metrics
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Versions of what wrote it."""
-        return self.manifest.environment
-
-    @property
-    def created(self) -> str:
-        """When it was committed, ISO 8601 in UTC."""
-        return self.manifest.created
-
-    @property
-    def files(self) -> Mapping[str, FileRecord]:
-        """Path relative to the checkpoint to what has to be there."""
-        return self.manifest.files
+        return self.progress.step
 
     @property
     def nbytes(self) -> int:
@@ -100,7 +65,7 @@ class Checkpoint:
         Raises:
             ManifestError: If it is missing or damaged, or belongs to another step.
             NotSupportedError: If a later version of this library wrote it.
-            PermissionError: If this user may not read it, which is no damage.
+            PermissionError: If this user may not read it, which is not damage.
         """
         try:
             manifest = Manifest.from_bytes((path / MANIFEST).read_bytes())
@@ -115,50 +80,48 @@ class Checkpoint:
         if committed_name(manifest.progress.step) != path.name:
             step = manifest.progress.step
             raise ManifestError(f"belongs to step {step:,}, not to {path.name}")
-        return cls(path, manifest)
+        return cls.of(manifest, path)
+
+    @classmethod
+    def of(cls, manifest: Manifest, path: Path) -> "Checkpoint":
+        """The committed directory that has this manifest."""
+        return cls(**vars(manifest), path=path)
 
     def verify(self) -> list[str]:
-        """Compare every byte with what was committed.
-
-        Returns:
-            What is wrong, a line for each file; empty if nothing is.
+        """What is wrong, a line for each file; compares every byte.
 
         Raises:
-            PermissionError: If this user may not read it, which is no damage.
+            PermissionError: If this user may not read it, which is not damage.
         """
-        return self._manifest_problems() or self._file_problems(self.files)
+        return self._manifest_problems() or self._file_problems()
 
     def load(self, reader: "Reader[T]") -> T:
-        """What a reader makes of it, if every byte is what was committed.
+        """Let a reader read it, if every byte is what was committed.
 
         Raises:
-            DamageError: If it is not what was committed.
-            PermissionError: If this user may not read it, which is no damage.
+            DamageError: If it is not.
+            PermissionError: If this user may not read it, which is not damage.
         """
-        problems = self._manifest_problems()
-        _refuse(problems or self._file_problems(self.files, but=reader.compares))
+        _refuse(self._manifest_problems() or self._file_problems(but=reader.compares))
         try:
             return reader.read(self)
-        except Exception:  # damage is why it could not be read, if there is some
-            _refuse(self._file_problems(self.files))
+        except Exception:  # blame damage, if there is any
+            _refuse(self._file_problems())
             raise
 
     def _manifest_problems(self) -> list[str]:
         try:
-            found = Checkpoint.read(self.path).manifest
             # As bytes: a metric that is NaN does not equal itself.
-            if found.to_bytes() != self.manifest.to_bytes():
+            if Checkpoint.read(self.path).to_bytes() != self.to_bytes():
                 return [f"{MANIFEST} was replaced after it was read"]
         except ManifestError as error:
             return [f"{MANIFEST} {error}"]
         return []
 
-    def _file_problems(
-        self, files: Mapping[str, FileRecord], but: str = ""
-    ) -> list[str]:
+    def _file_problems(self, but: str = "") -> list[str]:
         problems = (
             _problem(self.path / name, name, expected, only_size=fnmatchcase(name, but))
-            for name, expected in files.items()
+            for name, expected in self.files.items()
         )
         return [problem for problem in problems if problem is not None]
 

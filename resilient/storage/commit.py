@@ -1,12 +1,12 @@
-"""Bytes in a staging directory become a checkpoint, or nothing does.
+"""Turns the bytes in a staging directory into a checkpoint, or nothing.
 
     write; fsync each file; manifest; fsync; fsync directories; rename; fsync parent
 
 The rename is the commit: before it a kill leaves staging that no reader looks at,
-after it the checkpoint is whole. If the step has a checkpoint already, that one steps
-aside under another name first; ``recover`` brings it back when a kill came in between.
+after it the checkpoint is whole. A former checkpoint of the same step is renamed first;
+``recover`` renames it back if a kill came in between.
 
-Every failure of the file system, however the writing library dresses it up, is one
+Every failure of the file system, however the writing library reports it, becomes a
 ``CheckpointWriteError``. Other errors of the writing function pass unchanged.
 """
 
@@ -14,13 +14,13 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from resilient.errors import CheckpointWriteError, ResilientError
 from resilient.progress import Progress
-from resilient.storage import layout, quarantine
+from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.flush import flushed_meanwhile
 from resilient.storage.manifest import FileRecord, Manifest, record
@@ -44,41 +44,28 @@ _TORCH_WRITE_FAILED = ("PytorchStreamWriter failed", "file write failed")
 
 
 def commit(
-    directory: Path,
+    staging: Path,
     progress: Progress,
     write: Callable[[str], None],
-    *,
-    metrics: Mapping[str, float],
-    finished: bool,
-    environment: Mapping[str, str],
-    name: str | None = None,
-    others: Callable[[Path], dict[str, FileRecord]] | None = None,
+    manifest: Callable[[dict[str, FileRecord]], Manifest],
 ) -> Checkpoint:
     """Make a checkpoint out of what ``write`` puts into a directory.
 
     Args:
-        directory: The checkpoint directory; it has to exist.
+        staging: A directory to be made in the checkpoint directory, which exists.
         progress: Where the run is.
-        write: Fills the empty staging directory that it is given the path of.
-        metrics: What keep policies look at.
-        finished: Whether the run is over.
-        environment: Versions of what writes it.
-        name: Of the staging directory, where others have to know it.
-        others: Moves into it what other processes wrote and flushed.
+        write: Fills the empty directory that it is given the path of.
+        manifest: What to commit, given the files that were written.
 
     Raises:
         CheckpointWriteError: If the file system fails; the others are intact.
     """
-    staging = directory / (name or layout.staging_name(progress.step))
     try:
-        records = stage(staging, progress, write)
+        files = stage(staging, progress, write)
         with _explained(staging, progress):
-            if others is not None:
-                records |= others(staging)
-            now = quarantine.now()
-            manifest = Manifest(progress, finished, metrics, now, environment, records)
-            _finish(staging, manifest)
-            return Checkpoint(_publish(staging, progress.step), manifest)
+            sealed = manifest(files)
+            _finish(staging, sealed)
+            return Checkpoint.of(sealed, _publish(staging, progress.step))
     finally:
         # After the rename there is nothing under this name any more.
         shutil.rmtree(staging, ignore_errors=True)
@@ -90,14 +77,14 @@ def stage(
     """Fill a new directory, and wait until its files are on the disk.
 
     Returns:
-        What they are, by their paths relative to the directory.
+        The files, by path relative to the directory.
 
     Raises:
         CheckpointWriteError: If the file system fails.
     """
     with _explained(staging, progress):
         os.mkdir(staging)
-        # One thread for all files: whenever a thread starts or goes on, training may
+        # One thread for all files: each time a thread starts or wakes up, training may
         # lose the interpreter for a moment.
         with ThreadPoolExecutor(1, thread_name_prefix="resilient-disk") as beside:
             _write_into(staging, write, beside)
@@ -107,7 +94,7 @@ def stage(
 
 @contextlib.contextmanager
 def _explained(staging: Path, progress: Progress) -> Iterator[None]:
-    """Make every failure of the file system a CheckpointWriteError."""
+    """Turn every failure of the file system into a CheckpointWriteError."""
     try:
         yield
     except ResilientError:  # explains itself
@@ -130,7 +117,7 @@ def recover(directory: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Delete a directory; of a symbolic link, only the link."""
+    """Delete a file or directory; of a symbolic link, only the link."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     else:
@@ -138,7 +125,7 @@ def delete(path: Path) -> None:
 
 
 def disk_error(error: BaseException) -> int | None:
-    """The errno behind an exception, if the file system is to blame for it."""
+    """The errno behind an exception, if the file system caused it."""
     if isinstance(error, OSError):
         return error.errno or errno.EIO
     text = str(error)
@@ -151,18 +138,18 @@ def disk_error(error: BaseException) -> int | None:
         return disk_error(error.__cause__)
     if error.__context__ is not None and not error.__suppress_context__:
         number = disk_error(error.__context__) or 0
-        # A file that was looked for and not found explains no other error.
+        # A file that was looked for and is missing does not explain another error.
         return number if number in _FULL_OR_FAILING else None
     return None
 
 
 def _write_into(staging: Path, write: Callable[[str], None], beside: Executor) -> None:
-    """Let ``write`` fill the directory, and make sure that it is still the same.
+    """Let ``write`` fill the directory, and check that it is still the same one.
 
-    TensorFlow makes missing directories anew: when something deletes the staging
-    directory, what is there afterwards lacks what was written before.
+    TensorFlow creates missing directories: if something deletes staging, the new one
+    lacks what was written before.
     """
-    # While it is open, no other directory gets the same number.
+    # While it is open, no other directory gets the same inode.
     descriptor = os.open(staging, os.O_RDONLY)
     try:
         with flushed_meanwhile(staging, beside):

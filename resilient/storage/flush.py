@@ -1,9 +1,9 @@
 """Sends files to the disk while they are still being written.
 
 Writing copies memory into the system's cache, and ``fsync`` then waits for the disk:
-one after the other, though neither needs what the other one uses. Here large files are
-flushed while they grow, so that little is left for the end. It is no substitute for the
-``fsync`` at the end, which makes them durable.
+one after the other, though the two use different resources. Here large files are
+flushed while they grow, so that little is left for the ``fsync`` at the end, which
+still makes them durable.
 """
 
 import contextlib
@@ -22,12 +22,11 @@ def flushed_meanwhile(directory: Path, beside: Executor) -> Iterator[None]:
     """Flush what grows in ``directory`` while the body writes there.
 
     Args:
-        directory: With all that is in it.
-        beside: Has a thread for that.
+        directory: And all directories in it.
+        beside: Runs the flushes.
 
     Raises:
-        OSError: A flush failed. Linux reports that once: the last ``fsync`` would
-            succeed.
+        OSError: A flush failed. Linux reports that once: a later ``fsync`` succeeds.
     """
     over, flushed = threading.Event(), dict[str, int]()
 

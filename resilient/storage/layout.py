@@ -1,4 +1,4 @@
-"""What is called what in a checkpoint directory.
+"""The names in a checkpoint directory.
 
     step-00001200/              a checkpoint, if and only if its manifest verifies
     step-00001200.tmp-<id>/     being written, or being deleted; stale after a kill
@@ -13,8 +13,8 @@
     save, stop                  touched by somebody who asks the living run for it
     lock                        held by the living run
 
-Names that are not in this list are left alone, whatever they are. Paths that are no
-local directory are refused here, before anything is created.
+Other names are left alone. Paths that are not local directories are refused here,
+before anything is created.
 """
 
 import errno
@@ -74,20 +74,20 @@ def replaced_name(step: int) -> str:
 
 
 def committed_steps(directory: Path) -> list[int]:
-    """Steps whose names say they are checkpoints, ascending; nothing is opened."""
+    """Steps of the checkpoints, by name, ascending; opens nothing."""
     matches = map(_COMMITTED.fullmatch, _names(directory))
     return sorted(int(match[1]) for match in matches if match)
 
 
 def staging_paths(directory: Path) -> list[Path]:
-    """What was being written or deleted, or was there for a moment only."""
+    """What was being written or deleted, and files that live for a moment."""
     kinds = (_STAGING, _SHARED)
     names = [n for n in _names(directory) if any(kind.fullmatch(n) for kind in kinds)]
     return [directory / name for name in names]
 
 
 def replaced_paths(directory: Path) -> Iterator[tuple[Path, Path]]:
-    """Former checkpoints that were being replaced, each with its name back then."""
+    """Former checkpoints that were being replaced, each with its former path."""
     for name in _names(directory):
         if match := _REPLACED.fullmatch(name):
             yield directory / name, directory / match[1]
@@ -106,10 +106,10 @@ def local_directory(directory: str | os.PathLike[str]) -> Path:
     The result is absolute, so that a script may change its working directory.
 
     Raises:
-        TypeError: If it is no path.
+        TypeError: If it is not a path.
         ValueError: If it is empty or cannot be a path.
         NotSupportedError: If it is a URL.
-        NotADirectoryError: If there is something else than a directory.
+        NotADirectoryError: If it exists and is not a directory.
     """
     path: object = directory
     if isinstance(directory, os.PathLike):
@@ -157,7 +157,7 @@ def make_directory(directory: Path) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a small file; a kill leaves what was there before, or all of this.
+    """Replace a small file; a kill leaves the former one, or all of this.
 
     Raises:
         OSError: The file system failed; the file is as it was.
@@ -175,7 +175,7 @@ def sync(path: str | os.PathLike[str]) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems sync directories by themselves and say EINVAL.
+        # Some network file systems sync directories by themselves: EINVAL.
         unsupported = error.errno in (errno.EINVAL, errno.ENOTSUP)
         if not (unsupported and stat.S_ISDIR(os.fstat(descriptor).st_mode)):
             raise

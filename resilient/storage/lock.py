@@ -2,12 +2,11 @@
 
 The operating system holds the lock, so it dies with its owner, however that dies.
 ``flock`` rather than ``lockf``: a POSIX record lock is dropped when anything in the
-process closes the file, say by copying the directory. What ``flock`` lacks, that a
-forked child (a data loader's worker) does not inherit it, is done here: children
-close their copy as soon as they exist.
+process closes the file, say by copying the directory. Forked children (a data loader's
+workers) inherit an ``flock``, so they close their copy at once.
 
-Hosts that share a directory exclude each other as far as the file system passes
-locks on. One that knows no locks is used without, and a warning in the log says so.
+Hosts that share a directory exclude each other if the file system passes locks on. On
+one without locks, the log has a warning.
 """
 
 import errno
@@ -17,7 +16,6 @@ import logging
 import os
 import socket
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from resilient.errors import CheckpointWriteError, DirectoryInUseError
@@ -32,7 +30,7 @@ _held: set["DirectoryLock"] = set()
 class DirectoryLock:
     """The right to change a checkpoint directory; a context manager.
 
-    A second lock on the same directory is refused in the same process as well.
+    It excludes a second lock in the same process, too.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -40,10 +38,10 @@ class DirectoryLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock at once, creating the directory if need be.
+        """Take the lock without waiting; creates the directory if need be.
 
         Raises:
-            DirectoryInUseError: If a living process has it; says which.
+            DirectoryInUseError: If a living process has it.
             CheckpointWriteError: If this user may not write there.
         """
         layout.make_directory(self.directory)
@@ -77,12 +75,7 @@ class DirectoryLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 

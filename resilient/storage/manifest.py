@@ -1,14 +1,11 @@
 """The file that makes a directory a checkpoint: what it holds, to the last bit.
 
-Written last, as JSON. It carries the size and the checksum of every other file, and
-one of itself, so that a flipped bit anywhere, the manifest included, is noticed.
-Strict JSON: numbers that JSON lacks (NaN, infinities) are written as strings.
-
-The checksums find accidents, not attackers: xxh3 is no cryptographic hash.
+Written last, as strict JSON. It has the size and the checksum of every other file, and
+a checksum of itself, so that a flipped bit anywhere is noticed. The checksums find
+accidents, not attackers: xxh3 is not cryptographic.
 """
 
 import json
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -19,11 +16,12 @@ import xxhash
 
 from resilient.errors import NotSupportedError
 from resilient.progress import Progress
+from resilient.serialization import strict
 
 SCHEMA = 1
 
-# The checksum of the manifest is taken over its own bytes with these zeros in place.
-# Every schema begins this way, so that a later one is not taken for damage.
+# The manifest's own checksum is taken with these zeros in its place. Every schema
+# begins this way, so that a later one is not taken for damage.
 _ZEROS = b"0" * 32
 _CHECKSUM = re.compile(rb'\A\{\n "xxh3_128": "([0-9a-f]{32})",\n')
 # Large blocks let xxhash release the interpreter's lock while training goes on.
@@ -31,7 +29,7 @@ _BLOCK = 1 << 20
 
 
 class ManifestError(Exception):
-    """The manifest is not what was written; the text says in which way."""
+    """The manifest is not what was written; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Manifest:
         metrics: What keep policies look at.
         created: When it was committed, ISO 8601 in UTC.
         environment: Versions of what wrote it, by name.
-        files: Path relative to the checkpoint, with slashes, to what has to be there.
+        files: By path relative to the checkpoint, with slashes.
     """
 
     progress: Progress
@@ -69,7 +67,7 @@ class Manifest:
             "schema": SCHEMA,
             "progress": self.progress.to_json(),
             "finished": self.finished,
-            "metrics": {name: number(x) for name, x in self.metrics.items()},
+            "metrics": {name: strict(float(x)) for name, x in self.metrics.items()},
             "created": self.created,
             "environment": dict(self.environment),
             "files": {name: vars(record) for name, record in self.files.items()},
@@ -115,14 +113,8 @@ class Manifest:
         )
 
 
-def number(value: float) -> float | str:
-    """A number as strict JSON has it; ``float()`` reads either form back."""
-    value = float(value)
-    return value if math.isfinite(value) else str(value)
-
-
 def record(path: str | os.PathLike[str]) -> FileRecord:
-    """Read a whole file in large blocks and say what it is."""
+    """The record of a file; reads all of it."""
     digest, size = xxhash.xxh3_128(), 0
     block = memoryview(bytearray(_BLOCK))
     with open(path, "rb", buffering=0) as file:

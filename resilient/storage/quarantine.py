@@ -1,10 +1,10 @@
-"""Where checkpoints go that must not be used: moved, never deleted.
+"""Holds checkpoints that must not be used: moved, never deleted.
 
     quarantine/step-00001200-1/reason.json    why, and since when
 
-An entry that was damaged stays a reason to refuse a fresh start until a good
-checkpoint was committed, or until someone chose to start over: it is ``open`` till
-then. The user may delete the whole directory at any time.
+A damaged entry forbids a fresh start until a good checkpoint is committed, or the user
+chooses to start over: until then it is ``open``. The user may delete the directory at
+any time.
 """
 
 import json
@@ -46,14 +46,14 @@ class Entry:
 
 
 def now() -> str:
-    """The time as the files of a checkpoint directory have it."""
+    """The time, as in all files of a checkpoint directory."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def move(path: Path, kind: Kind, text: str) -> Path:
     """Move a checkpoint into its directory's quarantine.
 
-    The reason is written first: one rename then moves both, wherever a kill comes.
+    The reason is written first, so that one rename moves both.
 
     Returns:
         Where it is now.
@@ -84,7 +84,7 @@ def entries(directory: Path) -> list[Entry]:
 
 
 def settle(directory: Path) -> None:
-    """Let damaged entries no longer forbid a fresh start."""
+    """Stop damaged entries from forbidding a fresh start."""
     for entry in entries(directory):
         if entry.reason.open and entry.path.is_dir():
             _write(entry.path, replace(entry.reason, open=False))
@@ -99,6 +99,6 @@ def _read(entry: Path) -> Reason:
     try:
         return Reason(**json.loads((entry / REASON).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        # A regular file can hold no reason: it was never a checkpoint.
+        # A regular file has no reason: it never was a checkpoint.
         text = f"no readable {REASON} ({type(error).__name__})"
         return Reason("damaged", text, "", open=entry.is_dir())

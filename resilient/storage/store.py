@@ -1,9 +1,8 @@
 """Finds, verifies, falls back, prunes: a checkpoint directory as the library sees it.
 
-Methods that change the directory expect their caller to hold its ``DirectoryLock``.
-A checkpoint that fails verification is never used and never deleted, but moved to
-quarantine with the reason; where nothing good is left the store refuses, it does not
-pretend that there never was anything.
+Callers of methods that change the directory hold its ``DirectoryLock``. A checkpoint
+that fails verification is never used and never deleted, but moved to quarantine with
+the reason. If no good one is left the store raises, and does not start over silently.
 """
 
 import contextlib
@@ -22,14 +21,11 @@ from resilient.policies import KeepPolicy
 from resilient.progress import Progress
 from resilient.storage import commit, layout, quarantine
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
-from resilient.storage.manifest import FileRecord, ManifestError
+from resilient.storage.manifest import FileRecord, Manifest, ManifestError
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-_ONLY_VERIFY = Reader(lambda _: None)
 
 
 class Store:
@@ -46,8 +42,7 @@ class Store:
     def checkpoints(self) -> list[Checkpoint]:
         """The committed checkpoints by step, from their manifests alone.
 
-        One whose manifest cannot be read is not among them: ``newest_good`` and
-        ``damaged`` deal with it.
+        Without those whose manifest is damaged, see ``problems``.
         """
         found = []
         for step in layout.committed_steps(self.directory):
@@ -56,18 +51,11 @@ class Store:
         return found
 
     def problems(self, step: int) -> list[str]:
-        """What is wrong with the checkpoint of a step, every byte read."""
+        """What is wrong with the checkpoint of a step; compares every byte."""
         try:
             return Checkpoint.read(self._path(step)).verify()
         except ManifestError as error:
             return [f"{layout.MANIFEST} {error}"]
-
-    def newest_good(
-        self, report: Callable[[str, str], None] | None = None
-    ) -> Checkpoint | None:
-        """The newest checkpoint that verifies, as ``load_newest`` finds it."""
-        found = self.load_newest(_ONLY_VERIFY, report)
-        return None if found is None else found[0]
 
     def load_newest(
         self, reader: Reader[T], report: Callable[[str, str], None] | None = None
@@ -75,12 +63,11 @@ class Store:
         """The newest checkpoint that verifies; newer ones go to quarantine.
 
         Args:
-            reader: What becomes of it.
-            report: Called with the name and the reason of each that does not verify.
+            reader: Reads it.
+            report: Called with the name of each that does not verify, and the reason.
 
         Returns:
-            The checkpoint, with what the reader made of it. None only if there never
-            was a checkpoint here.
+            The checkpoint, and what was read. None only if there never was one.
 
         Raises:
             CorruptCheckpointError: If there were some and none is good.
@@ -106,12 +93,8 @@ class Store:
             raise self._corrupt("No checkpoint in this directory is intact.", failed)
         return None
 
-    def get(self, step: int) -> Checkpoint:
-        """The checkpoint of a step, verified, as ``load`` finds it."""
-        return self.load(step, _ONLY_VERIFY)[0]
-
     def load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
-        """The checkpoint of a step, verified, with what the reader made of it.
+        """The checkpoint of a step, verified, and what was read.
 
         Raises:
             CheckpointNotFoundError: If there is none.
@@ -125,11 +108,11 @@ class Store:
             raise self._damaged(step, str(error)) from None
 
     def try_to_load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
-        """The checkpoint of a step, verified; changes nothing.
+        """The checkpoint of a step, verified, and what was read; changes nothing.
 
         Raises:
-            ManifestError: Its manifest is damaged, or it is not there.
-            DamageError: Something else of it is damaged.
+            ManifestError: Its manifest is damaged or missing.
+            DamageError: Another file is.
         """
         checkpoint = Checkpoint.read(self._path(step))
         return checkpoint, checkpoint.load(reader)
@@ -165,24 +148,30 @@ class Store:
         name: str | None = None,
         others: Callable[[Path], dict[str, FileRecord]] | None = None,
     ) -> Checkpoint:
-        """Make a checkpoint of what ``write`` puts into the directory it is given.
+        """Make a checkpoint out of what ``write`` puts into a directory.
 
-        A checkpoint of the same step is replaced, without a moment without either. The
-        arguments are those of ``commit.commit``.
+        A checkpoint of the same step is replaced, without a moment without either.
+
+        Args:
+            progress: Where the run is.
+            write: Fills the empty staging directory that it is given the path of.
+            metrics: What keep policies look at.
+            finished: Whether the run is over.
+            environment: Versions of what writes it.
+            name: Of the staging directory, where others have to know it.
+            others: Moves into it what other processes wrote and flushed.
 
         Raises:
             CheckpointWriteError: If the file system fails; the others are intact.
         """
-        checkpoint = commit.commit(
-            self.directory,
-            progress,
-            write,
-            metrics=metrics,
-            finished=finished,
-            environment=environment,
-            name=name,
-            others=others,
-        )
+        staging = self.directory / (name or layout.staging_name(progress.step))
+
+        def manifest(files: dict[str, FileRecord]) -> Manifest:
+            files |= {} if others is None else others(staging)
+            now = quarantine.now()
+            return Manifest(progress, finished, metrics, now, environment, files)
+
+        checkpoint = commit.commit(staging, progress, write, manifest)
         if not self._settled:
             with contextlib.suppress(OSError):
                 quarantine.settle(self.directory)
@@ -228,7 +217,7 @@ class Store:
         return steps
 
     def remove_stale_staging(self) -> list[Path]:
-        """Delete what dead attempts left unfinished; returns what it was."""
+        """Delete what dead attempts left unfinished; returns the paths."""
         commit.recover(self.directory)
         stale = layout.staging_paths(self.directory)
         for path in stale:
@@ -240,7 +229,7 @@ class Store:
         return self.directory / layout.committed_name(step)
 
     def _delete(self, paths: list[Path]) -> None:
-        """Rename first: a kill never leaves half of what looks committed."""
+        """Rename first: a kill never leaves half of what looks like a checkpoint."""
         renamed = []
         for path in paths:
             target = path.with_name(layout.staging_name(int(path.name.split("-")[1])))
@@ -257,7 +246,7 @@ class Store:
         except OSError as error:
             if kind != "damaged":
                 raise
-            # A read-only directory can still be fallen back in.
+            # In a read-only directory an earlier checkpoint can still be used.
             logger.warning("%s stays where it is: %s", self._path(step).name, error)
             return self._path(step)
 
@@ -274,6 +263,6 @@ class Store:
             what,
             received=f"{self.directory}{lines}",
             hint="Bring back a copy of a good checkpoint under its own name, choose "
-            'another step, or start over with resume="never". What was damaged is '
+            'another step, or start over with resume="never". Damaged checkpoints are '
             f"kept in {self.directory / layout.QUARANTINE}.",
         )

@@ -1,9 +1,9 @@
-"""What a process is told by its environment, and where the ports come from.
+"""The environment of each process, and the ports of a gang.
 
 Several local processes find each other by the variables that the backends read: those
 of ``torch.distributed`` (``torchrun``), TensorFlow's ``TF_CONFIG``, and for JAX those
-of ``keras.distribution.initialize()``. ``jax.distributed.initialize()`` reads the
-address alone by itself: number and rank must be passed to it.
+of ``keras.distribution.initialize()``. ``jax.distributed.initialize()`` reads only the
+address: number and rank must be passed to it.
 """
 
 import json
@@ -18,7 +18,7 @@ HOST = "127.0.0.1"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on now, all different."""
+    """Different ports that nothing listens on now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -40,7 +40,7 @@ def of_process(
         base: The environment of the supervisor.
         heartbeat: The file for the process's signs of life.
         rank: Which of the processes it is.
-        nproc: How many there are; one alone is told nothing about a gang.
+        nproc: How many there are; a single one gets no variables of a gang.
         ports: As many as ``ports_needed``, the same for all of a gang.
     """
     ours = {VARIABLE: str(heartbeat), "PYTHONFAULTHANDLER": "1"}

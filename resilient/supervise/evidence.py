@@ -1,7 +1,6 @@
 """Gathers what an attempt left behind in its checkpoint directory."""
 
 import contextlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +12,27 @@ _SLACK = 1.0  # seconds by which a process may seem to act before it was started
 
 
 def events_of(
-    directory: Path | None,
-    beats: Iterable[Beat | None],
-    pids: set[int],
-    since: float,
-    files: int = 1,
+    directory: Path | None, pid: int, beat: Beat | None, since: float, nproc: int
 ) -> list[dict[str, Any]]:
-    """What processes wrote to ``events.jsonl``, and to those of the other processes.
+    """What a process wrote to one of the run's files of events.
 
     Args:
         directory: The checkpoint directory; None if it is not known.
-        beats: Their last signs of life, which tell the attempt's name.
-        pids: The processes: some fail before their first sign.
-        since: When they were started, Unix seconds: in a container each attempt may
-            have the process id of the one before.
-        files: How many processes may have a file of events.
+        pid: The process that we started: it may fail before its first sign of life.
+        beat: The last sign of life, which names the attempt.
+        since: When the process was started, Unix seconds: in a container each attempt
+            may have the process id of the one before.
+        nproc: How many processes have a file of events.
     """
     if directory is None:
         return []
-    known = [beat for beat in beats if beat is not None]
-    attempts = {beat.attempt for beat in known}
-    pids = pids | {beat.pid for beat in known}
+    attempt = None if beat is None else beat.attempt
+    pids = {pid} if beat is None else {pid, beat.pid}
     return [
         event
-        for process in range(files)
+        for process in range(nproc)
         for event in read_events(directory, process)
-        if event.get("attempt") in attempts
+        if (attempt is not None and event.get("attempt") == attempt)
         or (event.get("pid") in pids and event.get("time", 0) >= since - _SLACK)
     ]
 

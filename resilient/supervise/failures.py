@@ -1,15 +1,15 @@
-"""Why a process ended, from all that it left behind.
+"""Why a process ended, from what it left behind.
 
 The evidence, the best first: that we found it hanging; what ``fit`` wrote to
-``events.jsonl``; the signal that killed it and the kernel's count of kills for want of
-memory; the traceback at the end of its errors; its exit status alone.
+``events.jsonl``; the signal that killed it, and how often the kernel killed for lack of
+memory meanwhile; the traceback at the end of its stderr; its exit status alone.
 """
 
 import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from resilient.errors import Interrupted, PeerLostError, Preempted, RolledBack
 from resilient.serialization import JSON
@@ -38,11 +38,11 @@ _MEMORY = re.compile(
 _DISK = re.compile(r"No space left on device|Disk quota exceeded|ENOSPC|EDQUOT")
 _MEMORY_ERRORS = ("MemoryError", "ResourceExhaustedError", "OutOfMemoryError")
 _NOT_STARTED = {126: "cannot be executed", 127: "was not found"}
-# What a process does to itself; other signals come from outside.
+# Signals that a process brings on itself; others come from outside.
 _OWN_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 _OWN = {int(signum) for signum in (*_OWN_SIGNALS, signal.SIGFPE, signal.SIGTRAP)}
 _END_OF_ERRORS = 4096
-_BACK = "its loss was bad, and it goes on from an earlier checkpoint"
+_BACK = "its loss was bad, and it continues from an earlier checkpoint"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Evidence:
         returncode: As ``subprocess`` gives it: negative for a signal.
         events: What the attempt wrote to its file of events.
         errors: The end of its stderr.
-        oom_kills: Kills for want of memory meanwhile, of any process.
+        oom_kills: How many processes the kernel killed meanwhile for lack of memory.
         hang: The hang that we ended it for, in words.
     """
 
@@ -69,12 +69,12 @@ class Ending:
     """Why an attempt ended.
 
     Attributes:
-        kind: What it was.
-        why: The same for people, to be read after a colon.
-        status: Exit status, as a shell has it.
-        signature: Equal for the same bug; None for what is nobody's bug.
-        step: Where, if it is known exactly.
-        final: A restart would be pointless, or against what was asked for.
+        kind: What happened.
+        why: The same for people, without a full stop.
+        status: Exit status, as a shell reports it.
+        signature: Equal for the same bug; None for what is not a bug.
+        step: Where it happened, if that is known exactly.
+        final: A restart would be pointless, or contrary to what the user asked for.
     """
 
     kind: Kind
@@ -86,7 +86,7 @@ class Ending:
 
 
 def exit_status(returncode: int) -> int:
-    """The exit status of a shell whose last process ended so."""
+    """The exit status that a shell would report."""
     return 128 - returncode if returncode < 0 else returncode
 
 
@@ -104,45 +104,55 @@ def classify(evidence: Evidence) -> Ending:
         return Ending(
             "not started", f"{why} (exit status {status})", status, final=True
         )
-    events = [event.get("event") for event in evidence.events]
-    if status == RolledBack.status and "rolled back to" in events:
+    kinds = [event.get("event") for event in evidence.events]
+    if status == RolledBack.status and "rolled back to" in kinds:
         return Ending("rolled back", _BACK, status)
     last = _last_event(evidence.events)
     signum = status - 128 if status - 128 in signal.valid_signals() else None
     if last.get("event") == "preempted" and signum is not None:
         return _preempted(str(last.get("reason")), status)
-    by_itself = signum is None or signum in _OWN
-    if last.get("event") in ("failed", "diverged") and by_itself:
-        return _from_event(last, status)
+    if signum is None or signum in _OWN:
+        if last.get("event") == "diverged":
+            why = f"it diverged at step {last.get('step')}: {last.get('why')}"
+            return Ending("diverged", why, status, "diverged", last.get("step"))
+        if last.get("event") == "failed":
+            return _from_failure(last, status)
     if signum is not None:
         return _from_signal(signum, evidence, status)
-    return _from_errors(evidence.errors, status)
+    if failure := last_traceback(evidence.errors):
+        return _from_failure(failure, status)
+    why = f"it ended with exit status {status} and no traceback"
+    kind = _kind_of("", evidence.errors[-_END_OF_ERRORS:])
+    return Ending(kind, why, status, f"exit status {status}")
 
 
 def failed_by_itself(evidence: Evidence) -> bool:
-    """Whether an error in fit ended it that no other process brought about."""
+    """Whether an error in fit ended it that no other process caused."""
     last = _last_event(evidence.events)
     kind = last.get("event")
-    return kind == "diverged" or (kind == "failed" and not _is_loss(last.get("error")))
+    return kind == "diverged" or (kind == "failed" and not _is_loss(last))
 
 
 def lost_another(evidence: Evidence) -> bool:
-    """Whether it ended for want of another process."""
+    """Whether it ended because another process was lost."""
     last = _last_event(evidence.events)
-    if last.get("event") == "failed":
-        return _is_loss(last.get("error"))
-    found = last_traceback(evidence.errors)
-    return found is not None and _is_loss(found.error)
+    failed = last.get("event") == "failed"
+    return _is_loss(last if failed else last_traceback(evidence.errors))
 
 
-def _is_loss(error: Any) -> bool:
-    return str(error).rpartition(".")[2] == PeerLostError.__name__
+def _is_loss(failure: JSON) -> bool:
+    return _class_name(failure) == PeerLostError.__name__
+
+
+def _class_name(failure: JSON) -> str:
+    return str(failure.get("error")).rpartition(".")[2]
 
 
 def _swallowed_status(events: Sequence[JSON]) -> int:
-    """What a training ended with that was stopped or set back, if nothing came after.
+    """The status of a training that was stopped or rolled back, if it was the last one.
 
-    A shell script that goes on after it ends with 0, and so does one that catches it.
+    A shell script that continues after it ends with 0, and so does a script that
+    catches the exception.
     """
     last = events[-1] if events else {}
     if last.get("event") == "preempted":
@@ -152,7 +162,7 @@ def _swallowed_status(events: Sequence[JSON]) -> int:
 
 
 def _last_event(events: Sequence[JSON]) -> JSON:
-    """The event that ended the attempt; empty if none did."""
+    """The event that ended the attempt; empty if there is none."""
     for event in reversed(events):
         if event.get("event") in ("failed", "preempted", "ended"):
             return event
@@ -171,28 +181,25 @@ def _preempted(reason: str, status: int) -> Ending:
     return Ending("preempted", f"this machine goes away: {reason}", status, final=True)
 
 
-def _from_event(event: JSON, status: int) -> Ending:
-    step = event.get("step")
-    if event["event"] == "diverged":
-        why = f"it diverged at step {step}: {event.get('why')}"
-        return Ending("diverged", why, status, "diverged", step)
-    error, message = str(event.get("error")), str(event.get("message"))
-    kind = _kind_of(error, message)
-    # The class alone, and the first line: the whole traceback is in the output.
+def _from_failure(failure: JSON, status: int) -> Ending:
+    """From a "failed" event, or from a traceback, which has no step."""
+    message, step = str(failure.get("message")), failure.get("step")
+    kind = _kind_of(_class_name(failure), message)
+    # The first line is enough: the whole traceback is in the output.
     first = (message.splitlines() or [""])[0]
-    why = f"{error.rpartition('.')[2]} at step {step}: {first}"
-    if event.get("where"):
-        where = event["where"]
-        why += f" ({where if isinstance(where, str) else where[-1]})"
-    signature = None if kind == "disk full" else str(event.get("signature"))
+    at = "" if step is None else f" at step {step}"
+    why = f"{_class_name(failure)}{at}: {first}"
+    if where := failure.get("where"):
+        why += f" ({where[-1]})"
+    signature = None if kind == "disk full" else str(failure.get("signature"))
     return Ending(kind, why, status, signature, step)
 
 
 def _from_signal(signum: int, evidence: Evidence, status: int) -> Ending:
     name = _signal_name(signum)
     if signum == signal.SIGKILL and evidence.oom_kills > 0:
-        why = "the kernel killed it for want of memory (SIGKILL)"
-        return Ending("out of memory", why, status, "SIGKILL for want of memory")
+        why = "the kernel killed it for lack of memory (SIGKILL)"
+        return Ending("out of memory", why, status, "SIGKILL for lack of memory")
     if signum == signal.SIGTERM:
         return Ending("preempted", "it was ended by SIGTERM", status)
     if signum == signal.SIGINT:
@@ -205,22 +212,8 @@ def _from_signal(signum: int, evidence: Evidence, status: int) -> Ending:
     return Ending("killed", f"it was killed by {name}", status)
 
 
-def _from_errors(errors: str, status: int) -> Ending:
-    found = last_traceback(errors)
-    if found is None:
-        kind = _kind_of("", errors[-_END_OF_ERRORS:])
-        why = f"it ended with exit status {status} and no traceback"
-        return Ending(kind, why, status, f"exit status {status}")
-    kind = _kind_of(found.error, found.message)
-    name = found.error.rpartition(".")[2]
-    why = f"{name}: {found.message} ({found.where})"
-    signature = None if kind == "disk full" else found.signature
-    return Ending(kind, why, status, signature)
-
-
-def _kind_of(error: str, message: str) -> Kind:
-    name = error.rpartition(".")[2]
-    if _DISK.search(message):  # TensorFlow has one error for a full disk and memory
+def _kind_of(name: str, message: str) -> Kind:
+    if _DISK.search(message):  # before memory: TensorFlow has one class for both
         return "disk full"
     if name in _MEMORY_ERRORS or _MEMORY.search(message):
         return "out of memory"

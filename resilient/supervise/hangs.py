@@ -1,10 +1,10 @@
 """When silence means that training hangs.
 
 The limit is learned: ten times the longest silence between two signs of life so far,
-for a slow callback or a slow disk is no hang. Time is that of whoever looks on, between
-two changes of the heartbeat's count; the times that training writes are not used, for
-clocks jump and machines sleep. A script that never gives a sign is not judged, unless
-its user says how long a start may take.
+since a slow callback or a slow disk is not a hang. Time is the supervisor's, between
+two changes of the heartbeat's count; the times that training writes are not used,
+because clocks jump and machines sleep. A script that never gives a sign is not judged,
+unless the user says how long a start may take.
 """
 
 from collections import Counter
@@ -15,9 +15,9 @@ from resilient.telemetry.heartbeat import Beat
 DEFAULT_STARTUP = 1800.0
 _MINIMUM = 60.0
 _FACTOR = 10.0
-_ENOUGH = 10  # signs in a phase, from which on its silences are known
+_ENOUGH = 10  # signs in a phase, after which its silences are known
 # The first end of an epoch brings silences (callbacks, validation's compilation) that
-# nobody has seen yet.
+# were not seen before.
 _FIRST_EPOCH = 5.0
 
 _LEARNED_FROM = ("training", "validating", "replaying")
@@ -25,11 +25,11 @@ _LEARNED_FROM = ("training", "validating", "replaying")
 
 @dataclass(frozen=True)
 class Hang:
-    """A process that gave no sign for too long.
+    """A process that gave no sign for too long; times in seconds.
 
     Attributes:
-        silent: Seconds since the last sign, or since the start.
-        limit: Seconds that were allowed.
+        silent: Time since the last sign, or since the start.
+        limit: What was allowed.
         beat: The last sign; None if there was none.
     """
 
@@ -49,7 +49,7 @@ class Hang:
 
 
 class HangLimit:
-    """Judges one process, and what it is restarted as.
+    """Judges one process, and those that replace it after a restart.
 
     Args:
         fixed: Limit while training, seconds; 0 finds no hangs; None learns it.
@@ -73,11 +73,11 @@ class HangLimit:
         self._since, self._beat = now, None
 
     def slept(self, seconds: float) -> None:
-        """Nobody looked on for a while, which counts as no silence."""
+        """The supervisor was stopped, or training was: this is not silence."""
         self._since += seconds
 
     def relax(self) -> None:
-        """The limit was too short, maybe: allow twice as much from now on."""
+        """The limit may have been too short: double it from now on."""
         self._scale *= 2
 
     def silent(self, now: float) -> float:
@@ -85,22 +85,17 @@ class HangLimit:
         return now - self._since
 
     def observe(self, now: float, beat: Beat | None) -> Hang | None:
-        """Take note of the heartbeat as it is now.
-
-        Returns:
-            The hang, if the silence is too long.
-        """
-        if beat is not None and not _same(beat, self._beat):
+        """Take note of the heartbeat; the hang, if the silence is too long."""
+        if beat is not None and _identity(beat) != _identity(self._beat):
             self._learn(now, beat)
             self._since, self._beat, self._ever = now, beat, True
             return None
-        limit = self.limit()
-        silent = self.silent(now)
+        limit, silent = self._limit(), self.silent(now)
         if limit is None or silent <= limit:
             return None
         return Hang(silent, limit, self._beat)
 
-    def limit(self) -> float | None:
+    def _limit(self) -> float | None:
         """Seconds of silence that are allowed now; None if any."""
         phase = None if self._beat is None else self._beat.phase
         if self._fixed == 0 or phase == "ended":
@@ -125,9 +120,5 @@ class HangLimit:
             self._epoch_ended |= beat.epoch > before.epoch
 
 
-def _same(beat: Beat, before: Beat | None) -> bool:
-    return before is not None and (beat.attempt, beat.count, beat.phase) == (
-        before.attempt,
-        before.count,
-        before.phase,
-    )
+def _identity(beat: Beat | None) -> tuple[object, ...] | None:
+    return None if beat is None else (beat.attempt, beat.count, beat.phase)

@@ -1,15 +1,14 @@
 """Whether an attempt brought the run further than all before it.
 
-Two kinds of progress, for two questions. A newer checkpoint: restarting pays, the run
-gets there piece by piece. A later step than ever before: this failure is not the one
-of last time. Runs are told apart by their checkpoint directories: a script may have
+Two kinds of progress, for two questions. A newer checkpoint: restarting pays off, the
+run gets there piece by piece. A later step than ever before: this failure is not the
+previous one. Runs are told apart by their checkpoint directories: a script may have
 several.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -18,7 +17,7 @@ class Gain:
 
     Attributes:
         step: It trained a step that no attempt had trained.
-        checkpoint: It committed a checkpoint later than all others.
+        checkpoint: There is a checkpoint later than all before.
     """
 
     step: bool
@@ -26,43 +25,34 @@ class Gain:
 
 
 class Headway:
-    """Remembers how far each directory got."""
+    """Remembers how far each directory got.
+
+    Attributes:
+        steps: The last step that was trained in each.
+    """
 
     def __init__(self) -> None:
         self.steps: dict[Path, int] = {}
         self._checkpoints: dict[Path, int] = {}
 
     def after(
-        self,
-        directory: Path | None,
-        committed: Sequence[int],
-        events: Sequence[Mapping[str, Any]],
-        step: int | None,
+        self, directory: Path | None, committed: Iterable[int], reached: Iterable[int]
     ) -> Gain:
         """Compare an attempt that is over with those before.
 
         Args:
             directory: Its checkpoint directory; None if it is not known.
             committed: Steps of the checkpoints that are there now.
-            events: What the attempt wrote to ``events.jsonl``.
-            step: The last step that its heartbeat told of.
+            reached: Steps that it trained, as far as they are known.
         """
         if directory is None:
             return Gain(step=False, checkpoint=False)
-        steps = [event for event in events if isinstance(event.get("step"), int)]
-        saved = [event["step"] for event in steps if event.get("event") == "saved"]
-        # Of checkpoints that were there before our first attempt nothing is its merit.
-        there = committed if directory in self._checkpoints else saved
-        reached = [event["step"] for event in steps]
-        reached += [] if step is None else [step]
-        self._checkpoints.setdefault(directory, -1)
-        self.steps.setdefault(directory, -1)
-        made = Gain(
-            step=max(reached, default=-1) > self.steps[directory],
-            checkpoint=max([*there, *saved], default=-1) > self._checkpoints[directory],
-        )
-        self._checkpoints[directory] = max(
-            self._checkpoints[directory], *committed, *saved, -1
-        )
-        self.steps[directory] = max(self.steps[directory], *reached, -1)
-        return made
+        newest, step = max(committed, default=-1), max(reached, default=-1)
+        # What the first attempt leaves may be older, so it gains no checkpoint: the
+        # rules only count restarts. A run that begins later gained all that it has.
+        first = -1 if self._checkpoints else newest
+        newest_before = self._checkpoints.get(directory, first)
+        step_before = self.steps.get(directory, -1)
+        self._checkpoints[directory] = max(newest_before, newest)
+        self.steps[directory] = max(step_before, step)
+        return Gain(step=step > step_before, checkpoint=newest > newest_before)

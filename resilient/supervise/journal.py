@@ -1,10 +1,9 @@
 """The supervisor's own events, in the ``events.jsonl`` of the run.
 
-Which directory that is, the first sign of life tells: until then events wait here. A
-directory that the training has not made yet is not made for it.
+The first sign of life names the directory: until then events wait here. A directory
+that the training has not made yet is not made for it.
 """
 
-import os
 import time
 import uuid
 from pathlib import Path
@@ -26,14 +25,14 @@ class Journal:
         self._events: Events | None = None
         self._waiting: list[tuple[str, dict[str, Any]]] = []
 
-    def settle(self, directory: str | os.PathLike[str]) -> None:
-        """The directory is this one, from now on."""
-        if self.directory != Path(directory):
-            self.directory, self._events = Path(directory), None
+    def settle(self, directory: Path) -> None:
+        """From now on, the directory is this one."""
+        if self.directory != directory:
+            self.directory, self._events = directory, None
         self._flush()
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Append an event, or keep it until there is a place for it."""
+        """Append an event, or keep it until the directory is there."""
         self._waiting.append((event, {"time": time.time(), **fields}))
         self._flush()
 

@@ -1,6 +1,6 @@
-"""One attempt: start the processes, look on until they are over, say why they ended.
+"""One attempt: starts the processes, watches them to the end, says why they ended.
 
-Signals are passed on meanwhile, whatever is being waited for.
+Whatever it waits for, signals are forwarded meanwhile.
 """
 
 import signal
@@ -26,10 +26,9 @@ from resilient.supervise.output import STDERR, STDOUT, Output, Stream
 from resilient.supervise.process_group import ProcessGroup
 from resilient.supervise.processes import Process
 from resilient.supervise.signal_queue import SignalQueue
-from resilient.telemetry.heartbeat import Beat
 
 POLL = 0.25
-_SLEPT = 5.0  # between two looks: then it was we who stood still
+_SLEPT = 5.0  # between two looks: then we were stopped, not the training
 _ENOUGH = 3  # Ctrl-C
 
 
@@ -38,7 +37,7 @@ class Tools:
     """What all attempts share.
 
     Attributes:
-        told: Signals that were passed on: the training shall stop.
+        told: Signals that were forwarded: the training shall stop.
         limits: A limit on silence for each process of the gang.
     """
 
@@ -69,18 +68,19 @@ class Launch:
         self._kills = oom_kills()
         self._gang = ProcessGroup(tools.options.command, tools.options.nproc)
         self._streams: list[Stream] = []
-        self._beats: list[Beat | None] = [None] * tools.options.nproc
+        self._errors: list[Stream] = []  # those of stderr, by rank
         self._speed = status.Speed()
         self._looked = time.monotonic()
         for limit in tools.limits:
             limit.start(self._looked)
 
     def run(self) -> tuple[Ending, Gain]:
-        """Look on until all is over; why it ended, and what it achieved."""
+        """Watch until all is over; why it ended, and what it achieved."""
         tools, gang = self._tools, self._gang
         try:
             self._carry()
-            tools.journal.emit("launched", launch=self._number, pids=gang.pids)
+            pids = [member.pid for member in gang.members]
+            tools.journal.emit("launched", launch=self._number, pids=pids)
             member, hang = self._watch()
             if gang.clean_up():
                 tools.output.say("Killed processes that the training left behind.")
@@ -88,30 +88,30 @@ class Launch:
                 stream.finish()
             return self._judge(member, hang)
         except BaseException:
-            gang.kill()  # nobody would look after them
+            gang.kill()  # without us they would run unattended
             raise
         finally:
             gang.close()
 
     def _carry(self) -> None:
-        """Pass on what they print: of each its stdout, then its stderr."""
+        """Pass on what they print."""
         members, carry = self._gang.members, self._tools.output.carry
         for member in members:
             prefix = f"[{member.rank}] " if len(members) > 1 else ""
-            self._streams.append(carry(member.stdout, STDOUT, prefix))
-            self._streams.append(carry(member.stderr, STDERR, prefix))
+            self._errors.append(carry(member.stderr, STDERR, prefix))
+            self._streams += [carry(member.stdout, STDOUT, prefix), self._errors[-1]]
 
     def _watch(self) -> tuple[Process, Hang | None]:
-        """Wait for the end, and bring it about where one failed or hangs."""
+        """Wait for the end, and bring it about if one failed or hangs."""
         gang = self._gang
         while not gang.over():
-            self._take(self._tools.inbox.wait(POLL))
+            self._forward(self._tools.inbox.wait(POLL))
             if (found := self._look()) is not None and not gang.over():
                 member, hang = found
                 self._dump(member, hang)
                 return member, hang
             failed = gang.failed()
-            # Told to stop, each may be saving still: it has the time that it needs.
+            # Told to stop, the others may still be saving: that may take any time.
             if failed is not None and not gang.over() and not self._tools.told:
                 gang.stop(signal.SIGTERM, self._tools.options.gang_grace, self._wait)
                 return failed, None
@@ -119,32 +119,34 @@ class Launch:
 
     def _look(self) -> tuple[Process, Hang] | None:
         """Read the signs of life; a process that hangs, if one does."""
-        tools, now = self._tools, time.monotonic()
+        now = time.monotonic()
         before, self._looked = self._looked, now
-        # Where nobody reads what it prints (Ctrl-S), the training has to stand still.
-        unread = any(stream.waiting_since < before for stream in self._streams)
-        gap = now - before
+        # While nobody reads our output (Ctrl-S), training has to stand still.
+        blocked = any(stream.blocked_since < before for stream in self._streams)
         hung = None
-        for member, limit in zip(self._gang.members, tools.limits, strict=True):
-            if gap > _SLEPT or unread:
-                limit.slept(gap)
-            beat = member.beat() or self._beats[member.rank]
-            self._beats[member.rank] = beat
-            hang = limit.observe(now, beat)
+        for member, limit in zip(self._gang.members, self._tools.limits, strict=True):
+            if now - before > _SLEPT or blocked:
+                limit.slept(now - before)
+            hang = limit.observe(now, member.beat())
             if hang is not None and member.returncode is None:
                 hung = hung or (member, hang)
-        if (beat := self._beat()) is not None:
-            tools.journal.settle(beat.directory)
-        speed = None if beat is None else self._speed.observe(now, beat)
-        silent = tools.limits[0 if beat is None else self._beats.index(beat)].silent(
-            now
-        )
-        told = bool(tools.told)
-        tools.output.status = status.running(self._number, beat, speed, silent, told)
+        self._show(now)
         return hung
 
-    def _beat(self) -> Beat | None:
-        return next((beat for beat in self._beats if beat is not None), None)
+    def _show(self, now: float) -> None:
+        """Show in the status how the first process does that gave a sign."""
+        tools, leader = self._tools, self._leader()
+        beat, speed = leader.beat(), None
+        if beat is not None:
+            tools.journal.settle(Path(beat.directory))
+            speed = self._speed.observe(now, beat)
+        silent = tools.limits[leader.rank].silent(now)
+        told = bool(tools.told)
+        tools.output.status = status.running(self._number, beat, speed, silent, told)
+
+    def _leader(self) -> Process:
+        members = self._gang.members
+        return next((each for each in members if each.beat() is not None), members[0])
 
     def _dump(self, member: Process, hang: Hang) -> None:
         beat = hang.beat
@@ -160,12 +162,11 @@ class Launch:
         self._tools.output.say(f"Hung: {hang}. Its stacks follow, then it is killed.")
         self._gang.abort(self._wait)
 
-    def _take(self, signals: Sequence[int]) -> None:
-        """Pass signals on."""
+    def _forward(self, signals: Sequence[int]) -> None:
         told = self._tools.told
         for signum in signals:
             told.append(signum)
-            if told.count(signal.SIGINT) >= _ENOUGH and signum == signal.SIGINT:
+            if signum == signal.SIGINT and told.count(signum) >= _ENOUGH:
                 self._tools.output.say("Killed the training, after the third SIGINT.")
                 self._gang.kill()
                 continue
@@ -176,27 +177,24 @@ class Launch:
     def _wait(self, seconds: float, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + seconds
         while not condition() and (left := deadline - time.monotonic()) > 0:
-            self._take(self._tools.inbox.wait(min(left, POLL)))
+            self._forward(self._tools.inbox.wait(min(left, POLL)))
 
     def _judge(self, member: Process, hang: Hang | None) -> tuple[Ending, Gain]:
         """Say why it ended, and compare with the attempts before."""
         self._look()  # the last signs
         tools, directory = self._tools, self._directory(member)
-        events = evidence.events_of(
-            directory, self._beats, set(self._gang.pids), self._since
-        )
         found = self._evidence(member)
         if hang is not None:
             found = replace(found, hang=str(hang))
         elif lost_another(found):
             member, found = self._cause() or (member, found)
         ending = classify(found)
-        own = self._beats[member.rank]
-        step = None if own is None else own.step
-        made = tools.headway.after(
-            directory, evidence.committed(directory), events, step
-        )
-        if hang is not None and not made.checkpoint:
+        beat = member.beat()
+        step = None if beat is None else beat.step
+        steps = [step, *(event.get("step") for event in found.events)]
+        reached = [step for step in steps if isinstance(step, int)]
+        gain = tools.headway.after(directory, evidence.committed(directory), reached)
+        if hang is not None and not gain.checkpoint:
             for limit in tools.limits:
                 limit.relax()
         tools.journal.emit(
@@ -211,29 +209,28 @@ class Launch:
             step=step if ending.step is None else ending.step,
             seconds=time.time() - self._since,
         )
-        return ending, made
+        return ending, gain
 
     def _cause(self) -> tuple[Process, Evidence] | None:
-        """The process that failed by itself: the others may have ended before it."""
+        """The process that failed by itself; the others may have ended before it."""
         for member in self._gang.members:
             found = self._evidence(member)
             if failed_by_itself(found):
-                # Whatever we did to it while it was ending.
+                # We may have killed it while it was ending.
                 code = found.returncode if 0 < found.returncode < 128 else 1
                 return member, replace(found, returncode=code)
         return None
 
     def _evidence(self, member: Process) -> Evidence:
-        own, directory = self._beats[member.rank], self._directory(member)
-        nproc = self._tools.options.nproc
-        assert member.returncode is not None
-        return Evidence(
-            member.returncode,
-            evidence.events_of(directory, [own], {member.pid}, self._since, nproc),
-            self._streams[2 * member.rank + 1].finish(),
-            oom_kills() - self._kills,
+        directory, nproc = self._directory(member), self._tools.options.nproc
+        events = evidence.events_of(
+            directory, member.pid, member.beat(), self._since, nproc
         )
+        assert member.returncode is not None
+        errors = self._errors[member.rank].finish()
+        kills = oom_kills() - self._kills
+        return Evidence(member.returncode, events, errors, kills)
 
     def _directory(self, member: Process) -> Path | None:
-        beat = self._beats[member.rank] or self._beat()
+        beat = member.beat() or self._leader().beat()
         return self._tools.journal.directory if beat is None else Path(beat.directory)

@@ -1,6 +1,6 @@
-"""How often the kernel has killed for want of memory, as far as it says so.
+"""How often the kernel has killed a process for lack of memory, as far as it counts.
 
-A process that is killed so dies of a SIGKILL like any other; only these counters tell.
+Such a process dies of SIGKILL like any other; only these counters tell.
 """
 
 from pathlib import Path
@@ -13,44 +13,31 @@ _MACHINE = Path("/proc/vmstat")
 def oom_kills(
     own: Path = _OWN, cgroups: Path = _CGROUPS, machine: Path = _MACHINE
 ) -> int:
-    """Kills so far in our control group, or on the machine; 0 where nobody counts.
+    """Kills so far in our control group, or on the machine; 0 if nothing counts them.
 
     Args:
-        own: The file that names our control groups.
+        own: The file that names our control groups; only version 2 is read.
         cgroups: Where control groups are mounted.
         machine: Counters of the whole machine, for those without a control group.
     """
-    for path in _candidates(own, cgroups):
-        if (count := _counter(path)) is not None:
+    groups = [line[3:] for line in _lines(own) if line.startswith("0::")]
+    for group in (*groups, "/") if groups else ():
+        counts = _lines(cgroups / group.strip("/") / "memory.events")
+        if (count := _oom_kill(counts)) is not None:
             return count
-    return _counter(machine) or 0
+    return _oom_kill(_lines(machine)) or 0
 
 
-def _candidates(own: Path, cgroups: Path) -> list[Path]:
-    paths = []
-    for line in _text(own).splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
-        group = group.strip("/")
-        if number == "0":  # version 2
-            paths += [cgroups / group / "memory.events", cgroups / "memory.events"]
-        elif "memory" in controllers.split(","):
-            memory = cgroups / "memory"
-            paths += [memory / group / "memory.oom_control"]
-            paths += [memory / "memory.oom_control"]
-    return paths
-
-
-def _counter(path: Path) -> int | None:
-    for line in _text(path).splitlines():
+def _oom_kill(lines: list[str]) -> int | None:
+    for line in lines:
         name, _, value = line.partition(" ")
-        if name == "oom_kill" and value.strip().isdecimal():
+        if name == "oom_kill" and value.isdecimal():
             return int(value)
     return None
 
 
-def _text(path: Path) -> str:
+def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(errors="replace")
+        return path.read_text(errors="replace").splitlines()
     except OSError:
-        return ""
+        return []

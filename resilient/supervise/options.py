@@ -1,32 +1,35 @@
 """What the user may choose."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-
-from resilient.supervise.backoff import Backoff
-from resilient.supervise.restart_policy import Rules
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to supervise a command.
+    """How to supervise a command; durations in seconds.
 
     Attributes:
         command: What to run.
-        nproc: How many processes of it.
-        directory: The checkpoint directory, if it is to be known beforehand.
-        rules: When to stop restarting.
-        backoff: How long to wait before a restart.
-        hang_timeout: Longest silence while training, seconds; 0 for any, None to learn.
-        startup_timeout: Longest start, seconds; None for the default.
-        gang_grace: Seconds that the others get when one of a gang failed.
+        nproc: How many processes of it to start.
+        directory: The checkpoint directory, if it is known beforehand.
+        same_failure: Give up when the same failure came so many times in a row.
+        no_progress: Give up after so many restarts without a newer checkpoint.
+        max_restarts: Give up after so many restarts; None for no limit.
+        backoff: Longest wait before the first restart.
+        max_backoff: Longest wait before any restart.
+        hang_timeout: Longest silence while training; 0 for no limit, None to learn it.
+        startup_timeout: Longest start; None for the default.
+        gang_grace: How long the others may save when one of a gang failed.
     """
 
     command: list[str]
     nproc: int = 1
     directory: Path | None = None
-    rules: Rules = field(default_factory=Rules)
-    backoff: Backoff = field(default_factory=Backoff)
+    same_failure: int = 3
+    no_progress: int = 10
+    max_restarts: int | None = None
+    backoff: float = 1.0
+    max_backoff: float = 300.0
     hang_timeout: float | None = None
     startup_timeout: float | None = None
     gang_grace: float = 10.0

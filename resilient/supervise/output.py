@@ -1,170 +1,213 @@
-"""What the user sees: the output of the processes, our own messages, the status.
+"""What the user sees: the output of the processes, our messages and the status line.
 
-In a terminal a status line stays below all else. Anywhere else the output of a single
-process passes through byte by byte, and our messages are lines of their own on stderr.
+In a terminal, rich keeps the status below everything else. Anywhere else the bytes of a
+single process pass through unchanged, and our messages are lines of their own on
+stderr. When nobody reads our output any more (``| head``), training continues and its
+output is dropped.
 """
 
 import contextlib
+import io
 import math
 import os
+import select
 import threading
 import time
-from collections.abc import Sequence
-from typing import IO, cast
+from collections.abc import Callable
+from typing import IO, Any, Protocol
 
+from rich.ansi import AnsiDecoder
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
-
-from resilient.supervise.sinks import (
-    Descriptor,
-    Prefixed,
-    Sink,
-    Terminal,
-    TerminalSink,
-    Verbatim,
-)
 
 STDOUT, STDERR = 1, 2
 _TAIL = 64 * 1024  # bytes kept of a stream, to find out why a process ended
 _PATIENCE = 2.0  # seconds for a stream to end when its process is over
 _CHUNK = 64 * 1024
+_LONGEST_LINE = 64 * 1024  # output without line ends must not fill our memory
 _NAME = "resilient: "
 
 
-class Stream:
-    """A thread that carries one stream of one process to its sink.
+class Sink(Protocol):
+    """Takes the bytes of one stream."""
+
+    def write(self, data: bytes, /) -> Any: ...
+    def flush(self) -> None: ...
+
+
+class Descriptor(io.BufferedIOBase):
+    """A file descriptor that several threads write to; it never raises.
 
     Attributes:
-        waiting_since: Since when whoever reads our output takes nothing more of it, on
-            ``time.monotonic``; infinity if it is taken.
+        name: Its number, as for files that are opened by one.
+        line_start: Whether the last write ended a line.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.name = number
+        self._lock = threading.Lock()
+        self._gone = False
+        self.line_start = True
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        left = bytes(data)
+        with self._lock:
+            if left:
+                self.line_start = left.endswith(b"\n")
+            while left and not self._gone:
+                try:
+                    left = left[os.write(self.name, left) :]
+                except BlockingIOError:
+                    select.select([], [self.name], [])
+                except OSError:
+                    self._gone = True
+        return len(data)
+
+
+class Lines:
+    """Shows whole lines.
+
+    Attributes:
+        rest: What came since the last line end.
+    """
+
+    def __init__(self, show: Callable[[bytes], object]) -> None:
+        self._show = show
+        self.rest = b""
+
+    def write(self, data: bytes, /) -> None:
+        *lines, rest = (self.rest + data).split(b"\n")
+        if len(rest) > _LONGEST_LINE:  # a progress bar: only its last state is visible
+            rest = rest[rest.rfind(b"\r") + 1 :]
+        if len(rest) > _LONGEST_LINE:
+            lines, rest = [*lines, rest], b""
+        self.rest = rest
+        for line in lines:
+            self._show(line)
+
+    def flush(self) -> None:
+        """Show the last line even if it has no end."""
+        rest, self.rest = self.rest, b""
+        if rest:
+            self._show(rest)
+
+
+class Stream:
+    """A thread that copies one stream of one process to its sink.
+
+    Attributes:
+        blocked_since: When the write in progress began, on ``time.monotonic``: it does
+            not return while our own output is not read. Infinity between writes.
     """
 
     def __init__(self, pipe: IO[bytes], sink: Sink) -> None:
         self._pipe = pipe
         self._sink = sink
         self._tail = b""
-        self.waiting_since = math.inf
-        self._thread = threading.Thread(target=self._carry, daemon=True)
+        self.blocked_since = math.inf
+        self._thread = threading.Thread(target=self._copy, daemon=True)
         self._thread.start()
 
     def finish(self) -> str:
-        """Wait for the end; the text that came last.
+        """Wait for the end of the stream; return its last text.
 
-        A process that left our sight may hold the stream open: it is left to itself.
+        A process that escaped our clean-up may hold the stream open for ever.
         """
         self._thread.join(_PATIENCE)
         return self._tail.decode(errors="replace")
 
-    def _carry(self) -> None:
+    def _copy(self) -> None:
         with self._pipe:
             while data := os.read(self._pipe.fileno(), _CHUNK):
                 self._tail = (self._tail + data)[-_TAIL:]
-                self.waiting_since = time.monotonic()
-                # Whatever cannot be shown: a pipe that nobody reads any more would
-                # end the training at its next line.
+                self.blocked_since = time.monotonic()
+                # Keep reading whatever happens: a pipe without a reader would end the
+                # training at its next line.
                 with contextlib.suppress(Exception):
-                    self._sink.feed(data)
-                self.waiting_since = math.inf
-        self._sink.end()
+                    self._sink.write(data)
+                self.blocked_since = math.inf
+        self._sink.flush()
 
 
 class Output:
-    """All that is printed.
+    """Prints everything. A context manager: inside it, a terminal shows the status.
 
     Attributes:
-        status: The line that is shown at the bottom of a terminal.
+        status: The line at the bottom of a terminal.
     """
 
     def __init__(self) -> None:
         self.status = ""
-        self._descriptors = {n: Descriptor(n) for n in (STDOUT, STDERR)}
-        if _one_file():  # `> log 2>&1`: a line that one begins the other would go on
-            self._descriptors[STDERR] = self._descriptors[STDOUT]
-        self._terminals = [n for n in (STDOUT, STDERR) if _is_terminal(n)]
-        self._live: Live | None = None
-        self._above: dict[tuple[int, str], TerminalSink] = {}
-        if self._terminals:
-            self._console = Console(
-                file=cast(IO[str], Terminal(self._descriptors[self._terminals[0]])),
-                force_terminal=True,
-                highlight=False,
-                markup=False,
-                emoji=False,
-            )
+        self._stdout = self._stderr = Descriptor(STDOUT)
+        # With `> log 2>&1`, either may have left a line of the other unfinished.
+        if not os.path.sameopenfile(STDOUT, STDERR):
+            self._stderr = Descriptor(STDERR)
+        self._console = Console(
+            file=io.TextIOWrapper(self._stderr, "utf-8", "replace", write_through=True),
+            force_terminal=os.isatty(STDOUT) and os.isatty(STDERR),
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
+        self._lines: dict[tuple[int, str], Lines] = {}
+        self._live = Live(
+            console=self._console,
+            get_renderable=self._below,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
 
-    def start(self) -> None:
-        """Show the status, where there is a terminal."""
-        if self._terminals:
-            self._live = Live(
-                console=self._console,
-                get_renderable=self._status,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._live.start()
+    def __enter__(self) -> "Output":
+        self._live.start()  # shows nothing where there is no terminal
+        return self
 
-    def stop(self) -> None:
-        """Take the status away."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
 
     def carry(self, pipe: IO[bytes], to: int, prefix: str) -> Stream:
         """Begin to pass on a stream of a process.
 
         Args:
-            pipe: Where its bytes come from.
+            pipe: Its bytes.
             to: ``STDOUT`` or ``STDERR``.
-            prefix: What stands before each line; "" for bytes as they are.
+            prefix: Written before each line; "" passes bytes on unchanged.
         """
-        if to in self._terminals:
-            above = self._above[to, prefix] = TerminalSink(self._console, prefix)
-            return Stream(pipe, above)
-        descriptor = self._descriptors[to]
-        return Stream(
-            pipe, Prefixed(descriptor, prefix) if prefix else Verbatim(descriptor)
-        )
+        descriptor = self._stdout if to == STDOUT else self._stderr
+        if self._console.is_interactive:
+            lines = Lines(lambda line: self._console.print(as_shown(prefix, line)))
+            self._lines[to, prefix] = lines
+            return Stream(pipe, lines)
+        if not prefix:
+            return Stream(pipe, descriptor)
+        start = prefix.encode()
+        return Stream(pipe, Lines(lambda line: descriptor.write(start + line + b"\n")))
 
     def say(self, text: str) -> None:
         """Print a message of our own."""
-        lines = [_NAME + line for line in text.splitlines()]
-        if STDERR in self._terminals:
-            for line in lines:
-                self._console.print(Text(line, style="bold"), soft_wrap=True)
-            return
-        errors = self._descriptors[STDERR]
-        start = "" if errors.line_start else "\n"
-        errors.write((start + "".join(f"{line}\n" for line in lines)).encode())
+        if not (self._console.is_interactive or self._stderr.line_start):
+            self._stderr.write(b"\n")
+        lines = "\n".join(_NAME + line for line in text.splitlines())
+        self._console.print(Text(lines, style="bold"))
 
-    def summary(self, rows: Sequence[tuple[str, str]]) -> None:
-        """Print what it all came to: a table in a terminal, else lines."""
-        if STDERR not in self._terminals:
-            self.say("\n".join(f"{name}: {value}" for name, value in rows))
-            return
-        table = Table(box=None, show_header=False, pad_edge=False)
-        for name, value in rows:
-            table.add_row(Text(_NAME + name, style="bold"), value)
-        self._console.print(table)
-
-    def _status(self) -> Group:
-        """Lines that are not finished, such as progress bars, and the status."""
-        status = Text(self.status, style="reverse")
-        above = list(self._above.values())
-        lines = [line for each in above if (line := each.unfinished())]
-        for line in (*lines, status):
+    def _below(self) -> Group:
+        """Unfinished lines, such as progress bars, and the status."""
+        unfinished = [
+            (prefix, each.rest) for (_, prefix), each in [*self._lines.items()]
+        ]
+        below = [as_shown(prefix, rest) for prefix, rest in unfinished if rest]
+        below.append(Text(self.status, style="reverse"))
+        for line in below:
             line.no_wrap, line.overflow = True, "ellipsis"
-        return Group(*lines, status)
+        return Group(*below)
 
 
-def _one_file() -> bool:
-    try:
-        return os.path.sameopenfile(STDOUT, STDERR)
-    except OSError:  # one of them is closed
-        return False
-
-
-def _is_terminal(descriptor: int) -> bool:
-    return os.isatty(descriptor) and os.environ.get("TERM", "dumb") != "dumb"
+def as_shown(prefix: str, line: bytes) -> Text:
+    """A line as a terminal shows it: rich keeps what follows the last return."""
+    shown = line.rstrip(b"\r").decode(errors="replace")
+    return Text(prefix) + AnsiDecoder().decode_line(shown)

@@ -1,7 +1,7 @@
 """The processes of one attempt: started together, ended together.
 
-What one of them computes is worth nothing without the others: when one fails, the
-others are asked to end, get some time to save, and are killed.
+None can train without the others: when one fails, the others are asked to end, get
+some time to save, and are killed.
 """
 
 import os
@@ -13,22 +13,19 @@ from resilient.supervise import environment
 from resilient.supervise.processes import Process
 
 _DUMP = 10.0  # seconds to print stacks
+# Waits a number of seconds, or until a condition holds.
 Wait = Callable[[float, Callable[[], bool]], None]
 
 
 class ProcessGroup:
-    """All processes of an attempt.
-
-    Args:
-        command: What each of them runs.
-        nproc: How many there are.
+    """Processes that run the same command.
 
     Raises:
         OSError: If one of them cannot be started; then none is left.
     """
 
     def __init__(self, command: Sequence[str], nproc: int) -> None:
-        # A directory for each attempt: no old sign is taken for a new one.
+        # A new directory for each attempt: an old sign cannot pass for a new one.
         self._signs = tempfile.TemporaryDirectory(
             prefix="resilient-", ignore_cleanup_errors=True
         )
@@ -45,19 +42,15 @@ class ProcessGroup:
             self.close()
             raise
 
-    @property
-    def pids(self) -> list[int]:
-        return [member.pid for member in self.members]
-
     def over(self) -> bool:
         """Whether all have ended."""
         return all(member.returncode is not None for member in self.members)
 
     def failed(self) -> Process | None:
-        """One that ended with a failure; of several the one that a signal killed."""
-        codes = [(member.returncode, member) for member in self.members]
+        """One that ended with a failure; of several, one that a signal killed."""
+        codes = [(member.returncode or 0, member) for member in self.members]
         failed = [(code, member) for code, member in codes if code]
-        # The death of one makes others fail with errors of connections.
+        # The death of one makes the others fail with connection errors.
         return min(failed, key=lambda each: each[0] > 0)[1] if failed else None
 
     def send(self, signum: int) -> None:
@@ -70,31 +63,25 @@ class ProcessGroup:
                 member.kill()
 
     def stop(self, signum: int, grace: float, wait: Wait) -> None:
-        """Ask those that are left to end, and see to it that they do.
-
-        Args:
-            signum: How to ask.
-            grace: Seconds until they are killed.
-            wait: Waits so many seconds, or until a condition holds.
-        """
+        """Ask those that are left to end, then kill them after some seconds."""
         self.send(signum)
         wait(grace, self.over)
         self.kill()
 
     def abort(self, wait: Wait) -> None:
-        """Have all print their stacks and die; a hang is rarely that of one alone."""
+        """Have all print their stacks and die; a hang rarely concerns one alone."""
         for member in self.members:
             member.abort()
         wait(_DUMP, self.over)
         self.kill()
 
     def clean_up(self) -> bool:
-        """Wait for what was killed, and end what was left behind."""
+        """Wait for all, and end what they left behind; whether anything was killed."""
         for member in self.members:
             member.wait()
         left = [member.clean_up() for member in self.members]
         return any(left)
 
     def close(self) -> None:
-        """Forget the signs of life."""
+        """Remove the signs of life."""
         self._signs.cleanup()

@@ -1,7 +1,7 @@
 """One training process: started in a session of its own, signalled, cleaned up after.
 
-In a session of its own, so that a Ctrl-C in the terminal reaches the supervisor alone,
-which passes it on once; and so that whatever the process leaves behind can be found.
+The session keeps a Ctrl-C in the terminal from the process, to which the supervisor
+forwards it once; and it makes what the process leaves behind easy to find.
 """
 
 import contextlib
@@ -20,22 +20,13 @@ from resilient.telemetry.heartbeat import Beat
 if sys.platform == "linux":
     import resource
 
-# A process that lost its parent often sees that by itself, and ends in good order.
+# Seconds: a process that lost its parent often notices, and ends in good order.
 _ORPHANS = 1.0
 _POLL = 0.02
 
 
 class Process:
-    """A running command.
-
-    Args:
-        command: What to run.
-        environment: Its environment.
-        sign: The file for its signs of life.
-        rank: Which of the gang it is.
-
-    Attributes:
-        returncode: None while it runs.
+    """A running command, which writes its signs of life to the file ``sign``.
 
     Raises:
         OSError: If it cannot be started.
@@ -50,6 +41,7 @@ class Process:
     ) -> None:
         self.rank = rank
         self._sign = sign
+        self._beat: Beat | None = None
         self._child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -67,16 +59,17 @@ class Process:
 
     @property
     def returncode(self) -> int | None:
+        """As ``subprocess`` reports it; None while it runs."""
         return self._child.poll()
 
     def beat(self) -> Beat | None:
         """Its last sign of life."""
-        return heartbeat.read(self._sign)
+        self._beat = heartbeat.read(self._sign) or self._beat
+        return self._beat
 
     def training_pid(self) -> int:
-        """The process that trains, if a script starts it; else the one we started."""
-        beat = self.beat()
-        if beat is not None:
+        """The process that trains, which a script may have started."""
+        if (beat := self.beat()) is not None:
             with contextlib.suppress(OSError):
                 if os.getsid(beat.pid) == self.pid:
                     return beat.pid
@@ -91,7 +84,7 @@ class Process:
     def abort(self) -> None:
         """Have it print the stacks of all its threads, and die of it."""
         if sys.platform == "linux":
-            # Memory dumped to the disk would help nobody and take long.
+            # A core file of the whole memory would take long, and help nobody.
             with contextlib.suppress(OSError, ValueError):
                 pid = self.training_pid()
                 _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
@@ -100,7 +93,7 @@ class Process:
         self.send(signal.SIGCONT)  # a stopped process must run to print
 
     def kill(self) -> None:
-        """End all of its process group at once."""
+        """Kill its whole process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -109,11 +102,7 @@ class Process:
         self._child.wait()
 
     def clean_up(self) -> bool:
-        """End what it left behind; only when it is over.
-
-        Returns:
-            Whether something had to be killed.
-        """
+        """End what it left behind, once it is over; whether anything was killed."""
         deadline = time.monotonic() + _ORPHANS
         while self._has_group():
             if time.monotonic() > deadline:
@@ -124,11 +113,11 @@ class Process:
 
     def _has_group(self) -> bool:
         with contextlib.suppress(ChildProcessError):
-            # As the first process of a container we inherit what lost its parent.
+            # As the first process of a container we adopt orphans, and must reap them.
             while os.waitpid(-self.pid, os.WNOHANG)[0]:
                 pass
         try:
             os.killpg(self.pid, 0)
         except (ProcessLookupError, PermissionError):
-            return False  # on macOS "not permitted" is said of zombies
+            return False  # macOS answers "not permitted" for zombies
         return True

@@ -1,15 +1,15 @@
-"""When to stop restarting, and what to tell whoever has to repair it.
+"""When to stop restarting, how long to wait otherwise, and what to tell the user.
 
-Three rules: the same failure at the same place with no progress between is a bug, which
-no restart repairs; restarts that bring no newer checkpoint go in circles, whatever the
-failures; and the user may allow only so many. What was asked to stop is none of this.
+Three rules: the same failure at the same place without progress is a bug, which no
+restart repairs; restarts that bring no newer checkpoint go in circles, whatever the
+failures are; and the user may limit restarts. Stops that were asked for do not come
+here.
 """
-
-from dataclasses import dataclass
 
 from resilient.errors import message
 from resilient.supervise.failures import Ending
 from resilient.supervise.headway import Gain
+from resilient.supervise.options import Options
 
 _TODO = {
     "out of memory": "Use a smaller batch or model, or a machine with more memory.",
@@ -19,68 +19,69 @@ _TODO = {
     "error": "Repair it: the output above has the traceback.",
 }
 _AGAIN = "Then run the same command again: it resumes from the last checkpoint."
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How patient to be.
-
-    Attributes:
-        same_failure: Stop when the same failure came so often in a row.
-        no_progress: Stop after so many restarts in a row without newer checkpoint.
-        max_restarts: Stop after so many restarts; None for no limit.
-    """
-
-    same_failure: int = 3
-    no_progress: int = 10
-    max_restarts: int | None = None
+_MANY = 64  # doublings: more would overflow, and any limit is reached long before
 
 
 class RestartPolicy:
-    """Applies the rules to one failure after the other.
+    """Applies the rules to one failure after another."""
 
-    Attributes:
-        restarts: Restarts so far, not counting the first start.
-        failures: Failures in a row without any progress.
-    """
-
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-        self.restarts = -1
-        self.failures = 0
-        self._fruitless = 0
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._restarts = -1  # the first start is not one
+        self._failures = 0  # in a row without any progress
+        self._fruitless = 0  # restarts in a row without a newer checkpoint
         self._same = 0
         self._last: tuple[str, str, int | None] | None = None
 
-    def after(self, ending: Ending, made: Gain) -> str | None:
+    def after(self, ending: Ending, gain: Gain) -> str | None:
         """Take note of a failure.
 
         Returns:
             Why there must be no restart, for people; None to restart.
         """
-        self.restarts += 1
-        progress = made.step or made.checkpoint
-        self.failures = 0 if progress else self.failures + 1
-        self._fruitless += self.restarts > 0
-        if made.checkpoint:
+        self._restarts += 1
+        self._failures = 0 if gain.step or gain.checkpoint else self._failures + 1
+        self._fruitless += self._restarts > 0
+        if gain.checkpoint:
             self._fruitless = 0
-        self._count_same(ending, made)
-        if self._same >= self._rules.same_failure:
+        self._count_same(ending, gain)
+        if self._same >= self._options.same_failure:
             return _same_failure(ending, self._same)
-        if self._fruitless >= self._rules.no_progress:
-            return _no_progress(ending, self._fruitless)
-        most = self._rules.max_restarts
-        if most is not None and self.restarts >= most:
-            return _too_many(ending, self.restarts)
+        last = f"{ending.kind}, the last time: {ending.why}"
+        if self._fruitless >= self._options.no_progress:
+            return message(
+                f"Gave up: {self._fruitless} restarts in a row brought no newer "
+                "checkpoint.",
+                received=last,
+                hint="Save more often, remove what ends the training, or raise "
+                f"--no-progress. {_AGAIN}",
+            )
+        most = self._options.max_restarts
+        if most is not None and self._restarts >= most:
+            what = f"Gave up: --max-restarts {most} allows no other restart."
+            return message(what, received=last, hint=_AGAIN)
         return None
 
-    def _count_same(self, ending: Ending, made: Gain) -> None:
+    def delay(self, chance: float) -> float:
+        """Seconds to wait before the next restart.
+
+        It may be anything up to a limit that doubles with each failure, so that many
+        jobs that were killed together do not come back together.
+
+        Args:
+            chance: A random number from 0 to 1.
+        """
+        doublings = min(max(0, self._failures - 1), _MANY)
+        longest = self._options.backoff * 2.0**doublings
+        return chance * min(self._options.max_backoff, longest)
+
+    def _count_same(self, ending: Ending, gain: Gain) -> None:
         if ending.signature is None:
             self._last, self._same = None, 0
             return
-        # Without an exact step the heartbeat tells of it, give or take some: whether
-        # that is a bit more or less than the last time says nothing.
-        progress = made.checkpoint or (made.step and ending.step is not None)
+        # Without an exact step there is only the heartbeat's, which is off by a few
+        # steps: a slightly later one is not progress.
+        progress = gain.checkpoint or (gain.step and ending.step is not None)
         this = (ending.kind, ending.signature, ending.step)
         self._same = self._same + 1 if this == self._last and not progress else 1
         self._last = this
@@ -94,22 +95,4 @@ def _same_failure(ending: Ending, times: int) -> str:
         else f"Gave up: {ending.kind}, and --same-failure 1 allows no other try."
     )
     todo = _TODO.get(ending.kind, _TODO["error"])
-    return message(what, received=f"{ending.why}", hint=f"{todo} {_AGAIN}")
-
-
-def _no_progress(ending: Ending, times: int) -> str:
-    what = f"Gave up: {times} restarts in a row brought no newer checkpoint."
-    todo = (
-        "Save more often, remove what ends the training, or raise --no-progress. "
-        f"{_AGAIN}"
-    )
-    return message(
-        what, received=f"{ending.kind}, the last time: {ending.why}", hint=todo
-    )
-
-
-def _too_many(ending: Ending, times: int) -> str:
-    what = f"Gave up: --max-restarts {times} allows no other restart."
-    return message(
-        what, received=f"{ending.kind}, the last time: {ending.why}", hint=_AGAIN
-    )
+    return message(what, received=ending.why, hint=f"{todo} {_AGAIN}")

@@ -1,18 +1,16 @@
 """Signals, taken one by one by the loop that waits for them.
 
-A signal that arrives while the loop waits ends the wait at once, and so does the death
-of a child; nothing is done inside a signal handler.
+A signal ends the wait at once, and so does the death of a child; nothing is done inside
+a signal handler.
 """
 
 import contextlib
 import os
 import select
 import signal
-from collections import deque
-from types import FrameType, TracebackType
 from typing import Any
 
-# Whoever sends one of these wants the training to stop.
+# Each of them means that the training shall stop.
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
@@ -20,37 +18,28 @@ class SignalQueue:
     """A context manager, for the main thread, that collects signals."""
 
     def __init__(self) -> None:
-        self._signals: deque[int] = deque()
-        self._before: dict[int, Any] = {}
-        self._wake: tuple[int, int] | None = None
-        self._fd_before = -1
+        self._restore = contextlib.ExitStack()
+        self._read = -1
 
     def __enter__(self) -> "SignalQueue":
-        read, write = os.pipe()
-        os.set_blocking(read, False)
-        os.set_blocking(write, False)
-        self._wake = read, write
-        self._fd_before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        # Python writes the number of each signal to this pipe.
+        self._read, write = os.pipe()
+        for descriptor in (self._read, write):
+            self._restore.callback(os.close, descriptor)
+            os.set_blocking(descriptor, False)
+        before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self._restore.callback(signal.set_wakeup_fd, before)
         for signum in (*FORWARDED, signal.SIGCHLD):
             # Under nohup a hangup is meant for nobody.
             ignored = signal.getsignal(signum) is signal.SIG_IGN
             if signum == signal.SIGHUP and ignored:
                 continue
-            self._before[signum] = signal.signal(signum, self._take)
+            handler: Any = signal.signal(signum, _do_nothing)
+            self._restore.callback(signal.signal, signum, handler)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
-        signal.set_wakeup_fd(self._fd_before)
-        assert self._wake is not None
-        for descriptor in self._wake:
-            os.close(descriptor)
+    def __exit__(self, *error: object) -> None:
+        self._restore.close()
 
     def wait(self, seconds: float) -> list[int]:
         """Wait until a signal arrives, a child dies or the time is over.
@@ -58,17 +47,11 @@ class SignalQueue:
         Returns:
             The signals that arrived, in their order.
         """
-        assert self._wake is not None
-        read = self._wake[0]
-        if not self._signals:
-            select.select([read], [], [], seconds)
+        select.select([self._read], [], [], seconds)
         with contextlib.suppress(BlockingIOError):
-            os.read(read, 4096)
-        taken = []
-        while self._signals:
-            taken.append(self._signals.popleft())
-        return taken
+            return [n for n in os.read(self._read, 4096) if n in FORWARDED]
+        return []
 
-    def _take(self, signum: int, frame: FrameType | None) -> None:
-        if signum != signal.SIGCHLD:
-            self._signals.append(signum)
+
+def _do_nothing(*_: object) -> None:
+    """A handler: without one, the signal would act instead of being written."""

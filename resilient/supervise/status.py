@@ -1,4 +1,4 @@
-"""The line that says how training does; pure."""
+"""The text of the status line."""
 
 from collections import deque
 
@@ -16,8 +16,8 @@ class Speed:
 
     def observe(self, now: float, beat: Beat) -> float | None:
         """Take note of a sign; the speed, once there is one."""
-        again = self._seen and beat.step < self._seen[-1][1]
-        if beat.attempt != self._attempt or again:
+        rolled_back = self._seen and beat.step < self._seen[-1][1]
+        if beat.attempt != self._attempt or rolled_back:
             self._seen.clear()
             self._attempt = beat.attempt
         if not self._seen or beat.step != self._seen[-1][1]:
@@ -35,7 +35,7 @@ def running(
     """Status while a process runs.
 
     Args:
-        attempt: Which one, from 1.
+        attempt: Its number, from 1.
         beat: The last sign of life.
         speed: Steps per second.
         silent: Seconds since the last sign.
@@ -48,19 +48,9 @@ def running(
         parts += [beat.phase, f"step {beat.step:,}", f"epoch {beat.epoch + 1:,}"]
         if speed is not None:
             parts.append(f"{speed:.3g} steps/s")
-        parts.append(f"sign {duration(silent)} ago")
+        parts.append(f"sign {silent:,.0f} s ago")
     restarts = attempt - 1
     parts.append(f"{restarts} restart{'' if restarts == 1 else 's'}")
     if told:
         parts.append("told to stop")
     return " · ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """A span of time to the second: finer would make a living line restless."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

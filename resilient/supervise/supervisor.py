@@ -1,12 +1,12 @@
-"""Starts a command again and again, until it finishes or there is no point in it."""
+"""Starts a command again and again, until it finishes or restarts are pointless."""
 
 import random
 import shlex
 import signal
 import time
 from collections import Counter
+from datetime import timedelta
 
-from resilient.supervise import status
 from resilient.supervise.failures import Ending
 from resilient.supervise.hangs import HangLimit
 from resilient.supervise.headway import Gain, Headway
@@ -21,42 +21,35 @@ _NOTHING = Gain(step=False, checkpoint=False)
 
 
 class Supervisor:
-    """Runs a command until it is done.
-
-    Args:
-        options: What to run, and how patiently.
-        output: Where to print.
-        inbox: Where signals arrive.
-    """
+    """Runs a command until it is done."""
 
     def __init__(self, options: Options, output: Output, inbox: SignalQueue) -> None:
-        limits = [
-            HangLimit(options.hang_timeout, options.startup_timeout)
-            for _ in range(options.nproc)
-        ]
         self._options = options
         self._output = output
+        self._journal = Journal(options.directory)
         self._tools = Tools(
             options=options,
             output=output,
             inbox=inbox,
-            journal=Journal(options.directory),
+            journal=self._journal,
             headway=Headway(),
             told=[],
-            limits=limits,
+            limits=[
+                HangLimit(options.hang_timeout, options.startup_timeout)
+                for _ in range(options.nproc)
+            ],
         )
-        self._journal = self._tools.journal
-        self._give_up = RestartPolicy(options.rules)
+        self._policy = RestartPolicy(options)
         self._endings: Counter[str] = Counter()
-        self._lost = 0.0
+        self._waited = 0.0
         self._began = time.monotonic()
 
     def run(self) -> int:
         """Supervise to the end.
 
         Returns:
-            The exit status: that of the last attempt, or that of the signal which
-            ended the wait for the next.
+            The exit status of the last attempt, or of the signal that ended the wait
+            for the next.
         """
         options = self._options
         times = f" {options.nproc} times" if options.nproc > 1 else ""
@@ -65,14 +58,13 @@ class Supervisor:
         number = 0
         while True:
             number += 1
-            ending, made = self._attempt(number)
+            ending, gain = self._attempt(number)
             self._endings[ending.kind] += 1
-            code = self._code(ending, made)
+            code = self._code(ending, gain)
             if code is None:
                 code = self._pause(ending, number)
             if code is not None:
-                self._output.stop()
-                self._output.summary(self._summary(ending, code))
+                self._output.say(self._summary(ending, code))
                 return code
 
     def _attempt(self, number: int) -> tuple[Ending, Gain]:
@@ -81,11 +73,11 @@ class Supervisor:
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             why = f"the command cannot be started: {error}"
-            # What was started once is there: a lack of memory or room may pass.
+            # A command that started before may start again: memory may be short now.
             return Ending("not started", why, code, final=number == 1), _NOTHING
         return attempt.run()
 
-    def _code(self, ending: Ending, made: Gain) -> int | None:
+    def _code(self, ending: Ending, gain: Gain) -> int | None:
         """The exit status if this was the end; None for a restart."""
         say, emit = self._output.say, self._journal.emit
         if ending.kind == "finished":
@@ -96,7 +88,7 @@ class Supervisor:
             why = "told to stop" if self._tools.told else ending.why
             emit("stopped", kind=ending.kind, why=why, status=ending.status)
             return ending.status
-        reason = self._give_up.after(ending, made)
+        reason = self._policy.after(ending, gain)
         if reason is None:
             return None
         say(reason)
@@ -105,8 +97,7 @@ class Supervisor:
 
     def _pause(self, ending: Ending, number: int) -> int | None:
         """Wait before a restart; the exit status if a signal says there is none."""
-        before = max(0, self._give_up.failures - 1)
-        delay = self._options.backoff.delay(before, random.random())
+        delay = self._policy.delay(random.random())
         what = f"{ending.kind.capitalize()}: {ending.why}."
         self._output.say(f"{what} Restart {number} in {delay:.1f} s.")
         self._journal.emit("restarting", restart=number, kind=ending.kind, delay=delay)
@@ -116,7 +107,7 @@ class Supervisor:
             self._output.status = f"restart {number} in {left:.0f} s"
             told += self._tools.inbox.wait(min(left, POLL))
             now = time.monotonic()
-        self._lost += now - start
+        self._waited += now - start
         if not told:
             return None
         name = signal.Signals(told[0]).name
@@ -125,14 +116,18 @@ class Supervisor:
         self._journal.emit("stopped", kind=ending.kind, why=name, status=code)
         return code
 
-    def _summary(self, ending: Ending, code: int) -> list[tuple[str, str]]:
-        rows = [("attempts", f"{self._endings.total():,}")]
+    def _summary(self, ending: Ending, code: int) -> str:
         kinds = ", ".join(f"{n} {kind}" for kind, n in self._endings.most_common())
-        rows.append(("endings", kinds))
-        for directory, step in self._tools.headway.steps.items():
-            rows.append((f"last step in {directory}", f"{max(step, 0):,}"))
-        rows.append(("time", status.duration(time.monotonic() - self._began)))
-        rows.append(("waited for restarts", status.duration(self._lost)))
-        rows.append(("last attempt", f"{ending.kind}: {ending.why}"))
-        rows.append(("exit status", str(code)))
-        return rows
+        steps = self._tools.headway.steps
+        time_in_all = timedelta(seconds=round(time.monotonic() - self._began))
+        return "\n".join(
+            [
+                f"attempts: {self._endings.total():,}",
+                f"endings: {kinds}",
+                *(f"last step in {run}: {max(at, 0):,}" for run, at in steps.items()),
+                f"time: {time_in_all}",
+                f"waited for restarts: {timedelta(seconds=round(self._waited))}",
+                f"last attempt: {ending.kind}: {ending.why}",
+                f"exit status: {code}",
+            ]
+        )

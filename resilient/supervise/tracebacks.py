@@ -2,46 +2,31 @@
 
 import hashlib
 import re
-from dataclasses import dataclass
+
+from resilient.serialization import JSON
 
 _START = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s+File "(.*)", line (\d+), in (.*)')
 _END = re.compile(r"([A-Za-z_][\w.]*)(?:: ?(.*))?")
 
 
-@dataclass(frozen=True)
-class Traceback:
-    """An exception that ended a process.
+def last_traceback(text: str) -> JSON:
+    """The last traceback in a text, as the fields of a "failed" event.
 
-    Attributes:
-        error: Its class, as printed.
-        message: The first line of its text.
-        where: The innermost frame, ``file:line function``.
-        signature: The same for the same exception from the same lines.
+    Its "message" is the first line of the exception's text; its "signature" is the same
+    for the same exception from the same lines. Empty if there is no traceback.
     """
-
-    error: str
-    message: str
-    where: str
-    signature: str
-
-
-def last_traceback(text: str) -> Traceback | None:
-    """Find the last one in what a process printed; None if there is none."""
     _, start, after = text.rpartition(_START)
-    if not start:
-        return None
     frames: list[str] = []
-    for line in after.splitlines()[1:]:
+    for line in after.splitlines()[1:] if start else []:
         if frame := _FRAME.match(line):
             frames.append(f"{frame[1]}:{frame[2]} {frame[3]}")
         elif line and not line[0].isspace():
             end = _END.fullmatch(line)
-            return _traceback(end[1], end[2] or "", frames) if end else None
-    return None
+            return _failure(end[1], end[2] or "", frames) if end else {}
+    return {}
 
 
-def _traceback(error: str, message: str, frames: list[str]) -> Traceback:
+def _failure(error: str, message: str, frames: list[str]) -> JSON:
     same = hashlib.sha256("\n".join([error, *frames]).encode()).hexdigest()[:16]
-    where = frames[-1] if frames else "an unknown place"
-    return Traceback(error, message, where, same)
+    return {"error": error, "message": message, "where": frames, "signature": same}

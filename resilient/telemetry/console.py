@@ -1,4 +1,4 @@
-"""Tells the user something, in a line: in the log, and beside Keras's progress bar."""
+"""Lines for the user: in the log, and on the console beside Keras's progress bar."""
 
 import logging
 from typing import Any
@@ -10,7 +10,7 @@ class Notifier:
     """Logs a line, and prints it unless ``verbose`` of this fit is 0."""
 
     def __init__(self) -> None:
-        self._verbose: Any = 0  # until it is known
+        self._verbose: Any = 0  # until ``set_verbose``
 
     def set_verbose(self, verbose: Any) -> None:
         """What the user passed to ``fit``."""
@@ -20,5 +20,5 @@ class Notifier:
         logger.info(line)
         if self._verbose in (0, "0"):
             return
-        bar = within_epoch and self._verbose not in (2, "2")  # its line is not ended
+        bar = within_epoch and self._verbose not in (2, "2")  # a bar's line is open
         print(f"\n{line}" if bar else line, flush=True)  # noqa: T201  # as Keras does

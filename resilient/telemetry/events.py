@@ -1,13 +1,12 @@
 """What happened to a run, one JSON object a line in ``events.jsonl``.
 
-Events are for people and tools that look on: training never depends on them and is
-never stopped by them. A file that cannot be written is reported once in the log. An
-``on_event`` that raises is the caller's own bug, and is raised.
+Events are for people and for tools that observe a run: training never depends on them
+and is never stopped by them. A file that cannot be written is reported once in the log.
+An error in the caller's ``on_event`` is raised.
 """
 
 import json
 import logging
-import math
 import os
 import socket
 import threading
@@ -19,15 +18,16 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+from resilient.serialization import strict
 from resilient.storage.layout import events_name
 
 logger = logging.getLogger(__name__)
 
 
 class Events:
-    """Appends the events of one attempt; any thread may have some.
+    """Appends the events of one attempt, from any thread.
 
-    ``on_event`` is called on the thread that made this object, and on no other.
+    ``on_event`` is only called on the thread that made this object.
 
     Attributes:
         attempt: Identifies this process life among all on the directory.
@@ -43,8 +43,6 @@ class Events:
         self._path = Path(directory) / events_name(process)
         self._on_event = on_event
         self._warned = False
-        # An attempt that died in mid-line leaves no line end.
-        self._torn = True
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
         self._undelivered: deque[dict[str, Any]] = deque()
@@ -54,7 +52,7 @@ class Events:
 
         Args:
             event: What happened: "saved", "restored", "fell back", ...
-            fields: Whatever belongs to it; what JSON lacks is written as text.
+            fields: Whatever belongs to it; what JSON cannot hold is written as text.
         """
         entry = {
             "time": time.time(),
@@ -76,7 +74,7 @@ class Events:
             self.deliver()
 
     def deliver(self) -> None:
-        """Pass on what other threads emitted."""
+        """Pass what other threads emitted to ``on_event``."""
         while self._undelivered:
             entry = self._undelivered.popleft()
             if self._on_event is not None:
@@ -87,16 +85,16 @@ class Events:
         descriptor = os.open(self._path, flags, 0o666)
         try:
             size = os.fstat(descriptor).st_size
-            if self._torn and size and os.pread(descriptor, 1, size - 1) != b"\n":
+            # A process that died while it wrote a line left it without an end.
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 line = b"\n" + line
-            self._torn = True
-            self._torn = os.write(descriptor, line) != len(line)
+            os.write(descriptor, line)
         finally:
             os.close(descriptor)
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
-    """JSON; half a surrogate pair, which is no text, becomes its escape."""
+    """JSON; half a surrogate pair, which UTF-8 cannot hold, becomes its escape."""
     text = json.dumps(entry, ensure_ascii=False)
     return text.encode(errors="backslashreplace") + b"\n"
 
@@ -124,13 +122,13 @@ def read_events(
 
 
 def _plain(value: Any) -> Any:
-    """A value as strict JSON has it."""
+    """A value that strict JSON can hold."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
-        return float(value) if math.isfinite(value) else str(value)
+        return strict(float(value))
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -149,5 +147,5 @@ def attempts_so_far(
                 {"host": event["host"], "pid": event["pid"], "started": event["time"]}
             )
         elif event.get("event") == "started over":
-            attempts = attempts[-1:]  # those before were on a run that was given up
+            attempts = attempts[-1:]  # the others belong to an abandoned run
     return attempts

@@ -1,10 +1,9 @@
-"""Tells whoever looks on that training is alive, and where it is.
+"""Shows from outside that training is alive, and where it is.
 
-Training only counts (``beat``); a thread beside it writes the files, so that a disk
-that hangs does not stop training. A file changes only when training has beaten since:
-who looks on (a supervisor that finds hangs, a report about a killed process) reads one
-line of JSON. A torn line, which a crash or a write in progress leaves, reads as
-nothing.
+Training only counts (``beat``); a thread beside it writes the files, so that a hanging
+disk does not stop training. A file changes only if training has beaten since. Readers
+(a supervisor that finds hangs, a report about a killed process) find one line of JSON;
+a torn line, which a crash or a write in progress leaves, reads as None.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from typing import Literal
 from resilient.progress import Progress
 from resilient.storage.layout import HEARTBEAT
 
-# A supervisor names a file here, for it cannot know the checkpoint directory.
+# A supervisor names a file here, since it does not know the checkpoint directory.
 VARIABLE = "RESILIENT_HEARTBEAT"
 
 Phase = Literal["starting", "replaying", "training", "validating", "saving", "ended"]
@@ -31,12 +30,12 @@ class Beat:
     """The last sign of life of a process.
 
     Attributes:
-        attempt: Which process life, as in ``events.jsonl``.
+        attempt: Identifies the process life, as in ``events.jsonl``.
         host: Where it runs.
-        pid: Which process it is there.
+        pid: Its process id there.
         directory: The checkpoint directory.
-        time: When training gave the sign, Unix seconds.
-        count: Signs so far: one a batch, one an element that is replayed...
+        time: When the sign was written, Unix seconds.
+        count: Signs so far: one per batch, one per element that is replayed...
         phase: What training was doing.
         step: Batches trained since the start of the run.
         epoch: Epoch in progress, from 0.
@@ -56,13 +55,7 @@ class Beat:
 
 
 class Heartbeat:
-    """Counts the signs of one attempt, and writes them when asked.
-
-    Args:
-        attempt: Identifies the process life.
-        directory: The checkpoint directory.
-        paths: Files to write.
-    """
+    """Counts the signs of one attempt, and writes the last one to some files."""
 
     def __init__(
         self, attempt: str, directory: os.PathLike[str], paths: Sequence[Path]
@@ -78,14 +71,14 @@ class Heartbeat:
         self.progress = Progress(0, 0, 0)
 
     def beat(self, phase: Phase, progress: Progress | None = None) -> None:
-        """Training goes on; costs next to nothing."""
+        """Count a sign; costs next to nothing."""
         self.count += 1
         self.phase = phase
         if progress is not None:
             self.progress = progress
 
     def write(self) -> None:
-        """Write the files, if there was a sign since. Never raises OSError."""
+        """Write the files, if there was a sign since; OSErrors are ignored."""
         count = self.count
         if count == self._written:
             return
@@ -101,14 +94,14 @@ class Heartbeat:
             **self.progress.to_json(),
         )
         line = json.dumps(asdict(now))
-        self._size = max(self._size, len(line))  # a shorter one covers the last one
+        self._size = max(self._size, len(line))  # overwrites all of the line before
         for path in self._paths:
-            with contextlib.suppress(OSError):  # a sign that nobody gets harms nobody
+            with contextlib.suppress(OSError):  # must not stop training
                 _overwrite(path, line.ljust(self._size).encode() + b"\n")
 
 
 def read(path: str | os.PathLike[str]) -> Beat | None:
-    """The last sign in a file; None where there is none that can be read."""
+    """The last sign in a file; None if there is none, or none that can be read."""
     try:
         return Beat(**json.loads(Path(path).read_bytes()))
     except (OSError, ValueError, TypeError):

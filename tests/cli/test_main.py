@@ -7,7 +7,14 @@ import subprocess
 import sys
 
 import pytest
-from support.checkpoint_samples import filled, leftovers, save, steps
+from support.checkpoint_samples import (
+    filled,
+    leftovers,
+    newest_good,
+    save,
+    steps,
+    verified,
+)
 
 from resilient.cli.main import main
 from resilient.storage.lock import DirectoryLock
@@ -74,7 +81,7 @@ def test_ls_as_json(store, capsys):
 
 def test_ls_names_what_is_damaged_and_what_is_in_quarantine(store, capsys):
     empty(store, 40)
-    store.newest_good()
+    newest_good(store)
     empty(store, 10, "manifest.json")
     code, out, _ = run(capsys, "ls", store.directory)
     assert code == DAMAGED
@@ -107,7 +114,7 @@ def test_show_as_json(store, capsys):
     assert code == OK
     assert data["path"] == str(store.directory / "step-00000025")
     assert data["environment"] == {"keras": "3.15.1"}
-    assert data["files"]["run.json"] == vars(store.get(25).files["run.json"])
+    assert data["files"]["run.json"] == vars(verified(store, 25).files["run.json"])
 
 
 def test_show_of_a_missing_step_names_those_that_are_there(store, capsys):

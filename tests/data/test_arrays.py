@@ -31,7 +31,7 @@ SHUFFLES = [True, "batch", False]
 
 def ours(x, y=None, **given):
     """The adapter that stands in for Keras's."""
-    return adapter_for({"x": x, "y": y, **given}, SourceContext(get_backend()), None)
+    return adapter_for({"x": x, "y": y, **given}, SourceContext(get_backend()))
 
 
 def theirs(x, y=None, **given):

@@ -65,8 +65,8 @@ group.broadcast("never") if group.index else group.gather("never")
         status, out = processes[1 - victim].end()
     assert status == 1
     assert (
-        f"PeerLostError: Another process of this training is not there any more, and "
-        "without it the others cannot go on.\n"
+        f"PeerLostError: Another process of this training is gone, and the others "
+        "cannot continue without it.\n"
         f"Received: process {victim} of 2: it ended without reporting an error"
     ) in out
     assert list(directory.iterdir()) == []

@@ -74,7 +74,7 @@ def test_lengths_that_differ_are_an_error_before_training():
 
 def test_arrays_that_differ_are_an_error():
     require_same_arrays({"a": 1}, "x", Heard([{"a": 1}, {"a": 1}]))
-    with pytest.raises(DataNotResumableError, match=r"processes \[1\] have other"):
+    with pytest.raises(DataNotResumableError, match=r"processes \[1\] have different"):
         require_same_arrays({"a": 2}, "x", Heard([{"a": 1}, {"a": 2}]))
 
 

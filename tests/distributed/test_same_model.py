@@ -29,8 +29,9 @@ class Chief:
         return value
 
 
-def model(name):
-    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name=name)])
+def model(name, dtype="float32"):
+    layer = keras.layers.Dense(1, name=name, dtype=dtype)
+    return keras.Sequential([keras.Input((2,)), layer])
 
 
 def test_other_settings_are_an_error():
@@ -42,17 +43,23 @@ def test_other_settings_are_an_error():
         require_same_settings(mine, Chief(told | {"epochs:": "2"}))
 
 
-def shapes(one):
-    return {leaf.name: str(leaf.shape) for leaf in leaves(one)}
+def kinds(one):
+    return {leaf.name: f"{leaf.shape} {leaf.dtype}" for leaf in leaves(one)}
 
 
-def test_other_variables_or_names_are_an_error():
+@pytest.mark.parametrize(
+    ("name", "dtype", "expected"),
+    [
+        ("other", "float32", r"process 1 has .*other\.kernel \(2, 1\) float32"),
+        ("same", "float16", r"process 1 has .*same\.kernel \(2, 1\) float16"),
+    ],
+)
+def test_other_variables_or_names_are_an_error(name, dtype, expected):
     """What one process saves, another could not resume from."""
     mine = model("same")
-    require_same_variables(leaves(mine), Chief(shapes(mine)))
-    expected = r"process 1 has .*other\.kernel \(2, 1\)"
+    require_same_variables(leaves(mine), Chief(kinds(mine)))
     with pytest.raises(ResilientError, match=expected):
-        require_same_variables(leaves(mine), Chief(shapes(model("other"))))
+        require_same_variables(leaves(mine), Chief(kinds(model(name, dtype))))
 
 
 def test_other_values_are_an_error():

@@ -68,9 +68,9 @@ def made(arguments: dict, saved=None):
     known = {"y": None, "sample_weight": None, "class_weight": None}
     known |= {"steps_per_epoch": None, "batch_size": None, "shuffle": False}
     settings = SourceContext(
-        backend=get_backend(), verbose=False, ahead=True, strategy=STRATEGY
+        get_backend(), verbose=False, ahead=True, strategy=STRATEGY, saved=saved
     )
-    adapter = adapter_for(known | arguments, settings, saved)
+    adapter = adapter_for(known | arguments, settings)
     return adapter, STRATEGY.experimental_distribute_dataset(adapter.get_tf_dataset())
 
 

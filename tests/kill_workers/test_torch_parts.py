@@ -16,7 +16,6 @@ import torch
 import torch_parts
 
 from resilient import keras_internals
-from resilient.distributed.strategies.torch_dp.agreement import are_equal, notes_for
 from resilient.distributed.strategies.torch_slices import (
     is_own_part,
     part,
@@ -64,45 +63,23 @@ def test_nothing_is_left_on_the_model(told):
     "case",
     [
         "adam",
-        "adam_not_early",
         "all_options",
         "loss_scale",
         "gradients_on_one_rank",
         "two_passes",
-        "changed_after_backward",
         "two_optimizers",
     ],
 )
 def test_all_ranks_hold_equal_bytes(told, case):
     first, second = told[f"case_{case}"]
+    assert "trained" in first
     for name in set(first) - {"own"}:
         assert first[name] == second[name], name
-    assert first["applied"] == (12 if case == "two_optimizers" else 6)
 
 
 def test_statistics_and_seeds_stay_each_ranks_own(told):
     first, second = told["case_adam"]
     assert first["own"] != second["own"]
-
-
-def test_sending_early_changes_no_bytes(told):
-    early, plain = told["case_adam"][0], told["case_adam_not_early"][0]
-    assert early["trained"] == plain["trained"]
-    assert (early["early"], plain["early"]) == ([True], [False])
-
-
-@pytest.mark.parametrize(
-    ("case", "early"),
-    [
-        ("loss_scale", [True]),
-        ("gradients_on_one_rank", [True]),
-        ("two_passes", [False]),
-        ("changed_after_backward", [False]),
-        ("two_optimizers", [False, False]),
-    ],
-)
-def test_buckets_are_sent_early_where_that_is_right(told, case, early):
-    assert told[f"case_{case}"][0]["early"] == early
 
 
 def test_ranks_agree_that_gradients_are_not_finite(told):
@@ -113,16 +90,6 @@ def test_ranks_agree_that_gradients_are_not_finite(told):
 def test_a_weight_without_gradient_on_any_rank_is_left_alone(told):
     unused = [rank["unused"] for rank in told["case_gradients_on_one_rank"]]
     assert unused == [[1.0] * 3] * 2
-
-
-def test_weights_that_change_without_averages_are_an_error(told):
-    for rank in told["case_unsynchronised"]:
-        assert rank["keras"] == rank["following"] == "no error"
-        assert "their gradients were not averaged" in rank["native"]
-        assert "their gradients were not averaged" in rank["alone"]  # and no deadlock
-    first, second = told["case_unsynchronised"]
-    assert "none on this process" in first["alone"]
-    assert "/kernel" in second["alone"]
 
 
 def test_gradients_that_cannot_be_averaged_are_refused(told):
@@ -144,9 +111,8 @@ def test_sharded_parameters_are_refused(told):
 
 def test_every_rank_gets_the_values_of_rank_0(told):
     zeros = [[[0.0, 0.0]] * 3] * 3 + [[[0, 0]] * 3] + [[[False, False]] * 3]
-    for found in told["case_broadcast"]:
-        assert found["values"] == [*zeros, 0, [], [[0, 0]] * 3]
-        assert "built different models" in found["other"]
+    for values in told["case_broadcast"]:
+        assert values == [*zeros, 0, [], [[0, 0]] * 3]
 
 
 def test_logs_that_are_no_metrics_are_averaged_and_said_so(told):
@@ -159,7 +125,7 @@ def test_logs_that_are_no_metrics_are_averaged_and_said_so(told):
 
 def test_metrics_that_cannot_be_merged_are_refused(told):
     for found in told["case_logs"]:
-        assert "outside of its variables" in found["hidden"]
+        assert "outside its variables" in found["hidden"]
         assert "aggregation='none'" in found["none"]
 
 
@@ -252,12 +218,3 @@ def test_a_distributed_sampler_gives_the_ranks_part_already():
     assert not is_own_part(torch.utils.data.DataLoader(data), 1, 2)
     with pytest.raises(NotSupportedError, match="rank=1, num_replicas=2"):
         is_own_part(loader, 0, 2)
-
-
-@pytest.mark.parametrize("world", [2, 3, 4096])
-def test_notes_tell_equal_numbers_from_others_in_float32(world):
-    same, other = 2**48 - 1, 2**48 - 1 - 2**18
-    sums = torch.zeros(len(notes_for([0, 0])))
-    for rank in range(world):
-        sums += torch.tensor(notes_for([same, other if rank == 1 else same]))
-    assert are_equal(sums.tolist(), world) == [True, False]

@@ -15,6 +15,8 @@ import gang
 import pytest
 from own_data import BACKEND, NO_PARTS, OWN_DATA
 
+from resilient.storage.store import Store
+
 HERE = Path(__file__).parent
 KIND = "own" if OWN_DATA else BACKEND
 pytestmark = [
@@ -39,7 +41,7 @@ REFUSED = {
     },
     "torch": {
         "arrays different": ROWS,
-        "arrays uneven": "ValueError: The last batch of an epoch has to have",
+        "arrays uneven": "ValueError: The last batch of an epoch must have",
         "loader unequal": ROWS,
         "generator unequal": ROWS,
     },
@@ -149,6 +151,25 @@ def test_processes_that_go_different_ways_end_and_do_not_hang(name, tmp_path):
     ended = gang.run(script, tmp_path, name, timeout=200)
     assert "ResilientError: The processes" in "".join(ended.outputs)
     assert all(ended.statuses), ended.outputs
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="elsewhere there is one copy for all")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "1 changes weights",
+        pytest.param(
+            "an optimizer of torch",
+            marks=pytest.mark.skipif(OWN_DATA, reason="its gradients are averaged"),
+        ),
+    ],
+)
+def test_processes_with_different_weights_commit_no_checkpoint(name, tmp_path):
+    ended = gang.run(HERE / "worker_trouble.py", tmp_path, name, timeout=200)
+    assert ended.statuses == [3, 3], ended.outputs
+    for output in ended.outputs:
+        assert "ResilientError: The ranks have different weights" in output
+    assert Store(tmp_path).checkpoints() == []
 
 
 def test_a_process_that_is_lost_ends_the_other_which_says_so(tmp_path):

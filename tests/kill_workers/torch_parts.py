@@ -18,12 +18,10 @@ import torch
 from torch import distributed
 
 from resilient.data.arrays.torch_ranks import RankArrays
-from resilient.distributed.strategies.torch_dp import gradients, losses, start
-from resilient.distributed.strategies.torch_dp.agreement import RankAgreement
-from resilient.distributed.strategies.torch_dp.averaging import tensor_of
-from resilient.distributed.strategies.torch_dp.gradients import AveragedGradients
+from resilient.distributed.strategies.torch_dp import losses, start
+from resilient.distributed.strategies.torch_dp.averages import tensor_of
+from resilient.distributed.strategies.torch_dp.gradients import averaged_gradients
 from resilient.distributed.strategies.torch_dp.metrics import MergedLogs
-from resilient.distributed.strategies.torch_dp.steps import SynchronisedSteps
 from resilient.distributed.strategies.torch_slices import part
 from resilient.errors import ResilientError
 
@@ -69,19 +67,15 @@ def batches(count, seed, features=6, size=8):
 
 
 def steps(model, count=6, seed=3):
-    """Train, and tell whether buckets were sent early at the end."""
+    """Train, with averaged gradients."""
     start.broadcast_variables(model.variables)
-    with AveragedGradients(model, timeout=TIMEOUT) as averaged:
+    before = trained(model)
+    with averaged_gradients(model, distributed.group.WORLD):
         for x, y in batches(count, seed):
             model.train_on_batch(x, y)
-        early = [step._early for step in averaged._steps if step._buckets]
-        sent = [one is not None and one.sending for one in early]
-        return {
-            "trained": trained(model),
-            "own": digest(model.non_trainable_variables),
-            "applied": averaged.applied,
-            "early": sent,
-        }
+    after = trained(model)
+    assert after != before
+    return {"trained": after, "own": digest(model.non_trainable_variables)}
 
 
 def network(optimizer="adam", cls=keras.Sequential, seed=None, loss="mse", **options):
@@ -153,11 +147,9 @@ def exactly_trained():
     fitting = {"epochs": 1, "verbose": 0}
     with ExitStack() as entered:
         if WORLD > 1:
-            agreement = RankAgreement(TIMEOUT)
-            entered.callback(agreement.close)
             start.broadcast_variables(model.variables)
-            entered.enter_context(AveragedGradients(model, timeout=TIMEOUT))
-            entered.enter_context(MergedLogs(model, agreement))
+            entered.enter_context(averaged_gradients(model, distributed.group.WORLD))
+            entered.enter_context(MergedLogs(model, distributed.group.WORLD))
             x, y = RankArrays(*data, batch_size=8, shuffle=True, **rank), None
             validation = RankArrays(*validation, batch_size=8, **rank)
         else:
@@ -184,20 +176,6 @@ def case_adam():
     return steps(network())
 
 
-def case_adam_not_early():
-    """The same bytes, whenever buckets are sent."""
-    plain = gradients.Averaging
-
-    def never(*arguments, may_be_early):
-        return plain(*arguments, may_be_early=False)
-
-    gradients.Averaging = never
-    try:
-        return steps(network())
-    finally:
-        gradients.Averaging = plain
-
-
 def case_all_options():
     optimizer = keras.optimizers.SGD(
         0.01,
@@ -217,7 +195,7 @@ def case_loss_scale():
     )
     model = network(optimizer)
     told = steps(model)
-    with AveragedGradients(model, timeout=TIMEOUT):
+    with averaged_gradients(model, distributed.group.WORLD):
         for x, y in batches(1, seed=9):
             model.train_on_batch(x, y * (float("inf") if RANK else 1.0))
     iterations = int(optimizer.inner_optimizer.iterations)
@@ -261,31 +239,6 @@ def case_two_passes():
     return steps(network("sgd", cls=TwoPasses))
 
 
-class Changing(keras.Sequential):
-    """Changes gradients in its own way, from its fifth step on."""
-
-    taken = 0
-
-    def train_step(self, data):
-        x, y = data[:2]
-        self.zero_grad()
-        self.compute_loss(x, y, self(x, training=True)).backward()
-        weights = self.trainable_weights
-        gradients = [v.value.grad for v in weights]
-        self.taken += 1
-        with torch.no_grad():
-            if self.taken > 4 and RANK == 0:
-                gradients[0].mul_(0.5)
-                gradients[-1] = gradients[-1] * 2
-            self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-        return {}
-
-
-def case_changed_after_backward():
-    """Found early, sent again: as if nothing was sent early."""
-    return steps(network("sgd", cls=Changing))
-
-
 class Adversaries(keras.Model):
     """Two networks, each with its optimizer; one pass goes through both."""
 
@@ -323,64 +276,10 @@ def case_two_optimizers():
 # Errors -----------------------------------------------------------------------------
 
 
-class Native(keras.Sequential):
-    """Has an optimizer of torch."""
-
-    def train_step(self, data):
-        x, y = data[:2]
-        optimizer = torch.optim.SGD([tensor_of(v) for v in self.trainable_weights], 0.1)
-        optimizer.zero_grad()
-        self.compute_loss(x, y, self(x, training=True)).backward()
-        optimizer.step()
-        return {}
-
-
-class Following(keras.Sequential):
-    """A weight follows another one, alike on all ranks."""
-
-    def train_step(self, data):
-        logs = super().train_step(data)
-        kernels = self.layers[-1].kernel, self.follower
-        kernels[1].assign(0.9 * kernels[1] + 0.1 * kernels[0])
-        return logs
-
-
-class Alone(keras.Sequential):
-    """A weight is changed on one rank alone."""
-
-    def train_step(self, data):
-        logs = super().train_step(data)
-        if RANK == 1:
-            self.layers[-1].kernel.assign(2 * self.layers[-1].kernel)
-        return logs
-
-
-def watched(model, count):
-    start.broadcast_variables(model.variables)
-    agreement = RankAgreement(TIMEOUT)
-    with AveragedGradients(model, timeout=TIMEOUT) as averaged:
-        watch = SynchronisedSteps(model, averaged, agreement)
-        for x, y in batches(count, seed=4):
-            watch.begin()
-            model.train_on_batch(x, y)
-            watch.end()
-    agreement.close()
-
-
-def case_unsynchronised():
-    following = network(cls=Following)
-    following.follower = following.add_weight(shape=(900, 1), name="follower")
-    return {
-        "keras": refused(watched, network(), 3),
-        "following": refused(watched, following, 3),
-        "native": refused(watched, network(cls=Native), 3),
-        "alone": refused(watched, network(cls=Alone), 5),
-    }
-
-
 def case_gradient_errors():
     found = {}
-    with AveragedGradients(model := network(seed=0), timeout=TIMEOUT):
+    model = network(seed=0)
+    with averaged_gradients(model, distributed.group.WORLD):
         weights = model.trainable_variables
         (kernel,) = weights[:1]
         dense = torch.ones(tuple(kernel.shape))
@@ -420,8 +319,7 @@ def case_broadcast():
     values = [torch.full((3, 2), RANK).to(kind) for kind in kinds]
     values += [torch.tensor(RANK), torch.empty(0), torch.full((2, 3), RANK).T]
     start.broadcast_variables(values)
-    other = refused(start.broadcast_variables, [torch.zeros(2 + RANK)])
-    return {"values": [value.tolist() for value in values], "other": other}
+    return [value.tolist() for value in values]
 
 
 class Counting(keras.metrics.Metric):
@@ -448,13 +346,10 @@ class OwnLogs(keras.Sequential):
 
 def logs_of(model, metrics=()):
     model.compile("sgd", "mse", metrics=list(metrics))
-    agreement = RankAgreement(TIMEOUT)
-    try:
-        with AveragedGradients(model, timeout=TIMEOUT), MergedLogs(model, agreement):
-            data = batches(2, seed=1)
-            return model.fit(data, verbose=0, steps_per_epoch=2).history
-    finally:
-        agreement.close()
+    host = distributed.group.WORLD
+    with averaged_gradients(model, host), MergedLogs(model, host):
+        data = batches(2, seed=1)
+        return model.fit(data, verbose=0, steps_per_epoch=2).history
 
 
 def case_logs():

@@ -41,6 +41,38 @@ class Die(keras.callbacks.Callback):
             os._exit(0)
 
 
+class ChangeWeights(keras.callbacks.Callback):
+    """Changes weights in process 1 alone."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if worker_sources.RANK == 1:
+            for variable in self.model.trainable_variables:
+                variable.assign(2 * variable)
+
+
+class OwnOptimizer(keras.Sequential):
+    """Trains with an optimizer of torch, whose gradients nobody averages."""
+
+    def train_step(self, data):
+        import torch
+
+        x, y = data[:2]
+        weights = [variable.value for variable in self.trainable_variables]
+        optimizer = torch.optim.SGD(weights, 0.1)
+        optimizer.zero_grad()
+        self.compute_loss(x, y, self(x, training=True)).backward()
+        optimizer.step()
+        return {}
+
+
+def made_model(name):
+    if name != "an optimizer of torch":
+        return worker_sources.made_model()
+    model = OwnOptimizer([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    return model
+
+
 class Shorter(Batches):
     """One batch less in process 1."""
 
@@ -73,6 +105,8 @@ def cases():
         "1 stops in the epoch": {**whole, "callbacks": [StopIn(1, batch=2)]},
         "0 stops at its end": {**whole, "callbacks": [StopIn(0)]},
         "1 stops at its end": {**whole, "callbacks": [StopIn(1)]},
+        "1 changes weights": {**whole, "callbacks": [ChangeWeights()]},
+        "an optimizer of torch": whole,
     }
 
 
@@ -80,7 +114,7 @@ def main(directory, name):
     keras.utils.set_random_seed(1)
     module = worker_sources.module()
     with module.SCOPE():
-        model = worker_sources.made_model()
+        model = made_model(name)
         try:
             resilient.fit(
                 model, checkpoint_dir=directory, epochs=3, verbose=0, **cases()[name]

@@ -154,7 +154,7 @@ def test_a_writer_that_still_lives_cannot_write_into_a_file_that_was_cut(tmp_pat
     with open(path, "wb", buffering=0) as writer:
         writer.write(b"x" * 10)
         first, states = tensorboard(tmp_path)
-        states._special[0]._first = (0, 0)
+        states._special["callbacks.0"]._first = (0, 0)
         found = saved(states)
         writer.write(b"later")
         _, states = tensorboard(tmp_path)

@@ -46,7 +46,7 @@ def test_fit_takes_what_it_gives():
 
 
 def test_what_means_nothing_is_refused_when_it_is_made():
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match="of 1 or more"):
         RunConfig(model_dir="a", save_checkpoints_steps=0)
     with pytest.raises(ValueError, match="positive"):
         RunConfig(model_dir="a", keep_checkpoint_every_n_hours=0)

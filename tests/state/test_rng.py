@@ -204,6 +204,25 @@ def test_other_cuda_devices_than_saved_are_named_in_a_warning(
     assert torch.equal(torch.rand(3), first)
 
 
+def test_each_cuda_device_goes_on_with_its_own_numbers(
+    adapter: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPU generators stand for those of two devices."""
+    if adapter.name != "torch":
+        pytest.skip("only torch has a generator for each device")
+    import torch
+
+    devices = tuple(torch.Generator().manual_seed(seed) for seed in (3, 4))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "default_generators", devices)
+    state = through_json(adapter.random_state())
+    first = [torch.rand(3, generator=each).tolist() for each in devices]
+    adapter.set_random_state(state)
+    assert [torch.rand(3, generator=each).tolist() for each in devices] == first
+    assert first[0] != first[1]
+
+
 @pytest.fixture
 def tensorflow(backend: str) -> types.ModuleType:
     if backend != "tensorflow":

@@ -283,7 +283,6 @@ def training_iterator(net):
         given["distribute_strategy"] = net.distribute_strategy
     inputs = SimpleNamespace(  # all that is asked of an attempt before training
         settings=lambda argument: SourceContext(get_backend(), argument=argument),
-        saved=lambda argument: None,
         share=ShardedData(),
     )
     attempt = SimpleNamespace(inputs=inputs, parallel=ParallelStrategy())

@@ -28,6 +28,7 @@ from support.checkpoint_samples import (
     filled,
     holds,
     leftovers,
+    newest_good,
     save,
     steps,
     usable,
@@ -82,7 +83,7 @@ def test_killed_at_each_step_of_a_start(ram):
         shutil.copytree(directory / "step-00000010", directory / "step-00000040.tmp-01")
         exit_code = in_child(killed_at, number, start_after_a_kill, directory)
         store.remove_stale_staging()
-        assert store.newest_good().step == 20
+        assert newest_good(store).step == 20
         assert steps(store) == [10, 20]
         assert leftovers(directory) == []
         assert (directory / "quarantine" / "step-00000030-1" / "reason.json").exists()
@@ -106,7 +107,7 @@ def test_killed_at_random_times(ram):
         child.join()
         store = Store(ram)
         store.remove_stale_staging()
-        good = store.newest_good(pytest.fail)
+        good = newest_good(store, pytest.fail)
         if good is not None:
             assert holds(good)
             assert good.step >= first - 1

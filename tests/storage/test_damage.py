@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.checkpoint_samples import FILES, filled, holds, save, steps
+from support.checkpoint_samples import FILES, filled, holds, newest_good, save, steps
 
 from resilient.errors import CorruptCheckpointError
 from resilient.policies import latest
@@ -67,7 +67,7 @@ def test_damage_is_noticed_and_the_checkpoint_before_is_used(tmp_path, name, dam
     store = filled(tmp_path, 10, 20)
     damage(tmp_path / "step-00000020" / name)
     lines = []
-    good = store.newest_good(lambda *line: lines.append(line))
+    good = newest_good(store, lambda *line: lines.append(line))
     assert good.step == 10
     assert holds(good)
     ((checkpoint, reason),) = lines
@@ -145,7 +145,7 @@ def test_a_missing_directory_inside_is_noticed(tmp_path):
 def test_a_file_in_place_of_a_checkpoint_is_moved_away(tmp_path):
     store = filled(tmp_path, 10)
     (tmp_path / "step-00000020").write_text("not a checkpoint")
-    assert store.newest_good().step == 10
+    assert newest_good(store).step == 10
     assert (tmp_path / "quarantine" / "step-00000020-1").is_file()
 
 
@@ -162,7 +162,7 @@ def test_several_damaged_ones_are_all_passed_over(tmp_path):
     empty(tmp_path / "step-00000040" / "run.json")
     os.remove(tmp_path / "step-00000030" / "manifest.json")
     names = []
-    assert store.newest_good(lambda name, _: names.append(name)).step == 20
+    assert newest_good(store, lambda name, _: names.append(name)).step == 20
     assert names == ["step-00000040", "step-00000030"]
 
 
@@ -171,7 +171,7 @@ def test_all_damaged_is_an_error_that_names_each_and_its_reason(tmp_path):
     empty(tmp_path / "step-00000010" / "run.json")
     os.remove(tmp_path / "step-00000020" / "manifest.json")
     with pytest.raises(CorruptCheckpointError) as caught:
-        store.newest_good()
+        newest_good(store)
     message = str(caught.value)
     assert "quarantine/step-00000020-1: manifest.json is missing" in message
     assert "quarantine/step-00000010-1: run.json has 0 bytes instead of" in message
@@ -184,7 +184,7 @@ def test_all_damaged_is_an_error_on_the_next_attempt_again(tmp_path):
     empty(tmp_path / "step-00000010" / "run.json")
     for _ in range(3):
         with pytest.raises(CorruptCheckpointError, match=r"step-00000010-1: run\.json"):
-            store.newest_good()
+            newest_good(store)
         store = Store(tmp_path)
 
 
@@ -192,45 +192,45 @@ def test_starting_over_settles_what_is_damaged_in_quarantine(tmp_path):
     store = filled(tmp_path, 10)
     empty(tmp_path / "step-00000010" / "run.json")
     with pytest.raises(CorruptCheckpointError):
-        store.newest_good()
+        newest_good(store)
     store.discard_all()
-    assert Store(tmp_path).newest_good() is None
+    assert newest_good(Store(tmp_path)) is None
 
 
 def test_starting_over_settles_what_is_damaged_in_place(tmp_path):
     store = filled(tmp_path, 10)
     empty(tmp_path / "step-00000010" / "run.json")
     assert store.discard_all() == [10]
-    assert store.newest_good() is None
+    assert newest_good(store) is None
 
 
 def test_a_good_commit_settles_what_was_damaged(tmp_path):
     """Then it is the deletion of good checkpoints that leads to a fresh start."""
     store = filled(tmp_path, 10, 20)
     empty(tmp_path / "step-00000020" / "run.json")
-    assert store.newest_good().step == 10
+    assert newest_good(store).step == 10
     save(store, 30)
     for step in (10, 30):
         shutil.rmtree(tmp_path / f"step-{step:08d}")
-    assert Store(tmp_path).newest_good() is None
+    assert newest_good(Store(tmp_path)) is None
 
 
 def test_deleting_the_quarantine_settles_what_was_damaged(tmp_path):
     store = filled(tmp_path, 10)
     empty(tmp_path / "step-00000010" / "run.json")
     with pytest.raises(CorruptCheckpointError):
-        store.newest_good()
+        newest_good(store)
     shutil.rmtree(tmp_path / "quarantine")
-    assert store.newest_good() is None
+    assert newest_good(store) is None
 
 
 def test_a_reason_that_cannot_be_read_counts_as_damage(tmp_path):
     store = filled(tmp_path, 10)
     store.discard_all()
-    assert store.newest_good() is None
+    assert newest_good(store) is None
     empty(tmp_path / "quarantine" / "step-00000010-1" / "reason.json")
     with pytest.raises(CorruptCheckpointError, match=r"no readable reason\.json"):
-        store.newest_good()
+        newest_good(store)
 
 
 def test_falling_back_works_where_nothing_may_be_moved(tmp_path, monkeypatch, caplog):
@@ -242,11 +242,11 @@ def test_falling_back_works_where_nothing_may_be_moved(tmp_path, monkeypatch, ca
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(os, "rename", refuse)
-    assert store.newest_good().step == 10
+    assert newest_good(store).step == 10
     assert "step-00000020 stays where it is" in caplog.text
     empty(tmp_path / "step-00000010" / "run.json")
     with pytest.raises(CorruptCheckpointError, match=r"step-00000010: run\.json has 0"):
-        store.newest_good()
+        newest_good(store)
 
 
 def test_a_file_that_may_not_be_read_is_not_taken_for_damaged(tmp_path, monkeypatch):
@@ -258,7 +258,7 @@ def test_a_file_that_may_not_be_read_is_not_taken_for_damaged(tmp_path, monkeypa
 
     monkeypatch.setattr("resilient.storage.checkpoint.record", refuse)
     with pytest.raises(PermissionError):
-        store.newest_good()
+        newest_good(store)
     assert steps(store) == [10]
 
 
@@ -277,4 +277,4 @@ def test_pruning_neither_counts_nor_deletes_what_has_no_manifest(tmp_path):
     os.remove(tmp_path / "step-00000030" / "manifest.json")
     assert store.prune(latest(1)) == [10]
     assert (tmp_path / "step-00000030").is_dir()
-    assert store.newest_good().step == 20
+    assert newest_good(store).step == 20

@@ -10,7 +10,7 @@ import pytest
 from resilient.errors import CheckpointWriteError
 from resilient.progress import Progress
 from resilient.storage import flush
-from resilient.storage.commit import commit
+from resilient.storage.store import Store
 
 pytestmark = pytest.mark.once
 
@@ -60,8 +60,7 @@ def test_a_flush_that_fails_fails_the_save(tmp_path, monkeypatch):
             time.sleep(0.1)
 
     with pytest.raises(CheckpointWriteError, match="EIO"):
-        commit(
-            tmp_path,
+        Store(tmp_path).commit(
             Progress(1, 0, 1),
             write,
             metrics={},

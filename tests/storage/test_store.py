@@ -5,7 +5,16 @@ import os
 from pathlib import Path
 
 import pytest
-from support.checkpoint_samples import filled, holds, leftovers, save, steps, writer
+from support.checkpoint_samples import (
+    filled,
+    holds,
+    leftovers,
+    newest_good,
+    save,
+    steps,
+    verified,
+    writer,
+)
 
 from resilient.errors import (
     CheckpointNotFoundError,
@@ -15,7 +24,6 @@ from resilient.errors import (
 )
 from resilient.policies import best, latest
 from resilient.progress import Progress
-from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.manifest import Manifest
 from resilient.storage.store import Store
 
@@ -32,7 +40,7 @@ def test_a_commit_returns_what_the_directory_then_has(tmp_path):
         environment={"keras": "3.15.1", "größe": "ü"},
     )
     (found,) = store.checkpoints()
-    assert found.manifest.to_bytes() == committed.manifest.to_bytes()
+    assert found.to_bytes() == committed.to_bytes()
     assert (found.step, found.progress) == (25, Progress(25, 2, 5))
     assert found.finished is True
     assert repr(found.metrics) == "{'loss': 0.1, 'bad': nan, 'worse': inf}"
@@ -93,7 +101,7 @@ def test_listing_opens_manifests_only(tmp_path, monkeypatch):
 def test_a_directory_that_does_not_exist_has_no_checkpoints(tmp_path):
     store = Store(tmp_path / "not" / "yet")
     assert store.checkpoints() == []
-    assert store.newest_good() is None
+    assert newest_good(store) is None
     assert store.remove_stale_staging() == []
     assert store.discard_after(3) == []
     assert store.discard_all() == []
@@ -106,39 +114,39 @@ def test_names_that_are_not_ours_are_left_alone(tmp_path):
     for name in names:
         (tmp_path / name).mkdir()
     assert steps(store) == [10]
-    assert store.newest_good().step == 10
+    assert newest_good(store).step == 10
     store.remove_stale_staging()
     store.prune(latest(1))
     store.discard_all()
     assert all((tmp_path / name).is_dir() for name in names)
 
 
-def test_newest_good_is_the_newest(tmp_path):
-    newest = filled(tmp_path, 10, 20).newest_good()
+def test_the_newest_is_loaded(tmp_path):
+    newest = newest_good(filled(tmp_path, 10, 20))
     assert newest.step == 20
     assert holds(newest)
 
 
-def test_get_finds_a_step(tmp_path):
-    assert holds(filled(tmp_path, 10, 20).get(10))
+def test_a_step_is_found(tmp_path):
+    assert holds(verified(filled(tmp_path, 10, 20), 10))
 
 
-def test_get_of_a_missing_step_names_those_that_are_there(tmp_path):
+def test_a_missing_step_names_those_that_are_there(tmp_path):
     store = filled(tmp_path, 10, 20)
     with pytest.raises(CheckpointNotFoundError, match=r"step 15[^$]*10, 20"):
-        store.get(15)
+        verified(store, 15)
     with pytest.raises(CheckpointNotFoundError, match="no checkpoint at all"):
-        Store(tmp_path / "empty").get(15)
+        verified(Store(tmp_path / "empty"), 15)
 
 
-def test_get_of_a_damaged_step_says_so_and_leaves_it(tmp_path):
+def test_a_damaged_step_says_so_and_leaves_it(tmp_path):
     """Who asks for one step does not get another."""
     store = filled(tmp_path, 10, 20)
     (tmp_path / "step-00000020" / "run.json").write_bytes(b"")
     with pytest.raises(
         CorruptCheckpointError, match=r"step 20 is damaged[^$]*run\.json"
     ):
-        store.get(20)
+        verified(store, 20)
     assert steps(store) == [10, 20]
 
 
@@ -176,7 +184,7 @@ def test_prune_removes_the_link_to_a_checkpoint_that_was_moved_away(tmp_path):
     store = filled(tmp_path / "runs", 10, 20)
     (tmp_path / "runs" / "step-00000010").rename(tmp_path / "elsewhere")
     (tmp_path / "runs" / "step-00000010").symlink_to(tmp_path / "elsewhere")
-    assert holds(store.get(10))
+    assert holds(verified(store, 10))
     assert store.prune(latest(1)) == [10]
     assert os.listdir(tmp_path / "runs") == ["step-00000020"]
     assert (tmp_path / "elsewhere" / "run.json").exists()
@@ -191,15 +199,15 @@ def test_discard_after_moves_the_newer_to_quarantine(tmp_path):
     )
     assert reason["kind"] == "superseded"
     assert reason["text"] == "resumed from step 10 instead"
-    assert store.newest_good().step == 10
+    assert newest_good(store).step == 10
 
 
 def test_discard_all_starts_over_and_deletes_nothing(tmp_path):
     store = filled(tmp_path, 10, 20)
     assert store.discard_all() == [10, 20]
-    assert store.newest_good() is None
+    assert newest_good(store) is None
     kept = tmp_path / "quarantine" / "step-00000020-1"
-    assert Checkpoint(kept, Manifest.from_bytes((kept / "manifest.json").read_bytes()))
+    assert Manifest.from_bytes((kept / "manifest.json").read_bytes())
     assert (kept / "run.json").exists()
 
 
@@ -275,7 +283,11 @@ def test_a_checkpoint_of_a_later_schema_is_refused_and_left_alone(tmp_path):
     zeroed = raw.replace(checksum, b"0" * 32, 1)
     fresh = xxhash.xxh3_128_hexdigest(zeroed).encode()
     path.write_bytes(zeroed.replace(b"0" * 32, fresh, 1))
-    for act in (store.checkpoints, store.newest_good, lambda: store.get(20)):
+    for act in (
+        store.checkpoints,
+        lambda: newest_good(store),
+        lambda: verified(store, 20),
+    ):
         with pytest.raises(NotSupportedError, match="schema 2"):
             act()
     assert path.exists()

@@ -122,7 +122,8 @@ def report(capsys, backend, planned, kinds):
         )
 
 
-# Mostly time that the supervisor waits: in the short session of one backend only.
+# Mostly starts of processes that import Keras, one for each fault: in the short session
+# of one backend only.
 SHORT = () if os.environ["KERAS_BACKEND"] == "torch" else pytest.mark.long
 
 

@@ -203,8 +203,8 @@ def test_the_same_traceback_has_the_same_signature():
     elsewhere = last_traceback(
         TRACEBACK.format(error="ValueError: at 0x1").replace("line 2", "line 4")
     )
-    assert one.signature == same.signature
-    assert len({one.signature, other.signature, elsewhere.signature}) == 3
+    assert one["signature"] == same["signature"]
+    assert len({one["signature"], other["signature"], elsewhere["signature"]}) == 3
 
 
 def test_of_chained_tracebacks_the_last_counts():
@@ -212,7 +212,7 @@ def test_of_chained_tracebacks_the_last_counts():
     text += "\nDuring handling of the above exception, another exception occurred:\n\n"
     text += TRACEBACK.format(error="my.package.Error: two: three")
     found = last_traceback(text)
-    assert (found.error, found.message) == ("my.package.Error", "two: three")
+    assert (found["error"], found["message"]) == ("my.package.Error", "two: three")
 
 
 @pytest.mark.parametrize(
@@ -220,4 +220,4 @@ def test_of_chained_tracebacks_the_last_counts():
     ["", "no such thing", "Traceback (most recent call last):", TRACEBACK[:90]],
 )
 def test_no_traceback_or_half_of_one(text):
-    assert last_traceback(text) is None
+    assert last_traceback(text) == {}

@@ -1,10 +1,13 @@
 """When there is no other restart."""
 
+from functools import partial
+
 import pytest
 
 from resilient.supervise.failures import Ending
 from resilient.supervise.headway import Gain
-from resilient.supervise.restart_policy import RestartPolicy, Rules
+from resilient.supervise.options import Options
+from resilient.supervise.restart_policy import RestartPolicy
 
 pytestmark = pytest.mark.once
 
@@ -13,13 +16,14 @@ STEP = Gain(step=True, checkpoint=False)
 SAVED = Gain(step=True, checkpoint=True)
 BUG = Ending("error", "ValueError at step 7: bad", 1, "abc", 7)
 KILLED = Ending("killed", "it was killed by SIGKILL", 137)
+Rules = partial(Options, ["train"])
 
 
 def stops(rules, *failures):
     """After how many failures it gives up, and why."""
-    give_up = RestartPolicy(rules)
+    policy = RestartPolicy(rules)
     for number, (ending, made) in enumerate(failures, 1):
-        if (why := give_up.after(ending, made)) is not None:
+        if (why := policy.after(ending, made)) is not None:
             return number, why
     return None, ""
 
@@ -57,7 +61,7 @@ def test_progress_between_starts_the_count_again(made):
 
 def test_a_failure_whose_step_is_not_exact_needs_a_checkpoint_for_progress():
     """The heartbeat's step is a little more or less each time."""
-    memory = Ending("out of memory", "", 137, "SIGKILL for want of memory")
+    memory = Ending("out of memory", "", 137, "SIGKILL for lack of memory")
     assert stops(Rules(), *[(memory, STEP)] * 3)[0] == 3
     assert stops(Rules(), *[(memory, SAVED)] * 9)[0] is None
 
@@ -90,9 +94,21 @@ def test_without_a_limit_restarts_that_bring_a_checkpoint_go_on():
 
 
 def test_failures_without_progress_are_counted_for_the_backoff():
-    give_up = RestartPolicy(Rules())
-    counts = []
-    for made in (SAVED, NOTHING, NOTHING, STEP, NOTHING):
-        give_up.after(KILLED, made)
-        counts.append(give_up.failures)
-    assert counts == [0, 1, 2, 0, 1]
+    policy = RestartPolicy(Rules())
+    delays = []
+    for gain in (SAVED, NOTHING, NOTHING, NOTHING, STEP, NOTHING):
+        policy.after(KILLED, gain)
+        delays.append(policy.delay(1.0))
+    assert delays == [1, 1, 2, 4, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("failures", "longest"), [(1, 1), (2, 2), (3, 4), (9, 256), (10, 300), (9999, 300)]
+)
+def test_backoff_doubles_up_to_a_limit_with_full_jitter(failures, longest):
+    policy = RestartPolicy(Rules(no_progress=10**6))
+    for _ in range(failures):
+        policy.after(KILLED, NOTHING)
+    assert policy.delay(0.0) == 0
+    assert policy.delay(0.5) == longest / 2
+    assert policy.delay(1.0) == longest

@@ -32,7 +32,7 @@ def test_a_killed_process_is_restarted(supervise):
 
 
 def test_what_was_started_once_is_tried_again(supervise, tmp_path):
-    """Here for want of a directory for temporary files; it might come back."""
+    """Here without a directory for temporary files, which might come back."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     run = supervise(
@@ -117,7 +117,8 @@ def test_restarts_without_a_newer_checkpoint(supervise):
     run = supervise(
         """
         train(100 + attempt)
-        events.emit("saved", step=100 if attempt < 2 else 200)
+        step = 100 if attempt < 2 else 200
+        (directory / f"step-{step:08}").mkdir(exist_ok=True)
         os.kill(os.getpid(), signal.SIGKILL)
         """,
         *("--no-progress", 2),

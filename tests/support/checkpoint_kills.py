@@ -16,7 +16,7 @@ from resilient.errors import CheckpointWriteError, DirectoryInUseError
 from resilient.policies import latest
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.store import Store
-from support.checkpoint_samples import at_call, before_disk_calls, save
+from support.checkpoint_samples import at_call, before_disk_calls, newest_good, save
 
 FORKS = multiprocessing.get_context("forkserver")
 
@@ -56,7 +56,7 @@ def start_after_a_kill(directory):
     """What a new attempt does first, with leftovers of each sort around."""
     store = Store(directory)
     store.remove_stale_staging()
-    store.newest_good()
+    newest_good(store)
 
 
 def killed_at(number, change, directory):
@@ -69,7 +69,7 @@ def saving_on_and_on(directory, first, ready):
     """Saves and prunes until it is killed."""
     store = Store(directory)
     store.remove_stale_staging()
-    store.newest_good()
+    newest_good(store)
     ready.set()
     for step in range(first, sys.maxsize):
         save(store, step)
@@ -101,7 +101,7 @@ def save_without_permission(directory):
             clear = False
         if not clear:
             sys.exit(1)
-    assert store.newest_good(lambda *_: sys.exit(2)).step == 20
+    assert newest_good(store, lambda *_: sys.exit(2)).step == 20
     sys.exit(17)
 
 

@@ -267,19 +267,6 @@ def test_a_run_that_is_started_over_counts_from_there(log):
     assert (report.steps, report.lost_steps, len(report.attempts)) == (10, 0, 1)
 
 
-def test_events_from_before_there_was_one_for_training(log):
-    """Its start-up counts as training then; no stalls are known."""
-    log(0, "started")
-    log(10, "saved", step=10)
-    log(20, "saved", step=20)
-    log(30, "started", "b")
-    log(31, "restored", "b", step=20)
-    log(40, "saved", "b", step=30)
-    log(41, "ended", "b", step=30)
-    report = found(log, productive=20 + 9, starting=1, saving=1, down=10)
-    assert (report.steps, report.lost_steps) == (30, 0)
-
-
 def test_where_a_save_is_not_in_the_events_seconds_are_shared_out_by_steps(log):
     """78 steps from 10 to 49; step 40 is half of them on."""
     log(0, "started")

@@ -1,79 +1,57 @@
-"""What is set in the environment, where a framework reads it once, when it starts.
-
-What the user has set there stays: we add to it, or refuse.
-"""
+"""What frameworks read from the environment, and the errors about it."""
 
 import os
-from pathlib import Path
+import re
 
 from resilient.errors import ResilientError
 
 XLA_FLAGS = "XLA_FLAGS"
-# No kernels that do not repeat, and none chosen by a race between them.
-DETERMINISTIC = "--xla_gpu_deterministic_ops"
+# No kernels that do not repeat, and none chosen by a race between them. (The op
+# determinism of TensorFlow does not rule out the latter in all its releases.)
+_DETERMINISTIC = "--xla_gpu_deterministic_ops"
 
 
-def xla_is_deterministic() -> bool:
-    """Whether ``XLA_FLAGS`` asks for GPU kernels that repeat."""
-    return _value() is True
+def xla_flags() -> str:
+    """The flags of XLA, which reads them when it starts."""
+    return os.environ.get(XLA_FLAGS, "").strip()
 
 
-def make_xla_deterministic() -> None:
-    """Ask for them, in addition to what is there. XLA reads it when it starts."""
-    check_xla()
-    if not xla_is_deterministic():
-        flags = os.environ.get(XLA_FLAGS, "")
-        os.environ[XLA_FLAGS] = f"{flags} {DETERMINISTIC}=true".strip()
-
-
-def check_xla() -> None:
-    """Raise where ``XLA_FLAGS`` cannot be added to.
+def deterministic_xla_flags() -> str:
+    """The same with deterministic GPU kernels.
 
     Raises:
-        ResilientError: It conflicts, or is the name of a file that does not
-            say it.
+        ResilientError: They conflict. XLA takes what does not begin like a flag for the
+            name of a file of flags, to which nothing can be added here.
     """
-    flags, value = os.environ.get(XLA_FLAGS, ""), _value()
-    if value is False:
-        raise conflict(XLA_FLAGS, f"Remove {DETERMINISTIC} from it.")
-    if value is None and _is_file(flags):
-        raise conflict(XLA_FLAGS, f"Add {DETERMINISTIC}=true to that file.")
+    flags = xla_flags()
+    if flags and not flags.startswith("-"):
+        raise conflict(XLA_FLAGS, "Put the flags there, not a file.")
+    asked = re.findall(rf"{_DETERMINISTIC}(?:=(\S*))?(?:\s|$)", flags)
+    if asked and asked[-1].lower() not in ("", "1", "true"):  # the last one wins
+        raise conflict(XLA_FLAGS, f"Remove {_DETERMINISTIC} from it.")
+    return flags if asked else f"{flags} {_DETERMINISTIC}=true".strip()
 
 
-def _value() -> bool | None:
-    """What the flag is set to; None where it is not there."""
-    flags = os.environ.get(XLA_FLAGS, "")
-    if _is_file(flags):
-        path = Path(flags)
-        flags = path.read_text(encoding="utf-8") if path.is_file() else ""
-    found = None
-    for flag in flags.split():  # the last one wins
-        name, _, value = flag.partition("=")
-        if name == DETERMINISTIC:
-            found = value.lower() in ("", "1", "true")
-    return found
+def threads(variable: str) -> int:
+    """The threads that a variable asks for; by default, this process's processors."""
+    return asked_for(variable) or processors()
 
 
-def _is_file(flags: str) -> bool:
-    """XLA takes what does not begin like a flag for the name of a file of flags."""
-    return bool(flags.strip()) and not flags.strip().startswith("-")
+def asked_for(variable: str) -> int | None:
+    """A positive number in a variable, if there is one."""
+    text = os.environ.get(variable, "").strip()
+    return int(text) if text.isdecimal() and int(text) > 0 else None
 
 
 def processors() -> int:
-    """How many processors this process may use: what frameworks size themselves by."""
+    """How many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def positive(variable: str) -> int | None:
-    """A positive number in an environment variable, if there is one."""
-    text = os.environ.get(variable, "").strip()
-    return int(text) if text.isdecimal() and int(text) > 0 else None
-
-
 def conflict(variable: str, todo: str) -> ResilientError:
-    """The error for an environment that conflicts."""
+    """The error for a variable that conflicts."""
     return ResilientError(
         "The environment conflicts with deterministic(), which replaces nothing there.",
         received=f"{variable}={os.environ.get(variable)}",

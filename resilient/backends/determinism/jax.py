@@ -18,32 +18,26 @@ _THREADS = "NPROC"
 def make_deterministic(threads: int | None) -> None:
     """See ``resilient.deterministic``."""
     started = xla_bridge.backends_are_initialized()
-    other = threads is not None and threads != _threads()
-    if other and started:
-        raise environment.too_late("JAX has started its threads", _threads())
-    if other and environment.positive(_THREADS):
-        raise environment.conflict(_THREADS, f"Use {_THREADS}={threads} there.")
+    live = environment.threads(_THREADS)
+    flags = environment.deterministic_xla_flags()
+    if threads not in (None, live):
+        if started:
+            raise environment.too_late("JAX has started its threads", live)
+        if environment.asked_for(_THREADS):
+            raise environment.conflict(_THREADS, f"Use {_THREADS}={threads} there.")
     if not started:
-        environment.make_xla_deterministic()
-    elif jax.default_backend() == "gpu" and not environment.xla_is_deterministic():
-        raise environment.too_late(
-            "JAX has started its devices",
-            f"{environment.XLA_FLAGS}={os.environ.get(environment.XLA_FLAGS)}",
-        )
+        os.environ[environment.XLA_FLAGS] = flags
+    elif jax.default_backend() == "gpu" and flags != environment.xla_flags():
+        raise environment.too_late("JAX has started its devices", in_effect())
     if threads is not None:
         os.environ[_THREADS] = str(threads)
 
 
 def in_effect() -> dict[str, Any]:
-    """See ``resilient.determinism.in_effect``."""
-    device = jax.default_backend()
-    found: dict[str, Any] = {"device": device}
-    if device == "cpu":
-        found["threads"] = _threads()
-    elif device == "gpu":
-        found["deterministic XLA"] = environment.xla_is_deterministic()
+    """See ``resilient.backends.determinism.in_effect``."""
+    found: dict[str, Any] = {"device": jax.default_backend()}
+    if found["device"] == "cpu":
+        found["threads"] = environment.threads(_THREADS)
+    elif found["device"] == "gpu":
+        found[environment.XLA_FLAGS] = environment.xla_flags()
     return found
-
-
-def _threads() -> int:
-    return environment.positive(_THREADS) or environment.processors()

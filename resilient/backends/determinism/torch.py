@@ -1,4 +1,4 @@
-"""PyTorch: flags of the running process, but for cuBLAS, which reads the environment.
+"""PyTorch: flags of the running process; but cuBLAS reads the environment.
 
 cuBLAS repeats if its workspace is fixed before its first use.
 """
@@ -11,7 +11,7 @@ import torch
 from resilient.backends.determinism import environment
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-_FIXED = (":4096:8", ":16:8")  # those of which NVIDIA says that they repeat
+_FIXED = (":4096:8", ":16:8")  # those that NVIDIA says repeat
 
 
 def make_deterministic(threads: int | None) -> None:
@@ -23,13 +23,13 @@ def make_deterministic(threads: int | None) -> None:
         raise environment.too_late("CUDA has been started", f"no {_WORKSPACE}")
     os.environ.setdefault(_WORKSPACE, _FIXED[0])
     torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False  # or the fastest today is chosen
+    torch.backends.cudnn.benchmark = False  # it picks the fastest kernel, by a race
     if threads is not None:
         torch.set_num_threads(threads)
 
 
 def in_effect() -> dict[str, Any]:
-    """See ``resilient.determinism.in_effect``."""
+    """See ``resilient.backends.determinism.in_effect``."""
     on_gpu = torch.cuda.is_available()
     found: dict[str, Any] = {
         "device": "gpu" if on_gpu else "cpu",

@@ -18,11 +18,7 @@ BLOCKS = 256
 
 
 def array_fingerprint(array: Any) -> dict[str, Any]:
-    """Shape, dtype and checksum of one array-like input.
-
-    Args:
-        array: Anything that Keras can slice, first axis the samples.
-    """
+    """Shape, dtype and checksum of one array-like input."""
     rows = int(array.shape[0])
     (source,) = keras_internals.convert_to_sliceable((array,), target_backend="numpy")
 

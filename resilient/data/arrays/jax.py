@@ -2,7 +2,7 @@
 
 Keras draws one permutation per epoch (``shuffle=True``) or one per batch
 (``shuffle="batch"``). We keep what it draws each from (before Keras 3.16 the state of
-numpy's global generator, see ``keras_internals.Generation``), let Keras draw it again
+numpy's global generator, see ``keras_internals.keras_3_12``), let Keras draw it again
 in a resumed run, and slice from the batch asked for: no data is read to get back to a
 position.
 
@@ -20,20 +20,20 @@ from typing import Any
 import keras
 
 from resilient import keras_internals
+from resilient.data import Positioned
 from resilient.data.arrays.fingerprint import array_fingerprint
 from resilient.data.shard import ShardedData
 from resilient.errors import DataNotResumableError
-from resilient.serialization import JSON
+from resilient.serialization import JSON, rng
 from resilient.serialization.position import DataPosition
-from resilient.state.rng import from_numpy_state, numpy_state
 
 _NAMES = ("x", "y", "sample_weight")
 
 
-class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
+class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ignore[misc]
     """Keras's array adapter, with a position.
 
-    A backend's says what global random state it draws orders from, where it does.
+    Subclasses say which global random state their backend draws orders from, if any.
     """
 
     _start: DataPosition | None = None
@@ -54,7 +54,7 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
         self._draw_seed = (share or ShardedData()).seed
 
     def position(self, drawn: int, *, held: bool) -> DataPosition:
-        """The part that each backend's has; one that is held, if any was drawn."""
+        """The part that all backends share."""
         return DataPosition(
             drawn=drawn,
             epochs=keras_internals.generation.epochs(self),
@@ -80,35 +80,23 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
             )
         self._start = position
 
-    def before_iterator(self) -> None:
-        """Nothing to do."""
-
-    def wrap(self, iterable: Any) -> Any:
-        return iterable
-
-    def on_trained(self, drawn: int) -> None:
-        """Nothing to forget."""
-
-    def frozen(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
     def _orders(self) -> str:
         """What orders are drawn from, in words."""
         return keras_internals.generation.orders
 
     def _take_start(self) -> DataPosition:
-        """The position to start at, once; that of the first batch if none was given."""
+        """The position to start at, once; by default the first batch."""
         start, self._start = self._start, None
         return start or DataPosition(drawn=0, source={})
 
     def _next_order(self) -> Any:
-        """What the order that is drawn next is drawn from; None without an order."""
+        """What the next order will be drawn from; None without shuffling."""
         if not self.shuffled:
             return None
         return keras_internals.generation.order(self, self._random_state)
 
     def _drawing_again(self, order: Any) -> AbstractContextManager[None]:
-        """While an order is drawn from what ``_next_order`` returned."""
+        """Entered to draw an order from what ``_next_order`` returned."""
         if order is None:
             return nullcontext()
         again = keras_internals.generation.drawing_again
@@ -133,7 +121,7 @@ class SeekableArrays(keras_internals.ArrayDataAdapter):  # type: ignore[misc]
 
 
 class SlicedArrays(SeekableArrays):
-    """Where Keras slices batches in Python: for JAX, and for DTensors of torch."""
+    """For batches that Keras slices in Python: on JAX, and DTensors on torch."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -187,8 +175,8 @@ class SlicedArrays(SeekableArrays):
 class JaxArrays(SlicedArrays):
     """Array input of the JAX trainer."""
 
-    _random_state = staticmethod(numpy_state)
-    _from_random_state = staticmethod(from_numpy_state)
+    _random_state = staticmethod(functools.partial(rng.state, rng.NUMPY))
+    _from_random_state = staticmethod(functools.partial(rng.drawing_from, rng.NUMPY))
 
 
 def _only_rows(_: Any, indices: Any) -> Any:

@@ -1,13 +1,13 @@
 """Arrays on TensorFlow: a pipeline whose order and start are variables.
 
 Keras draws the order with ``tf.random.shuffle`` inside a tf.data pipeline, where the
-random state cannot be saved. So the order is made outside and fed through a variable:
+random state cannot be saved. So we make the order outside and feed it in by a variable:
 
 * with a global seed (``keras.utils.set_random_seed``), and since Keras 3.16 always,
-  Keras's pipeline gives one and the same order in every epoch: we run Keras's own
-  pipeline on ``arange(samples)`` to get that order, and keep what it comes from;
+  Keras's pipeline gives the same order in every epoch: we run Keras's own pipeline on
+  ``arange(samples)`` to get that order, and save what it was drawn from;
 * otherwise Keras's order is arbitrary: ours comes from a seed of our own, drawn once
-  for a run and kept in the position with the number of orders made from it.
+  for a run and saved in the position with the number of orders made from it.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ class TensorFlowArrays(SeekableArrays):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._keras_orders: dict[int, np.ndarray] = {}
+        self._keras_order: tuple[Any, np.ndarray] | None = None  # drawn last
         self._own_seed = self._draw_seed(63)
         self._orders_made = 0
         with tf.init_scope():
@@ -105,11 +105,11 @@ class TensorFlowArrays(SeekableArrays):
             ]
             return np.concatenate(parts)
         drawn_from = order["keras"]
-        if drawn_from not in self._keras_orders:
-            self._keras_orders[drawn_from] = self._keras_order(drawn_from)
-        return self._keras_orders[drawn_from]
+        if self._keras_order is None or self._keras_order[0] != drawn_from:
+            self._keras_order = drawn_from, self._drawn_by_keras(drawn_from)
+        return self._keras_order[1]
 
-    def _keras_order(self, drawn_from: int) -> np.ndarray:
+    def _drawn_by_keras(self, drawn_from: int) -> np.ndarray:
         """The order of Keras's own pipeline."""
         plain = keras_internals.ArrayDataAdapter(
             np.arange(self.samples),

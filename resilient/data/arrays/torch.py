@@ -1,45 +1,29 @@
 """Arrays on torch: Keras's own batch sampler, drawn again, skipping indices only.
 
 Keras builds a ``DataLoader`` without workers over a batch sampler that draws the order
-when its first batch is asked for. We stand in front of that batch sampler: we keep what
-it draws from (before Keras 3.16 the state of torch's global generator, see
-``keras_internals.Generation``), let it draw again in a resumed epoch, and skip the
-indices of the batches trained before.
+with its first batch. We wrap that batch sampler: we save what it draws from (before
+Keras 3.16 the state of torch's global generator, see ``keras_internals.keras_3_12``),
+let it draw again in a resumed epoch, and skip the indices of batches trained before.
 """
 
-import contextlib
-import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import keras
 import torch
 
-from resilient.backends.torch import decode_state, encode_state
 from resilient.data.arrays.jax import SlicedArrays
-
-
-def random_state() -> str:
-    """The state of torch's global generator, as JSON."""
-    return encode_state(torch.get_rng_state())
-
-
-@contextlib.contextmanager
-def from_random_state(state: str) -> Iterator[None]:
-    """Draw from such a state; the generator is left as it was."""
-    now = torch.get_rng_state()
-    torch.set_rng_state(decode_state(state))
-    try:
-        yield
-    finally:
-        torch.set_rng_state(now)
+from resilient.serialization import rng
 
 
 class TorchArrays(SlicedArrays):
     """Array input of the torch trainer."""
 
-    _random_state = staticmethod(random_state)
-    _from_random_state = staticmethod(from_random_state)
+    _random_state = staticmethod(partial(rng.state, torch.default_generator))
+    _from_random_state = staticmethod(
+        partial(rng.drawing_from, torch.default_generator)
+    )
 
     def _orders(self) -> str:
         spread = isinstance(
@@ -52,7 +36,7 @@ class TorchArrays(SlicedArrays):
         loader = super().get_torch_dataloader()
         return torch.utils.data.DataLoader(
             loader.dataset,
-            batch_sampler=_SeekableBatches(self.one_order(loader.batch_sampler), self),
+            batch_sampler=Batches(self.one_order(loader.batch_sampler), self._draw),
             collate_fn=loader.collate_fn,
         )
 
@@ -60,30 +44,26 @@ class TorchArrays(SlicedArrays):
         """Keras's batch sampler; with several processes, what they draw alike."""
         return batches
 
-    def draw(self, batches: Any) -> Iterator[list[int]]:
-        """The indices of each batch, from the position on.
-
-        Runs when the first batch is asked for, where Keras's own sampler draws too.
-        """
-        start = self._take_start()
-        first = start.drawn
-        self._order = start.source["order"] if first else self._next_order()
-        indices = iter(batches)
-        if first:
-            with self._drawing_again(self._order):
-                next(itertools.islice(indices, first, first), None)
-        yield from indices
+    def _draw(self, batches: Any) -> Iterator[list[int]]:
+        """The indices of each batch, from the position on."""
+        return self._rows(iter(batches))
 
 
-class _SeekableBatches(torch.utils.data.Sampler):  # type: ignore[misc]
-    """A batch sampler that starts where the adapter says."""
+class Batches(torch.utils.data.Sampler):  # type: ignore[misc]
+    """A batch sampler whose indices are drawn from it in another way.
 
-    def __init__(self, batches: Any, adapter: TorchArrays) -> None:
+    Args:
+        draw: Gives the indices of each batch.
+    """
+
+    def __init__(
+        self, batches: Any, draw: Callable[[Any], Iterator[list[int]]]
+    ) -> None:
         self._batches = batches
-        self._adapter = adapter
+        self._draw = draw
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self._adapter.draw(self._batches)
+        return self._draw(self._batches)

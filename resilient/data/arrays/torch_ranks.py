@@ -8,7 +8,7 @@ process would: their states may differ, and stay each rank's own.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from resilient.data.arrays.torch import TorchArrays, from_random_state, random_state
+from resilient.data.arrays.torch import Batches, TorchArrays
 from resilient.distributed.strategies.torch_slices import require_divisible, rows
 
 
@@ -42,32 +42,18 @@ class RankArrays(TorchArrays):
         self._rank, self._world, self._share = rank, world, share
 
     def one_order(self, batches: Any) -> Any:
-        return _OneOrder(batches, self)
+        return Batches(batches, self._drawn_alike)
 
-    def drawn_alike(self, batches: Any) -> Iterator[list[int]]:
+    def _drawn_alike(self, batches: Any) -> Iterator[list[int]]:
         """This rank's part of Keras's batches, in the order that rank 0 draws."""
         common, own = iter(batches), iter(batches)
         # "batch": each batch draws when its turn comes; otherwise the first draws all.
         draws = len(batches) if self.shuffled == "batch" else bool(self.shuffled)
         for i in range(len(batches)):
             if i < draws:
-                with from_random_state(self._share(random_state())):
+                with self._from_random_state(self._share(self._random_state())):
                     batch = next(common)
                 next(own)
             else:
                 batch = next(common)
             yield batch[rows(len(batch), self._rank, self._world)]
-
-
-class _OneOrder:
-    """A batch sampler whose order is rank 0's."""
-
-    def __init__(self, batches: Any, adapter: RankArrays) -> None:
-        self._batches = batches
-        self._adapter = adapter
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return self._adapter.drawn_alike(self._batches)

@@ -1,10 +1,9 @@
 """keras.utils.PyDataset: the order of the epoch, and the attributes that changed.
 
-Getting back costs nothing that grows with the position: the order is kept, the batches
-trained before are not made again. One is, the last, where that changes nothing, to see
-that the data is still the same.
+Returning to a position takes constant time: the order is saved, and only the last batch
+is made again, if that changes nothing, to check that the data is still the same.
 
-``replay_data=True`` makes no difference: there is no iterator's state to do without.
+``replay_data=True`` makes no difference: no iterator state is saved anyway.
 """
 
 import itertools
@@ -14,13 +13,12 @@ from typing import Any
 from resilient import keras_internals
 from resilient.data.py_dataset.order import Order
 from resilient.data.py_dataset.workers import Workers
-from resilient.data.source import SourceContext, TrackedIterable, lazily
+from resilient.data.source import DataSource, SourceContext, TrackedIterable, lazily
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import WarnOnce
 from resilient.objects import find_generators
-from resilient.objects.datasets.tracker import DataAttributes
+from resilient.objects.tracker import Tracker
 from resilient.serialization import JSON
-from resilient.serialization.position import DataPosition
 from resilient.serialization.rng import set_states, states
 from resilient.state import rng
 
@@ -35,12 +33,11 @@ class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: 
         shuffle: bool = False,
         *,
         settings: SourceContext,
-        saved: DataPosition | None,
     ) -> None:
         self.enqueuer: Any = None  # Keras's, for a moment
         super().__init__(x, class_weight=class_weight, shuffle=shuffle)
         self.source = PyDatasetSource(self, settings)
-        self.tracked = TrackedIterable(self.source, settings)
+        self.tracked = TrackedIterable(self.source)
         if self.enqueuer is not None:
             self.enqueuer = _InPlaceOfEnqueuer(self.source, self.tracked.lock)
 
@@ -57,14 +54,14 @@ class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: 
 
 
 class _InPlaceOfEnqueuer:
-    """What Keras's adapter starts and stops in place of its enqueuer."""
+    """What Keras's adapter starts and stops instead of its enqueuer."""
 
     def __init__(self, source: "PyDatasetSource", lock: Any) -> None:
         self._source = source
         self._lock = lock
 
     def start(self, epoch: int = 0) -> None:
-        """The order asks the adapter for its epoch itself."""
+        """The order reads the epoch from the adapter."""
         with self._lock:
             self._source.order.start()
 
@@ -73,19 +70,18 @@ class _InPlaceOfEnqueuer:
             self._source.stop()
 
 
-class PyDatasetSource:
+class PyDatasetSource(DataSource):
     """A PyDataset that Keras iterates.
 
     Args:
         adapter: Keras's adapter, with Keras's ``enqueuer`` where there are workers.
-        settings: Of this fit.
     """
 
     def __init__(self, adapter: Any, settings: SourceContext) -> None:
         self._adapter, self._dataset = adapter, adapter.py_dataset
         self._standardized = adapter._standardize_batch
         self._shuffle = bool(adapter.shuffle)
-        self._settings = settings
+        self.settings = settings
         self.name = f"a PyDataset, {type(self._dataset).__qualname__}"
         queue = self._dataset.max_queue_size if adapter.enqueuer is not None else None
         workers = queue is not None
@@ -95,11 +91,11 @@ class PyDatasetSource:
         self._generators = find_generators.unclaimed(found, settings.claimed)
         # What is named is not looked for in the attributes.
         others = {n: found[n] for n in found if n not in self._generators}
-        self._attributes = DataAttributes({"x": self._dataset, **others})
+        self._attributes = Tracker({"x": self._dataset, **others})
         self.in_epoch = False
-        self._at_end: DataAttributes | None = None  # before on_epoch_end changed it
+        self._at_end: Tracker | None = None  # before on_epoch_end changed it
         self._made: Generator[tuple[int, Any]] | None = None  # what the workers make
-        self._last: int | None = None
+        self._last: Any = None  # its index
         self._as_made: list[int] = []  # what it held when the last batch was made
         self._say = WarnOnce()
 
@@ -109,13 +105,13 @@ class PyDatasetSource:
         return self._batches(0)
 
     def end_epoch(self) -> None:
-        """The dataset and callbacks are about to be told that the epoch ended."""
+        """Before ``on_epoch_end`` of the dataset and of callbacks."""
         if self.in_epoch:
-            self._at_end = DataAttributes({"x": self._dataset})
+            self._at_end = Tracker({"x": self._dataset})
         self.in_epoch = False
 
     def stop(self) -> None:
-        """An epoch ended: what was made ahead is made again in the next."""
+        """An epoch ended: drop what was made ahead."""
         self._close()
         self.order.stop()
 
@@ -137,28 +133,27 @@ class PyDatasetSource:
             "attributes": attributes,
             "random": states(self._generators),
             "in_epoch": self.in_epoch,
-            "last": self._last,
-            "as_made": self._is_as_made(),
+            "last": self.last_batch() if live else None,
         }
 
-    def _is_as_made(self) -> bool:
-        """Whether the dataset is as when the last batch was made."""
+    def last_batch(self) -> JSON:
+        """Its index, if the dataset has not changed since it was made."""
         at_end = None if self.in_epoch else self._at_end
         changed = at_end is not None and at_end.capture()
-        return not changed and self._held() == self._as_made
+        as_made = not changed and self._held() == self._as_made
+        return {"index": self._last} if as_made else {}
 
     def resume(self, position: JSON) -> None:
         self._restore(position)
         self.order.resume(position["order"])
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
-        self._last = position["last"]
-        return self._batches(given), self.remake_last_batch(position) if given else None
+        last = position["last"]
+        again = self.remake_last_batch(position, last) if given and last else None
+        return self._batches(given), again
 
-    def remake_last_batch(self, position: JSON) -> Any:
-        self._last = position["last"]
-        if self._last is None or not position["as_made"]:
-            return None
+    def remake_last_batch(self, position: JSON, last: JSON) -> Any:
+        self._last = last["index"]
         batch = self._made_again(self._last)
         self._as_made = self._held()
         if batch is None:
@@ -179,7 +174,7 @@ class PyDatasetSource:
         }
 
     def _batches(self, given: int) -> Iterator[Any]:
-        """What one of Keras's generators gives, after ``given`` batches."""
+        """What Keras's generator would yield after ``given`` batches."""
         length = self._adapter.num_batches  # of this process's share
         while length is None or given < length:
             index, batch = self._next(None if length is None else length - given)
@@ -217,9 +212,9 @@ class PyDatasetSource:
         return [id(value) for value in vars(self._dataset).values()]
 
     def _made_again(self, index: int) -> Any:
-        """The batch, made again; None where making it draws or changes something."""
-        backend = self._settings.backend
-        attributes = DataAttributes({"x": self._dataset})
+        """The batch; None if making it draws random numbers or changes anything."""
+        backend = self.settings.backend
+        attributes = Tracker({"x": self._dataset})
         before, reached = rng.capture(backend), states(self._reached)
         batch = self._standardized(self._dataset[index])
         if reached != states(self._reached):

@@ -1,12 +1,12 @@
 """Which batch of a PyDataset comes next: Keras's own order, without its threads.
 
-Without workers Keras draws an order for each iterator. With workers its enqueuer draws
-one each time it starts, which is when an epoch begins, and when it stops at an epoch's
-end, it keeps what its threads had made ahead, as much as chance had it, for the next
-epoch; the rest of that order is dropped. So where Keras peeks at a batch before it
-trains (JAX and torch), or leaves an iterator in the middle of its order
-(``steps_per_epoch``), some batches come twice and others never. Here an iterator gives
-the order that was drawn for it, each batch once.
+Without workers Keras draws an order for each iterator. With workers, its enqueuer draws
+one each time it starts, when an epoch begins. When it stops at an epoch's end, it keeps
+the batches that its threads happened to have made ahead for the next epoch, and drops
+the rest of that order. So if Keras peeks at a batch before it trains (JAX and torch),
+or leaves an iterator in the middle of its order (``steps_per_epoch``), some batches
+come twice and others never. Here an iterator follows the order that was drawn for it,
+each batch once.
 """
 
 import itertools
@@ -23,7 +23,6 @@ class Order:
     """The indices of the batches to come.
 
     Args:
-        adapter: Keras's, of the PyDataset.
         workers: Whether an order is drawn when an epoch begins.
     """
 
@@ -32,7 +31,7 @@ class Order:
         self._dataset = adapter.py_dataset
         self._workers = workers
         self._share = keras_internals.generation.share(adapter)
-        self._drawn: Any = None  # when the epoch began, for an iterator that may come
+        self._drawn: Any = None  # when the epoch began, for its iterator
         self._order: Any = ()  # of a finite dataset: a list, or a range
         self._at = 0
 
@@ -55,14 +54,14 @@ class Order:
         self._drawn = None
 
     def upcoming(self) -> Iterator[int]:
-        """The indices from here on, as far as they are known."""
+        """The indices from here on."""
         if self._dataset.num_batches is None:
             first, step = self._share.start, self._share.step
             return itertools.count(first + step * self._at, step)
         return map(self._order.__getitem__, range(self._at, len(self._order)))
 
     def take(self) -> None:
-        """The next one was taken."""
+        """Advance by one."""
         self._at += 1
 
     def position(self) -> JSON:
@@ -70,7 +69,7 @@ class Order:
         return {"drawn": drawn, "order": _plain(self._order), "at": self._at}
 
     def resume(self, position: JSON) -> None:
-        """Be at a position; also with other workers, which may change."""
+        """Restore a position; the number of workers may have changed."""
         self._order, self._at = _order(position["order"]), position["at"]
         drawn = position["drawn"]
         self._drawn = _order(drawn) if self._workers and drawn is not None else None
@@ -85,7 +84,7 @@ class Order:
 
 
 def _plain(order: Any) -> Any:
-    """Of a range from 0 in steps of one, its length; otherwise an array."""
+    """The length of a range from 0 in steps of one; otherwise an array."""
     whole = isinstance(order, range) and order == range(len(order))
     return len(order) if whole else np.array(order, np.int64)
 

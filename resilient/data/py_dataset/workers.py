@@ -1,15 +1,14 @@
 """Making the batches of a PyDataset in several threads or processes, in order.
 
 The threads and processes are those of Keras's enqueuer, with its names and start
-method; the queue is ours, since Keras's cannot start in the middle of an order, and
-mixes what it made before an epoch's end into the next one.
+method. The queue is ours, because Keras's cannot start in the middle of an order, and
+carries what it made before an epoch's end into the next one.
 
-A dataset that draws from random generators, or changes its attributes, when a batch is
-made cannot give the same batches twice with several workers: who comes first is chance,
-in Keras too. The first batches are watched for that.
+A dataset that draws random numbers or changes its attributes while it makes a batch
+cannot give the same batches twice with several workers: which comes first is chance, in
+Keras too. The first batches are watched for that.
 """
 
-import random
 import sys
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -21,10 +20,8 @@ import numpy as np
 from resilient import keras_internals
 from resilient.errors import DataWorkerError
 from resilient.objects import find_generators
-from resilient.objects.datasets.content import digest
-from resilient.objects.datasets.tracker import DataAttributes
-from resilient.serialization import classes
-from resilient.serialization.rng import states
+from resilient.objects.tracker import Tracker
+from resilient.serialization import classes, rng
 
 _PATIENCE = 1.0  # seconds between two looks at the processes
 _WATCHED = 2  # batches
@@ -32,18 +29,17 @@ _FEW = 8  # items
 
 
 class Workers:
-    """A pool over a PyDataset, made anew whenever batches are asked for.
+    """Makes batches in a new pool for each iterator.
 
     Args:
-        dataset: The PyDataset.
-        ahead: How many batches to make ahead of the one that is asked for.
+        ahead: How many batches to make ahead.
     """
 
     def __init__(self, dataset: Any, ahead: int) -> None:
         self._dataset = dataset
         self._ahead = max(1, ahead)
         self._processes = bool(dataset.use_multiprocessing)
-        # Never started: it knows how Keras makes a pool, and what name it goes by.
+        # Never started: it knows how Keras makes a pool, and its name.
         self._keras = keras_internals.OrderedEnqueuer(
             dataset, workers=dataset.workers, use_multiprocessing=self._processes
         )
@@ -54,7 +50,7 @@ class Workers:
     def batches(self, indices: Iterator[int]) -> Generator[tuple[int, Any]]:
         """Each index and its batch, in this order."""
         if not self._processes:
-            # In this thread, while no other draws.
+            # In this thread, so that no other draws meanwhile.
             while (
                 self._watched < _WATCHED and (index := next(indices, None)) is not None
             ):
@@ -64,7 +60,7 @@ class Workers:
         known[uid] = Watching(self._dataset, forked=True) if watch else self._dataset
         coming: deque[tuple[int, Any]] = deque()
         with closing(self._keras.executor_fn(known)) as pool:
-            # The pool starts others in place of those that die; their batches are lost.
+            # The pool replaces processes that die, but their batches are lost.
             self._started = list(pool._pool) if self._processes else []
             try:
                 for index in indices:
@@ -75,8 +71,8 @@ class Workers:
                 while coming:
                     yield self._taken(*coming.popleft(), watch=watch)
             finally:
-                # Waited for, or they would see what on_epoch_end changes; but when the
-                # interpreter ends, the threads that make them are gone already.
+                # Wait, or they would see what on_epoch_end changes; but when the
+                # interpreter exits, the threads that make them are gone already.
                 if not self._processes and not sys.is_finalizing():
                     for _, asked in coming:
                         asked.wait()
@@ -112,10 +108,9 @@ class Workers:
 
 
 class Watching:
-    """A dataset whose first batches come with what making them changed.
+    """A dataset that reports what making its first batches changed.
 
     Args:
-        dataset: The dataset.
         forked: Whether this is in another process, which must not touch a backend.
     """
 
@@ -129,12 +124,12 @@ class Watching:
         if self._count > _WATCHED:
             return self._dataset[index], []
         reached = find_generators.find({"self": self._dataset})
-        # What is named is not looked for in the attributes.
+        # What has a name is not searched for in the attributes.
         held = {"self": self._dataset, **reached}
-        attributes = None if self._forked else DataAttributes(held)
-        before = (self._now(), states(reached))
+        attributes = None if self._forked else Tracker(held)
+        before = (self._now(), rng.states(reached))
         batch = self._dataset[index]
-        after = (self._now(), states(reached))
+        after = (self._now(), rng.states(reached))
         parts = [
             part
             for old, new in zip(before, after, strict=True)
@@ -147,18 +142,14 @@ class Watching:
         return batch, [f"{said} {part}" for part in parts]
 
     def _now(self) -> dict[str, Any]:
-        """Cheap marks of the global generators and, in a process, of attributes."""
+        """The global generators and, in a process, hints of what attributes hold."""
         found: dict[str, Any] = {
-            "Python's global generator": random.getstate(),
-            "numpy's global generator": digest(np.random.get_state(legacy=False)),
+            f"{library}'s global generator": rng.state(generator)
+            for library, generator in rng.global_generators().items()
         }
-        if "torch" in sys.modules:
-            import torch
-
-            found["torch's global generator"] = digest(torch.get_rng_state().numpy())
         if not self._forked:
             seed = keras_internals.global_seed_generator_state()
-            found["Keras's global generator"] = digest(seed)
+            found["Keras's global generator"] = seed
             return found
         for key, value in vars(self._dataset).items():
             found[f"self.{key}"] = glance(value)
@@ -166,7 +157,7 @@ class Watching:
 
 
 def glance(value: Any, depth: int = 3) -> Any:
-    """Something cheap that is equal as long as hardly anything changed in a value."""
+    """Something cheap that differs if a value changed, with few exceptions."""
     if value is None or isinstance(value, int | float | str | bytes):
         return value
     if depth and type(value) in (list, tuple, dict) and len(value) <= _FEW:

@@ -1,21 +1,21 @@
 """tf.data pipelines on TensorFlow, where the training step draws from the iterator."""
 
-import contextlib
 from typing import Any
 
 import tensorflow as tf
 
 from resilient import keras_internals
-from resilient.data.source import SourceContext, verify
+from resilient.data import Positioned
+from resilient.data.source import SourceContext
 from resilient.data.tf_data.checksums import Checksums, ReplicaChecksums
 from resilient.data.tf_data.pipeline import Pipeline
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
-from resilient.serialization.position import DataPosition
+from resilient.serialization.position import BatchMark, DataPosition
 
 
-class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
+class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc]
     """Input of the TensorFlow trainer."""
 
     _dataset: Any
@@ -25,40 +25,35 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
         dataset: Any,
         *args: Any,
         settings: SourceContext,
-        saved: DataPosition | None,
         **kw: Any,
     ) -> None:
         if isinstance(dataset, tf.distribute.DistributedDataset):
             raise _distributed(settings)
         super().__init__(dataset, *args, **kw)
-        self._pipeline = Pipeline(self._dataset, settings, saved)
-        self._settings = settings
+        self._pipeline = Pipeline(self._dataset, settings)
         self._dataset = self._pipeline.dataset
         self._checksums: Checksums | None = None
-        source = {} if saved is None else saved.source
+        source = settings.saved.source if settings.saved else {}
         self._distributed = distributes(settings.strategy)
         if self._distributed or ("begun" in source and "state" not in source):
             self._pipeline.replayed = True
         if self._distributed:
-            # What is made of a graph has them, but does not tell Python, which asks
-            # how the data is to be spread over workers.
+            # A dataset made from a graph has its options, but Python does not see them,
+            # and reads from them how to distribute the data.
             self._dataset = self._dataset.with_options(dataset.options())
-        # To a saved state only an iterator of the same operations can be set.
+        # A saved state can only be restored into an iterator of the same operations.
         elif self._pipeline.replayed and "state" not in source:
             self._checksums = Checksums(self._dataset)
             self._dataset = self._checksums.dataset
-        self._live: Any = None
         self._position: DataPosition | None = None
 
     def position(self, drawn: int, *, held: bool) -> DataPosition:
-        live = self._live if held else None
         self._note_first()
         last = None
         if held and drawn and self._checksums is not None:
             last = checksum(self._checksums.of(drawn))
-        return DataPosition(
-            drawn=drawn, source=self._pipeline.position(live), last=last
-        )
+        source = self._pipeline.position(live=held)
+        return DataPosition(drawn=drawn, source=source, last=last)
 
     def resume(self, position: DataPosition) -> None:
         self._pipeline.resume(position.source)
@@ -66,13 +61,10 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
     def seek(self, position: DataPosition) -> None:
         self._position = position
 
-    def before_iterator(self) -> None:
-        """Nothing: an iterator is made when it is asked for."""
-
     def wrap(self, iterable: Any) -> Any:
-        """The iterator that Keras is about to ask for."""
+        """The iterator that Keras is about to make."""
         if self._distributed and self._checksums is None:
-            replicas = len(self._settings.strategy.extended.worker_devices)
+            replicas = len(self._pipeline.settings.strategy.extended.worker_devices)
             self._checksums = ReplicaChecksums(iterable, replicas)
         position, self._position = self._position, None
         if position is None:
@@ -80,17 +72,16 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
             self._pipeline.check(self._first_of, iterable)
             if self._checksums is not None:
                 self._checksums.forget_first()
-            self._live = self._pipeline.begin(iterable)
-            return self._live
+            return self._pipeline.begin(iterable)
         drawn = position.drawn
-        self._live, _ = self._pipeline.seek(position.source, drawn, iterable)
+        live, _ = self._pipeline.seek(position.source, drawn, iterable)
         if position.last is not None and self._checksums is not None:
-            last = self._checksums.of(drawn)
-            verify(last, position.last, drawn, Pipeline.name, self._settings)
-        return self._live
+            before = BatchMark(given=drawn, last=position.last)
+            self._pipeline.verify(self._checksums.of(drawn), before)
+        return live
 
     def _note_first(self) -> None:
-        """Keras makes iterators that it never draws from, too."""
+        """Keras also makes iterators that it never draws from."""
         if self._checksums is not None and (first := self._checksums.of(1)):
             self._pipeline.began(checksum(first))
 
@@ -98,18 +89,12 @@ class TFData(keras_internals.TFDatasetAdapter):  # type: ignore[misc]
         next(iterator, None)
         return self._checksums.of(1) if self._checksums is not None else None
 
-    def on_trained(self, drawn: int) -> None:
-        """Nothing: TensorFlow keeps what was drawn ahead in the iterator."""
-
-    def frozen(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext()
-
     def fingerprint(self) -> JSON:
-        return self._pipeline.fingerprint
+        return self._pipeline.fingerprint()
 
 
 def distributes(strategy: tf.distribute.Strategy | None) -> bool:
-    """Whether Keras iterates something else than the dataset; not by default."""
+    """Whether Keras iterates something other than the dataset itself."""
     if strategy is None:
         return False
     count = strategy.num_replicas_in_sync

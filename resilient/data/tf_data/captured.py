@@ -1,7 +1,7 @@
-"""A graph of a pipeline made into a dataset again, with the variables it captured.
+"""Making a dataset from a pipeline's graph, with the variables that it captured.
 
-TensorFlow writes a variable into such a graph as another one, set to the value of now.
-What is made here has the user's own variables in these places.
+TensorFlow writes a captured variable into the graph as a new one with the current
+value. Datasets made here have the user's own variables instead.
 """
 
 from typing import Any
@@ -15,14 +15,10 @@ from resilient.data.tf_data import variables
 
 
 class Captured:
-    """The variables that a dataset's functions captured, and where its graph has them.
-
-    Args:
-        dataset: Any tf.data.Dataset.
-        definition: Its graph, just made.
+    """The variables that a dataset's functions captured, and their places in its graph.
 
     Attributes:
-        known: Whether it is certain which variable belongs where.
+        known: Whether it is clear which variable belongs where.
     """
 
     def __init__(self, dataset: Any, definition: Any) -> None:
@@ -34,7 +30,7 @@ class Captured:
         ]
 
     def dataset(self, definition: Any, element_spec: Any) -> Any:
-        """What a graph is the graph of, which may have been changed elsewhere."""
+        """The dataset of a graph, which may have been changed elsewhere."""
         if not self._handles:
             return from_graph(definition, element_spec)
         open_graph, root = _opened(definition, set(self._places))
@@ -62,7 +58,7 @@ def from_graph(definition: Any, element_spec: Any) -> Any:
 
 
 def _copies(definition: Any) -> list[Any]:
-    """Nodes that stand for captured variables, each with that of its copy."""
+    """The nodes of captured variables, each with the node of its copy."""
     by_name = {node.name: node for node in definition.node}
     found = []
     for node in definition.node:

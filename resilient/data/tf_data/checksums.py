@@ -1,8 +1,8 @@
-"""Checksums of batches that Python does not see, made inside the pipeline.
+"""Checksums of batches that Python does not see, computed inside the pipeline.
 
-Only for pipelines whose batches are drawn again on a resume: whether they are the same
-ones must be known. The checksums of the last batches are kept in a ring; more of them
-than a pipeline ever draws ahead. That of the first batch is kept, too.
+Only for pipelines whose batches are drawn again on a resume, to check that they are the
+same. A ring keeps the checksums of the last batches, more than a pipeline ever draws
+ahead. That of the first batch is kept, too.
 """
 
 from typing import Any
@@ -14,26 +14,26 @@ _SIZE = 4096
 
 
 class Checksums:
-    """Follows a dataset.
+    """Adds checksums to a dataset.
 
     Attributes:
-        dataset: To be iterated in its place.
+        dataset: To be iterated instead.
     """
 
     def __init__(self, dataset: Any) -> None:
         with tf.init_scope(), tf.device("/CPU:0"):
             zeros = tf.zeros(1 + _SIZE, tf.int64)
-            # Not tf.Variable: a strategy would make something else of it.
+            # Not tf.Variable, which a strategy would replace.
             self._ring = resource_variable_ops.ResourceVariable(zeros, trainable=False)
         self.dataset = dataset.enumerate().map(self._note)
 
     def of(self, drawn: int) -> int:
-        """That of batch ``drawn``, counted from 1, of the newest iterator."""
+        """The checksum of batch ``drawn``, from 1, of the newest iterator."""
         index = drawn - 1
         return int(self._ring.numpy()[index and 1 + index % _SIZE])
 
     def forget_first(self) -> None:
-        """Until the next first batch, its checksum is 0."""
+        """Make the first batch's checksum 0, until there is one again."""
         self._ring.scatter_nd_update([[0]], [0])
 
     def _note(self, index: Any, batch: Any) -> Any:
@@ -47,14 +47,14 @@ class Checksums:
 
 
 class ReplicaChecksums(Checksums):
-    """Follows what this process draws of a distributed dataset.
+    """Adds checksums to what this process draws from a distributed dataset.
 
-    Not what is distributed: TensorFlow looks through that for files to spread over
-    workers, and finds none, or others, where anything was added to it.
+    Not to the dataset itself, which TensorFlow searches for files to distribute over
+    workers: it would find different ones, or none.
 
     Args:
-        distributed: A tf.distribute.DistributedDataset, which is changed.
-        replicas: Of this process; each draws a part of a batch.
+        distributed: A tf.distribute.DistributedDataset; it is changed.
+        replicas: How many there are in this process; each draws a part of a batch.
     """
 
     def __init__(self, distributed: Any, replicas: int) -> None:
@@ -64,7 +64,7 @@ class ReplicaChecksums(Checksums):
         self._replicas = replicas
 
     def of(self, drawn: int) -> int:
-        """That of the first replica's part: the last batch may have no others."""
+        """That of the first replica's part; the last batch may have no others."""
         return super().of((drawn - 1) * self._replicas + 1)
 
 

@@ -1,72 +1,60 @@
-"""What a tf.data pipeline is, as far as it tells without being iterated."""
+"""What can be read from a tf.data pipeline without iterating it."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from resilient.data.tf_data.graph import PipelineGraph, input_of
+from resilient.data.tf_data.variables import PipelineVariables, chain, functions
 from resilient.serialization import JSON
 
+# Bytes of data that a pipeline holds in memory. A graph would be a copy of it all: of
+# more than this, none is made.
+LARGE_GRAPH = 2**29
 
-def facts(dataset: Any) -> JSON:
+
+def fingerprint(dataset: Any, graph: PipelineGraph | None) -> JSON:
     """For the fingerprint of a run."""
-    return {
+    found: JSON = {
         "kind": "tf.data",
         "element_spec": str(dataset.element_spec),
         "cardinality": int(dataset.cardinality()),
     }
+    if specs := PipelineVariables(dataset).specs():
+        found["variables"] = specs
+    return found if graph is None else found | {"operations": graph.operations()}
 
 
-def in_memory(dataset: Any) -> int:
-    """Bytes of tensors that the pipeline holds, and a graph of it would, too."""
-    return sum(
+def graph_of(dataset: Any) -> PipelineGraph | None:
+    """The graph of a pipeline.
+
+    None if it would be too large, or if it is unclear where its variables belong in a
+    dataset made from it.
+    """
+    nbytes = sum(
         tensor.dtype.size * int(tensor.shape.num_elements() or 0)
-        for each in _chain(dataset)
+        for each in chain(dataset)
         for tensor in getattr(each, "_tensors", ())
         if isinstance(tensor, tf.Tensor) and tensor.shape.is_fully_defined()
     )
+    graph = PipelineGraph(dataset) if nbytes <= LARGE_GRAPH else None
+    return None if graph is None or graph.has_copies else graph
 
 
 def nodes_in_functions(dataset: Any) -> list[Any]:
-    """Operations of all functions that the Python objects of a pipeline have."""
+    """The operations of all functions of a pipeline's Python objects."""
     found: list[Any] = []
-    for each in _chain(dataset):
-        for wrapper in each._functions():
-            definition = wrapper.function.graph.as_graph_def()
-            found += definition.node
-            for function in definition.library.function:
-                found += function.node_def
+    for outer in functions(dataset):
+        definition = outer.graph.as_graph_def()
+        found += definition.node
+        for function in definition.library.function:
+            found += function.node_def
     return found
 
 
-@dataclass(frozen=True)
-class Shuffle:
-    """A shuffle of a pipeline: its dataset, what it draws from, and how often."""
-
-    dataset: Any
-    seeds: list[int]
-    reshuffles: bool
-
-
-def shuffles(dataset: Any) -> list[Shuffle]:
-    """Those that the Python objects of a pipeline tell of."""
-    return [
-        Shuffle(
-            each,
-            [int(each._seed), int(each._seed2)],
-            bool(getattr(each, "_reshuffle_each_iteration", False)),
-        )
-        for each in _chain(dataset)
-        if hasattr(each, "_seed2")
-    ]
-
-
-def _chain(dataset: Any) -> Iterator[Any]:
-    yield dataset
-    for each in dataset._inputs():
-        yield from _chain(each)
+def shuffles(dataset: Any) -> list[Any]:
+    """The shuffles among the Python objects of a pipeline."""
+    return [each for each in chain(dataset) if hasattr(each, "_seed2")]
 
 
 def caches_in_memory(graph: PipelineGraph) -> list[Any]:

@@ -1,8 +1,8 @@
-"""A tf.data pipeline as a graph: its seeds read and changed, its operations named.
+"""A tf.data pipeline as a graph, to read and change seeds and to list operations.
 
 ``shuffle`` without a seed draws one that only its C++ object knows. In the graph of the
-pipeline it can be given one that we know, and that a resumed run can be given again.
-What is made of such a graph is the same pipeline: same operations, same order.
+pipeline we can set one, and set it again in a resumed run. A dataset made from such a
+graph is the same pipeline: same operations, same order.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from resilient.data.tf_data.captured import Captured, from_graph
 _IGNORE = tf.data.experimental.ExternalStatePolicy.IGNORE
 _FAIL = tf.data.experimental.ExternalStatePolicy.FAIL
 
-# Stateful as operations, but an iterator's state misses nothing because of them.
+# Stateful operations without state that an iterator's would miss.
 _HARMLESS = ("Assert", "Print", "PrintV2", "DummySeedGenerator", "VarHandleOp")
 _CALLS = ("StatefulPartitionedCall", "If", "While", "Case")
 
@@ -28,7 +28,7 @@ class Seeded:
 
     Attributes:
         op: Its type.
-        inside: Whether it is in a function, that may be called many times.
+        inside: Whether it is in a function, which may be called many times.
     """
 
     def __init__(self, node: Any, places: list[Any], *, inside: bool) -> None:
@@ -52,11 +52,7 @@ class Seeded:
 
 
 class PipelineGraph:
-    """The graph of a dataset.
-
-    Args:
-        dataset: Any tf.data.Dataset; it is not iterated.
-    """
+    """The graph of a dataset."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset  # what it captured must stay alive
@@ -68,15 +64,15 @@ class PipelineGraph:
 
     @property
     def has_copies(self) -> bool:
-        """Whether what is made of this graph would have copies of variables."""
+        """Whether a dataset made from this graph would have copies of variables."""
         return not self._captured.known
 
     def dataset(self) -> Any:
-        """What this graph, as it was changed, is the graph of."""
+        """A dataset made from this graph, as it was changed."""
         return self._captured.dataset(self.definition, self._element_spec)
 
     def rooted_at(self, node: Any) -> Any:
-        """The dataset that is one operation of this one."""
+        """The part of the pipeline that ends with one of its operations."""
         part = graph_pb2.GraphDef.FromString(self.definition.SerializeToString())
         for each in part.node:
             if each.op == "_Retval":
@@ -89,7 +85,7 @@ class PipelineGraph:
         return [node.op for node in self.definition.node if "Dataset" in node.op]
 
     def all_operations(self) -> set[str]:
-        """Types of all operations, those in functions too."""
+        """Types of all operations, including those in functions."""
         inside = {node.op for node in self.nodes_inside()}
         return inside | {node.op for node in self.definition.node}
 
@@ -97,7 +93,7 @@ class PipelineGraph:
         return [node for node in self.definition.node if node.op.startswith(op)]
 
     def state_outside(self) -> list[str]:
-        """Operations with state that is not in an iterator's."""
+        """Types of operations with state outside of the iterator."""
         try:
             self._dataset._as_serialized_graph(external_state_policy=_FAIL)
         except tf.errors.FailedPreconditionError:
@@ -109,10 +105,13 @@ class PipelineGraph:
         return sorted(found if changed else found - {"ReadVariableOp"})
 
     def hide_generators(self) -> bool:
-        """Let shuffles inside functions not count as stateful; whether there are any.
+        """Keep shuffles inside functions from counting as stateful.
 
-        They share no generator; TensorFlow says so with a stateful operation, or with
-        the name of a generator that is not there.
+        They share no generator. TensorFlow expresses that with a stateful operation, or
+        with the name of a generator that does not exist.
+
+        Returns:
+            Whether there are any.
         """
         found = False
         for function in self._functions():
@@ -137,7 +136,7 @@ class PipelineGraph:
             names.extend(n for node in library[name].node_def for n in _referred(node))
 
     def nodes_inside(self) -> Iterator[Any]:
-        """Those of all functions."""
+        """The operations of all functions."""
         for function in self._functions():
             yield from function.node_def
 
@@ -162,7 +161,7 @@ def _hide(node: Any, neighbours: Any) -> None:
 
 
 def is_stateful(op: str) -> bool:
-    """Whether operations of this type have state that is not in an iterator's."""
+    """Whether operations of this type have state outside of the iterator."""
     definition = op_def_registry.get(op)
     return (
         definition is not None
@@ -217,9 +216,10 @@ def input_of(node: Any, name: str) -> str:
 
 
 def _const(name: str, by_name: dict[str, Any]) -> Any:
-    """The node of a constant input; or the choice that tf.data makes inside functions.
+    """The node of a constant input.
 
-    There a second seed of 0 is replaced in the graph where the first one is 0, too.
+    Inside functions tf.data replaces seeds (0, 0) by a choice in the graph, which is
+    resolved here.
     """
     node = by_name.get(name.partition(":")[0])
     if node is None or node.op == "Const":

@@ -6,11 +6,10 @@ from typing import Any
 
 from resilient import keras_internals
 from resilient.data.source import SourceContext, TrackedIterable
-from resilient.data.tf_data.pipeline import Pipeline, fingerprint_of
+from resilient.data.tf_data import facts
+from resilient.data.tf_data.pipeline import Pipeline
 from resilient.data.tracked_adapter import TrackedAdapter
-from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
-from resilient.serialization.position import DataPosition
 
 
 class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type: ignore[misc]
@@ -18,23 +17,16 @@ class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type:
 
     _dataset: Any
 
-    def __init__(
-        self,
-        *args: Any,
-        settings: SourceContext,
-        saved: DataPosition | None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *args: Any, settings: SourceContext, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        pipeline = Pipeline(self._dataset, settings, saved)
+        pipeline = _Pipeline(self._dataset, settings)
         if kwargs.get("distribution") is not None:
             # Whatever part of it this process is given, it is this dataset.
-            whole = keras_internals.TFDatasetAdapter(
+            whole: Any = keras_internals.TFDatasetAdapter(
                 *args, **{**kwargs, "distribution": None}
-            )
-            pipeline.fingerprint = fingerprint_of(whole._dataset)
-        source = _Source(pipeline)
-        self.tracked = TrackedIterable(source, settings)
+            )._dataset
+            pipeline.facts = facts.fingerprint(whole, facts.graph_of(whole))
+        self.tracked = TrackedIterable(pipeline)
         self._dataset = _Followed(self.tracked, self._dataset)
 
     def get_jax_iterator(self, super_batch: int | None = None) -> Any:
@@ -42,43 +34,19 @@ class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type:
         return keras_internals.generation.in_steps(one_by_one, super_batch)
 
 
-class _Source:
-    """A ``DataSource`` of the batches of a pipeline."""
+class _Pipeline(Pipeline):
+    """One whose batches Python sees."""
 
-    name = Pipeline.name
+    def begin(self, iterable: Any = None) -> Iterator[Any]:
+        self.check(lambda iterator: next(iterator, None))
+        batches: Iterator[Any] = super().begin()
+        return self._noting_first(batches) if self.remembers else batches
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
-        self._iterator: Any = None
-
-    def begin(self) -> Iterator[Any]:
-        self._pipeline.check(lambda iterator: next(iterator, None))
-        self._iterator = self._pipeline.begin()
-        if not self._pipeline.remembers:
-            return self._iterator  # type: ignore[no-any-return]
-        return self._noting_first()
-
-    def _noting_first(self) -> Iterator[Any]:
-        for batch in itertools.islice(self._iterator, 1):
-            self._pipeline.began(checksum(batch))
+    def _noting_first(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in itertools.islice(batches, 1):
+            self.began(checksum(batch))
             yield batch
-        yield from self._iterator
-
-    def position(self, *, live: bool) -> JSON:
-        return self._pipeline.position(self._iterator if live else None)
-
-    def resume(self, position: JSON) -> None:
-        self._pipeline.resume(position)
-
-    def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
-        self._iterator, last = self._pipeline.seek(position, given)
-        return self._iterator, last
-
-    def remake_last_batch(self, position: JSON) -> Any:
-        return None
-
-    def fingerprint(self) -> JSON:
-        return self._pipeline.fingerprint
+        yield from batches
 
 
 class _Followed:

@@ -1,7 +1,7 @@
-"""An iterator of tf.data that a loop draws from by itself.
+"""A tf.data iterator that a loop draws from by itself.
 
-Its state, and how often each shuffle was drawn from, which is in no iterator's state.
-What needs more to be exact is refused: give such a dataset to ``loop``.
+Its state is saved, and the draws of each shuffle, which are in no iterator's state.
+Pipelines that need more are refused: pass such a dataset to ``loop``.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""The state of a tf.data iterator as bytes, in memory.
+"""The state of a tf.data iterator, in memory: as a tensor, and as bytes.
 
-``tf.train.Checkpoint`` keeps the same state, but only in files. Refused by TensorFlow
-are pipelines with state of their own outside of the iterator: Python functions,
-stateful random operations, variables that change.
+``tf.train.Checkpoint`` saves the same state, but only to files. TensorFlow refuses
+pipelines with state outside of the iterator: Python functions, stateful random
+operations, variables that change.
 """
 
 from typing import Any
@@ -15,25 +15,33 @@ _IGNORE = tf.data.experimental.ExternalStatePolicy.IGNORE.value
 _FAIL = tf.data.experimental.ExternalStatePolicy.FAIL.value
 
 
-def save(iterator: Any, *, known: bool = True) -> np.ndarray:
-    """The state of an iterator: an array of bytes.
+def read(iterator: Any, *, known: bool = True) -> Any:
+    """The state of an iterator: a vector of variants.
 
     Args:
         iterator: At any batch.
-        known: Whether the pipeline is known to have no state outside of it. TensorFlow
-            takes a variable that is only read for one, too.
+        known: Whether the pipeline is known to have no state outside of the iterator.
+            TensorFlow counts a variable that is only read, too.
 
     Raises:
         tf.errors.OpError: A part of the pipeline cannot be saved.
     """
-    state = gen_dataset_ops.serialize_iterator(
+    return gen_dataset_ops.serialize_iterator(
         iterator._iterator_resource, external_state_policy=_IGNORE if known else _FAIL
     )
-    return np.frombuffer(tf.io.serialize_tensor(state).numpy(), np.uint8)
+
+
+def write(iterator: Any, state: Any) -> None:
+    """Set an iterator of an equal pipeline to what ``read`` returned."""
+    gen_dataset_ops.deserialize_iterator(iterator._iterator_resource, state)
+
+
+def save(iterator: Any, *, known: bool = True) -> np.ndarray:
+    """The same state as an array of bytes."""
+    state = tf.io.serialize_tensor(read(iterator, known=known))
+    return np.frombuffer(state.numpy(), np.uint8)
 
 
 def restore(iterator: Any, state: np.ndarray) -> None:
-    """Set an iterator of an equal pipeline to a saved state."""
-    gen_dataset_ops.deserialize_iterator(
-        iterator._iterator_resource, tf.io.parse_tensor(state.tobytes(), tf.variant)
-    )
+    """Set an iterator of an equal pipeline to what ``save`` returned."""
+    write(iterator, tf.io.parse_tensor(state.tobytes(), tf.variant))

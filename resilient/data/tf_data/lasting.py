@@ -1,6 +1,6 @@
-"""What outlasts the iterators of a pipeline, and is in no iterator's state.
+"""What outlasts the iterators of a pipeline and is in no iterator's state.
 
-How often each shuffle was drawn from, variables that functions assign, and random
+That is: the draws of each shuffle, variables that functions assign, and random
 generators that Python functions draw from.
 """
 
@@ -18,11 +18,7 @@ from resilient.serialization import JSON, rng
 
 
 class Lasting:
-    """Read, and set.
-
-    Args:
-        variables: That the pipeline's functions assign.
-    """
+    """All of that, to save and restore."""
 
     def __init__(self, variables: PipelineVariables) -> None:
         self.counts: list[SeedCount] = []
@@ -30,12 +26,7 @@ class Lasting:
         self._generators: dict[str, Any] = {}
 
     def find_generators(self, nodes: Iterable[Any], settings: SourceContext) -> None:
-        """Keep the random generators of Python functions from now on.
-
-        Args:
-            nodes: Operations of the pipeline's functions.
-            settings: Of this fit.
-        """
+        """Include the random generators of Python functions among these operations."""
         functions = {str(i): each for i, each in enumerate(_python_functions(nodes))}
         self._generators = find_generators.unclaimed(
             find_generators.find(functions), settings.claimed
@@ -50,7 +41,7 @@ class Lasting:
         }
 
     def set(self, state: JSON) -> None:
-        """Set what ``get`` returned, in this process or another."""
+        """Restore what ``get`` returned, in this process or another."""
         for count, value in zip(self.counts, state["counts"], strict=False):
             count.set(value)
         self._variables.set(state["variables"])

@@ -1,14 +1,13 @@
-"""A tf.data pipeline whose iterators get back to where they were.
+"""A tf.data pipeline whose iterators return to a position.
 
-The state of an iterator is saved, and set again: no data is drawn twice. What outlasts
-iterators is kept beside it: the seeds of all shuffles, caches in memory, and what
-``lasting`` knows. A shuffle without a seed is given one, drawn once for a run, and a
-resumed run gives all of them the seeds they had.
+The state of an iterator is saved and restored: no data is drawn twice. What outlasts
+iterators is saved beside it: the seeds of all shuffles, caches in memory, and what
+``lasting`` covers. A shuffle without a seed is given one, drawn once for a run, and a
+resumed run gives all shuffles the seeds they had.
 
-Where an iterator has no state that can be saved (Python functions, stateful random
-operations), the batches that it gave are drawn again. There is more that such functions
-may remember from one epoch to the next than can be known: whether an epoch begins as it
-did is seen from its first batch.
+If an iterator's state cannot be saved (Python functions, stateful random operations),
+its batches are drawn again. Such functions may remember more from one epoch to the next
+than we can know: the first batch shows whether an epoch begins as it did.
 """
 
 import warnings
@@ -19,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from resilient.data import replay
-from resilient.data.source import SourceContext, verify
+from resilient.data.source import DataSource, SourceContext
 from resilient.data.tf_data import facts, iterator_state, shuffles
 from resilient.data.tf_data.graph import PipelineGraph, is_stateful
 from resilient.data.tf_data.lasting import Lasting
@@ -27,17 +26,13 @@ from resilient.data.tf_data.seed_counts import SeedCount, UnknownFormat
 from resilient.data.tf_data.variables import PipelineVariables
 from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.serialization import JSON
-from resilient.serialization.position import DataPosition
+from resilient.serialization.position import BatchMark
 from resilient.state import rng
 
 # Of iterator state in one checkpoint: beyond this there is a warning.
 LARGE_STATE = 64 * 2**20
-# Of data that a pipeline holds in memory: beyond this its graph, a copy of it all, is
-# not made.
-LARGE_GRAPH = 2**29
 
-# TensorFlow hangs when it saves an iterator of one that was restored with an input that
-# had come to its end.
+# TensorFlow hangs when it saves a restored iterator of one with an exhausted input.
 HANGS = "DirectedInterleaveDataset"
 
 
@@ -45,27 +40,20 @@ class LargeStateWarning(UserWarning):
     """Checkpoints are large because of the data's state."""
 
 
-class Pipeline:
-    """A dataset, and how its iterators get back.
-
-    Args:
-        dataset: What Keras is to iterate.
-        settings: Of this fit.
-        saved: The position that the run is resumed from, if it is.
+class Pipeline(DataSource):
+    """A dataset with positions.
 
     Attributes:
-        dataset: To be iterated in its place: equal, but for seeds.
-        replayed: Whether its iterators have no state that can be saved.
-        remembers: Whether its functions may remember more than is known.
-        seeds: Of each operation that has some: its type, and the two.
+        dataset: To be iterated instead: equal, except for seeds.
+        replayed: Whether the state of its iterators cannot be saved.
+        remembers: Whether its functions may remember more than we can know.
+        seeds: The type and the two seeds of each operation that has some.
     """
 
     name = "a tf.data.Dataset"
 
-    def __init__(
-        self, dataset: Any, settings: SourceContext, saved: DataPosition | None
-    ) -> None:
-        self._settings = settings
+    def __init__(self, dataset: Any, settings: SourceContext) -> None:
+        self.settings = settings
         self._given = dataset  # its generators and caches live as long as it does
         self.dataset = dataset
         self.replayed = settings.options.replay
@@ -73,20 +61,19 @@ class Pipeline:
         self._caches: list[Any] = []
         self.seeds: list[Any] = []
         self._inexact: list[str] = []
-        self._begun: JSON = {}  # what was when the newest iterator was made
+        self._iterator: Any = None  # the newest
+        self._begun: JSON = {}  # what was when it was made
         self._last: JSON = {}  # the newest that gave a batch: how it began
         self._unchecked = False
         self._warned = False
-        variables = PipelineVariables(dataset)
-        self._lasting = Lasting(variables)
-        self.fingerprint = facts.facts(dataset)
-        if specs := variables.specs():
-            self.fingerprint |= {"variables": specs}
-        seeds = [] if saved is None else saved.source.get("seeds", [])
-        self._known = facts.in_memory(dataset) <= LARGE_GRAPH
+        self._lasting = Lasting(PipelineVariables(dataset))
+        seeds = settings.saved.source.get("seeds", []) if settings.saved else []
+        graph = facts.graph_of(dataset)
+        self._known = graph is not None
+        self.facts = facts.fingerprint(dataset, graph)
         try:
-            if self._known:
-                self._study(PipelineGraph(dataset), seeds)
+            if graph is not None:
+                self._study(graph, seeds)
             else:
                 self._glance(dataset, seeds)
         except UnknownFormat:
@@ -96,45 +83,38 @@ class Pipeline:
         self.remembers = bool(graph.state_outside())
         if self.remembers or any(HANGS in op for op in graph.all_operations()):
             self.replayed = True
-        self._lasting.find_generators(graph.nodes_inside(), self._settings)
-        self.fingerprint |= {"operations": graph.operations()}
+        self._lasting.find_generators(graph.nodes_inside(), self.settings)
         self._caches = facts.caches_in_memory(graph)
         changed = self._choose_seeds(graph, saved)
         hidden = not self.remembers and graph.hide_generators()
-        if changed or (hidden and not graph.has_copies):
+        if changed or hidden:
             self._lasting.counts = shuffles.with_own_generators(graph)
             self.dataset = graph.dataset()
         else:
-            self.replayed = self.replayed or hidden
             self._lasting.counts = shuffles.count_draws(graph)
 
     def _glance(self, dataset: Any, saved: list[Any]) -> None:
-        """Without its graph: what the Python objects tell, and seeds as they are."""
+        """Without its graph: what the Python objects show, with seeds as they are."""
         nodes = facts.nodes_in_functions(dataset)
         if any(is_stateful(node.op) for node in nodes):
             self.remembers = self.replayed = True
-        self._lasting.find_generators(nodes, self._settings)
+        self._lasting.find_generators(nodes, self.settings)
         found = facts.shuffles(dataset)
-        self.seeds = [each.seeds for each in found]
-        for number, each in enumerate(found, 1):
-            if not any(each.seeds) or (saved and self.seeds != saved):
+        self.seeds = [[int(each._seed), int(each._seed2)] for each in found]
+        for number, seeds in enumerate(self.seeds, 1):
+            if not any(seeds) or (saved and self.seeds != saved):
                 self._inexact.append(f"shuffle {number} of {len(found)}")
-        counts = [SeedCount(each.dataset) for each in found if each.reshuffles]
-        self._lasting.counts = counts
+        name = "_reshuffle_each_iteration"
+        again = [each for each in found if getattr(each, name, False)]
+        self._lasting.counts = list(map(SeedCount, again))
 
     def _choose_seeds(self, graph: PipelineGraph, saved: list[Any]) -> bool:
-        """Give operations the seeds they had, or one where they have none.
+        """Give operations the seeds they had, or new ones if they have none.
 
         Returns:
-            Whether any is another one than before.
+            Whether any seed changed.
         """
         before = [[each.op, each.seeds] for each in graph.seeded]
-        if graph.has_copies:
-            self.seeds = before
-            self._inexact += [each.op for each in graph.seeded if each.unseeded]
-            if saved and saved != before:
-                self._inexact.append("a shuffle whose seed was another one")
-            return False
         if [op for op, _ in saved] == [op for op, _ in before]:
             for each, (_, seeds) in zip(graph.seeded, saved, strict=True):
                 each.seeds = seeds
@@ -144,85 +124,85 @@ class Pipeline:
             if each.inside:
                 self._inexact.append(f"{each.op} without a seed inside a function")
             else:
-                each.seeds = [1 + self._settings.share.seed(31) for _ in range(2)]
+                each.seeds = [1 + self.settings.share.seed(31) for _ in range(2)]
         self.seeds = [[each.op, each.seeds] for each in graph.seeded]
         return self.seeds != before
 
     def begin(self, iterable: Any = None) -> Any:
-        """A new iterator of the dataset, or of what it was distributed to."""
+        """A new iterator of the dataset, or of the distributed one."""
         self._begun = {
             "lasting": self._lasting.get(),
-            "random": rng.capture(self._settings.backend),
+            "random": rng.capture(self.settings.backend),
         }
-        return self._iterator(iterable)
+        self._iterator = self._iter(iterable)
+        return self._iterator
 
     def began(self, first: str) -> None:
-        """The newest iterator gave its first batch, which has this checksum."""
+        """The newest iterator gave its first batch, with this checksum."""
         if self.remembers:
             self._last = {"begun": self._begun, "first": first}
 
     def check(self, first_of: Callable[[Any], Any], iterable: Any = None) -> None:
-        """Begin the epoch before once more, and again: both must begin as it did.
+        """Begin the previous epoch twice more: both must begin as it did.
 
-        In a new process functions remember no epoch, and then they remember one. Only
-        after a resume, when the next epoch begins.
+        In a new process functions first remember no epoch, and then one. Done after a
+        resume, when the next epoch begins.
 
         Args:
             first_of: Draws the first batch of an iterator.
-            iterable: What the dataset was distributed to, if it was.
+            iterable: The distributed dataset, if there is one.
         """
         if not self._unchecked:
             return
         self._unchecked = False
         lasting = self._lasting.get()
-        with rng.kept_random_state(self._settings.backend):
+        with rng.kept_random_state(self.settings.backend):
             for _ in range(2):
                 self._set_to(self._last["begun"])
-                # Not kept: it may draw ahead as long as it is there.
-                batch = first_of(self._iterator(iterable))
-                verify(batch, self._last["first"], 1, self.name, self._settings)
+                # Not kept: it may draw ahead for as long as it exists.
+                batch = first_of(self._iter(iterable))
+                self.verify(batch, BatchMark(given=1, last=self._last["first"]))
         self._lasting.set(lasting)
 
     def _set_to(self, begun: JSON) -> None:
         self._lasting.set(begun["lasting"])
-        rng.restore(self._settings.backend, begun["random"])
+        rng.restore(self.settings.backend, begun["random"])
 
-    def _iterator(self, iterable: Any) -> Any:
+    def _iter(self, iterable: Any) -> Any:
         return iter(self.dataset if iterable is None else iterable)
 
-    def position(self, iterator: Any) -> JSON:
-        """Where the pipeline is.
+    def fingerprint(self) -> JSON:
+        return self.facts
 
-        Args:
-            iterator: The one that goes on; None between two.
-        """
+    def position(self, *, live: bool) -> JSON:
+        live = live and self._iterator is not None
         self._warn_once()
         found: JSON = {"seeds": self.seeds, "lasting": self._lasting.get()}
-        if iterator is not None:
-            # One that was restored goes on that way, whatever is wanted now.
+        if live:
+            # A restored iterator stays that way, whatever is wanted now.
             replayed = self.replayed and self._begun
-            state = None if replayed else self._state_of(iterator)
+            state = None if replayed else self._state()
             if state is not None:
                 found["state"] = state
             if self._begun:  # another number of processes replays from there
                 found["begun"] = self._begun
-        if iterator is None or self._last.get("begun") is self._begun:
+        if not live or self._last.get("begun") is self._begun:
             found |= self._last
         if self._caches:  # an iterator's state forgets those that it does not read now
             found["caches"] = [iterator_state.save(iter(c)) for c in self._caches]
-            self._lasting.set(found["lasting"])  # to look into caches may draw
+            self._lasting.set(found["lasting"])  # iterating caches may draw
         return found
 
-    def _state_of(self, iterator: Any) -> np.ndarray | None:
+    def _state(self) -> np.ndarray | None:
         try:
-            state = iterator_state.save(iterator, known=self._known)
-        except tf.errors.OpError:  # some operations tell only now
+            state = iterator_state.save(self._iterator, known=self._known)
+        except tf.errors.OpError:  # some operations fail only now
             self.replayed = True
             return None
         if state.nbytes > LARGE_STATE and not self._warned:
             self._warned = True
             warnings.warn(
-                f"The state of `{self._settings.argument}` ({self.name}) takes "
+                f"The state of {self.argument} takes "
                 f"{state.nbytes / 2**20:,.0f} MB in each checkpoint: the buffers of "
                 "its shuffles, and its caches. With replay_data=True checkpoints stay "
                 "small, and a resumed run draws the batches of the epoch again.",
@@ -235,13 +215,12 @@ class Pipeline:
         names, self._inexact = self._inexact, []
         if names:
             warn_not_exact(
-                f"`{self._settings.argument}` ({self.name}) draws random numbers that "
-                "a resumed run cannot draw again. Give each of these a seed",
+                f"{self.argument} draws random numbers that a resumed run cannot draw "
+                "again. Give each of these a seed",
                 names,
             )
 
     def resume(self, position: JSON) -> None:
-        """Set what outlasts iterators."""
         for cache, state in zip(self._caches, position.get("caches", []), strict=False):
             iterator_state.restore(iter(cache), state)
         if "lasting" in position:
@@ -251,44 +230,30 @@ class Pipeline:
             self._unchecked = True
 
     def seek(self, position: JSON, given: int, iterable: Any = None) -> tuple[Any, Any]:
-        """An iterator that goes on after ``given`` batches, and the last one, if drawn.
-
-        Global random state is not what it was: the caller sets it.
-        """
         self.resume(position)
         self._unchecked = False
         if "state" in position:
             self._begun = position.get("begun", {})
-            iterator = self._iterator(iterable)
-            self._restore(iterator, position["state"])
+            self._iterator = self._iter(iterable)
+            self._restore(position["state"])
             self._lasting.set(position["lasting"])
-            return iterator, None
+            return self._iterator, None
         self._begun = position["begun"]
         self._set_to(self._begun)
-        iterator = self._iterator(iterable)
-        last = replay.skip(iterator, given, self.name, self._settings)
-        now = rng.capture(self._settings.backend)
+        self._iterator = self._iter(iterable)
+        last = replay.skip(self._iterator, given, self)
+        now = rng.capture(self.settings.backend)
         drawn = rng.drawn_from(self._begun["random"], now)
-        self._settings.drawn_ahead.update(drawn)
-        return iterator, last
+        self.settings.drawn_ahead.update(drawn)
+        return self._iterator, last
 
-    def _restore(self, iterator: Any, state: np.ndarray) -> None:
+    def _restore(self, state: np.ndarray) -> None:
         try:
-            iterator_state.restore(iterator, state)
+            iterator_state.restore(self._iterator, state)
         except (tf.errors.OpError, AttributeError) as error:
             raise DataNotResumableError(
                 "The pipeline cannot be set to the state in the checkpoint: it is "
                 "another one, or files that it reads or writes are not there.",
-                received=f"`{self._settings.argument}` ({self.name}): {error}",
+                received=f"{self.argument}: {error}",
                 hint='Make the data what it was, or start anew with resume="never".',
             ) from error
-
-
-def fingerprint_of(dataset: Any) -> JSON:
-    """The same fingerprint, of a dataset that is not iterated itself."""
-    found: JSON = facts.facts(dataset)
-    if specs := PipelineVariables(dataset).specs():
-        found |= {"variables": specs}
-    if facts.in_memory(dataset) <= LARGE_GRAPH:
-        found |= {"operations": PipelineGraph(dataset).operations()}
-    return found

@@ -1,7 +1,7 @@
-"""The seed generators of a pipeline's shuffles: shared, counted and set.
+"""The seed generators of a pipeline's shuffles.
 
-A ``shuffle`` draws from a generator that the graph of the pipeline refers to by name.
-A shuffle of no data with that name draws from the same one: see ``seed_counts``.
+A ``shuffle`` draws from a generator that the pipeline's graph refers to by name. A
+shuffle over no data with that name draws from the same one: see ``seed_counts``.
 """
 
 from typing import Any
@@ -15,12 +15,12 @@ _RESHUFFLES = ("reshuffle_each_iteration", "rerandomize_each_iteration")
 
 
 def count_draws(graph: PipelineGraph) -> list[SeedCount]:
-    """Of each generator that outlasts iterators, from where it stands."""
+    """The counts of the generators that outlast iterators."""
     return [SeedCount(_of_no_data(handle)) for _, handle in _generators(graph)]
 
 
 def with_own_generators(graph: PipelineGraph) -> list[SeedCount]:
-    """Give each shuffle a new generator of its seeds: they may have changed."""
+    """Give each shuffle a new generator with its seeds, which may have changed."""
     counts = []
     by_node = {id(seeded.node): seeded.seeds for seeded in graph.seeded}
     for node, handle in _generators(graph, all_of_them=True):

@@ -1,8 +1,8 @@
-"""Variables that the functions of a pipeline assign: kept beside its iterators.
+"""Variables that the functions of a pipeline assign: saved beside its iterators.
 
-Counters, and the state of random generators: tf.random.Generator, Keras's random
-layers. They outlast iterators, and no iterator's state has them. Variables that are
-only read are not the pipeline's: a model that is trained may be among them.
+Such as counters, and the state of random generators (tf.random.Generator, Keras's
+random layers). They outlast iterators, and no iterator's state has them. Variables that
+are only read are not the pipeline's: a model that is being trained may be among them.
 """
 
 from collections.abc import Iterator
@@ -12,16 +12,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils
 
-# Nothing larger is the state of a generator or a counter.
+# No generator or counter is larger.
 _LARGEST = 16 * 2**20
 
 
 class PipelineVariables:
-    """Those that a dataset's functions assign.
-
-    Args:
-        dataset: Any tf.data.Dataset, as the user made it.
-    """
+    """The variables that a dataset's functions assign."""
 
     def __init__(self, dataset: Any) -> None:
         found = {id(each): each for each in _assigned(dataset)}
@@ -36,7 +32,7 @@ class PipelineVariables:
         ]
 
     def set(self, values: list[np.ndarray]) -> None:
-        """Set them to what ``get`` returned, in this process or another."""
+        """Restore what ``get`` returned, in this process or another."""
         for handle, value in zip(self._handles, values, strict=False):
             tensor = tf.io.parse_tensor(value.tobytes(), spec(handle).dtype)
             with tf.device(handle.device):
@@ -47,12 +43,23 @@ class PipelineVariables:
         return [f"{s.dtype.name} {s.shape}" for s in map(spec, self._handles)]
 
 
-def captured(dataset: Any) -> Iterator[Any]:
-    """Handles of all, for each function that captured one, in the graph's order."""
+def chain(dataset: Any) -> Iterator[Any]:
+    """A dataset and its inputs, inputs first: the graph's order."""
     for each in dataset._inputs():
-        yield from captured(each)
-    for wrapper in dataset._functions():
-        yield from filter(_is_variable, wrapper.function.captured_inputs)
+        yield from chain(each)
+    yield dataset
+
+
+def functions(dataset: Any) -> Iterator[Any]:
+    """The functions of all datasets of a pipeline."""
+    for each in chain(dataset):
+        yield from (wrapper.function for wrapper in each._functions())
+
+
+def captured(dataset: Any) -> Iterator[Any]:
+    """Handles of captured variables, once for each function, in the graph's order."""
+    for function in functions(dataset):
+        yield from filter(_is_variable, function.captured_inputs)
 
 
 def spec(handle: Any) -> tf.TensorSpec:
@@ -62,19 +69,17 @@ def spec(handle: Any) -> tf.TensorSpec:
 
 
 def _assigned(dataset: Any) -> Iterator[Any]:
-    for wrapper in dataset._functions():
-        graph = wrapper.function.graph
+    for function in functions(dataset):
+        graph = function.graph
         read = auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph)
         only_read = {id(graph.inputs[index]) for index in read}
         for outside, inside in graph.captures:
             if id(inside) not in only_read and _is_variable(outside):
                 yield outside
-    for each in dataset._inputs():
-        yield from _assigned(each)
 
 
 def _is_variable(tensor: Any) -> bool:
-    """Whether it is a variable's handle: lookup tables, for one, tell no dtype."""
+    """Whether it is a variable's handle; a lookup table's, say, has no dtype."""
     data = getattr(tensor, "_handle_data", None)
     return (
         tensor.dtype == tf.resource

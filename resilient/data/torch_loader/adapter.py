@@ -1,10 +1,10 @@
 """torch's ``DataLoader`` and torchdata's ``StatefulDataLoader``, on every backend.
 
-How each gets back to a position:
+How each returns to a position:
 
 * without workers: the indices are drawn again and skipped, no data is loaded;
 * iterable datasets without workers: by their ``state_dict``, or replayed;
-* with workers: replayed, from the same seeds of the workers;
+* with workers: replayed, with the same worker seeds;
 * ``StatefulDataLoader`` with workers: by its ``state_dict``.
 """
 
@@ -23,7 +23,6 @@ from resilient.data.torch_loader.replayed import Replayed, has_torch_iterators
 from resilient.data.torch_loader.stateful import IterableState, Torchdata, can_tell
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.objects import kinds
-from resilient.serialization.position import DataPosition
 
 
 class TorchLoaderData(
@@ -32,13 +31,11 @@ class TorchLoaderData(
 ):
     """Keras's adapter for DataLoaders, with a position."""
 
-    def __init__(
-        self, dataloader: Any, *, settings: SourceContext, saved: DataPosition | None
-    ) -> None:
+    def __init__(self, dataloader: Any, *, settings: SourceContext) -> None:
         super().__init__(dataloader)
         loader: Any = self._dataloader  # type: ignore[has-type]
         self._source = _source(loader, settings)
-        self.tracked = _TrackedLoader(self._source, settings, loader)
+        self.tracked = _TrackedLoader(self._source, loader)
         self._dataloader = self.tracked
 
     def get_numpy_iterator(self) -> Iterator[Any]:
@@ -66,15 +63,15 @@ class TorchLoaderData(
 
 
 class _TrackedLoader(TrackedIterable):
-    """With what Keras asks a loader for.
+    """With the attributes of a loader that Keras uses.
 
     Attributes:
-        sampler: Told the epoch since Keras 3.16.
-        prefetch_factor: Tells JAX's trainer before Keras 3.14 not to draw ahead.
+        sampler: Keras 3.16 sets its epoch.
+        prefetch_factor: If set, JAX's trainer before Keras 3.14 does not draw ahead.
     """
 
-    def __init__(self, source: Replayed, settings: SourceContext, loader: Any) -> None:
-        super().__init__(source, settings)
+    def __init__(self, source: Replayed, loader: Any) -> None:
+        super().__init__(source)
         self.sampler = getattr(loader, "sampler", None)
         self.prefetch_factor = getattr(loader, "prefetch_factor", None)
 

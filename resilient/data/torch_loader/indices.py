@@ -1,37 +1,40 @@
-"""The iterator over indices inside a DataLoader's, made to be drawn again.
+"""A sampler's iterator that can draw the same indices again.
 
 A sampler may draw random numbers whenever it is asked for indices, and between two
-batches others draw from the same generators (augmentation, a model, callbacks). So the
-states before each draw are kept, where it changed them; to draw the same indices again
-they are set before the same draws. Samplers of torch's own draw once, before the first
-batch, so that nothing is looked at afterwards.
+batches others draw from the same generators (augmentation, the model, callbacks). So
+the states before each draw that changed them are kept, and set again before the same
+draws. torch's own samplers draw only before the first batch, so nothing is compared
+after that.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from resilient.data.torch_loader.state import LoaderState
 from resilient.serialization import JSON
+from resilient.serialization.rng import set_states, states
 
 _KEPT = 1000  # states per iterator: about 5 MB
 _OWN = ("torch.utils.data.", "torchdata.stateful_dataloader.")
 
 
 class Indices:
-    """Stands for the sampler's iterator.
+    """Replaces the sampler's iterator.
 
     Args:
-        indices: That iterator.
-        state: Of the loader.
-        each: Whether the sampler may draw before any batch, not the first alone.
-        again: What ``position`` of such an object returned: these draws are repeated.
+        shared: Generators that others may draw from, too.
+        each: Whether the sampler may draw before any batch, not only the first.
+        again: What ``position`` returned: these draws are repeated.
     """
 
     def __init__(
-        self, indices: Iterator[Any], state: LoaderState, each: bool, again: JSON | None
+        self,
+        indices: Iterator[Any],
+        shared: Mapping[str, Any],
+        each: bool,
+        again: JSON | None,
     ) -> None:
         self._indices = indices
-        self._state = state
+        self._shared = shared
         self._each = each
         self._drawn = 0
         self._known = again["drawn"] if again else 0
@@ -45,7 +48,7 @@ class Indices:
         number = self._drawn
         self._drawn += 1
         if number < self._known:
-            self._state.set_random(self._before.get(number, {}))
+            set_states(self._shared, self._before.get(number, {}))
         watched = number >= self._known and (self._each or not number)
         found = self._watched(number) if watched else next(self._indices)
         self.newest = found
@@ -53,30 +56,30 @@ class Indices:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every draw that others could disturb can be repeated."""
+        """Whether every draw from shared generators can be repeated."""
         return len(self._before) <= _KEPT
 
     def position(self) -> JSON:
-        """What is needed to draw the same indices from a new iterator."""
+        """What it takes to draw the same indices from a new iterator."""
         drawn = max(self._drawn, self._known)
         return {"drawn": drawn, "before": dict(self._before)}
 
     def _watched(self, number: int) -> Any:
-        names = self._state.shared
-        before = self._state.random(names)
+        before = states(self._shared)
         try:
             return next(self._indices)
         finally:
-            after = self._state.random(names)
+            after = states(self._shared)
             drawn_from = {n: s for n, s in before.items() if s != after[n]}
             if drawn_from and self.is_complete:
                 self._before[number] = drawn_from
 
 
-def draws_for_each_batch(loader: Any, state: LoaderState) -> bool:
+def draws_for_each_batch(loader: Any, shared: Mapping[str, Any]) -> bool:
     """Whether the sampler may draw from shared generators after the first batch."""
     sampler = loader._index_sampler
     while type(sampler).__module__.startswith(_OWN) and hasattr(sampler, "sampler"):
         sampler = sampler.sampler
     own = type(sampler).__module__.startswith(_OWN)
-    return not own or state.is_shared(getattr(sampler, "generator", None))
+    generator = getattr(sampler, "generator", None)
+    return not own or any(generator is each for each in shared.values())

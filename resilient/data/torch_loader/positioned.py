@@ -1,19 +1,19 @@
 """A DataLoader without workers: its order is drawn again, and only indices are skipped.
 
-No sample is loaded to get back to a position, but those of the last batch, to see
-whether the data is still the same; only where loading it can be expected to give that
-batch again: where it draws no random numbers and changes no attribute. At an epoch's
-end the indices of that batch are kept, if they are plain numbers.
+No samples are loaded on the way to a position, except those of the last batch, to check
+that the data is still the same; and only if loading them draws no random numbers and
+changes no attributes. At an epoch's end the indices of that batch are saved, if they
+are plain numbers.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from torch.utils.data import _DatasetKind
 
 from resilient.data.replay import ended
 from resilient.data.torch_loader.replayed import Replayed
+from resilient.objects.content import digest
 from resilient.serialization import JSON
 from resilient.state import rng
 
@@ -21,30 +21,15 @@ from resilient.state import rng
 class PositionedLoader(Replayed):
     """A DataLoader over a map-style dataset, without workers."""
 
-    _last: JSON | None = None  # of an iterator: the indices of its newest batch
-
-    def make(self, made: JSON, again: JSON | None = None) -> Iterator[Any]:
-        self._note_last()
-        return super().make(made, again)
-
-    def position(self, *, live: bool) -> JSON:
-        self._note_last()
-        return {**super().position(live=live), "last": None if live else self._last}
-
-    def _note_last(self) -> None:
-        """Keras makes iterators that it never draws from, too."""
+    def last_batch(self) -> JSON:
         newest = self._indices.newest if self._indices is not None else None
-        if newest is not None:
-            attributes = self._entries[-1]["made"]["attributes"]
-            self._last = {"indices": newest, "attributes": attributes}
-            if not _is_plain(newest):
-                self._last = None
+        if newest is None or not _is_plain(newest):
+            return {}
+        attributes = self._entries[-1]["made"]["attributes"]
+        return {"indices": newest, "attributes": attributes}
 
-    def remake_last_batch(self, position: JSON) -> Any:
-        self._last, loader = position.get("last"), self.loader
-        if self._last is None:
-            return None
-        attributes = self._last["attributes"]
+    def remake_last_batch(self, position: JSON, last: JSON) -> Any:
+        loader = self.loader
         fetcher = _DatasetKind.create_fetcher(
             loader._dataset_kind,
             loader.dataset,
@@ -53,7 +38,7 @@ class PositionedLoader(Replayed):
             loader.drop_last,
         )
         now = self.state.lasting()
-        return self._loaded(fetcher, self._last["indices"], attributes, now)
+        return self._loaded(fetcher, last["indices"], last["attributes"], now)
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         entry, now = position["entries"][-1], self.state.lasting()
@@ -64,14 +49,14 @@ class PositionedLoader(Replayed):
             try:
                 indices = batches._next_index()
             except StopIteration:
-                raise ended(self.name, self.settings, given, number) from None
+                raise ended(self, given, number) from None
         batches._num_yielded = given
         self.state.restore(now)
         fetcher, attributes = batches._dataset_fetcher, entry["made"]["attributes"]
         return batches, self._loaded(fetcher, indices, attributes, now)
 
     def _loaded(self, fetcher: Any, indices: Any, attributes: JSON, now: JSON) -> Any:
-        """The last batch, unless it may have been another one when it was drawn.
+        """The last batch; None if it may have been different when it was drawn.
 
         Args:
             fetcher: torch's, which makes batches of indices.
@@ -79,12 +64,13 @@ class PositionedLoader(Replayed):
             attributes: When its iterator was made.
             now: The state now.
         """
-        if indices is None or not _same(attributes, now["attributes"]):
+        if indices is None or digest(attributes) != digest(now["attributes"]):
             return None
         backend = self.settings.backend
         before = rng.capture(backend)
         batch = fetcher.fetch(indices)
-        if rng.capture(backend) == before and _same(self.state.lasting(), now):
+        unchanged = digest(self.state.lasting()) == digest(now)
+        if unchanged and rng.capture(backend) == before:
             return batch
         self.state.restore(now)
         return None
@@ -93,14 +79,3 @@ class PositionedLoader(Replayed):
 def _is_plain(indices: Any) -> bool:
     items = indices if isinstance(indices, list) else [indices]
     return all(type(item) is int for item in items)
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether plain values are equal, arrays in them too."""
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return np.array_equal(one, other)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)

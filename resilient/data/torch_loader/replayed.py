@@ -1,9 +1,9 @@
-"""A DataLoader got back to a position by drawing its batches again.
+"""A DataLoader that returns to a position by drawing its batches again.
 
-The iterator is made from the same random state, so that its workers have the same
-seeds: what they draw is the same, random augmentation included. Persistent workers go
-on from one iterator to the next, with their random numbers and their copies of the
-dataset, so with them every iterator is made again since the workers were started.
+The iterator is made from the same random state, so its workers have the same seeds and
+draw the same, random augmentation included. Persistent workers carry their random
+numbers and their copies of the dataset from one iterator to the next, so with them all
+iterators since the workers were started are made again.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from resilient.data.replay import skip
-from resilient.data.source import SourceContext
+from resilient.data.source import DataSource, SourceContext
 from resilient.data.torch_loader.indices import Indices, draws_for_each_batch
 from resilient.data.torch_loader.state import LoaderState
 from resilient.errors import WarnOnce, warn_not_exact
@@ -23,12 +23,11 @@ from resilient.state.rng import kept_random_state
 FOLLOWED = "_followed_by_resilient"  # attribute of a loader with persistent workers
 
 
-class Replayed:
-    """Any DataLoader, as a ``DataSource``.
+class Replayed(DataSource):
+    """Any DataLoader.
 
     Args:
         loader: The user's, before anything was drawn from it.
-        settings: Of this fit.
     """
 
     keeps_workers = True  # whether later iterators of persistent workers need this one
@@ -40,13 +39,12 @@ class Replayed:
         self.loader = loader
         self.settings = settings
         self.persistent = bool(loader.num_workers and loader.persistent_workers)
-        # Workers that live on know what earlier fits of this process did to them.
+        # Persistent workers remember what earlier fits of this process did to them.
         earlier = vars(loader).get(FOLLOWED) if self.persistent else None
         self.state = earlier.state if earlier else LoaderState(loader, settings)
-        self._each = draws_for_each_batch(loader, self.state)
+        self._each = draws_for_each_batch(loader, self.state.shared)
         # The iterators that a replay has to make, the newest last.
         self._entries: list[JSON] = []
-        self._random: JSON = {}
         self._batches: Any = None
         self._indices: Indices | None = None
         self._behind = False
@@ -55,8 +53,7 @@ class Replayed:
         if self.persistent:
             setattr(loader, FOLLOWED, self)
         if earlier is not None:
-            self._entries, self._random = earlier._closed(), earlier._random
-            self._behind = earlier._behind
+            self._entries, self._behind = earlier._closed(), earlier._behind
         self._warn_early(earlier)
 
     def begin(self) -> Iterator[Any]:
@@ -66,7 +63,7 @@ class Replayed:
         return self.make(self.state.capture())
 
     def catch_up(self) -> None:
-        """Bring persistent workers where they were; leaves the loader's own state."""
+        """Replay what persistent workers did; the loader's own state stays."""
         now = self.state.lasting()
         self.replay(self._entries)
         self.state.restore(now)
@@ -92,9 +89,6 @@ class Replayed:
         self._behind = False
         return self._batches, last
 
-    def remake_last_batch(self, position: JSON) -> Any:
-        return None
-
     def fingerprint(self) -> JSON:
         loader = self.loader
         dataset, sampler = type(loader.dataset), type(loader.sampler)
@@ -116,54 +110,48 @@ class Replayed:
 
     @property
     def _lasts(self) -> bool:
-        """Whether something of an iterator outlasts it."""
+        """Whether workers carry state from one iterator to the next."""
         return self.persistent and self.keeps_workers
 
     def make(self, made: JSON, again: JSON | None = None) -> Iterator[Any]:
         """A new iterator.
 
         Args:
-            made: The state now, to make it again from.
+            made: The state now, from which to make it again.
             again: Position of the ``Indices`` to repeat.
         """
         self._entries = self._closed() if self._lasts else []
         self._batches, self._indices = None, None
-        known = self._random if self._entries else {}
-        new = {n: s for n, s in made["random"].items() if known.get(n) != s}
-        self._random = made["random"]
         batches: Any = iter(self.loader)
         if hasattr(batches, "_sampler_iter") and self.follows_indices:
             sampler = batches._sampler_iter
-            self._indices = Indices(sampler, self.state, self._each, again)
+            self._indices = Indices(sampler, self.state.shared, self._each, again)
             batches._sampler_iter = self._indices
-        self._entries.append({"made": {**made, "random": new}})
+        self._entries.append({"made": made})
         self._batches = batches
         made_batches: Iterator[Any] = batches
         return made_batches
 
     def replay(self, entries: Sequence[JSON]) -> Any:
-        """Make these iterators again; returns the last batch of the last of them."""
+        """Make these iterators again; returns the last one's last batch."""
         if self.persistent:
             self.loader._iterator = None  # ends these workers
         self._entries, self._batches = [], None
         drawn = self._drawn(entries)
         count = sum(entry["given"] for entry in entries)
-        last = skip(drawn, count, self.name, self.settings)
+        last = skip(drawn, count, self)
         for _ in drawn:  # iterators of which no batch was drawn
             pass
         return last if entries[-1]["given"] else None
 
     def _drawn(self, entries: Sequence[JSON]) -> Iterator[Any]:
-        random: JSON = {}
         for entry in entries:
-            random = {**random, **entry["made"]["random"]}
-            made = {**entry["made"], "random": random}
-            self.state.restore(made)
-            batches = self.make(made, entry["indices"])
+            self.state.restore(entry["made"])
+            batches = self.make(entry["made"], entry["indices"])
             yield from itertools.islice(batches, entry["given"])
 
     def _closed(self) -> list[JSON]:
-        """The entries, with how far the newest iterator is."""
+        """The entries, with how far the newest iterator has come."""
         if self._batches is None:
             return list(self._entries)
         *before, newest = self._entries
@@ -195,7 +183,7 @@ class Replayed:
 
 
 def has_torch_iterators(loader: Any) -> bool:
-    """Whether no subclass iterates in a way of its own."""
+    """Whether no subclass overrides how it iterates."""
     owner = next(c for c in type(loader).__mro__ if "__iter__" in vars(c))
     return (
         owner is torch.utils.data.DataLoader or owner.__name__ == "StatefulDataLoader"

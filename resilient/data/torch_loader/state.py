@@ -1,19 +1,18 @@
-"""What the order and the content of a DataLoader's batches depend on, at a moment.
+"""What the order and content of a DataLoader's batches depend on at a moment.
 
 That is: the global generators of Python, numpy and torch; every generator object of
-these libraries that the loader leads to; and what changed in the attributes of the
-user's own datasets, samplers and collate functions.
+these libraries that the loader reaches; and changed attributes of the user's datasets,
+samplers and collate functions.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from resilient.data.source import SourceContext
-from resilient.data.torch_loader import generators
-from resilient.objects.datasets.tracker import DataAttributes
+from resilient.objects.content import Scope
 from resilient.objects.find_generators import find, unclaimed
-from resilient.serialization import JSON
+from resilient.objects.tracker import Tracker
+from resilient.serialization import JSON, rng
 
 
 class LoaderState:
@@ -21,11 +20,13 @@ class LoaderState:
 
     Args:
         loader: The DataLoader, before anything was drawn from it.
-        settings: Of this fit.
+
+    Attributes:
+        shared: What others than the sampler may draw from between two batches.
     """
 
     def __init__(self, loader: Any, settings: SourceContext) -> None:
-        # The dataset first: a generator that the sampler shares is the dataset's, too.
+        # The dataset first: a generator that it shares with the sampler is named by it.
         parts = {
             "dataset": loader.dataset,
             "collate_fn": getattr(loader.collate_fn, "__self__", loader.collate_fn),
@@ -33,56 +34,44 @@ class LoaderState:
             "batch_sampler": loader.batch_sampler,
             "generator": loader.generator,
         }
-        self._generators = find(parts)
-        self._own = tuple(unclaimed(self._generators, settings.claimed))
+        self._lasting = found = find(parts)
+        self._own = unclaimed(found, settings.claimed)
+        shared = rng.global_generators()
+        self._all = shared | found
         objects = {name: part for name, part in parts.items() if part is not None}
-        # Objects with state_dict are not asked: what they tell is meant for the middle
-        # of an iteration. What is named is not looked for in the attributes of others.
-        self._attributes = DataAttributes(objects | self._generators, asked=False)
-        drawn = [n for n in self._generators if n.startswith(("dataset", "collate_fn"))]
-        # What others than the sampler may draw from between two batches.
-        self.shared = (*generators.GLOBAL, *drawn)
-
-    def is_shared(self, generator: Any) -> bool:
-        """Whether others than the sampler may draw from this generator of its."""
-        shared = [self._generators[n] for n in self.shared if n in self._generators]
-        return generator is torch.default_generator or any(
-            generator is each for each in shared
-        )
+        # Not by the state_dict of objects: that is for the middle of an iteration.
+        # What has a name here is not searched for in the attributes of others.
+        self._attributes = Tracker(objects | found, Scope(asks=False))
+        drawn = [n for n in found if n.startswith(("dataset", "collate_fn"))]
+        self.shared: dict[str, Any] = shared | {name: found[name] for name in drawn}
 
     def capture(self) -> JSON:
-        """All of it: plain values and arrays that nobody changes any more."""
-        names = (*generators.GLOBAL, *self._generators)
-        return {"random": self.random(names), "attributes": self.attributes()}
+        """All of it, as plain values and copies of arrays."""
+        return self._of(self._all)
 
     def lasting(self) -> JSON:
         """The same without the global generators, which a checkpoint has anyway."""
-        names = tuple(self._generators)
-        return {"random": self.random(names), "attributes": self.attributes()}
+        return self._of(self._lasting)
 
     def own(self) -> JSON:
-        """The same without the generators that other data of this fit puts back."""
-        return {"random": self.random(self._own), "attributes": self.attributes()}
+        """The same without the generators that other data of this fit restores."""
+        return self._of(self._own)
+
+    def _of(self, generators: Mapping[str, Any]) -> JSON:
+        return {
+            "random": rng.states(generators),
+            "attributes": self._attributes.capture(),
+        }
 
     def restore(self, state: JSON) -> None:
         """Set what ``capture``, ``lasting`` or ``own`` returned."""
         self._attributes.restore(state["attributes"])
-        self.set_random(state["random"])
+        self.restore_random(state)
 
-    def attributes(self) -> Any:
-        """The attributes alone."""
-        return self._attributes.capture()
+    def restore_random(self, state: JSON) -> None:
+        """Set only the generators of such a state."""
+        rng.set_states(self._all, state["random"])
 
     def uncaptured(self) -> list[str]:
-        """Names of attributes that changed and are not kept."""
+        """Names of attributes that changed and cannot be saved."""
         return self._attributes.uncaptured()
-
-    def random(self, names: tuple[str, ...]) -> JSON:
-        """The states of some generators."""
-        return {n: generators.state(n, self._generators.get(n)) for n in names}
-
-    def set_random(self, states: JSON) -> None:
-        """Set the generators that are named, where they are there."""
-        for name, state in states.items():
-            if name in generators.GLOBAL or name in self._generators:
-                generators.set_state(name, self._generators.get(name), state)

@@ -1,8 +1,8 @@
-"""DataLoaders that are got back to a position by a state that the user's objects tell.
+"""DataLoaders that return to a position by the ``state_dict`` of the user's objects.
 
-torchdata's ``StatefulDataLoader`` asks the workers for theirs: the order is exact, but
-the workers' random numbers begin anew. Of a plain DataLoader without workers, the
-iterable dataset is asked itself, as torchdata would do.
+torchdata's ``StatefulDataLoader`` collects its workers' states: the order is exact, but
+the workers' random numbers start over. For a plain DataLoader without workers, we use
+the iterable dataset's own ``state_dict``, as torchdata would.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map, tree_map_only
 
 from resilient.data.source import SourceContext
 from resilient.data.torch_loader.replayed import FOLLOWED, Replayed
@@ -22,7 +23,30 @@ from resilient.serialization.json_values import NotEncodable, decode, encode
 _TENSOR = "torch tensor"
 
 
-class Torchdata(Replayed):
+class FromState(Replayed):
+    """A loader whose positions hold the ``state_dict`` of the user's objects."""
+
+    def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
+        if position.get("state") is None:
+            return super().seek(position, given)
+        if position.get("finished"):
+            return iter(()), None
+        made, now = position["entries"][-1]["made"], self.state.lasting()
+        self.state.restore(made)
+        batches = self.from_state(_decoded(position["state"]), made, given)
+        if _is_iterable(self.loader):
+            # Its iterator may yet have to read what load_state_dict left there.
+            self.state.restore_random(now)
+        else:
+            self.state.restore(now)
+        return batches, None
+
+    def from_state(self, state: Any, made: JSON, given: int) -> Iterator[Any]:
+        """An iterator that continues from a state, after ``given`` batches."""
+        raise NotImplementedError
+
+
+class Torchdata(FromState):
     """A ``StatefulDataLoader``."""
 
     keeps_workers = False  # their states are in its own
@@ -61,36 +85,18 @@ class Torchdata(Replayed):
         self.state.restore(now)
         self._of_workers, self._behind = None, False
 
-    def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
-        if position.get("state") is None:
-            return super().seek(position, given)
-        if position.get("finished"):
-            return iter(()), None
-        entry, now = position["entries"][-1], self.state.lasting()
-        self.state.restore(entry["made"])
-        self.loader.load_state_dict(_decoded(position["state"]))
-        batches = self.make(entry["made"])
-        self.settle(now)
+    def from_state(self, state: Any, made: JSON, given: int) -> Iterator[Any]:
+        self.loader.load_state_dict(state)
+        batches = self.make(made)
         self._of_workers, self._behind = None, False
-        return batches, None
-
-    def settle(self, now: JSON) -> None:
-        """Set the rest of the state, after the user's objects took theirs."""
-        if _is_iterable(self.loader):
-            # Its iterator may yet have to read what load_state_dict left there.
-            self.state.set_random(now["random"])
-        else:
-            self.state.restore(now)
+        return batches
 
 
-class IterableState(Torchdata):
+class IterableState(FromState):
     """A plain DataLoader without workers, over an iterable dataset with state."""
 
-    def __init__(self, loader: Any, settings: SourceContext) -> None:
-        Replayed.__init__(self, loader, settings)
-
     def position(self, *, live: bool) -> JSON:
-        position = Replayed.position(self, live=live)
+        position = super().position(live=live)
         if not live or self._batches is None:
             return position
         fetcher = self._batches._dataset_fetcher
@@ -103,28 +109,20 @@ class IterableState(Torchdata):
         }
         return {**position, "state": _encoded(state)}
 
-    def resume(self, position: JSON) -> None:
-        Replayed.resume(self, position)
-
-    def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
-        if position.get("state") is None:
-            return Replayed.seek(self, position, given)
-        entry, now = position["entries"][-1], self.state.lasting()
-        state = _decoded(position["state"])
-        self.state.restore(entry["made"])
+    def from_state(self, state: Any, made: JSON, given: int) -> Iterator[Any]:
         self.loader.dataset.load_state_dict(state["dataset"])
-        batches: Any = self.make(entry["made"])
+        batches: Any = self.make(made)
         fetcher = batches._dataset_fetcher
         if state["iterator"] is not None:
             fetcher.dataset_iter.load_state_dict(state["iterator"])
         fetcher.ended = state["ended"]
         batches._num_yielded = given
-        self.settle(now)
-        return batches, None
+        made_batches: Iterator[Any] = batches
+        return made_batches
 
 
 def can_tell(loader: Any) -> bool:
-    """Whether the state of a ``StatefulDataLoader`` says all about its order."""
+    """Whether the state of a ``StatefulDataLoader`` determines its order."""
     if _is_iterable(loader):
         return kinds.has_state_dict(loader.dataset)  # or it would replay, unverified
     return type(loader._index_sampler).__module__.startswith("torchdata.")
@@ -137,8 +135,9 @@ def _is_iterable(loader: Any) -> bool:
 def _encoded(state: Any) -> JSON:
     """A state as JSON and copies of its arrays."""
     arrays: dict[str, np.ndarray] = {}
+    plain = tree_map_only(torch.Tensor, lambda tensor: {_TENSOR: pack(tensor)}, state)
     try:
-        data = encode(_plain(state), arrays, "state")
+        data = encode(plain, arrays, "state")
     except NotEncodable as error:
         raise NotSupportedError(
             "The state_dict() of a dataset or a DataLoader cannot be kept.",
@@ -150,24 +149,11 @@ def _encoded(state: Any) -> JSON:
 
 
 def _decoded(state: Any) -> Any:
-    return _with_tensors(decode(state["data"], state["arrays"]))
+    def whole(leaf: Any) -> Any:
+        return unpack(leaf[_TENSOR]) if is_tensor(leaf) else leaf
 
+    def is_tensor(value: Any) -> bool:
+        return type(value) is dict and set(value) == {_TENSOR}
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return {_TENSOR: pack(value)}
-    if type(value) is dict:
-        return {key: _plain(item) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(map(_plain, value))
-    return value
-
-
-def _with_tensors(value: Any) -> Any:
-    if isinstance(value, dict):
-        if set(value) == {_TENSOR}:
-            return unpack(value[_TENSOR])
-        return {key: _with_tensors(item) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(map(_with_tensors, value))
-    return value
+    plain = decode(state["data"], state["arrays"])
+    return tree_map(whole, plain, is_leaf=is_tensor)

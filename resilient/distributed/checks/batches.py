@@ -1,8 +1,8 @@
-"""Sees that processes draw the batches that they should.
+"""Checks that processes draw the batches that they should.
 
-Two processes that divide batches and shuffle in different orders would train some
-samples twice and others not at all; two that are given parts of the data, and were
-given the same part, would do all work twice. Nothing else would tell.
+Two processes that divide the same batches, but shuffle in different orders, would train
+some samples twice and others not at all. Two that should have different parts of the
+data, but have the same one, would do all work twice. Nothing else would reveal that.
 """
 
 import itertools
@@ -29,19 +29,19 @@ def compared(
 ) -> Iterator[Any]:
     """The batches, the first one compared with that of the other processes.
 
-    They begin to be drawn now, as Keras begins: to make an iterator may draw random
-    numbers, and Keras makes some that it draws no batch from.
+    The iterator is made now, as Keras makes it: that may draw random numbers, and Keras
+    makes some iterators that it draws no batch from.
 
     Args:
         batches: What this process draws.
         name: What the data is called in messages.
         group: The processes.
-        shard: Which part of the data this process draws; those of equal number draw
-            the same.
-        warn: Called where parts that should be others are the same.
+        shard: Which part of the data this process draws; processes with an equal number
+            draw the same one.
+        warn: Called where different parts turn out to be the same.
 
     Raises:
-        DataNotResumableError: Processes drew different ones.
+        DataNotResumableError: Processes that should draw the same batch did not.
     """
     return _compared(iter(batches), name, group, shard, warn)
 
@@ -58,7 +58,7 @@ def _compared(
             said = group.gather(f"first of {name}", [shard, checksum(batch)])
             others, twins = group.broadcast(f"others of {name}", _judged(said))
             if others:
-                what = "begin with another batch than those before"
+                what = "begin with a different batch than those before"
                 raise _different(f"`{name}`: processes {others} {what}")
             if twins and warn is not None:
                 warn(
@@ -71,10 +71,10 @@ def _compared(
 
 
 def in_step(batches: Iterable[Any], name: str, group: Group) -> Iterator[Any]:
-    """The batches of data that does not tell how many it has.
+    """The batches of data whose length is unknown.
 
-    Of each it is agreed on that all processes have it: one that trains a batch more
-    than another would wait for that one forever.
+    Before each the processes agree that all have one: a process that trains a batch
+    more than another would wait for that one forever.
 
     Args:
         batches: What this process trains.
@@ -138,7 +138,7 @@ def require_same_arrays(fingerprint: Any, name: str, group: Group) -> None:
     """Raise where processes that divide arrays have different ones.
 
     Args:
-        fingerprint: What tells this process's arrays from others.
+        fingerprint: Of this process's arrays.
         name: What they are called in messages.
         group: The processes.
 
@@ -148,11 +148,11 @@ def require_same_arrays(fingerprint: Any, name: str, group: Group) -> None:
     everyones = group.broadcast("all arrays", group.gather("arrays", fingerprint))
     others = [n for n, theirs in enumerate(everyones) if theirs != everyones[0]]
     if others:
-        raise _different(f"`{name}`: processes {others} have other arrays")
+        raise _different(f"`{name}`: processes {others} have different arrays")
 
 
 def _judged(said: list[tuple[int, str]]) -> tuple[list[int], list[int]]:
-    """Processes that should have what another has, and those that should not."""
+    """Processes that lack what they should share, and those that share another's."""
     first: dict[int, str] = {}
     others, twins, seen = list[int](), list[int](), set[str]()
     for process, (shard, digest) in enumerate(said):

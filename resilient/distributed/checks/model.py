@@ -1,8 +1,8 @@
-"""That all processes train the same model alike: found out before the first batch.
+"""Checks, before the first batch, that all processes train the same model alike.
 
-Names tell variables apart in a checkpoint that all processes write together. One whose
-variables are called otherwise would save what it cannot resume from; one that validates
-when others do not, or trains longer, would wait for them forever.
+Variables go by their names in a checkpoint that all processes write together. A process
+with different names would save what it cannot resume from; one that validates when
+others do not, or trains longer, would wait for them forever.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from resilient.state.variables import Leaf
 
 
 def require_same_variables(live: Sequence[Leaf], group: Group) -> None:
-    """Raise where processes have other variables.
+    """Raise where processes have different variables.
 
     Args:
         live: Those of this process.
@@ -24,21 +24,19 @@ def require_same_variables(live: Sequence[Leaf], group: Group) -> None:
     Raises:
         ResilientError: Names the processes, and some variables of each.
     """
-    mine = {leaf.name: str(leaf.shape) for leaf in live}
-    everyones = group.gather("variables", mine)
-    differing = group.broadcast("other variables", _differing(everyones))
-    if differing:
-        raise ResilientError(
-            "The processes have other variables, or other names for them.",
-            received="; ".join(differing),
-            hint="Make the same layers and optimizers in the same order in all "
-            "processes, or name them: Keras numbers those without a name as they "
-            "are made.",
-        )
+    mine = {leaf.name: f"{leaf.shape} {leaf.dtype}" for leaf in live}
+    _require_same(
+        mine,
+        "variables",
+        group,
+        problem="The processes have different variables, or name them differently.",
+        hint="Make the same layers and optimizers in the same order in all processes, "
+        "or name them: Keras numbers those without a name as they are made.",
+    )
 
 
 def require_same_values(shared: Mapping[str, Any], group: Group) -> None:
-    """Raise where processes have other values of what is saved once for all.
+    """Raise where processes have different values of what is saved once for all.
 
     Args:
         shared: Host arrays, by name.
@@ -48,38 +46,45 @@ def require_same_values(shared: Mapping[str, Any], group: Group) -> None:
         ResilientError: Names the processes.
     """
     mine = {name: checksum(array) for name, array in shared.items()}
-    everyones = group.gather("values", mine)
-    differing = group.broadcast("other values", _differing(everyones))
-    if differing:
-        raise ResilientError(
-            "The processes do not train one model: each has other values.",
-            received="; ".join(differing),
-            hint="Wrap the model in DistributedDataParallel, or let each process have "
-            "a checkpoint_dir and a training of its own.",
-        )
+    _require_same(
+        mine,
+        "values",
+        group,
+        problem="The processes do not train one model: their values differ.",
+        hint="Wrap the model in DistributedDataParallel, or let each process have "
+        "a checkpoint_dir and a training of its own.",
+    )
 
 
 def require_same_settings(settings: Mapping[str, Any], group: Group) -> None:
-    """Raise where processes train in other ways.
+    """Raise where processes train with different settings.
 
     Args:
-        settings: Of this process: JSON, by name; but for `class_weight`.
+        settings: Of this process, by name: JSON, except for `class_weight`.
         group: The processes.
 
     Raises:
         ResilientError: Names the processes, and some settings of each.
     """
     mine = {f"{name}:": repr(value) for name, value in settings.items()}
-    everyones = group.gather("settings", mine)
-    differing = group.broadcast("other settings", _differing(everyones))
+    _require_same(
+        mine,
+        "settings",
+        group,
+        problem="The processes train with different settings: they would wait for each "
+        "other forever, or not train one model.",
+        hint="Give compile and fit the same arguments in all processes, and "
+        "validation data to all or none.",
+    )
+
+
+def _require_same(
+    mine: dict[str, str], topic: str, group: Group, *, problem: str, hint: str
+) -> None:
+    everyones = group.gather(topic, mine)
+    differing = group.broadcast(f"other {topic}", _differing(everyones))
     if differing:
-        raise ResilientError(
-            "The processes train in other ways: they would wait for each other "
-            "forever, or not train one model.",
-            received="; ".join(differing),
-            hint="Give compile and fit the same arguments in all processes, and "
-            "validation data to all or none.",
-        )
+        raise ResilientError(problem, received="; ".join(differing), hint=hint)
 
 
 def _differing(everyones: list[dict[str, str]]) -> list[str]:

@@ -1,7 +1,7 @@
 """How several processes train one model: TensorFlow's, JAX's, PyTorch's way.
 
-``parallel_strategy`` finds the one that a model trains with. What is common to them,
-and what they may do around Keras's ``fit``, is ``ParallelStrategy``.
+``parallel_strategy`` finds the one that a model trains with. ``ParallelStrategy`` is
+their interface.
 """
 
 import importlib
@@ -15,10 +15,10 @@ def parallel_strategy(strategy: Any, *, by_hand: bool = False) -> ParallelStrate
 
     Args:
         strategy: That of tf.distribute, on TensorFlow; else None.
-        by_hand: Whether the loop is the user's own, and not Keras's ``fit``.
+        by_hand: Whether the loop is the user's own, not Keras's ``fit``.
 
     Raises:
-        NotSupportedError: Several processes would train, each a model of its own.
+        NotSupportedError: Each of several processes would train a model of its own.
     """
     import keras
 

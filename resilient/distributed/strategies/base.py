@@ -21,8 +21,8 @@ LENGTH = 512  # bytes that a text may have
 class ParallelStrategy:
     """How a library trains one model, in several processes or in one.
 
-    What is here does nothing: one process, and a library that does all by itself, need
-    nothing more.
+    The methods here do nothing: that is enough for one process, and for a library that
+    does everything by itself.
 
     Attributes:
         index: Number of this process, from 0.
@@ -40,21 +40,18 @@ class ParallelStrategy:
         """The text of process 0, by a collective; called by all at the same place.
 
         Args:
-            text: ASCII, at most ``LENGTH`` characters; the others' is not looked at.
+            text: ASCII, at most ``LENGTH`` characters; only that of process 0 counts.
         """
         raise NotImplementedError
 
-    def training(
-        self,
-        model: "keras.Model",
-    ) -> contextlib.AbstractContextManager[None]:
+    def training(self, model: "keras.Model") -> contextlib.AbstractContextManager[None]:
         """Entered around Keras's ``fit``."""
         return contextlib.nullcontext()
 
     def begin(
         self, model: "keras.Model", group: Group, settings: Mapping[str, Any]
     ) -> None:
-        """Everything is built, and no batch is trained; nothing is restored yet.
+        """Called when everything is built, before anything is restored or trained.
 
         Args:
             model: Which is trained.
@@ -62,17 +59,17 @@ class ParallelStrategy:
             settings: What they should have in common, by name.
 
         Raises:
-            ResilientError: They do not have the same model, or train it otherwise.
+            ResilientError: They have different models, or train them differently.
         """
         if self.count > 1:
             require_same_variables(leaves(model), group)
             require_same_settings(settings, group)
 
     def warm_up(self, model: "keras.Model", iterator: Any, backend: Backend) -> None:
-        """A checkpoint is about to be restored: do what a process does but once.
+        """Called before a restore: do what happens only once in a process.
 
         Args:
-            model: Which is built; whatever is changed in it is overwritten.
+            model: Which is built; the restore overwrites any change to it.
             iterator: The training iterator of this fit.
             backend: The backend's adapter.
         """
@@ -83,18 +80,18 @@ class ParallelStrategy:
         """What this process trains of the batches that its data gives.
 
         Args:
-            batches: As they are drawn.
+            batches: Those that are drawn.
             data: What the user passed.
-            name: What that is called in messages.
+            name: What the data is called in messages.
             group: The processes.
         """
         return batches
 
     def draws_all(self, data: Any) -> bool:
-        """Whether every process draws the same batches, and trains its part of them.
+        """Whether every process draws the same batches, and trains its part of each.
 
-        Then another number of processes can go on with them. If not, each process is
-        given its own part of the data.
+        If so, another number of processes can continue with them. If not, each process
+        draws its own part of the data.
 
         Args:
             data: What the user passed.
@@ -102,22 +99,16 @@ class ParallelStrategy:
         return True
 
     def peer_lost(self) -> None:
-        """Another process is gone, and training is over."""
-
-    def before_step(self) -> None:
-        """A training step begins."""
-
-    def after_step(self) -> None:
-        """A training step is over."""
+        """Called when another process is gone, and training is over."""
 
 
 def host_of(address: str) -> str:
-    """The host of ``host:port``; of IPv6 without its brackets."""
+    """The host of ``host:port``; an IPv6 address without its brackets."""
     return address.rpartition(":")[0].strip("[]")
 
 
 def as_bytes(text: str) -> list[int]:
-    """A text for a collective: as many numbers, whatever its length."""
+    """A text for a collective: always ``LENGTH`` numbers."""
     return list(text.encode("ascii").ljust(LENGTH, b"\0"))
 
 

@@ -17,7 +17,6 @@ from resilient.distributed.strategies.keras_processes import (
 )
 from resilient.errors import NotSupportedError
 
-_COORDINATOR = ("JAX_COORDINATOR_ADDRESS", "KERAS_DISTRIBUTION_JOB_ADDRESSES")
 _COUNT = "KERAS_DISTRIBUTION_NUM_PROCESSES"
 
 
@@ -27,7 +26,7 @@ class JaxProcesses(KerasProcesses):
     def __init__(self) -> None:
         self.index = jax.process_index()
         self.count = jax.process_count()
-        self.host = host_of(_coordinator())
+        self.host = host_of(str(distributed.global_state.coordinator_address))
 
     def broadcast(self, text: str) -> str:
         said = np.asarray(as_bytes(text), np.uint8)
@@ -53,8 +52,8 @@ def parallel_strategy(strategy: None, *, by_hand: bool) -> JaxProcesses | None:
         )
     if not hasattr(distribution, "num_model_replicas"):
         raise NotSupportedError(
-            "Several JAX processes need a newer Keras: this one does not tell "
-            "which part of a batch is a process's.",
+            "Several JAX processes need a newer Keras: this one does not say which "
+            "part of a batch belongs to which process.",
             received=f"Keras {keras.__version__}",
             hint="Update Keras, or train in one process.",
         )
@@ -62,20 +61,12 @@ def parallel_strategy(strategy: None, *, by_hand: bool) -> JaxProcesses | None:
 
 
 def _leave() -> None:
-    """Let JAX wait for nobody while this process ends.
+    """Let this process exit without waiting for the others.
 
-    It waits for all processes, a lost one too: for a minute and a half, and aborts.
+    JAX waits for all of them, lost ones too: for a minute and a half, then it aborts.
     """
     state = distributed.global_state
     for held in (state.client, state.service, state.preemption_sync_manager):
-        # Destroyed, it would wait, too, or abort.
+        # Its destructor would wait, too, or abort.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
     state.client = state.service = state.preemption_sync_manager = None
-
-
-def _coordinator() -> str:
-    address = distributed.global_state.coordinator_address
-    if address:
-        return str(address)
-    told = next((os.environ[name] for name in _COORDINATOR if name in os.environ), "")
-    return told.partition(",")[0]

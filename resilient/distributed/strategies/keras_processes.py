@@ -49,7 +49,7 @@ def models_of_their_own(received: str) -> NotSupportedError:
     """The error where each process would train a model of its own.
 
     Args:
-        received: What tells that there are several processes, and what is missing.
+        received: What says that there are several processes, and what is missing.
     """
     return NotSupportedError(
         "Each process would train a model of its own.",

@@ -1,4 +1,4 @@
-"""Refuses the ways to distribute a training whose state could be saved only in part."""
+"""Refuses strategies whose state could be saved only in part."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from resilient.errors import NotSupportedError
 def require_supported(strategy: Any) -> None:
     """Raise where training under a strategy cannot be resumed exactly.
 
-    All strategies of TensorFlow with a copy of every variable on every replica go one
-    way through this library: ``MirroredStrategy``, ``MultiWorkerMirroredStrategy``, and
-    ``TPUStrategy``, which was never run.
+    Supported are those that keep a copy of every variable on every replica:
+    ``MirroredStrategy``, ``MultiWorkerMirroredStrategy``, and ``TPUStrategy``, which
+    was never run.
 
     Args:
         strategy: Of tf.distribute; None on other backends.

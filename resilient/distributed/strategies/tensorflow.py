@@ -1,4 +1,4 @@
-"""TensorFlow's ``MultiWorkerMirroredStrategy``, whose cluster ``TF_CONFIG`` tells."""
+"""TensorFlow's ``MultiWorkerMirroredStrategy``, with the cluster of ``TF_CONFIG``."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ class MultiWorker(ParallelStrategy):
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         resolver = strategy.cluster_resolver
         cluster = resolver.cluster_spec().as_dict()
-        # As the strategy numbers them: a chief is the first.
+        # As the strategy numbers them: a chief comes first.
         tasks = [(job, i) for job in _JOBS for i in range(len(cluster.get(job, ())))]
         job, number = tasks[0]
         self.index = tasks.index((resolver.task_type, resolver.task_id))

@@ -1,7 +1,7 @@
 """PyTorch: ranks of ``torch.distributed``.
 
 Since 3.16 Keras trains on them by itself, with ``DistributedDataParallel`` or DTensors.
-Before, it trains in one process, and ``torch_dp`` makes the ranks data-parallel.
+Older ones train in one process, and ``torch_dp`` makes the ranks data-parallel.
 """
 
 from typing import Any
@@ -23,10 +23,10 @@ class KerasRanks(KerasProcesses, Ranks):
     """Ranks that Keras's own ``fit`` trains on."""
 
     def warm_up(self, model: keras.Model, iterator: Any, backend: Backend) -> None:
-        """Take the step after which ``DistributedDataParallel`` makes its buckets anew.
+        """Take the step after which ``DistributedDataParallel`` rebuilds its buckets.
 
-        It makes them in the order in which gradients arrived. The place of a gradient
-        in its bucket decides in which order more than two ranks are summed.
+        It orders them as gradients arrived. The place of a gradient in its bucket
+        decides in which order more than two ranks are summed.
         """
         parallel = keras.distribution.distribution()
         spread = isinstance(parallel, keras.distribution.ModelParallel)  # no buckets
@@ -35,7 +35,7 @@ class KerasRanks(KerasProcesses, Ranks):
 
 
 def parallel_strategy(strategy: None, *, by_hand: bool) -> Ranks | None:
-    """The ranks that train together, if there are several; starts what is needed."""
+    """The ranks that train together, if there are several; initializes the group."""
     if by_hand:
         return DividingRanks() if torch_ranks.initialize() else None
     if not keras_internals.generation.trains_on_ranks:

@@ -1,7 +1,7 @@
-"""Ranks of ``torch.distributed``: how they meet, and the rows of a batch that each has.
+"""Ranks of ``torch.distributed``: how they connect, and which rows each trains.
 
-A loop by hand averages its gradients by itself; of data that all ranks draw alike, each
-is given its rows.
+A loop by hand averages its gradients by itself. If all ranks draw the same batches,
+each gets its rows of them.
 """
 
 import os
@@ -19,7 +19,7 @@ from resilient.distributed.strategies.base import ParallelStrategy, as_bytes, as
 from resilient.distributed.strategies.torch_slices import is_own_part, sliced
 from resilient.errors import ResilientError
 
-# Of collectives. Nobody waits so long for a process that is lost: that is seen before.
+# Of collectives. A lost process is noticed long before.
 TIMEOUT = timedelta(minutes=30)
 
 
@@ -40,7 +40,7 @@ class Ranks(ParallelStrategy):
 
 
 class DividingRanks(Ranks):
-    """Ranks that draw the same batches, and of each train their rows."""
+    """Ranks that draw the same batches, and train their rows of each."""
 
     divides_arrays = True
 
@@ -59,7 +59,7 @@ def have_met() -> bool:
     """Whether the script made a process group of several processes.
 
     Raises:
-        ResilientError: It is not the launcher's.
+        ResilientError: It has another size than the launcher's.
     """
     if not (distributed.is_available() and distributed.is_initialized()):
         return False
@@ -80,14 +80,14 @@ def started() -> int:
 
 
 def initialize() -> bool:
-    """Let the processes of a launcher find each other, where they have not yet.
+    """Initialize the group of a launcher's processes, unless the script did.
 
     Returns:
         Whether there are several processes.
 
     Raises:
         ResilientError: The launcher's variables do not fit this machine, or the group
-            of processes that the script made.
+            that the script initialized.
     """
     if distributed.is_available() and distributed.is_initialized():
         return have_met()

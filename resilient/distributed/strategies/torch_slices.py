@@ -1,10 +1,10 @@
 """Each rank's rows of a batch.
 
-All ranks go through the same batches of the whole job, in the same order, and each
-trains its rows: contiguous, as many on every rank, so that the average of the ranks'
+All ranks draw the same batches of the whole job, in the same order, and each trains its
+rows: contiguous, and equally many on every rank, so that the mean of the ranks'
 gradients is that of the batch.
 
-Refuses batches that cannot be divided evenly, and what has no rows.
+Refuses batches that cannot be divided evenly, and data without rows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,8 +17,8 @@ from torch.utils.data import DistributedSampler
 from resilient.errors import NotSupportedError, message
 
 _TODO = (
-    "Choose a batch size that the number of processes divides, and leave out what is "
-    "left at the end of an epoch (drop_last, or a number of samples that it divides)."
+    "Choose a batch size that the number of processes divides, and drop the rest at "
+    "the end of an epoch (drop_last, or a number of samples that it divides)."
 )
 
 
@@ -36,7 +36,7 @@ def rows(size: int, rank: int, world: int) -> slice:
     if not size or size % world:
         raise ValueError(
             message(
-                "A batch has to have as many rows on each process.",
+                "A batch must have equally many rows on each process.",
                 received=f"a batch of {size} rows, {world} processes",
                 hint=_TODO,
             )
@@ -46,7 +46,7 @@ def rows(size: int, rank: int, world: int) -> slice:
 
 
 def require_divisible(samples: int, batch_size: int, world: int) -> None:
-    """Raise where a batch of an epoch could not be divided, before training.
+    """Raise, before training, if a batch of an epoch could not be divided.
 
     Args:
         samples: How many there are in an epoch.
@@ -62,8 +62,8 @@ def require_divisible(samples: int, batch_size: int, world: int) -> None:
     if last % world:
         raise ValueError(
             message(
-                "The last batch of an epoch has to have as many rows on each process, "
-                "too.",
+                "The last batch of an epoch must have equally many rows on each "
+                "process, too.",
                 received=(
                     f"{samples} samples in batches of {batch_size}: the last one has "
                     f"{last} rows, for {world} processes"
@@ -74,7 +74,7 @@ def require_divisible(samples: int, batch_size: int, world: int) -> None:
 
 
 def sliced(batches: Iterable[Any], rank: int, world: int) -> Iterator[Any]:
-    """This rank's part of each batch; they begin to be drawn now, as by Keras.
+    """This rank's part of each batch. The iterator is made now, as Keras makes it.
 
     Args:
         batches: Structures of arrays, the same on all ranks.
@@ -94,7 +94,8 @@ def part(batch: Any, rank: int, world: int) -> Any:
     sizes = {_size(leaf) for leaf in leaves}
     if len(sizes) > 1:
         raise NotSupportedError(
-            "To be divided over processes, arrays of a batch need as many rows.",
+            "To be divided over processes, all arrays of a batch need the same number "
+            "of rows.",
             received=f"arrays of {', '.join(map(str, sorted(sizes)))} rows",
             hint="Let the data give one row for each sample.",
         )
@@ -123,14 +124,14 @@ def is_own_part(loader: Any, rank: int, world: int) -> bool:
             "The DistributedSampler is for another process than this one.",
             received=f"rank={found[0].rank}, num_replicas={found[0].num_replicas}; "
             f"this is process {rank} of {world}",
-            hint="Make it without these arguments, after the processes have found each "
-            "other.",
+            hint="Make it without these arguments, after torch.distributed was "
+            "initialized.",
         )
     return bool(found)
 
 
 def _size(leaf: Any) -> int:
-    """Rows of an array that rows can be taken of."""
+    """The number of rows of an array, if it has rows."""
     shape = getattr(leaf, "shape", None)
     dense = not isinstance(leaf, torch.Tensor) or leaf.layout == torch.strided
     if (

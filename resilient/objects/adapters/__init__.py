@@ -1,7 +1,7 @@
-"""What a loop was given by name, saved and restored in place.
+"""The objects that a loop was given by name, saved and restored in place.
 
-One module per library; each kind of object tells its variables, which a checkpoint
-holds in the backend's format, and all else that it is made of as plain values.
+One module per library. Each kind of object lists its variables, which a checkpoint
+holds in the backend's format, and returns the rest of its state as plain values.
 """
 
 import re
@@ -27,25 +27,25 @@ __all__ = ["Objects", "named_objects"]
 KindOf = Callable[[str, Any], Kind | None]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_GRADIENTS = ".gradients"  # beside the objects; no object is called so
+_GRADIENTS = ".gradients"  # beside the objects: not a name that one can have
 
 
 def named_objects(
     named: Mapping[str, Any], state: Any, kind_of_data: KindOf
 ) -> "tuple[Objects, Kind | None]":
-    """What a loop was given.
+    """Wrap what a loop was given.
 
     Args:
         named: Name to object.
         state: A pytree of JAX, or None.
-        kind_of_data: Gives the kind of an object that data is drawn from, by its name
-            and itself; None for any other.
+        kind_of_data: Returns the kind of an object that data is drawn from, given its
+            name and itself; None for any other.
 
     Returns:
-        All of it, and what holds the pytree.
+        All objects, and the one that holds the pytree.
 
     Raises:
-        TypeError: An object is of no kind that is known.
+        TypeError: An object is of an unknown kind.
         NotSupportedError: It belongs to another backend than Keras runs on.
     """
     named = {name: kind_of_data(name, x) or x for name, x in named.items()}
@@ -65,9 +65,9 @@ class Objects:
         named: Name to object.
 
     Raises:
-        TypeError: One is of no kind that is known.
-        NotSupportedError: One belongs to another backend.
-        ValueError: A name has other characters than a checkpoint takes.
+        TypeError: An object is of an unknown kind.
+        NotSupportedError: An object belongs to another backend.
+        ValueError: A name has characters that a checkpoint does not take.
     """
 
     def __init__(self, named: Mapping[str, Any]) -> None:
@@ -75,29 +75,29 @@ class Objects:
             if not _NAME.fullmatch(name):
                 raise ValueError(
                     message(
-                        "This name cannot be kept in a checkpoint.",
+                        "This name cannot be used in a checkpoint.",
                         received=repr(name),
-                        hint="Use letters of ASCII, digits and '_'.",
+                        hint="Use ASCII letters, digits and '_'.",
                     )
                 )
-        # In an order that does not depend on the script's.
+        # Sorted, so that the order does not depend on the script.
         self._objects = {name: kind_of(name, named[name]) for name in sorted(named)}
-        for leaf in self.leaves():  # what cannot be saved is refused now
+        for leaf in self.leaves():  # refuse now what cannot be saved
             check_names([leaf.name])
             check_dtype(leaf.path, leaf.dtype)
 
     @property
     def kinds(self) -> Encoded:
-        """Name to what it is."""
+        """Name to kind."""
         return {name: thing.kind for name, thing in self._objects.items()}
 
     def strategy(self) -> Any:
-        """That of tf.distribute which the first of them was made under, if any was."""
+        """The tf.distribute strategy that the first of them was made under, if any."""
         found = (thing.strategy() for thing in self._objects.values())
         return next((strategy for strategy in found if strategy is not None), None)
 
     def leaves(self) -> list[Leaf]:
-        """Every variable of all of them, each once: the first that has it counts."""
+        """Every variable once, under the first object that has it."""
         seen: set[int] = set()
         return [
             variables.leaf(group, index, path, target, of=name)
@@ -107,7 +107,7 @@ class Objects:
         ]
 
     def parts(self) -> list[tuple[str, Any]]:
-        """What may have attributes that are in no variable, with names for people."""
+        """Objects whose attributes are in no variable, with names for messages."""
         return [
             (f"{name}: {part}", value)
             for name, thing in self._objects.items()
@@ -115,12 +115,12 @@ class Objects:
         ]
 
     def makeups(self) -> "dict[str, Makeup]":
-        """What each compiled model trains with, by its name."""
+        """What each compiled model trains with, by name."""
         found = {name: thing.makeup() for name, thing in self._objects.items()}
         return {name: makeup for name, makeup in found.items() if makeup is not None}
 
     def capture(self, live: list[Leaf], arrays: dict[str, Any]) -> Encoded:
-        """What is in no variable.
+        """All state outside of variables.
 
         Args:
             live: What ``leaves`` returned.
@@ -138,7 +138,7 @@ class Objects:
         return {**found, _GRADIENTS: torch_gradients.capture(live, arrays)}
 
     def build(self, saved: SavedObject) -> None:
-        """Make the variables that a checkpoint has and that are not made yet."""
+        """Build the variables that a checkpoint has and this process has not yet."""
         strategy = self.strategy()
         with nullcontext() if strategy is None else strategy.scope():
             for name, thing in self._objects.items():
@@ -147,7 +147,7 @@ class Objects:
                     thing.build(saved.objects[name], known)
 
     def differences(self, saved: SavedObject) -> list[str]:
-        """How a checkpoint's variables differ from the live ones; empty if equal."""
+        """How a checkpoint's objects differ from the live ones; empty if equal."""
         live = self.leaves()
         groups = dict.fromkeys(
             ".".join(name.split(".")[:2])
@@ -160,7 +160,7 @@ class Objects:
         return found
 
     def restore(self, backend: Backend, saved: SavedObject) -> None:
-        """Set everything; ``differences`` found none."""
+        """Set everything, once ``differences`` has found none."""
         pairs = list(zip(saved.layout, self.leaves(), strict=True))
         for name, thing in self._objects.items():
             mine = [pair for pair in pairs if pair[1].name.split(".")[1] == name]
@@ -176,5 +176,5 @@ class Objects:
 
 
 def _place(leaf: Leaf) -> str:
-    """Group, object and index; what comes after them may be another automatic name."""
+    """Group, object and index. The rest of a name may be numbered differently."""
     return ".".join(leaf.name.split(".")[:3])

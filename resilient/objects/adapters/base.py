@@ -1,4 +1,4 @@
-"""What is common to the kinds of objects that a loop may be given."""
+"""The interface of an object that a loop saves."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class SavedObject:
 
     Attributes:
         objects: Name to what ``Kind.capture`` returned.
-        layout: The variables, as ``Leaf.to_json`` tells them.
+        layout: The variables, as ``Leaf.to_json`` describes them.
         tensors: Every tensor, by name.
     """
 
@@ -31,14 +31,14 @@ class SavedObject:
 
 
 class Kind:
-    """One object; by itself it has no variables and nothing else.
+    """One object. This base has no variables and no other state.
 
     Args:
         value: The object.
 
     Attributes:
-        kind: What it is, in messages.
-        immutable: Whether its variables are values, which may be the same object twice.
+        kind: What messages call it.
+        immutable: Whether its variables are values, so that two may be one object.
     """
 
     kind: ClassVar[str] = "object"
@@ -48,7 +48,7 @@ class Kind:
         self.value = value
 
     def strategy(self) -> Any:
-        """That of tf.distribute which it was made under; None where it tells none."""
+        """The tf.distribute strategy that it was made under; None if there is none."""
         return None
 
     def variables(self) -> Iterable[Variable]:
@@ -56,27 +56,27 @@ class Kind:
         return ()
 
     def parts(self) -> Iterable[tuple[str, Any]]:
-        """What may have attributes that training changes, with names for people."""
+        """Objects whose attributes training may change, with names for messages."""
         return ()
 
     def makeup(self) -> "Makeup | None":
-        """What it trains with in steps of its own; None if it makes none."""
+        """What its own training steps use; None if it has none."""
         return None
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
     ) -> Encoded:
-        """What is in no variable, as JSON.
+        """Its state outside of variables, as JSON.
 
         Args:
             arrays: Receives the larger arrays, under names that begin with ``name``.
             name: As ``encode`` takes it.
-            known: Identity of a variable to its place among all of them.
+            known: Id of a variable to its place among all variables.
         """
         return None
 
     def build(self, saved: Encoded, known: Mapping[str, Any]) -> None:
-        """Make the variables that are made in a first step only.
+        """Build the variables that otherwise only a first step builds.
 
         Args:
             saved: What ``capture`` returned.
@@ -84,7 +84,7 @@ class Kind:
         """
 
     def differences(self, name: str, saved: Encoded) -> list[str]:
-        """Why what was captured cannot be restored; empty if it can."""
+        """Why the captured state cannot be restored; empty if it can."""
         return []
 
     def assign(
@@ -102,10 +102,10 @@ class Kind:
 
 
 def require_backend(library: str, name: str, value: Any) -> None:
-    """Raise where an object belongs to another library than the one Keras runs on.
+    """Raise if an object belongs to another library than the one Keras runs on.
 
     Args:
-        library: Whose it is, as Keras calls the backend.
+        library: Its library, as Keras calls the backend.
         name: What it was passed as.
         value: The object.
 
@@ -116,7 +116,7 @@ def require_backend(library: str, name: str, value: Any) -> None:
         return
     cls = type(value)
     raise NotSupportedError(
-        f"`{name}` cannot be saved where Keras runs on {BACKEND}.",
+        f"`{name}` cannot be saved while Keras runs on {BACKEND}.",
         received=f"{cls.__module__}.{cls.__qualname__}",
         hint=f"Set KERAS_BACKEND={library} before Keras is imported.",
     )

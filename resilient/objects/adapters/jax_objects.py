@@ -1,4 +1,4 @@
-"""A pytree of JAX: what ``run.state`` is."""
+"""A JAX pytree, which ``run.state`` is."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -11,14 +11,14 @@ from jax import lax
 from resilient.backends.base import Backend
 from resilient.backends.jax import like
 from resilient.objects.adapters.base import Kind
-from resilient.objects.adapters.python_objects import encoded
-from resilient.serialization import Encoded, jax_keys
+from resilient.serialization import Encoded, rng
 from resilient.serialization.json_values import decode
+from resilient.serialization.state_dict import encoded_state
 from resilient.state.variables import Leaf, Variable
 
 
 class PytreeKind(Kind):
-    """A tree whose leaves are arrays, keys of random numbers, and plain values."""
+    """A tree whose leaves are arrays, random keys, and plain values."""
 
     kind: ClassVar[str] = "JAX pytree"
     immutable: ClassVar[bool] = True
@@ -26,7 +26,7 @@ class PytreeKind(Kind):
     def variables(self) -> Iterable[Variable]:
         for index, (path, leaf) in enumerate(self._leaves()):
             if isinstance(leaf, jax.Array):
-                is_key = jax_keys.is_key(leaf)
+                is_key = rng.is_jax_key(leaf)
                 yield (
                     "state",
                     index,
@@ -42,7 +42,9 @@ class PytreeKind(Kind):
             "paths": [path for path, _ in leaves],
             "keys": self._keys(),
             "plain": {
-                str(index): encoded(leaf, arrays, f"{name}.{index}", f"state{path}")
+                str(index): encoded_state(
+                    leaf, arrays, f"{name}.{index}", f"state{path}"
+                )
                 for index, (path, leaf) in enumerate(leaves)
                 if not isinstance(leaf, jax.Array)
             },
@@ -50,16 +52,16 @@ class PytreeKind(Kind):
                 index
                 for index, (_, leaf) in enumerate(leaves)
                 if isinstance(leaf, jax.Array)
-                and not jax_keys.is_key(leaf)
+                and not rng.is_jax_key(leaf)
                 and leaf.weak_type
             ],
         }
 
     def build(self, saved: Encoded, known: Mapping[str, Any]) -> None:
-        """Make arrays of what a step makes them of: numbers, and arrays of NumPy."""
+        """Make arrays of numbers and NumPy arrays, as a step would."""
         leaves, tree = jax.tree.flatten(self.value)
         if [path for path, _ in self._leaves()] != saved["paths"]:
-            return  # which is told by ``differences``
+            return  # reported by ``differences``
         for index, leaf in enumerate(leaves):
             number = isinstance(leaf, int | float | complex | np.ndarray | np.generic)
             if number and str(index) not in saved["plain"]:
@@ -87,12 +89,12 @@ class PytreeKind(Kind):
         tensors: Mapping[str, Any],
     ) -> None:
         leaves, tree = jax.tree.flatten(self.value)
+        keys = self._keys()
         for old, leaf in zip(layout, live, strict=True):
             index = leaf.slot[1]
             value = like(leaf.target, tensors[old["name"]])
-            if jax_keys.is_key(leaves[index]):
-                impl = str(jax.random.key_impl(leaves[index]))
-                value = jax.random.wrap_key_data(value, impl=impl)
+            if str(index) in keys:
+                value = rng.jax_key(keys[str(index)], value)
             leaves[index] = value
         self.value = jax.tree.unflatten(tree, leaves)
 
@@ -109,19 +111,19 @@ class PytreeKind(Kind):
         return [(jax.tree_util.keystr(path), leaf) for path, leaf in found]
 
     def _keys(self) -> dict[str, str]:
-        """Place of each key of random numbers -> the name of its generator."""
+        """Index of each random key -> the name of its generator."""
         return {
             str(index): str(jax.random.key_impl(leaf))
             for index, (_, leaf) in enumerate(self._leaves())
-            if jax_keys.is_key(leaf)
+            if rng.is_jax_key(leaf)
         }
 
 
 def _weakly_typed(array: jax.Array) -> jax.Array:
-    """The array, with a type that gives way to that of others, as a number's does.
+    """The array with a weak dtype, as a Python number has.
 
-    What it is computed with decides: a checkpoint that forgot it would go on in float32
-    where the run was in bfloat16. Only numbers begin so, hence a zero that is set.
+    Without it, a run in bfloat16 would continue in float32. JAX makes weak types from
+    numbers only, hence a zero whose elements are set.
     """
     number = array.dtype.type(0).item()
 

@@ -1,4 +1,4 @@
-"""Objects of Keras: models and layers, optimizers, metrics, variables, seeds."""
+"""Keras objects: models and layers, optimizers, metrics, variables, seeds."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ from resilient.state.variables import Variable, variables_of
 
 
 def kind_of(name: str, value: Any) -> Kind | None:
-    """The kind of an object of Keras; None for what is none."""
+    """The kind of a Keras object; None for other objects."""
     if isinstance(value, keras.layers.Layer):
         return LayerKind(value)
     if isinstance(value, keras.optimizers.Optimizer):
@@ -28,7 +28,7 @@ def kind_of(name: str, value: Any) -> Kind | None:
 
 
 class LayerKind(Kind):
-    """A model or a layer, with all that hangs on it."""
+    """A model or a layer, with everything attached to it."""
 
     kind: ClassVar[str] = "Keras layer"
 
@@ -54,7 +54,7 @@ class LayerKind(Kind):
         }
 
     def _build_config(self, name: str) -> Encoded:
-        """What Keras builds the layer with; None where that is not known."""
+        """What Keras builds the layer with; None if that is unknown."""
         try:
             return encode(self.value.get_build_config(), {}, name)
         except (NotEncodable, NotImplementedError, ValueError):
@@ -69,7 +69,7 @@ class LayerKind(Kind):
 
 
 class KerasOptimizerKind(Kind):
-    """An optimizer; it knows the variables that it was built for."""
+    """An optimizer, and which variables it was built for."""
 
     kind: ClassVar[str] = "Keras optimizer"
     _built_for: list[str] | None = None
@@ -133,7 +133,7 @@ class KerasVariableKind(Kind):
 
 
 def _innermost(optimizer: Any) -> Any:
-    """The optimizer itself, inside of those that wrap it."""
+    """The optimizer inside of those that wrap it."""
     while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
         optimizer = inner
     return optimizer

@@ -1,4 +1,4 @@
-"""Which kind an object is; a library that is not loaded has no objects."""
+"""Finds the kind of an object. A library that is not loaded has no objects."""
 
 import importlib
 import sys
@@ -23,7 +23,7 @@ def kind_of(name: str, value: Any) -> Kind:
         value: The object.
 
     Raises:
-        TypeError: It is of no kind that is known.
+        TypeError: It is of an unknown kind.
         NotSupportedError: It belongs to another backend than Keras runs on.
     """
     if isinstance(value, Kind):

@@ -1,4 +1,4 @@
-"""Objects of TensorFlow: modules, variables, random generators."""
+"""TensorFlow objects: modules, variables, random generators."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ from resilient.state.variables import Variable
 
 
 def kind_of(name: str, value: Any) -> Kind | None:
-    """The kind of an object of TensorFlow; None for what is none."""
+    """The kind of a TensorFlow object; None for other objects."""
     found = next((k for cls, k in _KINDS.items() if isinstance(value, cls)), None)
     if found is None:
         return None
@@ -43,10 +43,10 @@ class TensorFlowVariableKind(Kind):
 
 
 class TensorFlowModuleKind(TensorFlowVariableKind):
-    """A module, with what hangs on it: a module does not tell of objects of Keras.
+    """A module, with the Keras objects on it, which a module does not list.
 
     Raises:
-        NotSupportedError: Something hangs on it that cannot be saved in this way.
+        NotSupportedError: It holds something that cannot be saved with it.
     """
 
     kind: ClassVar[str] = "TensorFlow module"
@@ -59,8 +59,8 @@ class TensorFlowModuleKind(TensorFlowVariableKind):
                 raise NotSupportedError(
                     "A module holds something that cannot be saved with it.",
                     received=f"{name}, a {type(held).__name__}",
-                    hint="Pass an iterator to Run by a name of its own; keep a table's "
-                    "entries in variables.",
+                    hint="Pass an iterator to Run under its own name; keep the "
+                    "entries of a table in variables.",
                 )
 
     def variables(self) -> Iterable[Variable]:
@@ -91,10 +91,10 @@ class TensorFlowModuleKind(TensorFlowVariableKind):
                 yield group, f"{name}/{path}", variable
 
     def _held(self) -> Iterator[tuple[str, Any]]:
-        """What hangs on the module and its submodules, by the names there."""
+        """The attributes of the module and its submodules, containers flattened."""
         for module in (self.value, *self.value.submodules):
             for name, held in vars(module).items():
-                if name.startswith("_self_"):  # what TensorFlow keeps of the others
+                if name.startswith("_self_"):  # TensorFlow's own record of the others
                     continue
                 nested = isinstance(held, list | tuple | dict)
                 for each in tf.nest.flatten(held) if nested else [held]:
@@ -122,7 +122,7 @@ class TensorFlowGeneratorKind(Kind):
 
 
 def _told(variable: Any) -> tuple[str, str, Any]:
-    """The group of a variable, its name, and itself.
+    """Group and name of a variable, and the variable itself.
 
     Raises:
         NotSupportedError: It has no shape to compare.
@@ -137,7 +137,7 @@ def _told(variable: Any) -> tuple[str, str, Any]:
     return group, variable.name.partition(":")[0], variable
 
 
-# By name: TensorFlow has no public class that they have in common.
+# By name: TensorFlow's tables have no public base class.
 _TABLES = {"LookupInterface"}
 
 _KINDS: dict[type, type[Kind]] = {

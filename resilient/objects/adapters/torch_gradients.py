@@ -1,7 +1,7 @@
-"""Gradients on PyTorch: they outlast a batch where a loop accumulates them.
+"""Gradients on PyTorch, which outlast a batch if a loop accumulates them.
 
-A loop that calls ``zero_grad`` first does not need them, but that cannot be seen. Saved
-with them is which tensors are trained, since a loop may thaw layers.
+A loop that calls ``zero_grad`` first does not need them, but we cannot see that. Which
+tensors are trained is saved, too, since a loop may unfreeze layers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from resilient.state.variables import Leaf
 
 
 def capture(live: Sequence[Leaf], arrays: dict[str, Any]) -> JSON:
-    """By their place among the variables: gradients, and what has or may have one."""
+    """Gradients, and which tensors are trained, by their index among the variables."""
     tensors = {str(index): _tensor(leaf.target) for index, leaf in enumerate(live)}
     return {
         "trained": [index for index, tensor in tensors.items() if tensor.requires_grad],

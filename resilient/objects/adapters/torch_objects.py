@@ -1,6 +1,6 @@
-"""Objects of PyTorch: modules, tensors and optimizers.
+"""PyTorch objects: modules, tensors and optimizers.
 
-Schedulers, gradient scalers and the like have ``state_dict``, which is all of them.
+Schedulers, gradient scalers and the like are saved through their ``state_dict``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,14 +10,14 @@ import torch
 
 from resilient.errors import NotSupportedError
 from resilient.objects.adapters.base import Kind, require_backend
-from resilient.objects.adapters.python_objects import encoded
 from resilient.serialization import Encoded
 from resilient.serialization.json_values import decode
+from resilient.serialization.state_dict import encoded_state
 from resilient.state.variables import Variable
 
 
 def kind_of(name: str, value: Any) -> Kind | None:
-    """The kind of an object of PyTorch; None for what is none of these."""
+    """The kind of a PyTorch object; None for other objects."""
     found = next((k for cls, k in _KINDS.items() if isinstance(value, cls)), None)
     if found is None:
         return None
@@ -26,7 +26,7 @@ def kind_of(name: str, value: Any) -> Kind | None:
 
 
 class TorchModuleKind(Kind):
-    """A module: parameters, all buffers, and what ``get_extra_state`` gives."""
+    """A module: parameters, all buffers, and what ``get_extra_state`` returns."""
 
     kind: ClassVar[str] = "PyTorch module"
 
@@ -41,7 +41,7 @@ class TorchModuleKind(Kind):
     def parts(self) -> Iterable[tuple[str, Any]]:
         own = {id(module) for _, module in self._with_extra_state()}
         for path, module in self.value.named_modules():
-            # PyTorch's own changes from call to call.
+            # PyTorch's wrapper changes from call to call.
             wraps = isinstance(module, torch.nn.parallel.DistributedDataParallel)
             if not wraps and id(module) not in own:
                 yield path or type(module).__name__, module
@@ -50,7 +50,9 @@ class TorchModuleKind(Kind):
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
     ) -> Encoded:
         return {
-            path: encoded(module.get_extra_state(), arrays, f"{name}.{index}", name)
+            path: encoded_state(
+                module.get_extra_state(), arrays, f"{name}.{index}", name
+            )
             for index, (path, module) in enumerate(self._with_extra_state())
         }
 
@@ -83,7 +85,7 @@ class TensorKind(Kind):
 
 
 class TorchOptimizerKind(Kind):
-    """An optimizer, whose state begins to be with its first step."""
+    """An optimizer, whose state begins with its first step."""
 
     kind: ClassVar[str] = "PyTorch optimizer"
 
@@ -93,7 +95,7 @@ class TorchOptimizerKind(Kind):
         return {
             "class": type(self.value).__name__,
             "parameters": self._sizes(),
-            "state": encoded(self.value.state_dict(), arrays, name, name),
+            "state": encoded_state(self.value.state_dict(), arrays, name, name),
         }
 
     def differences(self, name: str, saved: Encoded) -> list[str]:
@@ -121,10 +123,10 @@ class TorchOptimizerKind(Kind):
 
 
 def _require_plain(path: str, tensor: Any) -> None:
-    """Raise for tensors without values, spread over processes, or not to be set."""
+    """Raise for tensors that are lazy, sharded, or cannot be written to."""
     if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
         why = "it has no values yet"
-        todo = "Call the module on a batch before the run is made: then it has."
+        todo = "Call the module on a batch before you make the run."
     elif hasattr(tensor, "full_tensor"):
         why = "it is sharded"
         todo = "Train with DistributedDataParallel."
@@ -136,7 +138,7 @@ def _require_plain(path: str, tensor: Any) -> None:
     else:
         return
     raise NotSupportedError(
-        f"The tensor {path!r} is of a kind that cannot be restored.",
+        f"The tensor {path!r} cannot be restored.",
         received=f"{type(tensor).__name__}: {why}",
         hint=todo,
     )

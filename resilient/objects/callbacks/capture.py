@@ -1,7 +1,7 @@
 """What Keras's callbacks know: captured between batches, put back in a new process.
 
-A callback with ``state_dict`` and ``load_state_dict`` is asked. Of any other, what
-changed since training began is kept (see ``attributes``), and for callbacks that write
+A callback with ``state_dict`` and ``load_state_dict`` is asked. Of all others what
+changed since training began is kept (see ``tracker``), and for callbacks that write
 files, how far those were written (see ``files`` and ``tensorboard``).
 
 Refuses callbacks of other classes or in another order than those of the checkpoint, and
@@ -9,7 +9,8 @@ a ``state_dict()`` that is not made of plain values and arrays. What closures an
 lambdas remember cannot be seen and is not captured.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -18,21 +19,24 @@ import numpy as np
 from resilient import keras_internals
 from resilient.errors import (
     CheckpointMismatchError,
-    NotSupportedError,
     warn_not_exact,
 )
 from resilient.objects import kinds
-from resilient.objects.attributes import Attributes
-from resilient.objects.callbacks.files import Special, special
-from resilient.objects.traversal import Action, Arrays, Place, Walk
+from resilient.objects.callbacks.files import special
+from resilient.objects.callbacks.special import Action, Arrays
+from resilient.objects.content import Scope
+from resilient.objects.tracker import Tracker
+from resilient.objects.traversal import is_below
 from resilient.serialization import Encoded
 from resilient.serialization.json_values import (
-    NotEncodable,
     decode,
-    encode,
     missing_names,
 )
+from resilient.serialization.state_dict import encoded_state
 from resilient.state import variables
+
+_BAR = "keras.callbacks.ProgbarLogger"
+_BARS = "callbacks.bar"  # what their names begin with
 
 
 class CallbackStates:
@@ -56,26 +60,16 @@ class CallbackStates:
         attempts: Sequence[Mapping[str, Any]] = (),
         since: "CallbackStates | None" = None,
     ) -> None:
-        self._callbacks = list(callbacks)
-        self._uncaptured: dict[str, None] = {}
-        self._special: dict[int, Special] = {}
-        self._attributes: dict[int, Attributes] = {}
-        earlier = {} if since is None else since._beginnings()
-        walk = self._walk({})
-        for index, callback in enumerate(self._callbacks):
-            extra = special(callback, attempts)
-            if extra is not None:
-                self._special[index] = extra
-            if not kinds.has_state_dict(callback):
-                skip = extra.skipped if extra is not None else frozenset()
-                place = self._place(index)
-                self._attributes[index] = earlier.get(id(callback)) or Attributes(
-                    callback, walk, place, skip=skip
-                )
-        self._uncaptured.update(dict.fromkeys(walk.uncaptured))
-
-    def _beginnings(self) -> dict[int, Attributes]:
-        return {id(part.owner): part for part in self._attributes.values()}
+        self._callbacks = _named(callbacks)
+        self._own: set[int] | None = None
+        found = {n: special(c, attempts) for n, c in self._callbacks.items()}
+        self._special = {n: extra for n, extra in found.items() if extra is not None}
+        hidden = {name: extra.skipped for name, extra in self._special.items()}
+        self._tracker: Tracker = Tracker(
+            self._callbacks,
+            Scope(whole=True, own=self._own_variables, hidden=hidden),
+            since._tracker if since is not None else None,
+        )
 
     def capture(self, arrays: dict[str, np.ndarray]) -> list[Encoded]:
         """What every callback knows now.
@@ -87,21 +81,27 @@ class CallbackStates:
         Raises:
             NotSupportedError: A ``state_dict()`` cannot be kept as JSON and arrays.
         """
-        walk = self._walk(arrays)
+        self._own = None
+        changed = self._tracker.capture()
+        arrays.update(changed.get("arrays", {}))
         captured = []
-        for index, callback in enumerate(self._callbacks):
-            place = self._place(index)
-            entry: dict[str, Encoded] = {"class": _class_name(callback), "state": None}
-            if index in self._attributes:
-                entry["state"] = self._attributes[index].capture(walk, place)
+        for name, callback in self._callbacks.items():
+            entry: dict[str, Encoded] = {"class": _class_name(callback)}
+            if kinds.has_state_dict(callback):
+                state, whose = callback.state_dict(), type(callback).__qualname__
+                entry["state_dict"] = encoded_state(state, arrays, name, whose)
             else:
-                entry["state_dict"] = _state_dict(callback, walk.arrays, place)
-            if index in self._special:
-                name = f"{place.name}.special"
-                entry["special"] = self._special[index].capture(walk.arrays, name)
+                entry["changes"] = {
+                    path: change
+                    for path, change in changed.get("changes", {}).items()
+                    if is_below(path, name)
+                }
+                deleted = changed.get("deleted", ())
+                entry["deleted"] = [path for path in deleted if is_below(path, name)]
+            if name in self._special:
+                special = self._special[name].capture(arrays, f"{name}.special")
+                entry["special"] = special
             captured.append(entry)
-        arrays.update(walk.arrays)
-        self._uncaptured.update(dict.fromkeys(walk.uncaptured))
         return captured
 
     def begin_anew(self) -> None:
@@ -111,15 +111,16 @@ class CallbackStates:
 
     def uncaptured(self) -> list[str]:
         """Attributes that no capture holds, as ``"MyCallback.attribute (type)"``."""
-        return list(self._uncaptured)
+        return self._tracker.uncaptured()
 
     def differences(self, saved: Sequence[Encoded]) -> list[str]:
         """How the checkpoint's callbacks differ from these; empty if they do not.
 
         ``ProgbarLogger`` does not count: it is there or not by ``verbose``.
         """
-        theirs = [entry["class"] for entry in saved if not _is_progress_bar(entry)]
-        ours = [_class_name(self._callbacks[index]) for index in self._counted()]
+        theirs = [entry["class"] for entry in saved if entry["class"] != _BAR]
+        ours = [_class_name(each) for each in self._callbacks.values()]
+        ours = [name for name in ours if name != _BAR]
         found = []
         if len(theirs) != len(ours):
             found.append(
@@ -133,17 +134,9 @@ class CallbackStates:
                     f"{position}, this run has {_short(new, old)}"
                 )
         if not found:
-            for index, entry in self._pairs(saved):
-                found += self._unfit(index, entry)
+            for name, entry in self._pairs(saved):
+                found += _unfit(self._callbacks[name], entry)
         return found
-
-    def _unfit(self, index: int, entry: Encoded) -> list[str]:
-        """Why an entry of the right class cannot be restored all the same."""
-        name = f"callbacks: {_class_name(self._callbacks[index])}"
-        if (index in self._attributes) == ("state_dict" in entry):
-            had = "had" if "state_dict" in entry else "had no"
-            return [f"{name} {had} state_dict() and load_state_dict() when saved"]
-        return [f"{name}: {missing}" for missing in missing_names(entry)]
 
     def restore(self, saved: Sequence[Encoded], arrays: Arrays) -> None:
         """Give every callback back what it knew. May be done again.
@@ -152,67 +145,84 @@ class CallbackStates:
             CheckpointMismatchError: The callbacks differ, or what a callback refers to
                 (a class, a function) is gone. Then nothing was changed.
         """
+        self._own = None
         problems = self.differences(saved)
-        walk = self._walk(arrays)
         actions: list[Action] = []
-        for index, entry in self._pairs(saved) if not problems else ():
+        if not problems:
+            pairs = self._pairs(saved)
             try:
-                actions += self._plan(index, entry, walk)
+                put_back = self._plan_attributes(pairs, arrays)
+                for name, entry in pairs:
+                    actions += self._plan_others(name, entry, arrays)
             except (LookupError, ValueError) as error:  # arrays that are missing or odd
-                problems.append(f"{_class_name(self._callbacks[index])}: {error}")
+                problems.append(str(error))
         if problems:
             raise CheckpointMismatchError(
                 "The checkpoint's callbacks do not fit those of this run.",
                 received="\n  " + "\n  ".join(problems),
                 hint="Pass the callbacks of the run that saved it, in the same order.",
             )
+        lost = put_back()
         for action in actions:
             action()
-        if walk.problems:
-            warn_not_exact("parts of callbacks could not be restored", walk.problems)
+        if lost:
+            warn_not_exact("parts of callbacks could not be restored", lost)
 
-    def _plan(self, index: int, entry: Encoded, walk: Walk) -> list[Action]:
-        callback, place = self._callbacks[index], self._place(index)
+    def _plan_attributes(
+        self, pairs: Sequence[tuple[str, Encoded]], arrays: Arrays
+    ) -> Callable[[], list[str]]:
+        changes: dict[str, Encoded] = {}
+        deleted: list[str] = []
+        for _, entry in pairs:
+            changes |= entry.get("changes", {})
+            deleted += entry.get("deleted", ())
+        return self._tracker.plan({"changes": changes, "deleted": deleted}, arrays)
+
+    def _plan_others(self, name: str, entry: Encoded, arrays: Arrays) -> list[Action]:
         actions: list[Action] = []
-        if index in self._attributes:
-            part = self._attributes[index]
-            actions += part.plan(walk, entry["state"], place)
-        else:
-            value = decode(entry["state_dict"], walk.arrays)
-            actions.append(lambda: callback.load_state_dict(value))
-        if index in self._special and entry.get("special") is not None:
-            actions += self._special[index].plan(entry["special"], walk.arrays)
+        if "state_dict" in entry:
+            value = decode(entry["state_dict"], arrays)
+            actions.append(partial(self._callbacks[name].load_state_dict, value))
+        if name in self._special and entry.get("special") is not None:
+            actions += self._special[name].plan(entry["special"], arrays)
         return actions
 
-    def _pairs(self, saved: Sequence[Encoded]) -> list[tuple[int, Encoded]]:
+    def _pairs(self, saved: Sequence[Encoded]) -> list[tuple[str, Encoded]]:
         """Which callback gets which entry; the progress bars find each other."""
-        counted = [entry for entry in saved if not _is_progress_bar(entry)]
-        pairs = list(zip(self._counted(), counted, strict=True))
-        bars = [entry for entry in saved if _is_progress_bar(entry)]
-        others = [i for i in range(len(self._callbacks)) if i not in self._counted()]
-        return pairs + list(zip(others, bars, strict=False))
-
-    def _counted(self) -> list[int]:
-        return [
-            index
-            for index, callback in enumerate(self._callbacks)
-            if not _is_progress_bar({"class": _class_name(callback)})
-        ]
-
-    def _place(self, index: int) -> Place:
-        name = type(self._callbacks[index]).__qualname__
-        return Place(f"callbacks.{index}", name.rpartition("<locals>.")[2])
-
-    def _walk(self, arrays: Arrays) -> Walk:
-        return Walk(self._callbacks, self._own_variables, arrays)
+        bars = [entry for entry in saved if entry["class"] == _BAR]
+        others = [entry for entry in saved if entry["class"] != _BAR]
+        ours = [n for n in self._callbacks if not n.startswith(_BARS)]
+        our_bars = [n for n in self._callbacks if n.startswith(_BARS)]
+        pairs = list(zip(ours, others, strict=True))
+        return pairs + list(zip(our_bars, bars, strict=False))
 
     def _own_variables(self) -> set[int]:
         """Ids of what is saved with the model that is trained."""
-        models = [getattr(callback, "_model", None) for callback in self._callbacks]
-        for model in models:
-            if keras_internals.is_trainer(model):
-                return {id(leaf.target) for leaf in variables.leaves(model)}
-        return set()
+        if self._own is None:
+            models = (getattr(c, "_model", None) for c in self._callbacks.values())
+            model = next(filter(keras_internals.is_trainer, models), None)
+            leaves = [] if model is None else variables.leaves(model)
+            self._own = {id(leaf.target) for leaf in leaves}
+        return self._own
+
+
+def _named(callbacks: Sequence[Any]) -> dict[str, Any]:
+    """Callbacks by the names of their arrays, which bars do not change by coming."""
+    bars = [each for each in callbacks if _class_name(each) == _BAR]
+    others = [each for each in callbacks if _class_name(each) != _BAR]
+    return {
+        **{f"callbacks.{index}": each for index, each in enumerate(others)},
+        **{f"{_BARS}{index}": each for index, each in enumerate(bars)},
+    }
+
+
+def _unfit(callback: Any, entry: Encoded) -> list[str]:
+    """Why an entry of the right class cannot be restored all the same."""
+    name = f"callbacks: {_class_name(callback)}"
+    if kinds.has_state_dict(callback) != ("state_dict" in entry):
+        had = "had" if "state_dict" in entry else "had no"
+        return [f"{name} {had} state_dict() and load_state_dict() when saved"]
+    return [f"{name}: {missing}" for missing in missing_names(entry)]
 
 
 def monitored(logs: Mapping[str, Any] | None) -> dict[str, float]:
@@ -228,27 +238,12 @@ def monitored(logs: Mapping[str, Any] | None) -> dict[str, float]:
     return found
 
 
-def _state_dict(callback: Any, arrays: dict[str, np.ndarray], place: Place) -> Encoded:
-    try:
-        return encode(callback.state_dict(), arrays, place.name)
-    except NotEncodable as error:
-        raise NotSupportedError(
-            f"The state_dict() of callback {place.path} cannot be kept.",
-            received=str(error),
-            hint="Return plain values, lists, dicts and numpy arrays.",
-        ) from error
-
-
 def _class_name(callback: Any) -> str:
     """The public name where there is one: private modules move between versions."""
     cls = type(callback)
     if getattr(keras.callbacks, cls.__name__, None) is cls:
         return f"keras.callbacks.{cls.__name__}"
     return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _is_progress_bar(entry: Encoded) -> bool:
-    return bool(entry["class"] == "keras.callbacks.ProgbarLogger")
 
 
 def _short(name: str, other: str) -> str:

@@ -1,7 +1,7 @@
-"""Callbacks of Keras whose state is not only in their attributes.
+"""Keras callbacks with state outside of their attributes.
 
-``CSVLogger`` opens its file anew when training begins: the checkpoint keeps the rows.
-``ProgbarLogger`` goes on at the batch where it was. For ``TensorBoard`` see
+``CSVLogger`` truncates its file when training begins: the checkpoint holds the rows.
+``ProgbarLogger`` continues at the batch where it was. For ``TensorBoard`` see
 ``tensorboard``, for ``OrbaxCheckpoint`` ``orbax``.
 
 Files above ``CSV_LIMIT`` and files that are not local are left as they are, with a
@@ -12,38 +12,19 @@ import csv
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
 
 from resilient.errors import warn_not_exact
 from resilient.objects.callbacks.orbax import OrbaxSteps
+from resilient.objects.callbacks.special import Action, Arrays, Special
 from resilient.objects.callbacks.tensorboard import EventFiles
-from resilient.objects.traversal import Action, Arrays
 from resilient.serialization import Encoded
 from resilient.serialization.json_values import NotEncodable, decode, encode
 
 CSV_LIMIT = 64 * 2**20  # bytes
-
-
-class Special(Protocol):
-    """What a callback needs besides its attributes.
-
-    Attributes:
-        skipped: Names of attributes that are captured here, or not at all.
-    """
-
-    skipped: frozenset[str]
-
-    def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
-        """What to keep; None if there is nothing."""
-
-    def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        """What to do to be as captured; nothing is done before the actions run."""
-
-    def begin_anew(self) -> None:
-        """Undo what attempts left that died before there was a checkpoint."""
 
 
 def special(callback: Any, attempts: Sequence[Mapping[str, Any]]) -> Special | None:
@@ -61,7 +42,7 @@ def special(callback: Any, attempts: Sequence[Mapping[str, Any]]) -> Special | N
 
 
 class CsvFile:
-    """The file of a ``CSVLogger``: its bytes, and what is known of its columns."""
+    """The file of a ``CSVLogger``: its bytes, and its columns."""
 
     skipped = frozenset({"csv_file", "writer", "keys", "append_header"})
 
@@ -119,7 +100,7 @@ class CsvFile:
         callback.append_header = state["append_header"]
         callback.writer = None
         if state["written"]:
-            # Else Keras makes it with the next row, and writes the header again.
+            # Otherwise Keras makes it with the next row, and repeats the header.
             callback.writer = csv.DictWriter(
                 file,
                 fieldnames=["epoch", *(state["keys"] or [])],
@@ -136,7 +117,7 @@ class CsvFile:
         if not self._warned:
             self._warned = True
             warn_not_exact(
-                "rows of this file may be there twice or not at all",
+                "rows of this file may be missing or duplicated",
                 [f"CSVLogger({self._callback.filename!r}): {why}"],
             )
 
@@ -145,7 +126,7 @@ class ProgressBar:
     """How far Keras's progress bar is, and the means and times it shows."""
 
     skipped = frozenset({"progbar", "verbose", "epochs"})
-    # Attributes of keras.utils.Progbar; one that another Keras lacks is left out.
+    # Attributes of keras.utils.Progbar; those that a version lacks are skipped.
     _SEEN = ("_seen_so_far", "_values", "_values_order")
     _CLOCKS = ("_start", "_time_at_epoch_start", "_time_after_first_step")
 
@@ -161,7 +142,7 @@ class ProgressBar:
         ago = {key: now - bar[key] for key in self._CLOCKS if bar.get(key) is not None}
         try:
             return encode({"seen": seen, "ago": ago}, arrays, name)
-        except NotEncodable:  # a metric of the user's own kind: the bar begins anew
+        except NotEncodable:  # the value of a custom metric: the bar starts over
             return None
 
     def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
@@ -169,7 +150,7 @@ class ProgressBar:
         return [lambda: self._restore(state)]
 
     def begin_anew(self) -> None:
-        """There is nothing of an earlier attempt on a screen."""
+        """A screen holds nothing of an earlier attempt."""
 
     def _restore(self, state: dict[str, dict[str, Any]]) -> None:
         bar = self._callback.progbar

@@ -1,8 +1,8 @@
 """The steps that Keras's ``OrbaxCheckpoint`` wrote.
 
-A snapshot waits until they are written and records which there are. A resume deletes
-those that came later: the callback writes them again, and Orbax refuses a step that
-exists. Directories that are not local are left as they are.
+A snapshot waits until they are written and records their numbers. A resume deletes
+later ones: the callback writes them again, and Orbax refuses a step that exists.
+Directories that are not local are left alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from resilient.objects.traversal import Action, Arrays
+from resilient.objects.callbacks.special import Action, Arrays
 from resilient.serialization import Encoded
 
 

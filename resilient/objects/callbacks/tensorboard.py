@@ -1,11 +1,11 @@
-"""TensorBoard's event files: neither a step twice nor a step lost after a resume.
+"""TensorBoard's event files, without duplicate or missing steps after a resume.
 
-A snapshot records how long each event file of the run is. A resume cuts them to that
-length, removes those that attempts which died began later, and gives the callback new
-writers, so what it wrote again while ``fit`` began (the model's graph) is gone too.
+A snapshot records the length of each event file of the run. A resume truncates them to
+that length, deletes files that dead attempts began later, and gives the callback new
+writers, so that what it repeated when ``fit`` began (the model's graph) is gone, too.
 
 Files that no attempt of this run wrote are never touched. Remote log directories are
-left as they are, with a warning. A profile that was being taken is not taken again.
+left alone, with a warning. A profile that was interrupted is not taken again.
 """
 
 import os
@@ -21,7 +21,7 @@ import numpy as np
 from resilient.errors import warn_not_exact
 from resilient.keras_internals import contract
 from resilient.keras_internals.expected import OF_TENSORBOARD
-from resilient.objects.traversal import Action, Arrays
+from resilient.objects.callbacks.special import Action, Arrays
 from resilient.serialization import Encoded
 from resilient.serialization.json_values import decode, encode
 
@@ -64,8 +64,8 @@ def _is_mine(file: EventFile) -> bool:
 def _shorten(path: Path, size: int) -> None:
     """Keep the first ``size`` bytes.
 
-    In a new file: should a writer of the former one still live in this process, what it
-    flushes later must not go here.
+    In a new file: a writer of the old one may still be alive in this process, and must
+    not flush into this one.
     """
     part = path.with_name(f".{path.name}.part")
     with open(path, "rb") as source, open(part, "wb") as target:
@@ -79,7 +79,7 @@ class EventFiles:
     """The files and writers of a ``TensorBoard`` callback.
 
     Args:
-        callback: The callback, told that training begins.
+        callback: The callback, after its ``on_train_begin``.
         attempts: ``host``, ``pid`` and start (``started``) of the
             processes that worked on this run before and died.
     """
@@ -107,7 +107,7 @@ class EventFiles:
         mine = [file[:2] for file in self._files() if _is_mine(file)]
         if mine:
             newest = max(mine)
-            # The callback's writer is the newest one, if it has one already.
+            # If the callback has a writer already, it is the newest one.
             self._first = newest if callback._writers else (newest[0], newest[1] + 1)
 
     def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
@@ -132,7 +132,7 @@ class EventFiles:
         return [lambda: self._restore(state)]
 
     def begin_anew(self) -> None:
-        """Remove what attempts wrote that died before there was a checkpoint."""
+        """Delete what attempts wrote that died before their first checkpoint."""
         if not self._is_remote():
             self._remove_later({})
 
@@ -157,14 +157,14 @@ class EventFiles:
                 file.path.unlink()
         self._remove_later(files)
         if pushed:
-            # The default writer of summaries, which may record those of others, too.
+            # The default writer of summaries, which also records those of others.
             step = state.get("step")
             if step is None:
                 step = callback._global_train_batch
             callback._push_writer(callback._train_writer, step)
 
     def _default_step(self) -> int | None:
-        """That of the default writer: 0 all the time where Keras sets it once."""
+        """The step of the default writer: always 0 if Keras sets it only once."""
         if not self._callback._prev_summary_state:
             return None
         step = self._callback.summary.experimental.get_step()
@@ -179,7 +179,7 @@ class EventFiles:
             _shorten(path, size)
 
     def _remove_later(self, recorded: Mapping[str, int]) -> None:
-        """Remove the files of dead attempts that no checkpoint knows."""
+        """Delete files of dead attempts that no checkpoint knows."""
         own = {file.path for file in self._own()}
         for file in self._files():
             key = str(file.path.relative_to(self._root))
@@ -187,7 +187,7 @@ class EventFiles:
                 file.path.unlink(missing_ok=True)
 
     def _died(self, file: EventFile) -> bool:
-        """Whether an attempt of this run that died wrote the file."""
+        """Whether a dead attempt of this run wrote the file."""
         starts = [float(a["started"]) for a in self._attempts]
         for attempt, start in zip(self._attempts, starts, strict=True):
             end = min((s for s in starts if s > start), default=time.time())
@@ -207,7 +207,7 @@ class EventFiles:
         return [file for path in directories for file in event_files(path)]
 
     def _own(self) -> list[EventFile]:
-        """Those of the writers that this callback has and had in this fit."""
+        """The files of all writers that this callback had in this fit."""
         return [f for f in self._files() if _is_mine(f) and f[:2] >= self._first]
 
     def _is_remote(self) -> bool:
@@ -219,4 +219,4 @@ class EventFiles:
     def _warn(self, why: str) -> None:
         if why not in self._warned:
             self._warned.add(why)
-            warn_not_exact("TensorBoard may show steps twice or not at all", [why])
+            warn_not_exact("TensorBoard may show missing or duplicate steps", [why])

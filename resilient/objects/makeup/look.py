@@ -1,8 +1,7 @@
-"""One look at what a model trains with, and whether another one would see the same.
+"""One look at what a model trains with, and whether another would see the same.
 
-Told from attributes that bear the names of constructors' arguments. ``get_config``
-would read variables, which have no values while JAX trains, and saves would wait for
-it.
+Settings are read from attributes named like constructor arguments. ``get_config`` would
+read variables, which have no values while JAX trains, and saves would wait for it.
 """
 
 import operator
@@ -29,8 +28,8 @@ class Look:
 
     Args:
         model: The model.
-        before: The look before. It knows tensors that may be gone by now, and what was
-            in containers and functions before steps changed it.
+        before: The previous look. It knows tensors that may be deleted by now, and what
+            containers and functions held before steps changed it.
 
     Attributes:
         facts: What was seen, by name.
@@ -38,7 +37,7 @@ class Look:
 
     def __init__(self, model: keras.Model, before: "Look | None" = None) -> None:
         self.facts: Facts = {}
-        # To see without telling again whether all this is the same.
+        # To see quickly whether all of this is unchanged.
         self._attributes: list[tuple[Mapping[str, Any], str, Any]] = []
         self._containers: list[tuple[Any, tuple[Any, ...]]] = []
         self._arrays: list[tuple[Any, Any, Any]] = []
@@ -54,7 +53,7 @@ class Look:
         self._before = None
 
     def is_old(self, model: keras.Model) -> bool:
-        """Whether anything that was looked at is another now."""
+        """Whether anything that was looked at has changed."""
         layers = model._flatten_layers()
         return not (
             _are(layers, self._layers)
@@ -78,7 +77,7 @@ class Look:
             place = f"{OF_LAYERS} {number - 1} ({kind})" if number else kind
             self._tell_settings(place, layer, 0)
             self.facts[f"{place}.dtype_policy"] = layer.dtype_policy.name
-            # Also other optimizers than the one that the model is compiled with.
+            # Also optimizers other than the one that the model is compiled with.
             for key, value in list(vars(layer).items()):
                 told = key.startswith("_") or (key == "loss" and not number)
                 if isinstance(value, _HANGING) and not told:
@@ -119,7 +118,7 @@ class Look:
     def _tell(
         self, name: str, value: Any, depth: int = 0, *, fixed: bool = False
     ) -> None:
-        """Tell of a value; of a ``fixed`` container what it held when first seen."""
+        """Describe a value; a ``fixed`` container by what it held when first seen."""
         if isinstance(value, (keras.layers.Layer, keras.Variable)):  # seen elsewhere
             self.facts[name] = type(value).__name__
         elif values.is_array(value):
@@ -133,9 +132,9 @@ class Look:
                     self._tell_settings(name, value, depth)
 
     def _content(self, value: Any, fixed: bool) -> tuple[Any, dict[str, Any]]:
-        """What is told of a value, and what it holds."""
+        """The description of a value, and what it holds."""
         if isinstance(value, (types.FunctionType, types.MethodType)):
-            fixed = not self._eager  # they count when they are traced
+            fixed = not self._eager  # they matter when they are traced
         elif not isinstance(value, (list, dict)):
             fixed = False
         if fixed and self._before is not None and id(value) in self._before._fixed:
@@ -159,7 +158,7 @@ class Look:
 
 
 def is_eager(model: keras.Model) -> bool:
-    """Whether each step reads attributes anew, and none is baked into a traced one."""
+    """Whether each step reads attributes again, none being baked into a trace."""
     compiled = keras_internals.BACKEND != "torch" or model.jit_compile
     return bool(model.run_eagerly) or not compiled
 
@@ -167,7 +166,7 @@ def is_eager(model: keras.Model) -> bool:
 def _flags(
     model: keras.Model, layers: list[keras.layers.Layer], variables: list[Any]
 ) -> list[Any]:
-    """What is not among the attributes by these names."""
+    """Settings that are not attributes with the names of arguments."""
     return [
         *(model.run_eagerly, model.jit_compile, model.steps_per_execution),
         *(layer.dtype_policy for layer in layers),

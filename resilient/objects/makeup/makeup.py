@@ -1,13 +1,13 @@
-"""What a model trains with and no variable holds, and whether training changed it.
+"""What a model trains with outside of variables, and whether training changed it.
 
 The optimizer, the loss and the metrics; the layers, which of their weights are trained,
-and what each was made with (a dropout rate). A callback may put something else there in
-the middle of training, and a resumed process begins with what the script makes. It
-cannot be put back: a traced step goes on with what was there when it was traced, which
-nobody can look up. So it is said when a checkpoint is made, and a resume is refused.
+and their settings (a dropout rate). A callback may replace any of it in mid-training,
+while a resumed process begins with what the script makes. That cannot be restored: a
+traced step keeps what it was traced with, which nobody can look up. So a save warns of
+it, and a resume is refused.
 
-What a callback does before the first batch of every attempt is none of this: it only
-has to be there when the checkpoint is put back.
+What a callback does before the first batch of every attempt is no such change: it only
+has to be done before the checkpoint is restored.
 """
 
 import re
@@ -21,14 +21,14 @@ from resilient.serialization import JSON
 from resilient.state import fingerprint
 from resilient.state.build import is_built
 
-# Public attributes of a model that `compile` sets, and that are told by other means.
+# Public attributes of a model that `compile` sets; they are compared elsewhere.
 OF_COMPILE = ("compiled", "loss", "steps_per_execution")
 
-# What the names of facts begin with that building settles, beside those of layers.
+# Prefixes of the facts that building settles, besides those of layers.
 _METRICS = ("metrics[", "weighted_metrics[")
 # Facts of containers, arrays and tensors.
 _CONTENT = re.compile(r"\w+ of \d+(, checksum \w+)?|array of .*|\w*(Tensor|Tracer)")
-# Arguments of `compile`, which are containers.
+# Arguments of `compile` that are containers.
 _COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
 
@@ -36,7 +36,7 @@ class Makeup:
     """What one model trains with: as the script made it, at the first batch, and now.
 
     Args:
-        model: The compiled model, before any callback was told anything.
+        model: The compiled model, before any callback is called.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -48,7 +48,7 @@ class Makeup:
         self._moving: tuple[str, ...] | None = None
 
     def built(self) -> None:
-        """The model and its metrics may be built now, as a first step leaves them."""
+        """Look again: the model and its metrics may have been built."""
         if self._settled:
             return
         if self._moving is None:
@@ -72,14 +72,14 @@ class Makeup:
         return self._seen.facts
 
     def to_json(self, but: Collection[str] = ()) -> JSON:
-        """For a checkpoint: what is not as the script made it; empty if all is.
+        """For a checkpoint: what differs from what the script made; empty if nothing.
 
         Args:
-            but: Names of facts that are put back.
+            but: Names of facts that are restored.
 
         Returns:
             ``script``: what differs from what the script made; ``now`` and ``then``:
-            what is another than at the first batch.
+            what differs from the first batch.
         """
         now = self.now()
         if now is self._began is self._script:  # asked at each save
@@ -95,11 +95,11 @@ class Makeup:
         }
 
     def differences(self, saved: JSON, but: Collection[str] = ()) -> list[str]:
-        """Why a checkpoint cannot be put into this model as it is now.
+        """Why a checkpoint cannot be restored into this model as it is now.
 
         Args:
             saved: What ``to_json`` returned.
-            but: Names of facts that are put back.
+            but: Names of facts that are restored.
         """
         now = self.now()
         theirs = self._script | saved.get("script", {})
@@ -110,9 +110,9 @@ class Makeup:
         )
 
     def _changed_by_the_first_batch(self) -> tuple[str, ...]:
-        """What steps change by themselves, as counters: each process does so anew.
+        """What every process changes by itself in a first step, such as counters.
 
-        Of containers, arrays and functions; numbers are the business of others.
+        Containers, arrays and functions only: numbers are compared elsewhere.
         """
         before, now = self._began or {}, self.now()
         found = dict[str, None]()
@@ -130,7 +130,7 @@ class Makeup:
         return [n for n in names if n not in but and not n.startswith(left_out)]
 
     def _settle(self, facts: Facts, late: tuple[str, ...]) -> Facts:
-        """``facts``, but those whose names begin with ``late`` as they are now."""
+        """``facts``, but those that begin with ``late`` as they are now."""
         now = self.now()
         settled = {
             **{k: v for k, v in facts.items() if not k.startswith(late)},
@@ -140,7 +140,7 @@ class Makeup:
 
 
 def changes(saved: JSON, but: Collection[str] = ()) -> list[str]:
-    """What changed in mid-training, one line each: no resume can follow that.
+    """What changed in mid-training, one line each; no resume can reproduce it.
 
     Args:
         saved: What ``Makeup.to_json`` returned.

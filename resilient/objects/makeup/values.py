@@ -1,14 +1,13 @@
-"""What objects are made with, told so that two of them compare, in JSON.
+"""Describes, in JSON, what objects are made with, so that two can be compared.
 
-Numbers and texts are told as they are, arrays by a checksum, functions by their name
-and their code; anything else by what it is called. What containers and functions hold
-is told beside them, see ``held``.
+Numbers and texts are described as they are, arrays by a checksum, functions by their
+name and code, anything else by its name. What containers and functions hold is
+described beside them, see ``held``.
 """
 
 import contextlib
 import functools
 import inspect
-import math
 import types
 import weakref
 import zlib
@@ -17,16 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from resilient.objects.datasets.content import Weight, digest, read, sample, tensor_size
-from resilient.objects.datasets.marks import contents_of_code, tensor_version
+from resilient.objects.content import Scope, digest, read
+from resilient.objects.marks import contents_of_code, tensor_version
+from resilient.objects.weight import Weight, sample, tensor_size
+from resilient.serialization import strict
 from resilient.serialization.json_values import NotEncodable
 
 CONTAINERS = (list, tuple, dict)
-ITEMS = 64  # of a container, and of those in it, that are told one by one
-REMEMBERS = " remembers "  # in the names of facts of functions
+ITEMS = 64  # a container with more, nested ones included, gets one checksum
+REMEMBERS = " remembers "  # in the names of facts about functions
 
-# Arguments that say nothing about what is computed, or that variables hold, or that are
-# told in another way.
+# Arguments that do not affect what is computed, are held by variables, or are compared
+# elsewhere.
 _LEFT_OUT = frozenset(
     {
         *("self", "args", "kwargs", "name", "dtype", "seed", "seed_generator", "build"),
@@ -39,7 +40,7 @@ _SETTINGS: "weakref.WeakKeyDictionary[type, tuple[str, ...]]" = (
 
 
 def settings_of(cls: type) -> tuple[str, ...]:
-    """Names of what an object of this class is made with."""
+    """Names of the constructor arguments of a class."""
     known = _SETTINGS.get(cls)
     if known is not None:
         return known
@@ -48,7 +49,7 @@ def settings_of(cls: type) -> tuple[str, ...]:
         init = vars(base).get("__init__")
         if inspect.isfunction(init):
             names.update(dict.fromkeys(inspect.signature(init).parameters))
-    # The arguments of the function that a loss or a metric wraps are a setting as well.
+    # The arguments of the function that a loss or a metric wraps are a setting, too.
     found = tuple(
         name
         for name in (*names, "fn_kwargs")
@@ -59,13 +60,12 @@ def settings_of(cls: type) -> tuple[str, ...]:
 
 
 def told(value: Any) -> Any:
-    """A value in JSON: of what holds others only how many there are."""
+    """A value in JSON; of a container only its length."""
     value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, float):
-        # Strict JSON has no infinity.
-        return float(value) if math.isfinite(value) else str(value)
+        return strict(float(value))
     if isinstance(value, (int, str)):  # as JSON gives it back, also an enumeration's
         return int(value) if isinstance(value, int) else str(value)
     if isinstance(value, CONTAINERS):
@@ -79,7 +79,7 @@ def told(value: Any) -> Any:
 
 
 def held(value: Any) -> dict[str, Any]:
-    """What a container or a function holds, by what to append to its name."""
+    """What a container or a function holds, by the suffix of its name."""
     if isinstance(value, dict):
         return {f"[{key!r}]": item for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -91,19 +91,19 @@ def held(value: Any) -> dict[str, Any]:
     if not isinstance(value, types.FunctionType) or _is_keras(value):
         return {}
     found = {f"{REMEMBERS}{name}": item for name, item in _remembered(value)}
-    # Containers are what functions write to: for logs, as a rule.
+    # Functions write to containers, mostly logs.
     return {k: v for k, v in found.items() if not isinstance(v, (list, dict, set))}
 
 
 def items(value: Any) -> tuple[Any, ...]:
-    """The very objects that ``held`` tells of."""
+    """The very objects that ``held`` returns."""
     if isinstance(value, dict):
         return (*value, *value.values())
     return tuple(value) if isinstance(value, list) else tuple(held(value).values())
 
 
 def is_long(value: Any) -> bool:
-    """Whether a container and those in it hold too much to be told one by one."""
+    """Whether a container, with those in it, has too many items to list."""
     found, todo = 0, [value]
     while todo and found <= ITEMS:
         each = todo.pop()
@@ -115,7 +115,7 @@ def is_long(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is an array of NumPy, or a tensor that no step computed."""
+    """Whether it is a NumPy array, or a tensor that no step computed."""
     if isinstance(value, np.ndarray):
         return True
     library = type(value).__module__.partition(".")[0]
@@ -135,16 +135,16 @@ def is_array(value: Any) -> bool:
 
 
 def version(array: Any) -> Any:
-    """Another one once an array was written to; None where nothing can write to it."""
+    """Changes when the array is written to; None if nothing can write to it."""
     if isinstance(array, np.ndarray):
         return _checksum(array)
-    # Not what is in it: training would wait for the device.
+    # Not its content: training would wait for the device.
     return tensor_version(array) if hasattr(array, "data_ptr") else None
 
 
 def _checksum(value: Any) -> str | None:
-    """Of all that is in it, of something very large of a sample; None if unknown."""
-    content = read(value)
+    """Of all its content, or of a sample of something very large; None if unknown."""
+    content = read(value, Scope())
     if content.weight is Weight.LARGE:
         return sample(value)[:8]
     try:
@@ -165,7 +165,7 @@ def _called(value: Any) -> str:
 
 
 def _remembered(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function's closure and its defaults hold, with names."""
+    """Names and values in a function's closure and defaults."""
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # not set yet

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from resilient.distributed.group import ALONE, Group
 from resilient.errors import NotSupportedError, message
-from resilient.policies.validate import count, duration
+from resilient.policies.validate import integer, number
 from resilient.serialization import JSON
 
 _WINDOW = 100  # batches whose median a spike is compared with
@@ -46,8 +46,8 @@ class Rollback:
 
     def __post_init__(self) -> None:
         for name in ("steps", "skip", "limit"):
-            number = count(getattr(self, name), f"Rollback({name}=...)")
-            object.__setattr__(self, name, number)
+            checked = integer(getattr(self, name), f"Rollback({name}=...)")
+            object.__setattr__(self, name, checked)
         if self.skip <= self.steps:
             what = "Rollback(skip=...) has to reach beyond the bad batch."
             received = f"skip={self.skip}, steps={self.steps}"
@@ -79,7 +79,7 @@ def checked_loss_spike(value: float | None, on_nan: OnNaN) -> float | None:
     """``loss_spike``, if it means something; otherwise TypeError or ValueError."""
     if value is None:
         return None
-    factor = duration(value, "loss_spike")
+    factor = number(value, "loss_spike")
     if factor <= 1:
         what = "`loss_spike` is a factor that the loss must not grow by."
         raise ValueError(

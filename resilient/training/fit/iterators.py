@@ -70,9 +70,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         listener.inputs.only_arrays = are_arrays(arguments)
         self._ran_out = False  # the data ended where Keras asked for more
         kept = {k: v for k, v in arguments.items() if k not in _DATA}
-        adapter = adapter_for(
-            arguments, listener.inputs.settings("x"), listener.inputs.saved("x")
-        )
+        adapter = adapter_for(arguments, listener.inputs.settings("x"))
         super().__init__(x=adapter, **kept)
         self._drawn_by_all = listener.parallel.draws_all(arguments["x"])
         steps = self.steps_per_epoch
@@ -177,7 +175,6 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         held = position is not None and position.held
         if position is not None and held:
             self._position, self._current_iterator = position.data, None
-        parallel = self._listener.parallel
         for begin, end, iterator in batches:
             if begin < first:
                 continue
@@ -198,9 +195,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             if left_out:
                 self._draw(iterator)
                 continue
-            parallel.before_step()
             yield begin, end, iterator
-            parallel.after_step()
 
     def _draw(self, batches: Iterator[Any]) -> None:
         """Draw what would be trained now, and leave it out."""
@@ -248,13 +243,12 @@ class PositionedValidationIterator(ValidationIterator):
     def __init__(self, listener: BatchListener, **arguments: Any) -> None:
         rest = {k: v for k, v in arguments.items() if k not in _DATA}
         inputs = listener.inputs
-        saved = inputs.saved("validation_data")
         settings = inputs.settings("validation_data")
         early, made = inputs.validation, inputs.validated
         inputs.validated = True
         if not made:
             # As in Keras, whatever that draws.
-            inputs.validation = early or adapter_for(arguments, settings, saved)
+            inputs.validation = early or adapter_for(arguments, settings)
             super().__init__(listener, arguments["x"], x=inputs.validation, **rest)
             return
         assert inputs.training is not None
@@ -266,9 +260,8 @@ class PositionedValidationIterator(ValidationIterator):
             others = {key: claimed[key] for key in claimed if key not in ahead}
             stack.enter_context(kept_random_state(inputs.backend, leave=ahead))
             stack.enter_context(kept_states(others))
-            if early is not None:
-                saved = early.position(0, held=False)
-            adapter = early or adapter_for(arguments, settings, saved)
+            saved = early.position(0, held=False) if early else settings.saved
+            adapter = early or adapter_for(arguments, settings)
             inputs.validation = adapter
             super().__init__(listener, arguments["x"], x=adapter, **rest)
             assert saved is not None

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from resilient.data import OnDataChange
 from resilient.errors import ResilientError, message
 from resilient.policies import KeepPolicy, SaveFreq
+from resilient.policies.validate import integer
 from resilient.preemption.options import Preemption
 from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume
 from resilient.training.loop.context import RunContext
 from resilient.training.loop.history import LogHistory
-from resilient.training.loop.misuse import require_count, wrong_place_error
+from resilient.training.loop.misuse import wrong_place_error
 from resilient.training.loop.position import LoopPosition
 from resilient.training.options import OnEvent, RunOptions
 
@@ -134,7 +135,7 @@ class Run(RunContext):
             ResilientError: As ``resilient.fit``.
         """
         data, options = self._given(data, batch_size, shuffle, steps_per_epoch)
-        require_count("epochs", epochs)
+        integer(epochs, "`epochs`")
         return self._loop(data, options, epochs)
 
     def epochs(self, epochs: int) -> Iterator[int]:
@@ -150,7 +151,7 @@ class Run(RunContext):
         Args:
             epochs: Of the whole run, counted from its start.
         """
-        require_count("epochs", epochs)
+        integer(epochs, "`epochs`")
         return self._epochs(epochs)
 
     def batches(
@@ -242,7 +243,7 @@ class Run(RunContext):
             ("steps_per_epoch", steps_per_epoch),
         ):
             if number is not None:
-                require_count(name, number)
+                integer(number, f"`{name}`")
         if shuffle not in (None, True, False, "batch"):
             raise ValueError(
                 message(

@@ -233,7 +233,7 @@ class LoopAttempt:
         self._inputs.share.require_same(fingerprint)
         self._state.know_data(fingerprint, self._found)
         self._inputs.begin(self._batches)
-        if self._inputs.saved("x") is not None:
+        if self._inputs.settings("x").saved is not None:
             self._inputs.resume(self.progress.batch)
         return self._batches
 

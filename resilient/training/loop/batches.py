@@ -64,12 +64,10 @@ class Batches:
         self._steps = options.steps_per_epoch
         arguments = _arguments(data, options)
         require_data(arguments, "data")
-        resumed = inputs.saved("x") is not None
-        with kept_random_state(inputs.backend) if resumed else nullcontext():
+        settings = inputs.settings("x")
+        with kept_random_state(inputs.backend) if settings.saved else nullcontext():
             # The uninterrupted run made it earlier: leave no trace of it now.
-            adapter: Any = adapter_for(
-                arguments, inputs.settings("x"), inputs.saved("x")
-            )
+            adapter: Any = adapter_for(arguments, settings)
         self.data_adapter = adapter  # one of Keras's, with a position
         self._drawn_by_all = parallel.draws_all(data)
         inputs.share.divide(adapter, data, "x", self._steps)

@@ -9,11 +9,12 @@ from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from resilient.policies.validate import integer
 from resilient.saving.directory import OnDirectory
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
-from resilient.training.loop.misuse import require_count, wrong_place_error
+from resilient.training.loop.misuse import wrong_place_error
 
 if TYPE_CHECKING:
     from resilient.training.loop.attempt import LoopAttempt
@@ -70,7 +71,7 @@ class RunContext(OnDirectory):
         Raises:
             Preempted: The run was asked to stop, and is saved.
         """
-        require_count("steps", steps)
+        integer(steps, "`steps`")
         attempt = self._require_attempt("advance")
         if attempt.in_loop:
             raise wrong_place_error(

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from resilient.errors import NotExactWarning, NotSupportedError
-from resilient.objects.datasets import baseline, content
-from resilient.objects.datasets.tracker import DataAttributes
+from resilient.objects import baseline, content, weight
+from resilient.objects.tracker import Tracker
 from resilient.serialization.batches import checksum
 from resilient.serialization.json_values import decode, encode
 
 pytestmark = pytest.mark.sources
 
-BIG = content.WHOLE_BYTES // 8 + 1  # elements of the smallest large array
+BIG = weight.WHOLE_BYTES // 8 + 1  # elements of the smallest large array
 
 
 class Inner:
@@ -74,11 +74,11 @@ def through_json(value):
 def moved(make, change):
     """The second process's object, restored to what ``change`` made of the first."""
     first, second = make(), make()
-    attributes = DataAttributes({"x": first})
+    attributes = Tracker({"x": first})
     change(first)
     captured = through_json(attributes.capture())
     assert attributes.uncaptured() == []
-    DataAttributes({"x": second}).restore(captured)
+    Tracker({"x": second}).restore(captured)
     return first, second, captured
 
 
@@ -92,7 +92,7 @@ def test_only_what_changed_is_kept():
 
 def test_nothing_changed():
     data = Data(a=1, b=[1], c=np.arange(BIG), d=Inner(), e=threading.Lock())
-    assert DataAttributes({"x": data}).capture() == {}
+    assert Tracker({"x": data}).capture() == {}
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_random_generators_go_on(make):
 
     first, second = Data(rng=make()), Data(rng=make())
     other = second.rng
-    attributes = DataAttributes({"x": first})
+    attributes = Tracker({"x": first})
     draw(first.rng)
     captured = through_json(attributes.capture())
-    later = DataAttributes({"x": second})
+    later = Tracker({"x": second})
     later.restore(captured)
     assert other is second.rng
     expected = draw(first.rng)
@@ -151,8 +151,8 @@ def test_nested_objects_lists_and_new_attributes():
 def test_what_only_this_process_changed_is_undone():
     make = lambda: Data(a=1, order=[3, 1, 2], inner=Inner())  # noqa: E731
     first, second = make(), make()
-    captured = through_json(DataAttributes({"x": first}).capture())
-    attributes = DataAttributes({"x": second})
+    captured = through_json(Tracker({"x": first}).capture())
+    attributes = Tracker({"x": second})
     second.a, second.new, second.inner.count = 2, 3, 4
     second.order.sort()
     attributes.restore(captured)
@@ -165,7 +165,7 @@ def test_class_attributes_that_change_in_place():
         shared: ClassVar[list[int]] = []
 
     data = Own()
-    attributes = DataAttributes({"x": data})
+    attributes = Tracker({"x": data})
     Own.shared.append(4)
     captured = through_json(attributes.capture())
     Own.shared.clear()
@@ -182,10 +182,10 @@ def test_state_dict_is_used_where_there_is_one():
     assert second.transform.seen == 3
 
     first, other = Module(), Module()
-    attributes = DataAttributes({"x": first})
+    attributes = Tracker({"x": first})
     first.seen = 8
     captured = through_json(attributes.capture())
-    DataAttributes({"x": other}).restore(captured)
+    Tracker({"x": other}).restore(captured)
     assert other.seen == 8
 
 
@@ -194,7 +194,7 @@ def test_state_dict_that_cannot_be_kept_is_refused():
         def state_dict(self):
             return {"lock": threading.Lock()}
 
-    attributes = DataAttributes({"x": Odd()})
+    attributes = Tracker({"x": Odd()})
     with pytest.raises(NotSupportedError, match=r"state_dict\(\) of .*Odd"):
         attributes.capture()
 
@@ -277,7 +277,7 @@ def test_configuration_is_neither_kept_nor_named(tmp_path):
         stored=file["data"],
         own=weakref.ref(file),
     )
-    attributes = DataAttributes({"x": data})
+    attributes = Tracker({"x": data})
     data.file = file
     assert attributes.capture() == {}
     assert attributes.uncaptured() == []
@@ -292,9 +292,9 @@ def test_what_cannot_be_kept_is_named():
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"a": range(5)})
     data = Data(table=table, cache={}, numbers=itertools.count())
-    attributes = DataAttributes({"x": data})
+    attributes = Tracker({"x": data})
     data.table = table.sample(frac=1, random_state=1)
-    data.cache = {i: (np.zeros(2), np.zeros(1)) for i in range(content.LEAVES)}
+    data.cache = {i: (np.zeros(2), np.zeros(1)) for i in range(weight.LEAVES)}
     captured = through_json(attributes.capture())
     assert [name.split()[0] for name in attributes.uncaptured()] == [
         "Data.table",
@@ -303,7 +303,7 @@ def test_what_cannot_be_kept_is_named():
     ]
     other = Data(table=table, cache={}, numbers=itertools.count())
     with pytest.warns(NotExactWarning, match=r"Data\.cache"):
-        DataAttributes({"x": other}).restore(captured)
+        Tracker({"x": other}).restore(captured)
 
 
 def test_small_caches_are_kept():
@@ -318,17 +318,18 @@ def test_large_arrays_are_never_read_whole_unless_they_changed(monkeypatch):
     """The cost is told in bytes, not in seconds."""
     read = []
     plain = content.as_bytes
-    monkeypatch.setattr(
-        content,
-        "as_bytes",
-        lambda array: read.append(array.nbytes) or plain(array),
-    )
+    for module in (content, weight):
+        monkeypatch.setattr(
+            module,
+            "as_bytes",
+            lambda array: read.append(array.nbytes) or plain(array),
+        )
     monkeypatch.setattr(baseline, "keep", None)  # nothing is kept
     data = Data(x=np.zeros(4 * BIG), parts=[np.zeros(BIG), np.zeros(BIG)], y=[0.5] * 99)
-    attributes = DataAttributes({"x": data})
+    attributes = Tracker({"x": data})
     for _ in range(3):
         assert attributes.capture() == {}
-    assert sum(read) < 4 * 4 * 8 * content.SAMPLED
+    assert sum(read) < 4 * 4 * 8 * weight.SAMPLED
 
 
 def test_large_array_shuffled_in_place_is_kept():
@@ -342,13 +343,13 @@ def test_large_array_shuffled_in_place_is_kept():
 def test_larger_array_shuffled_in_place_is_named(monkeypatch):
     monkeypatch.setattr(baseline, "KEPT_BYTES", 2**20)
     data = Data(order=np.arange(BIG))
-    attributes = DataAttributes({"x": data})
+    attributes = Tracker({"x": data})
     np.random.RandomState(1).shuffle(data.order)
     assert attributes.capture() == {"lost": ["Data.order (numpy.ndarray)"]}
 
 
 def test_long_list_that_was_shuffled_is_kept_as_its_order():
-    names = [f"image-{i}.png" for i in range(2 * content.LEAVES)]
+    names = [f"image-{i}.png" for i in range(2 * weight.LEAVES)]
 
     def change(data):
         random.Random(1).shuffle(data.names)
@@ -463,12 +464,12 @@ def test_files_go_on_where_they_were(tmp_path):
     for data in (first, second):
         data.file.close()
     other = make()
-    attributes = DataAttributes({"x": other})
+    attributes = Tracker({"x": other})
     next(other.file)  # Python does not tell where that leads
     attributes.capture()
     assert attributes.uncaptured() == ["Data.file (_io.TextIOWrapper)"]
     other.file.close()
-    assert DataAttributes({"x": other}).capture() == {}
+    assert Tracker({"x": other}).capture() == {}
 
 
 def test_typed_keys_of_jax_are_kept():
@@ -486,7 +487,7 @@ def test_counters_on_classes_are_kept():
         count = 0
 
     data = Own()
-    attributes = DataAttributes({"x": data})
+    attributes = Tracker({"x": data})
     Own.count, Own.more = 2, 1
     captured = through_json(attributes.capture())
     Own.count = 0
@@ -531,7 +532,7 @@ def transform():
 )
 def test_other_changes_are_named(make, change):
     data = Data(v=make())
-    attributes = DataAttributes({"x": data})
+    attributes = Tracker({"x": data})
     assert attributes.capture() == {}
     change(data.v)
     attributes.capture()
@@ -540,7 +541,7 @@ def test_other_changes_are_named(make, change):
 
 def test_another_function_in_place_of_one_is_named():
     data = Data(f=lambda: 1)
-    attributes = DataAttributes({"x": data})
+    attributes = Tracker({"x": data})
     data.f = lambda: 2
     attributes.capture()
     assert len(attributes.uncaptured()) == 1
@@ -550,7 +551,7 @@ def test_objects_that_refer_to_the_data_are_no_changes():
     """Their own parts have their own turn."""
     data = Data(count=0, rng=np.random.default_rng(0))
     data.v = closure_over(data)
-    attributes = DataAttributes({"x": data})
+    attributes = Tracker({"x": data})
     data.count = 1
     data.rng.random()
     assert list(attributes.capture()["changes"]) == ["x.count", "x.rng"]
@@ -570,5 +571,5 @@ def test_looking_changes_nothing():
             return {}
 
     data = Data(v={"a": {Odd()}}, f=threading.Lock())
-    DataAttributes({"x": data}).capture()
+    Tracker({"x": data}).capture()
     assert not Odd.closed

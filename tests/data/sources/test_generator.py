@@ -60,8 +60,8 @@ def fit(directory, source, **given):
 
 
 def adapter(data, saved=None, **settings):
-    given = SourceContext(get_backend(), verbose=False, **settings)
-    return GeneratorData(data, settings=given, saved=saved)
+    given = SourceContext(get_backend(), verbose=False, saved=saved, **settings)
+    return GeneratorData(data, settings=given)
 
 
 def drawn(one, count):
@@ -141,7 +141,7 @@ def test_global_random_numbers_are_drawn_again_and_leave_no_trace():
     other.resume(position)
     other.seek(position)
     assert random_state() == before
-    np.testing.assert_array_equal(other._source.draws.last[0], expected[-1][0])
+    np.testing.assert_array_equal(other._source.last[0], expected[-1][0])
 
 
 def test_what_builds_the_model_draws_nothing():
@@ -318,7 +318,7 @@ def test_validation_catches_up_when_it_is_made():
     position = one.position(0, held=False)
     other = adapter(batches(), position, **settings)
     other.resume(position)
-    assert other._source.draws.count == 5
+    assert other._source.count == 5
 
 
 def test_equal_data_is_no_warning(tmp_path):

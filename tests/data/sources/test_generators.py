@@ -16,7 +16,7 @@ from resilient.backends import get_backend
 from resilient.data.py_dataset.adapter import PyDatasetData
 from resilient.data.source import SourceContext
 from resilient.objects import find_generators
-from resilient.objects.snapshot import assign_in_place
+from resilient.objects.in_place import assign_in_place
 from resilient.serialization.json_values import decode, encode
 from resilient.serialization.rng import set_state, state
 
@@ -337,7 +337,7 @@ def adapters(rng):
     """Of training and of validation data."""
     given = SourceContext(get_backend())
     both = given, dataclasses.replace(given, argument="validation_data")
-    return [PyDatasetData(Drawing(rng), settings=s, saved=None) for s in both]
+    return [PyDatasetData(Drawing(rng), settings=s) for s in both]
 
 
 @pytest.mark.parametrize("shared", [np.random.default_rng(3), None])

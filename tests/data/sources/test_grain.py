@@ -51,9 +51,7 @@ KINDS = [maps, filtered, windows, loader]
 
 
 def adapter(dataset, **settings):
-    return GrainData(
-        dataset, settings=SourceContext(get_backend(), **settings), saved=None
-    )
+    return GrainData(dataset, settings=SourceContext(get_backend(), **settings))
 
 
 def again(dataset, position, **settings):
@@ -181,8 +179,9 @@ def test_positions_draw_nothing_and_leave_no_trace():
     assert one.position(3, held=True) == first
     assert random_state() == before
     ended = one.position(0, held=False)
-    assert ended.source == first.source  # to see that the data is the same
-    assert ended.ended == BatchMark(given=3, last=first.last)
+    # To see that the data is the same.
+    again = {"before": first.source["before"]}
+    assert ended.ended == BatchMark(given=3, last=first.last, again=again)
 
 
 def test_worker_processes():

@@ -61,9 +61,7 @@ class Sized(Rows):
 
 
 def adapter(x, argument="x"):
-    one = IterableData(
-        x, settings=SourceContext(get_backend(), argument=argument), saved={}
-    )
+    one = IterableData(x, settings=SourceContext(get_backend(), argument=argument))
     one.before_iterator()
     return one
 
@@ -99,7 +97,7 @@ def test_killed_and_resumed_is_uninterrupted(cls, at, tmp_path):
 def test_peeks_leave_no_trace():
     rows = Rows()
     before = random_state()
-    one = IterableData(rows, settings=SourceContext(get_backend()), saved=None)
+    one = IterableData(rows, settings=SourceContext(get_backend()))
     assert (rows.left, rows.order) == ([*range(6)], [*range(6)])
     assert random_state() == before
     building = iter(one.tracked)

@@ -18,7 +18,7 @@ tf = pytest.importorskip("tensorflow")
 from resilient.backends import get_backend  # noqa: E402
 from resilient.data import DataOptions  # noqa: E402
 from resilient.data.source import SourceContext  # noqa: E402
-from resilient.data.tf_data import pipeline  # noqa: E402
+from resilient.data.tf_data import facts, pipeline  # noqa: E402
 from resilient.data.tf_data.graph import PipelineGraph  # noqa: E402
 from resilient.data.tf_data.pipeline import LargeStateWarning, Pipeline  # noqa: E402
 from resilient.data.tf_data.seed_counts import SeedCount  # noqa: E402
@@ -124,7 +124,7 @@ def test_seed_of_an_unseeded_shuffle_comes_out_of_the_checkpoint(tmp_path):
 def test_seeded_pipeline_is_left_as_it_is():
     """It is iterated itself, not a copy of it: nothing can be slower."""
     dataset = rows().shuffle(40, seed=1).batch(8)
-    assert Pipeline(dataset, settings(), None).dataset is dataset
+    assert Pipeline(dataset, settings()).dataset is dataset
 
 
 def test_second_fit_on_one_dataset_goes_on_with_its_order(tmp_path):
@@ -145,9 +145,9 @@ def test_looking_at_a_pipeline_draws_nothing_from_it():
     dataset = rows().map(lambda x, y: x).shuffle(40, seed=1).shuffle(9, seed=2)
     expected = drawn(dataset), drawn(dataset)
     again = rows().map(lambda x, y: x).shuffle(40, seed=1).shuffle(9, seed=2)
-    pipeline = Pipeline(again, settings(), None)
+    pipeline = Pipeline(again, settings())
     first = drawn(again)
-    pipeline.position(None)
+    pipeline.position(live=False)
     assert (first, drawn(again)) == expected
 
 
@@ -161,7 +161,7 @@ def test_rewritten_pipeline_gives_the_same_order():
         )
 
     plain = nested()
-    pipeline = Pipeline(nested(), settings(), None)
+    pipeline = Pipeline(nested(), settings())
     assert pipeline.dataset is not plain
     for _ in range(3):
         assert drawn(pipeline.dataset) == drawn(plain)
@@ -189,11 +189,12 @@ def test_data_replay_keeps_no_state(tmp_path):
     def shuffled():
         return rows().shuffle(40).batch(8)
 
-    pipeline = Pipeline(shuffled(), settings(options=DataOptions(replay=True)), None)
-    assert "state" not in pipeline.position(pipeline.begin())
-    assert "state" in (plain := Pipeline(shuffled(), settings(), None)).position(
-        plain.begin()
-    )
+    pipeline = Pipeline(shuffled(), settings(options=DataOptions(replay=True)))
+    pipeline.begin()
+    assert "state" not in pipeline.position(live=True)
+    plain = Pipeline(shuffled(), settings())
+    plain.begin()
+    assert "state" in plain.position(live=True)
     first = fit(shuffled(), tmp_path, replay_data=True)
     for step in (10, 8):
         assert fit(shuffled(), tmp_path, resume=step, replay_data=True) == first
@@ -268,7 +269,7 @@ def test_large_state_is_said_once(tmp_path, monkeypatch):
 
 def test_large_data_in_memory_is_not_copied(tmp_path, monkeypatch):
     """Seeded shuffles are exact all the same; others are named."""
-    monkeypatch.setattr(pipeline, "LARGE_GRAPH", 0)
+    monkeypatch.setattr(facts, "LARGE_GRAPH", 0)
 
     def seeded():
         return rows().shuffle(40, seed=1).shuffle(3, seed=2).batch(8)
@@ -288,11 +289,10 @@ def test_another_pipeline_is_another_run(tmp_path):
 
 
 def test_state_of_another_pipeline_is_refused():
-    pipeline = Pipeline(rows().shuffle(40).batch(8), settings(), None)
-    iterator = pipeline.begin()
-    next(iterator)
-    position = pipeline.position(iterator)
-    other = Pipeline(rows().map(lambda x, y: x).batch(8), settings(), None)
+    pipeline = Pipeline(rows().shuffle(40).batch(8), settings())
+    next(pipeline.begin())
+    position = pipeline.position(live=True)
+    other = Pipeline(rows().map(lambda x, y: x).batch(8), settings())
     with pytest.raises(DataNotResumableError, match="the state in the checkpoint"):
         other.seek(position, 1)
 
@@ -340,8 +340,8 @@ def test_sampled_datasets_are_drawn_again(tmp_path):
         return tf.data.Dataset.sample_from_datasets(both, [0.3, 0.7], seed=3).batch(8)
 
     inside = tf.data.Dataset.range(2).flat_map(lambda i: sampled())
-    assert Pipeline(sampled(), settings(), None).replayed
-    assert Pipeline(inside, settings(), None).replayed
+    assert Pipeline(sampled(), settings()).replayed
+    assert Pipeline(inside, settings()).replayed
     expected = fit(sampled(), None)
     assert len(expected) == 30
     fit(sampled(), tmp_path, stop_at=10)
@@ -399,7 +399,7 @@ def test_rewritten_pipeline_has_the_users_own_variables():
         inner.map(lambda z: z + count.assign_add(1.0)).shuffle(9),
     ):
         assert not PipelineGraph(dataset).has_copies
-        made = Pipeline(dataset, settings(), None).dataset
+        made = Pipeline(dataset, settings()).dataset
         assert made is not dataset
         count.assign(0.0)
         first = sorted(map(str, drawn(made.map(lambda *x: tf.nest.flatten(x)[0]))))

@@ -122,7 +122,7 @@ def _workers_end(monkeypatch):
 
 def adapter(loader, **settings):
     settings = SourceContext(get_backend(), verbose=False, **settings)
-    made = TorchLoaderData(loader, settings=settings, saved=None)
+    made = TorchLoaderData(loader, settings=settings)
     made.on_epoch_begin()
     return made
 

@@ -9,17 +9,18 @@ import pytest
 from resilient import DataNotResumableError, NotExactWarning
 from resilient.backends import get_backend
 from resilient.data import DataOptions
-from resilient.data.source import SourceContext, TrackedIterable, lazily
+from resilient.data.source import DataSource, SourceContext, TrackedIterable, lazily
 
 pytestmark = pytest.mark.sources
 
 
-class Numbers:
+class Numbers(DataSource):
     """A source of the arrays [0], [1], ... that can start anywhere."""
 
     name = "numbers"
 
     def __init__(self, length=10, factor=1):
+        self.settings = None  # given by `tracked`
         self.length, self.factor = length, factor
         self.begun = 0
         self.resumed = []
@@ -47,9 +48,9 @@ class Numbers:
 
 
 def tracked(source=None, **settings):
-    return TrackedIterable(
-        source or Numbers(), SourceContext(get_backend(), **settings)
-    )
+    source = source or Numbers()
+    source.settings = SourceContext(get_backend(), **settings)
+    return TrackedIterable(source)
 
 
 def drawn(batches, count):

@@ -1,16 +1,15 @@
 """Epoch logs as one process would report them.
 
 A metric's variables are what it has counted so far. Each says by its ``aggregation``
-how the counts of several ranks become one; of these the results are computed, and each
-rank gets its own counts back. Logs of single batches stay the rank's own.
+how the counts of several ranks become one. Results are computed from these, and then
+each rank gets its own counts back. Logs of single batches stay the rank's own.
 
-Logs of a ``train_step`` that are not the model's metrics are numbers of the last batch:
-their average over the ranks is reported, which is right for a mean over rows and is
-said to be inexact. What is no number is refused, and so are metrics that keep counts
-outside of their variables.
+Logs of a ``train_step`` that are not the model's metrics are numbers of the last batch.
+Their average over the ranks is reported: right for a mean over rows, and a warning says
+that it is not exact. Refuses what is not a number, and metrics that keep counts outside
+their variables.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -20,8 +19,7 @@ import torch
 from torch import distributed
 
 from resilient import keras_internals
-from resilient.distributed.strategies.torch_dp.agreement import RankAgreement
-from resilient.distributed.strategies.torch_dp.averaging import tensor_of
+from resilient.distributed.strategies.torch_dp.averages import tensor_of
 from resilient.errors import NotSupportedError, WarnOnce
 
 _MERGED = keras_internals.EPOCH_LOGS
@@ -32,28 +30,21 @@ class MergedLogs:
 
     Those of ``fit`` and of its validation. An evaluation that a callback makes, perhaps
     on one rank only, is left alone.
+
+    Args:
+        model: Whose logs are meant.
+        host: A group of all ranks that communicates through host memory.
     """
 
-    def __init__(
-        self, model: keras.Model, agreement: RankAgreement, group: Any = None
-    ) -> None:
-        """Prepare.
-
-        Args:
-            model: Whose logs are meant.
-            agreement: For the results.
-            group: Of processes, for the metrics' variables; the default one where none
-                is given.
-        """
-        self._model, self._agreement, self._group = model, agreement, group
+    def __init__(self, model: keras.Model, host: Any) -> None:
+        self._model, self._host = model, host
         self._elsewhere = False
         self._warn = WarnOnce()
 
-    def __enter__(self) -> "MergedLogs":
+    def __enter__(self) -> None:
         own = vars(self._model)
         own[_MERGED] = self._merged(self._model._get_metrics_result_or_logs)
         own["evaluate"] = self._evaluate(self._model.evaluate)
-        return self
 
     def __exit__(self, *_: object) -> None:
         for name in (_MERGED, "evaluate"):
@@ -77,16 +68,15 @@ class MergedLogs:
             own = plain(logs)
             if own is logs:
                 return self._averaged(logs)
-            with merged_variables(self._model, self._group):
-                results = plain(logs)
-                results = {k: _kept(value) for k, value in results.items()}
+            with _merged_variables(self._model):
+                results = {k: _kept(value) for k, value in plain(logs).items()}
             self._require_equal(results)
             return results
 
         return merged
 
     def _averaged(self, logs: Any) -> Any:
-        """Of numbers of the last batch, the average over the ranks."""
+        """The average over the ranks of numbers of the last batch."""
         if not isinstance(logs, Mapping) or not logs:
             return logs
         own = {name: _number(name, value) for name, value in logs.items()}
@@ -103,24 +93,26 @@ class MergedLogs:
         }
 
     def _require_equal(self, results: Mapping[str, Any]) -> None:
-        everyones = self._gathered({k: _plain(v) for k, v in results.items()})
-        texts = [{k: repr(v) for k, v in each.items()} for each in everyones]
-        names = [name for name in texts[0] if len({t.get(name) for t in texts}) > 1]
+        # As text, in which NaN equals NaN.
+        everyones = self._gathered({k: repr(_plain(v)) for k, v in results.items()})
+        names = [n for n in results if len({each.get(n) for each in everyones}) > 1]
         if names:
             raise NotSupportedError(
-                "A metric cannot be put together from those of several processes: "
-                "it keeps something outside of its variables.",
+                "The counts of several processes cannot be merged for this metric: it "
+                "keeps some of them outside its variables.",
                 received=f"{names[0]}: "
-                f"{', '.join(str(t.get(names[0])) for t in texts)}",
+                f"{', '.join(str(each.get(names[0])) for each in everyones)}",
                 hint="Keep all that a metric counts in variables made by add_variable.",
             )
 
     def _gathered(self, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return [json.loads(t) for t in self._agreement.gathered(json.dumps(values))]
+        everyones: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(everyones, dict(values), group=self._host)
+        return everyones
 
 
 @contextmanager
-def merged_variables(model: keras.Model, group: Any = None) -> Iterator[None]:
+def _merged_variables(model: keras.Model) -> Iterator[None]:
     """The model's metrics hold what all ranks counted; then again this rank's own.
 
     Raises:
@@ -132,7 +124,7 @@ def merged_variables(model: keras.Model, group: Any = None) -> Iterator[None]:
     try:
         with torch.no_grad():
             for variable, tensor in zip(variables, tensors, strict=True):
-                _merge(variable, tensor, group)
+                _merge(variable, tensor)
         yield
     finally:
         with torch.no_grad():
@@ -140,22 +132,19 @@ def merged_variables(model: keras.Model, group: Any = None) -> Iterator[None]:
                 tensor.copy_(count)
 
 
-def _merge(variable: Any, tensor: torch.Tensor, group: Any) -> None:
+def _merge(variable: Any, tensor: torch.Tensor) -> None:
     how = variable.aggregation
     if how == "only_first_replica":
-        distributed.broadcast(tensor, group=group, group_src=0)
+        distributed.broadcast(tensor, 0)
     elif (how == "sum" and tensor.dtype != torch.bool) or (
         how == "mean" and tensor.is_floating_point()
     ):
-        total = tensor.detach().clone()
-        distributed.all_reduce(total, group=group)
+        distributed.all_reduce(tensor)
         if how == "mean":
-            total = total / distributed.get_world_size(group)
-        tensor.copy_(total)
+            tensor /= distributed.get_world_size()
     else:
         raise NotSupportedError(
-            "A metric's variable does not say how those of several processes "
-            "become one.",
+            "A metric's variable does not say how to merge those of several processes.",
             received=f"{variable.path} ({tensor.dtype}) with aggregation={how!r}",
             hint='Make it with aggregation "sum", "mean" or "only_first_replica".',
         )
@@ -166,7 +155,7 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise NotSupportedError(
-            "Only numbers can be put together from several processes' logs.",
+            "Only numbers can be merged from the logs of several processes.",
             received=f"{name}, of type {type(value).__name__}",
             hint="Let train_step return one number for each name.",
         ) from error
@@ -178,5 +167,5 @@ def _kept(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The same number, or numbers, as JSON has them."""
+    """The same number, or numbers, in Python's types."""
     return value.tolist() if hasattr(value, "tolist") else float(value)

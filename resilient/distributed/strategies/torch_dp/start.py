@@ -3,17 +3,15 @@
 Refuses parameters that are sharded over the ranks (FSDP, DTensor).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 import torch
 from torch import distributed
 
-from resilient.distributed.strategies.torch_dp.averaging import tensor_of
-from resilient.errors import NotSupportedError, ResilientError
-
-_BYTES = 25 * 2**20
+from resilient.distributed.strategies.torch_dp.averages import tensor_of
+from resilient.errors import NotSupportedError
 
 
 def refuse_sharded(model: keras.Model) -> None:
@@ -54,57 +52,16 @@ def _modules(model: keras.Model) -> list[tuple[str, torch.nn.Module]]:
     return list(found.values())
 
 
-def broadcast_variables(targets: Sequence[Any], group: Any = None) -> None:
+def broadcast_variables(targets: Iterable[Any]) -> None:
     """Give every rank the values that rank 0 has.
 
-    Bytes are sent, so every dtype arrives as it is.
-
     Args:
-        targets: Keras variables and tensors, in the same order on all ranks.
-        group: Of processes; the default one where none is given.
-
-    Raises:
-        ResilientError: The ranks hold other shapes or dtypes, or another number.
+        targets: Keras variables and tensors, of the same shapes and dtypes in the same
+            order on all ranks.
     """
-    tensors = [tensor_of(target).detach() for target in targets]
-    _require_same_layout(tensors, group)
-    some: list[torch.Tensor] = []
-    for number, tensor in enumerate(tensors):
-        some.append(tensor)
-        last = number + 1 == len(tensors)
-        if (
-            last
-            or sum(t.nbytes for t in some) >= _BYTES
-            or tensors[number + 1].device != tensor.device
-        ):
-            _broadcast(some, group)
-            some = []
-
-
-def _require_same_layout(tensors: Sequence[torch.Tensor], group: Any) -> None:
-    layout = [(tuple(t.shape), str(t.dtype), t.device.type) for t in tensors]
-    everyones: list[Any] = [None] * distributed.get_world_size(group)
-    distributed.all_gather_object(everyones, layout, group=group)
-    for rank, theirs in enumerate(everyones):
-        if theirs != everyones[0]:
-            pairs = zip(theirs, everyones[0], strict=False)
-            other = next((pair for pair in pairs if pair[0] != pair[1]), None)
-            raise ResilientError(
-                "The ranks built different models.",
-                received=f"rank {rank} holds {len(theirs)} tensors, rank 0 "
-                f"{len(everyones[0])}"
-                + (f"; the first others: {other[0]}, {other[1]}" if other else ""),
-                hint="Let every rank build the same model, on the same kind of device.",
-            )
-
-
-def _broadcast(tensors: Sequence[torch.Tensor], group: Any) -> None:
-    parts = [t.contiguous().view(-1).view(torch.uint8) for t in tensors]
-    flat = torch.cat(parts)
-    distributed.broadcast(flat, 0, group=group)
-    if distributed.get_rank(group) == 0:
-        return
-    with torch.no_grad():
-        arrived = flat.split([part.numel() for part in parts])
-        for tensor, part in zip(tensors, arrived, strict=True):
-            tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
+    for target in targets:
+        tensor = tensor_of(target).detach()
+        # As bytes, so that every dtype arrives as it is.
+        value = tensor.contiguous().view(-1).view(torch.uint8)
+        distributed.broadcast(value, 0)
+        tensor.copy_(value.view(tensor.dtype).view(tensor.shape))

@@ -1,44 +1,11 @@
-"""What is left to be seen of a progress bar, and the status line."""
+"""The status line."""
 
 import pytest
 
 from resilient.supervise import status
-from resilient.supervise.lines import Lines, visible
 from resilient.telemetry.heartbeat import Beat
 
 pytestmark = pytest.mark.once
-
-
-@pytest.mark.parametrize(
-    ("printed", "seen"),
-    [
-        (b"plain", b"plain"),
-        (b"", b""),
-        (b"1/3\r2/3\r3/3", b"3/3"),
-        (b"windows\r", b"windows"),
-        (b"1/3\b\b\b\r2/3", b"2/3"),
-        (b"1/3\b\b\b3/3", b"3/3"),
-        (b"\b\bx", b"x"),
-    ],
-)
-def test_visible(printed, seen):
-    assert visible(printed) == seen
-
-
-def test_lines_are_put_together():
-    lines = Lines()
-    assert lines.feed(b"one\ntw") == [b"one"]
-    assert lines.feed(b"o\n\nthree") == [b"two", b""]
-    assert lines.end() == [b"three"]
-    assert lines.end() == []
-
-
-def test_a_bar_without_end_takes_no_memory():
-    lines = Lines()
-    for number in range(100_000):
-        assert lines.feed(b"\rstep %d of many" % number) == []
-    assert lines.end()[0].endswith(b"\rstep 99999 of many")
-    assert len(b"".join(lines.feed(b"x" * 200_000))) == 200_000
 
 
 def beat(step, attempt="a"):
@@ -72,11 +39,3 @@ def test_the_status_line():
         "attempt 2 · training · step 1,200 · epoch 3 · 34.6 steps/s · sign 0 s ago"
         " · 1 restart · told to stop"
     )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (59.6, "1 min 00 s"), (125, "2 min 05 s"), (7500, "2 h 05 min")],
-)
-def test_durations(seconds, text):
-    assert status.duration(seconds) == text

@@ -1,15 +1,13 @@
 """What `resilient run` prints: the output of the training, and its own."""
 
-import io
 import os
 import pty
 import subprocess
 import sys
 
 import pytest
-from rich.console import Console
 
-from resilient.supervise.sinks import TerminalSink
+from resilient.supervise.output import Lines, as_shown
 
 pytestmark = pytest.mark.once
 
@@ -85,7 +83,7 @@ def test_the_environment_of_the_training(supervise):
 
 
 def test_in_a_terminal_lines_are_printed_above_a_status(child_environment):
-    script = "import time; print(1, 2, sep='/'); time.sleep(2)"
+    script = "import time; print(1, 2, sep='/'); time.sleep(1); print(7, end='')"
     main, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "resilient", "run", "--", sys.executable, "-c", script],
@@ -106,19 +104,60 @@ def test_in_a_terminal_lines_are_printed_above_a_status(child_environment):
     text = printed.decode()
     assert "1/2\r\n" in text
     assert "attempt 1 · no sign of life yet" in text
-    assert "resilient: exit status" in text
+    assert "7\r\n" in text
+    assert "resilient: exit status: 0" in text
 
 
 def test_a_progress_bar_is_one_line_when_it_is_finished():
-    file = io.StringIO()
-    above = TerminalSink(Console(file=file, width=80, color_system=None), "[0] ")
-    above.feed(b"\r1/3 \x1b[1m=")
-    assert above.unfinished().plain == "[0] 1/3 ="
-    above.feed(b"\b\b\b\b\b\r2/3 ==")
-    assert above.unfinished().plain == "[0] 2/3 =="
-    assert file.getvalue() == ""
-    above.feed(b"\r3/3 ===\nand [bold]more")
-    assert file.getvalue() == "[0] 3/3 ===\n"
-    above.end()
-    assert above.unfinished().plain == ""
-    assert file.getvalue() == "[0] 3/3 ===\n[0] and [bold]more\n"
+    shown = []
+    lines = Lines(lambda line: shown.append(as_shown("[0] ", line).plain))
+    lines.write(b"\r1/3 \x1b[1m=")
+    assert as_shown("[0] ", lines.rest).plain == "[0] 1/3 ="
+    lines.write(b"\b\b\b\b\b\r2/3 ==")
+    assert as_shown("[0] ", lines.rest).plain == "[0] 2/3 =="
+    assert shown == []
+    lines.write(b"\r3/3 ===\nand [bold]more")
+    assert shown == ["[0] 3/3 ==="]
+    lines.flush()
+    assert lines.rest == b""
+    assert shown == ["[0] 3/3 ===", "[0] and [bold]more"]
+
+
+@pytest.mark.parametrize(
+    ("printed", "seen"),
+    [
+        (b"plain", "plain"),
+        (b"", ""),
+        (b"1/3\r2/3\r3/3", "3/3"),
+        (b"windows\r", "windows"),
+        (b"1/3\b\b\b\r2/3", "2/3"),  # Keras's progress bar
+        (b"1/3\b\b", "1/3"),
+        (b"\xff", "\ufffd"),
+    ],
+)
+def test_a_line_in_a_terminal(printed, seen):
+    assert as_shown("", printed).plain == seen
+
+
+def test_lines_are_put_together():
+    shown = []
+    lines = Lines(shown.append)
+    lines.write(b"one\ntw")
+    lines.write(b"o\n\nthree")
+    assert shown == [b"one", b"two", b""]
+    lines.flush()
+    lines.flush()
+    assert shown[3:] == [b"three"]
+
+
+def test_a_bar_without_end_takes_no_memory():
+    shown = []
+    lines = Lines(shown.append)
+    for number in range(100_000):
+        lines.write(b"\rstep %d of many" % number)
+        assert len(lines.rest) <= 64 * 1024
+    assert shown == []
+    assert lines.rest.endswith(b"step 99999 of many")
+    lines.flush()
+    lines.write(b"x" * 200_000)
+    assert (shown[1:], lines.rest) == ([b"x" * 200_000], b"")

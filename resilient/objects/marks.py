@@ -1,9 +1,9 @@
-"""A mark of an object that is not understood: another mark, and it has changed.
+"""Detects changes in objects that we do not understand, by a hash of their pickle.
 
-Such an object is pickled, up to a size, and the pickle thrown away. What has no state,
-what is told elsewhere, and what must not be pickled since that may change it (open
-files, the user's own ``__getstate__``) is left out or taken apart here. No mark:
-nothing can be told, as of locks, connections and large objects.
+The pickle is limited in size and thrown away. Left out is what has no state, what is
+tracked elsewhere, and what pickling might change (open files, the user's own
+``__getstate__``). Locks, connections and large objects have no mark: their changes
+cannot be seen.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from resilient.objects import find_generators, kinds
-from resilient.objects.datasets.content import pack_text
+from resilient.objects.weight import pack_text
 from resilient.serialization import classes
 
 _BYTES = 2**20
@@ -26,18 +26,18 @@ _SILENT = frozenset({"keras", "tensorflow", "grain", "orbax", "h5py"})
 
 
 def mark(value: Any, elsewhere: Set[int] = frozenset()) -> str | None:
-    """A checksum that changes when the object is seen to change; None if it is not.
+    """A checksum that changes with the object; None if its changes cannot be seen.
 
     Args:
         value: Anything.
-        elsewhere: The ids of objects whose changes are told elsewhere.
+        elsewhere: The ids of objects that are tracked elsewhere.
     """
     if isinstance(value, io.IOBase):
         return _unsure(value)
     if isinstance(value, np.memmap):
         return None  # what is in the file is the file's
     hashed = _Hashed()
-    # Generators that Python functions and attributes reach are kept by their states.
+    # Generators that functions and attributes reach are saved by their states.
     reached = {id(each) for each in find_generators.find({"": value}).values()}
     try:
         _Marking(hashed, elsewhere | reached).dump(value)
@@ -47,7 +47,7 @@ def mark(value: Any, elsewhere: Set[int] = frozenset()) -> str | None:
 
 
 def _unsure(file: io.IOBase) -> str | None:
-    """Of a file whose place cannot be told: whether that is since it was read on."""
+    """The mark of a file whose position is unknown: it was read by ``next()``."""
     with contextlib.suppress(Exception):
         if file.readable() and file.seekable():
             return "read on"  # by next(), which disables tell()
@@ -55,7 +55,7 @@ def _unsure(file: io.IOBase) -> str | None:
 
 
 class _TooLarge(Exception):
-    """A pickle is too large to be made at each checkpoint."""
+    """A pickle is too large to make at each checkpoint."""
 
 
 class _Hashed:
@@ -78,12 +78,12 @@ class _Hashed:
 
 
 class _Marking(pickle.Pickler):
-    """Pickles what has state; the result cannot be unpickled."""
+    """Pickles what has state. The result is never unpickled."""
 
     def __init__(self, hashed: _Hashed, elsewhere: Set[int]) -> None:
         super().__init__(hashed, protocol=5, buffer_callback=hashed.write_buffer)
         self._elsewhere = elsewhere
-        self._held: list[Any] = []  # pickle tells objects apart by id
+        self._held: list[Any] = []  # pickle identifies objects by id
 
     def reducer_override(self, value: Any) -> Any:
         cls = type(value)
@@ -113,7 +113,7 @@ class _Marking(pickle.Pickler):
 
 
 def _is_silent(value: Any) -> bool:
-    """Whether this is made anew by the script, with nothing in it to be told."""
+    """Whether the script makes this again, and it holds nothing to compare."""
     cls = type(value)
     return (
         isinstance(value, io.IOBase | types.MethodType | np.memmap)
@@ -128,7 +128,7 @@ def _is_silent(value: Any) -> bool:
 
 
 def _function(function: types.FunctionType) -> Any:
-    """What a function of the user's holds: itself, its closure and its defaults."""
+    """What the user's function holds: its code, its closure and its defaults."""
     cells = []
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # not set yet
@@ -137,7 +137,7 @@ def _function(function: types.FunctionType) -> Any:
 
 
 def contents_of_code(code: types.CodeType) -> Any:
-    """What a function computes, without where it stands; the same in each process."""
+    """What a function computes, without line numbers; the same in each process."""
     return code.co_code, code.co_names, [_constant(each) for each in code.co_consts]
 
 
@@ -146,7 +146,7 @@ def _constant(value: Any) -> Any:
         return contents_of_code(value)
     if isinstance(value, tuple):
         return tuple(map(_constant, value))
-    # A set of texts has another order in each process.
+    # The order of a set of strings differs between processes.
     return sorted(map(repr, value)) if isinstance(value, frozenset) else value
 
 
@@ -162,8 +162,8 @@ def _module(value: Any) -> Any:
 
 
 def tensor_version(tensor: Any) -> Any:
-    """What changes when a tensor of torch is written to; None if that is unknown."""
-    # A parameter that is still to be made, or a tensor of inference mode, has none.
+    """Changes when a torch tensor is written to; None if that cannot be seen."""
+    # Lazy parameters and tensors of inference mode have no version.
     with contextlib.suppress(Exception):
         return tensor.data_ptr(), tuple(tensor.shape), tensor._version
     return None

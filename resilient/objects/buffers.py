@@ -1,8 +1,8 @@
-"""Objects that hold plain content and are given it back in place.
+"""Objects that hold plain content, which is written back in place.
 
-Open files that can be read (their place in the file; in memory: what is in them, too),
+Open files that can be read (their position; of files in memory the content, too),
 ``array.array``, shared values of ``multiprocessing``, and subclasses of NumPy's arrays,
-masked ones included.
+including masked arrays.
 """
 
 import array
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 KINDS = frozenset({"file", "array", "shared", "subclass"})
-_NUMBERS = frozenset("cbBhHiIlLqQfd?")  # of ctypes: what holds no pointer
+_NUMBERS = frozenset("cbBhHiIlLqQfd?")  # types of ctypes that hold no pointer
 
 
 class HeldBuffer(NamedTuple):
-    """What such an object holds: the kind of object, the content, and its size."""
+    """The kind of object, its content, and the size of that in bytes."""
 
     kind: str
     plain: Any
@@ -26,7 +26,7 @@ class HeldBuffer(NamedTuple):
 
 
 def held(value: Any) -> HeldBuffer | None:
-    """What an object holds, not copied; None for any other object."""
+    """What an object holds, not copied; None if it is none of these."""
     if isinstance(value, io.IOBase):
         return _file(value)
     if type(value) is array.array:
@@ -42,7 +42,7 @@ def held(value: Any) -> HeldBuffer | None:
 
 
 def write(value: Any, kind: str, plain: Any) -> None:
-    """Give an object what one like it held.
+    """Give an object the content of one like it.
 
     Raises:
         ValueError: It is of another shape or name.
@@ -68,14 +68,14 @@ def _is_known(value: "array.array[Any]") -> bool:
 
 
 def _file(file: Any) -> HeldBuffer | None:
-    with contextlib.suppress(Exception):  # closed, a pipe, or in the middle of a loop
+    with contextlib.suppress(Exception):  # closed, a pipe, or being iterated
         if not file.readable() or not file.seekable():
             return None
         content, size = None, 0
         if type(file) is io.BytesIO:
             size = file.getbuffer().nbytes
         if type(file) in (io.BytesIO, io.StringIO):
-            content = file.getvalue()  # copied when it is written to
+            content = file.getvalue()  # copied on write
         return HeldBuffer("file", (_name(file), file.tell(), content), size)
     return None
 
@@ -105,7 +105,7 @@ def _subclass(value: np.ndarray) -> HeldBuffer | None:
 
 
 def _shared(value: Any) -> Any:
-    """Of a number or an array of these: of ctypes, also where processes share it."""
+    """The number or array of ctypes in a value, shared between processes or not."""
     inner = value
     if type(value).__module__ == "multiprocessing.sharedctypes":
         inner = value.get_obj() if hasattr(value, "get_obj") else None

@@ -1,0 +1,252 @@
+"""A value as it was when training began, to see later whether it changed.
+
+Light content is compared by a checksum of all of it. Something large is compared by its
+identity and a sample of its elements: a change of a few elements of a large array may
+go unnoticed. An array that changed is saved whole, up to a size; of a long list that
+was shuffled, the order is saved.
+"""
+
+import operator
+import weakref
+from collections.abc import Callable
+from collections.abc import Set as AnySet
+from typing import Any
+
+import numpy as np
+
+from resilient.errors import NotSupportedError
+from resilient.objects import kinds, marks
+from resilient.objects.content import (
+    KEPT_BYTES,
+    Content,
+    Scope,
+    digest,
+    is_iterator,
+    keep,
+    read,
+)
+from resilient.objects.weight import WHOLE_BYTES, Weight, sample, size
+from resilient.serialization import JSON, classes
+from resilient.serialization.batches import pack
+from resilient.serialization.json_values import NotEncodable, decode
+
+Arrays = dict[str, np.ndarray]
+
+
+class Lost(Exception):
+    """Something changed, and the change cannot be saved."""
+
+
+class Seen:
+    """One value, as it was when this was made.
+
+    Args:
+        scope: What is state.
+        value: The value.
+        elsewhere: Ids of objects that are tracked by themselves.
+
+    Attributes:
+        value: Returns the very object, or None once it is gone.
+        items: The items that a long container had.
+        kind: How its content was read.
+        data: Its content, but for larger arrays.
+    """
+
+    def __init__(
+        self, scope: Scope, value: Any = None, elsewhere: AnySet[int] = frozenset()
+    ) -> None:
+        self._scope, self._elsewhere = scope, elsewhere
+        content = read(value, scope)
+        self.kind = content.kind
+        self._weight = content.weight
+        self.items: list[Any] | None = None
+        self.data: Any = None
+        self._mark: str | None = None
+        self._later: tuple[type, str | None] | None = None
+        self.value: Callable[[], Any] = lambda: value
+        if content.weight is Weight.LIGHT:
+            try:
+                self.data, self._mark, nbytes = digest(content.plain)
+                if nbytes > WHOLE_BYTES:
+                    self.value = _weak(value)
+            except NotEncodable:
+                self._weight = Weight.OTHER
+        elif content.weight is Weight.LARGE:
+            self._mark = sample(value)
+            self.items = _items(value)
+            if self.items is None:  # do not keep it alive when its owner drops it
+                self.value = _weak(value)
+        if self._weight is Weight.OTHER and not scope.whole:
+            self._mark = marks.mark(value, elsewhere)
+
+    @classmethod
+    def looked_into(cls, scope: Scope, value: Any) -> "Seen":
+        """An object whose attributes are compared one by one."""
+        made = cls(scope)
+        made.kind, made._weight = "object", Weight.OTHER
+        made.value = lambda: value
+        return made
+
+    @classmethod
+    def nothing(cls, scope: Scope, elsewhere: AnySet[int]) -> "Seen":
+        """A place where nothing was."""
+        made = cls(scope, None, elsewhere)
+        made.kind, made._mark = "nothing", None
+        return made
+
+    def is_light(self) -> bool:
+        """Whether all of its content was read."""
+        return self._weight is Weight.LIGHT
+
+    def is_written_in_place(self) -> bool:
+        """Whether the very object is still there, and can be given its content."""
+        handles = self.kind == "file"  # which may be closed by now
+        return self.is_light() and self.value() is not None and not handles
+
+    def is_known(self) -> bool:
+        """Whether it can be saved, or the script makes it again."""
+        return self._weight is not Weight.OTHER or kinds.is_configuration(self.value())
+
+    def change(self, value: Any, arrays: Arrays, name: str) -> JSON | None:
+        """What to save of the value; None if it did not change.
+
+        Args:
+            value: What is in its place now.
+            arrays: Receives the larger arrays.
+            name: What their names begin with.
+
+        Raises:
+            Lost: It changed, and cannot be saved.
+        """
+        if is_iterator(value) and not self._scope.whole:
+            raise Lost
+        content = self._read(value)
+        if content.kind == "file" and self._was_nothing():
+            return None  # opened on demand, and read at random
+        if content.weight is Weight.LARGE:
+            return self._large(value, content, arrays, name)
+        if content.weight is Weight.LIGHT:
+            try:
+                if self.kind == content.kind and self._mark == digest(content.plain)[1]:
+                    return None
+                return self._kept(value, content.kind, content.plain, arrays, name)
+            except NotEncodable as error:
+                if content.kind == "state_dict" and not self._scope.whole:
+                    raise _not_plain(value, error) from error
+        if self._is_same(value):
+            return None
+        raise Lost
+
+    def _read(self, value: Any) -> Content:
+        content = read(value, self._scope)
+        if (
+            content.kind == "state_dict"
+            and self.value() is not value
+            and classes.is_plain(type(value))
+        ):
+            return Content("value", value, Weight.LIGHT)  # can be built again
+        return content
+
+    def _is_same(self, value: Any) -> bool:
+        """Whether no change is seen in something that we do not understand."""
+        if self._scope.whole:
+            return self.value() is value
+        now = marks.mark(value, self._elsewhere)
+        if self._was_nothing():  # made on demand, as handles are
+            self._later = self._later or (type(value), now)
+            return self._later in ((type(value), now), (type(value), None))
+        if self.kind == "object":  # a container that grew too long
+            return False
+        if now is not None and self._mark is not None:
+            return now == self._mark
+        # Nothing can be seen. Another of its kind is a handle that was reopened.
+        return type(value) is type(self.value())
+
+    def is_whole(self) -> bool:
+        """Whether it was large, and the very object has not changed."""
+        value = self.value()
+        if self._weight is not Weight.LARGE or value is None:
+            return False
+        return self._mark == sample(value) and _are(self.items, _items(value))
+
+    def again(self) -> Any:
+        """Its first content, built again.
+
+        Raises:
+            LookupError: It had larger arrays, which were not copied.
+        """
+        if self._weight is not Weight.LIGHT:
+            raise LookupError
+        return decode(self.data, {})
+
+    def _large(
+        self, value: Any, content: Content, arrays: Arrays, name: str
+    ) -> JSON | None:
+        if self.value() is value and self.is_whole():
+            return None
+        nbytes = size(value)
+        if nbytes is not None and nbytes <= KEPT_BYTES:
+            plain = pack(value) if content.kind == "tensor" else value
+            return self._kept(value, content.kind, plain, arrays, name)
+        now = _items(value) if type(value) is list else None
+        order = _order(self.items, now)
+        if order is None:
+            raise Lost
+        return self._kept(value, "order", order, arrays, name)
+
+    def _kept(
+        self, value: Any, kind: str, plain: Any, arrays: Arrays, name: str
+    ) -> JSON:
+        # Where all is read whole a snapshot follows at once, and copies the values.
+        lent = kind not in ("value", "state_dict")
+        data = keep(plain, arrays, name, copied=lent or not self._scope.whole)
+        same = value is not None and self.value() is value
+        return {"kind": kind, "data": data, "same": same}
+
+    def _was_nothing(self) -> bool:
+        return self._weight is Weight.LIGHT and self.value() is None
+
+
+def _not_plain(value: Any, error: NotEncodable) -> NotSupportedError:
+    return NotSupportedError(
+        f"The state_dict() of {type(value).__qualname__} cannot be kept.",
+        received=str(error),
+        hint="Return plain values, lists, dicts and numpy arrays.",
+    )
+
+
+def _weak(value: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: None
+
+
+def _items(value: Any) -> list[Any] | None:
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    return None
+
+
+def _are(old: list[Any] | None, new: list[Any] | None) -> bool:
+    """Whether both have the very same items."""
+    if old is None or new is None:
+        return old is new
+    return len(old) == len(new) and all(map(operator.is_, old, new))
+
+
+def _order(old: list[Any] | None, new: list[Any] | None) -> np.ndarray | None:
+    """Where each item was before; None if the items are not the same."""
+    if old is None or new is None or len(old) != len(new):
+        return None
+    before, now = (np.fromiter(map(id, items), np.int64) for items in (old, new))
+    sorted_before, sorted_now = (
+        np.argsort(ids, kind="stable") for ids in (before, now)
+    )
+    if not np.array_equal(before[sorted_before], now[sorted_now]):
+        return None
+    order = np.empty(len(new), np.int64)
+    order[sorted_now] = sorted_before
+    return order

@@ -1,0 +1,91 @@
+"""Objects and what they refer to, as they were when training began."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from resilient.objects.baseline import Seen
+from resilient.objects.content import Scope
+from resilient.objects.traversal import Part, Visit
+
+GONE = object()  # in the place of what is not there
+_IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset, type(None))
+
+
+class Beginning:
+    """All of it.
+
+    Args:
+        objects: Name to object.
+        scope: What is state.
+        since: An earlier one, which counts for the objects that it knows.
+
+    Attributes:
+        scope: The same.
+        first: The first pass.
+        seen: What was at each path.
+        unknown: Names of what no checkpoint can hold, where all is state.
+    """
+
+    def __init__(
+        self, objects: Mapping[str, Any], scope: Scope, since: "Beginning | None"
+    ) -> None:
+        self.scope = scope
+        self._objects = dict(objects)
+        earlier = since.first if since is not None else None
+        self.first: Visit = Visit(self._objects, scope, since=earlier)
+        # These and what they hold are tracked by themselves, wherever else they are.
+        self._elsewhere = self.first.known.keys()
+        self.seen: dict[str, Seen] = {}
+        self.unknown: list[str] = []
+        for path, part in self.first.parts.items():
+            if since is not None and since.first.parts.get(path) is part:
+                self.seen[path] = since.seen[path]
+            else:
+                self.seen[path] = self._look_at(part)
+        shared = self.shared(self.first)
+        self.were_shared = shared.keys() | set(shared.values())
+
+    def _look_at(self, part: Part) -> Seen:
+        if part.path in self.first.homes:
+            return Seen.looked_into(self.scope, part.value)
+        seen = Seen(self.scope, part.value, self._elsewhere - {id(part.value)})
+        if self.scope.whole and not seen.is_known():
+            self.unknown.append(self.name(part))
+        return seen
+
+    def visit(self) -> Visit:
+        """Pass over the same objects again."""
+        return Visit(self._objects, self.scope, self.first)
+
+    def nothing(self) -> Seen:
+        """For a place where nothing was."""
+        return Seen.nothing(self.scope, self._elsewhere)
+
+    def object(self, path: str) -> Any:
+        """What was there."""
+        return self.seen[path].value() if path in self.seen else None
+
+    def shared(self, live: Visit) -> dict[str, str]:
+        """Paths that lead to a value of another path, to which it belongs."""
+        found: dict[int, list[str]] = {}
+        for path, part in live.parts.items():
+            if path not in live.homes and not isinstance(part.value, _IMMUTABLE):
+                found.setdefault(id(part.value), []).append(path)
+        shared: dict[str, str] = {}
+        for paths in found.values():
+            value = live.parts[paths[0]].value
+            old = [path for path in paths if self.object(path) is value]
+            owner = (old or paths)[0]
+            shared.update({path: owner for path in paths if path != owner})
+        return shared
+
+    def name(self, part: Part) -> str:
+        """As ``"MyDataset.attribute (type)"``, for messages."""
+        if part.value is GONE:
+            part = self.first.parts.get(part.path, part)
+        root = self.first.root(part.path)
+        cls = type(self._objects[root]).__qualname__.rpartition("<locals>.")[2]
+        kind = type(part.value)
+        known = kind.__module__ in ("builtins", "__main__")
+        name = kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
+        return f"{cls}{part.path.removeprefix(root)} ({name})"

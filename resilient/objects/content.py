@@ -1,0 +1,219 @@
+"""What an attribute holds, how its content is read, and what that costs.
+
+Content is read as plain values and arrays, whatever holds it: tensors of any library,
+generators of random numbers, objects with ``state_dict``, Keras objects with variables.
+Callbacks are read whole. Datasets hold gigabytes: what is ``LARGE`` there is not read
+whole until it is seen to change.
+
+Whatever is not known here (handles, locks, memory maps, transforms of libraries) is
+``OTHER``: the script makes it anew.
+"""
+
+import itertools
+import json
+import math
+import types
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AnySet
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import xxhash
+
+from resilient import keras_internals
+from resilient.objects import buffers, kinds
+from resilient.objects.weight import WHOLE_BYTES, Weight, is_table, tensor_size, weigh
+from resilient.serialization import Encoded, classes, rng
+from resilient.serialization.batches import pack, unpack
+from resilient.serialization.json_arrays import as_bytes
+from resilient.serialization.json_values import NotEncodable, encode
+
+KEPT_BYTES = 2**28  # kept in a checkpoint where it changed
+WRITTEN = frozenset({"state_dict", "variables", "generator"}) | buffers.KINDS
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What of some objects is state.
+
+    Attributes:
+        whole: Whether all of it is, however large: what cannot be kept is named from
+            the start. Otherwise what is large or not understood is, once it changes.
+        asks: Whether roots with ``state_dict`` are asked for it, and not looked into.
+        own: Gives the ids of variables that others save.
+        hidden: Attributes that are somebody else's business, by the name of a root.
+    """
+
+    whole: bool = False
+    asks: bool = True
+    own: Callable[[], AnySet[int]] = frozenset
+    hidden: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def limit(self) -> float:
+        """Bytes of what is read at each look."""
+        return math.inf if self.whole else WHOLE_BYTES
+
+    def weigh(self, value: Any) -> Weight:
+        """Whether something is made of plain values alone, and how large that is."""
+        if not self.whole:
+            return weigh(value)
+        try:
+            _encoded(value, {}, "value")
+        except NotEncodable:
+            return Weight.OTHER
+        return Weight.LIGHT
+
+
+class Content(NamedTuple):
+    """What is inside an attribute's value.
+
+    Attributes:
+        kind: How it was read, and is to be written.
+        plain: The content.
+        weight: Of the content.
+    """
+
+    kind: str
+    plain: Any
+    weight: Weight
+
+
+def read(value: Any, scope: Scope) -> Content:
+    """The content of a value; reads nothing that is large."""
+    if is_table(value) and not scope.whole:
+        return Content("table", value, Weight.LARGE)
+    if rng.is_jax_key(value):
+        return Content("key", rng.jax_key_content(value), Weight.LIGHT)
+    size = tensor_size(value)
+    if size is not None:
+        if size > scope.limit:
+            return Content("tensor", value, Weight.LARGE)
+        try:
+            return Content("tensor", pack(value), Weight.LIGHT)
+        except Exception:  # symbolic, or with elements that NumPy does not know
+            return Content("value", value, Weight.OTHER)
+    if not scope.whole and (_is_module(value) or _is_trained(value)):
+        return Content("value", value, Weight.OTHER)
+    if kinds.has_state_dict(value):
+        return Content("state_dict", value.state_dict(), Weight.LIGHT)
+    if variables := kinds.variables(value):
+        variables = _not_own(variables, scope)
+        if sum(map(_variable_bytes, variables)) > scope.limit:
+            return Content("value", value, Weight.OTHER)  # a model, not an augmentation
+        packed = [pack(getattr(v, "value", v)) for v in variables]
+        return Content("variables", packed, Weight.LIGHT)
+    if rng.is_torch_generator(value):
+        return Content("generator", rng.state(value), Weight.LIGHT)
+    held = buffers.held(value)
+    if held is not None and held.kind == "file" and scope.whole:
+        held = None  # callbacks write to files
+    if held is not None and held.nbytes <= scope.limit:
+        return Content(held.kind, held.plain, Weight.LIGHT)
+    # Whether all of it can be encoded shows when it is.
+    return Content("value", value, Weight.LIGHT if scope.whole else weigh(value))
+
+
+def write(value: Any, kind: str, plain: Any, scope: Scope) -> None:
+    """Give a living object the content that was read from one like it.
+
+    Raises:
+        ValueError: It is of another shape or name.
+        OSError: A file cannot be read there.
+    """
+    if kind == "state_dict":
+        value.load_state_dict(plain)
+    elif kind == "variables":
+        live = _not_own(kinds.variables(value), scope)
+        for variable, packed in zip(live, plain, strict=True):
+            variable.assign(unpack(packed))
+    elif kind == "generator":
+        rng.set_state(value, plain)
+    else:
+        buffers.write(value, kind, plain)
+
+
+def made(kind: str, plain: Any) -> Any:
+    """A new value of content that was read and is not written in place."""
+    if kind == "tensor":
+        return unpack(plain)
+    return rng.jax_key(*plain) if kind == "key" else plain
+
+
+def keep(
+    plain: Any, arrays: dict[str, np.ndarray], name: str, *, copied: bool
+) -> Encoded:
+    """Encode content.
+
+    Args:
+        plain: What was read.
+        arrays: Receives the larger arrays.
+        name: What their names begin with.
+        copied: Whether they are copied, since what was read may change.
+
+    Raises:
+        NotEncodable: Some part of it cannot be encoded.
+    """
+    known = set(arrays)
+    try:
+        data = _encoded(plain, arrays, name)
+    except NotEncodable:
+        for key in arrays.keys() - known:
+            del arrays[key]
+        raise
+    if copied:
+        arrays |= {key: np.array(arrays[key]) for key in arrays.keys() - known}
+    return data
+
+
+def digest(plain: Any) -> tuple[Encoded, str, int]:
+    """Light content as JSON, a checksum of it, and the bytes of its larger arrays.
+
+    Raises:
+        NotEncodable: Some part of it cannot be encoded.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    data = _encoded(plain, arrays, "content")
+    found = xxhash.xxh3_128(json.dumps(data).encode())
+    for array in arrays.values():
+        found.update(as_bytes(array).data)
+    return data, found.hexdigest(), sum(array.nbytes for array in arrays.values())
+
+
+def _encoded(plain: Any, arrays: dict[str, np.ndarray], name: str) -> Encoded:
+    try:
+        return encode(plain, arrays, name)
+    except RuntimeError as error:  # another thread changed a dict under our hands
+        raise NotEncodable(name, plain, str(error)) from error
+
+
+def _not_own(variables: list[Any], scope: Scope) -> list[Any]:
+    own = scope.own()
+    return [variable for variable in variables if id(variable) not in own]
+
+
+def is_iterator(value: Any) -> bool:
+    """Whether this is somewhere in the middle of something, and cannot tell where."""
+    known = type(value).__module__ in ("builtins", "itertools")
+    return isinstance(value, types.GeneratorType | itertools.count) or (
+        known and isinstance(value, Iterator)
+    )
+
+
+def _is_module(value: Any) -> bool:
+    """A torch module is a transform or a model; on torch Keras's layers are too."""
+    names = {(classes.top_module(c), c.__name__) for c in type(value).__mro__}
+    return ("torch", "Module") in names and not kinds.is_keras(value)
+
+
+def _is_trained(value: Any) -> bool:
+    """The model that is trained has its own place in a checkpoint."""
+    return keras_internals.is_trainer(value) and bool(value.compiled)
+
+
+def _variable_bytes(variable: Any) -> int:
+    dtype = keras.backend.standardize_dtype(variable.dtype)
+    itemsize = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+    return int(np.prod(variable.shape)) * itemsize

@@ -1,0 +1,41 @@
+"""Give a living object the content of another: others may refer to it, too."""
+
+import collections
+from typing import Any
+
+import numpy as np
+
+from resilient.serialization import classes, rng
+
+
+def assign_in_place(live: Any, value: Any) -> bool:
+    """Give a mutable object the content of another; False if that cannot be done."""
+    if type(live) is not type(value):
+        return False
+    if isinstance(live, np.ndarray):
+        if (live.shape, live.dtype) != (value.shape, value.dtype):
+            return False
+        if not live.flags.writeable:
+            return False
+        live[...] = value
+    elif isinstance(live, dict | set):
+        live.clear()
+        live.update(value)
+    elif isinstance(live, list | bytearray):
+        live[:] = value
+    elif isinstance(live, collections.deque):
+        live.clear()
+        live.extend(value)
+    elif rng.is_generator(live):
+        if rng.kind(live) != rng.kind(value):
+            return False
+        rng.set_state(live, rng.state(value))
+    elif hasattr(live, "copy_"):  # a tensor of PyTorch, which may change in place
+        if (live.shape, live.dtype) != (value.shape, value.dtype):
+            return False
+        live.data.copy_(value)
+    elif classes.is_plain(type(live)):
+        classes.set_attributes(live, classes.attributes(value))
+    else:
+        return False
+    return True

@@ -1,0 +1,145 @@
+"""Puts objects back into a captured state, whatever this process did to them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from resilient.objects.baseline import Lost, Seen
+from resilient.objects.beginning import GONE, Beginning
+from resilient.objects.content import WRITTEN, made, read, write
+from resilient.objects.in_place import assign_in_place
+from resilient.objects.traversal import Part, Visit, delete, put
+from resilient.serialization import JSON
+
+
+class PutBack:
+    """One restore.
+
+    Args:
+        beginning: The objects, as they were when training began.
+        state: What ``Tracker.capture`` returned.
+        plains: The values of its changes, decoded.
+    """
+
+    def __init__(
+        self, beginning: Beginning, state: JSON, plains: Mapping[str, Any]
+    ) -> None:
+        self._beginning, self._scope = beginning, beginning.scope
+        self._first = beginning.first
+        self._state, self._plains = state, plains
+
+    def run(self) -> list[str]:
+        """Put all of it back; the names of what could not be."""
+        changes = self._state.get("changes", {})
+        deleted = self._state.get("deleted", ())
+        problems = []
+        live = self._beginning.visit()
+        gone = [
+            part._replace(value=GONE)
+            for path, part in self._first.parts.items()
+            if path not in live.parts and path not in deleted
+        ]
+        for part in [*live.parts.values(), *gone]:
+            if part.path not in changes and not self._undo(part, live):
+                problems.append(self._beginning.name(part))
+        for path, entry in changes.items():
+            now = live.parts[path].value if path in live.parts else GONE
+            part = Part(path, entry["of"], self._owner(entry, live), entry["key"], now)
+            if not self._apply(part, entry, self._plains[path]):
+                problems.append(self._beginning.name(part))
+        for path in reversed(deleted):
+            if path in live.parts:
+                delete(live.parts[path])
+        self._share(changes)
+        return problems
+
+    def _owner(self, entry: JSON, live: Visit) -> Any:
+        return live.owners.get(entry["of"], self._first.owners.get(entry["of"]))
+
+    def _share(self, changes: JSON) -> None:
+        """Let places lead to objects that have their content by now."""
+        live = self._beginning.visit()
+        for path, entry in changes.items():
+            where, owner = entry["data"], self._owner(entry, live)
+            found = None
+            if entry["kind"] == "object":
+                found = live.object(where)
+            elif entry["kind"] == "alias" and where in live.parts:
+                found = live.parts[where].value
+            if found is not None and owner is not None:
+                put(Part(path, entry["of"], owner, entry["key"], None), found)
+
+    def _apply(self, part: Part, entry: JSON, plain: Any) -> bool:
+        """Put back what was captured; False if that cannot be done."""
+        seen, kind = self._beginning.seen.get(part.path), entry["kind"]
+        if kind in ("alias", "object"):
+            return True  # has its turn when all others are there
+        first = seen.value() if seen is not None and entry["same"] else None
+        if kind in WRITTEN:
+            if first is not None and part.value is not first:
+                put(part, first)
+            return self._write(part.value if first is None else first, kind, plain)
+        if part.owner is None:
+            return False
+        if kind == "order":
+            if seen is None or seen.items is None or len(seen.items) != len(plain):
+                return False
+            plain = [seen.items[place] for place in plain.tolist()]
+        else:
+            plain = made(kind, plain)
+        if first is not None and assign_in_place(first, plain):
+            plain = first
+        if part.value is not plain:
+            put(part, plain)
+        return True
+
+    def _write(self, value: Any, kind: str, plain: Any) -> bool:
+        """Give an object this content; False if it is not one for it."""
+        if read(value, self._scope).kind != kind:
+            return False
+        try:
+            write(value, kind, plain, self._scope)
+        except (ValueError, OSError):
+            return False
+        return True
+
+    def _undo(self, part: Part, live: Visit) -> bool:
+        """Undo what this process alone changed; False if that cannot be done."""
+        seen = self._beginning.seen.get(part.path)
+        if seen is None:
+            if not self._may_stay(part, live):
+                delete(part)
+            return True
+        if seen.kind == "object":
+            if live.homes.get(part.path) != part.path:
+                put(part, seen.value())
+            return True
+        if seen.is_written_in_place() and part.value is not seen.value():
+            put(part, seen.value())
+            part = part._replace(value=seen.value())
+        elif part.path in live.homes:
+            part = part._replace(value=GONE)
+        if _is_as_before(part, seen):
+            return True
+        if seen.is_whole() or (self._scope.whole and not seen.is_light()):
+            put(part, seen.value())
+            return True
+        try:
+            entry = {"kind": seen.kind, "same": True}
+            return self._apply(part, entry, seen.again())
+        except LookupError:
+            return False
+
+    def _may_stay(self, part: Part, live: Visit) -> bool:
+        """Whether something new may stay: a file opened meanwhile, a new object."""
+        home = live.homes.get(part.path)
+        if home is not None:
+            return home == part.path
+        of_new = part.of not in self._first.owners
+        return of_new or not Seen(self._scope, part.value).is_light()
+
+
+def _is_as_before(part: Part, seen: Seen) -> bool:
+    try:
+        return seen.change(part.value, {}, "now") is None
+    except Lost:
+        return False

@@ -1,0 +1,124 @@
+"""What changed in objects since training began, and putting that back.
+
+Only changes are kept: what the script configures anew (another patience, another file
+name) is not overwritten. Restoring makes the objects what they were when captured,
+whatever this process did to them since, so it may be done twice. What was changed in
+place is restored in place, since others may refer to it; what two attributes share is
+shared again.
+
+Refuses nothing: what is not kept is named by ``uncaptured``, and what could not be put
+back by what ``plan`` returns.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from resilient.errors import warn_not_exact
+from resilient.objects.baseline import Lost, Seen
+from resilient.objects.beginning import Beginning
+from resilient.objects.content import Scope
+from resilient.objects.put_back import PutBack
+from resilient.objects.traversal import Part
+from resilient.serialization import JSON
+from resilient.serialization.json_values import decode
+
+
+class Tracker:
+    """Tracks objects and what they refer to, from now on.
+
+    Args:
+        objects: Name to object.
+        scope: What is state.
+        since: An earlier one, whose beginning counts for the objects that it knows.
+    """
+
+    def __init__(
+        self,
+        objects: Mapping[str, Any],
+        scope: Scope | None = None,
+        since: "Tracker | None" = None,
+    ) -> None:
+        earlier = since._beginning if since is not None else None
+        self._beginning: Beginning = Beginning(objects, scope or Scope(), earlier)
+        self._new: dict[str, Seen] = {}
+        self._lost = dict.fromkeys(self._beginning.unknown)
+        self._warned = False
+
+    def capture(self) -> JSON:
+        """What changed, as JSON, with its larger ``arrays`` by name."""
+        changes: dict[str, Any] = {}
+        arrays: dict[str, np.ndarray] = {}
+        lost: list[str] = []
+        live = self._beginning.visit()
+        shared = self._beginning.shared(live)
+        for path, part in live.parts.items():
+            if path in live.homes:
+                found = self._leads_to(part, "object", live.homes[path])
+            elif path in shared:
+                found = self._leads_to(part, "alias", shared[path])
+            else:
+                try:
+                    found = self._change(part, arrays)
+                except Lost:
+                    lost.append(self._beginning.name(part))
+                    continue
+            if found is not None:
+                changes[path] = {"of": part.of, "key": part.key, **found}
+        self._lost.update(dict.fromkeys(lost))
+        deleted = [
+            path
+            for path, part in self._beginning.first.parts.items()
+            if part.of in live.owners and path not in live.parts
+        ]
+        kept = {"changes": changes, "arrays": arrays, "deleted": deleted, "lost": lost}
+        return {name: item for name, item in kept.items() if item}
+
+    def restore(self, state: JSON) -> None:
+        """Make the objects what they were when ``state`` was captured."""
+        put_back = self.plan(state, state.get("arrays", {}))
+        problems = [*state.get("lost", ()), *put_back()]
+        if problems and not self._warned:
+            self._warned = True
+            warn_not_exact(
+                "these attributes of the data had changed, and could not be restored",
+                problems,
+            )
+
+    def plan(self, state: JSON, arrays: Mapping[str, Any]) -> Callable[[], list[str]]:
+        """Read all of a state; nothing is changed before what this returns is called.
+
+        Returns:
+            Puts it back, and returns the names of what could not be.
+
+        Raises:
+            LookupError: An array, class or function that it refers to is not there.
+            ValueError: This is not a captured state.
+        """
+        plains = {
+            path: decode(entry["data"], arrays)
+            for path, entry in state.get("changes", {}).items()
+        }
+        return PutBack(self._beginning, state, plains).run
+
+    def uncaptured(self) -> list[str]:
+        """What no capture holds, as ``"MyDataset.attribute (type)"``."""
+        return list(self._lost)
+
+    def _change(self, part: Part, arrays: dict[str, np.ndarray]) -> JSON | None:
+        seen = self._beginning.seen.get(part.path)
+        if seen is None:
+            seen = self._new.setdefault(part.path, self._beginning.nothing())
+        elif part.path in self._beginning.were_shared:
+            # Equal or not, the others that had this object do not have a new one.
+            seen = seen if part.value is seen.value() else self._beginning.nothing()
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", part.path)
+        return seen.change(part.value, arrays, name)
+
+    def _leads_to(self, part: Part, kind: str, where: str) -> JSON | None:
+        """What is kept of a place with an object at home elsewhere, or its alias."""
+        if part.path == where or part.value is self._beginning.object(part.path):
+            return None
+        return {"kind": kind, "data": where}

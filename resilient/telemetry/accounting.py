@@ -1,0 +1,219 @@
+"""Cuts the attempts of a run at their events, and books each second of them once.
+
+Pure arithmetic on values that are known to be sound. ``goodput`` reads them, and says
+what the parts mean.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, cast
+
+# "unknown": the last attempt has no last word; it may be running.
+Outcome = Literal[
+    "ended", "preempted", "failed", "diverged", "rolled back", "died", "unknown"
+]
+
+
+class Event(NamedTuple):
+    """An event of an attempt, or its last sign of life, with sound values."""
+
+    attempt: str
+    host: str
+    time: float
+    kind: str
+    step: int | None
+    from_step: int | None
+    seconds: float
+    stall: float
+    action: str
+    phase: str
+
+    @property
+    def is_last_word(self) -> bool:
+        if self.kind == "diverged":
+            return self.action != "rollback"
+        return self.kind in ("ended", "preempted", "failed")
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Seconds of training up to a step, from the step of the piece before."""
+
+    step: int
+    seconds: float
+    saved: bool  # the state at its end is a checkpoint
+
+
+class Ledger:
+    """The seconds of a run, as training goes on and back.
+
+    Attributes:
+        spent: Seconds that were not training, by what they were.
+        lost: Seconds of training that were gone back over.
+        lost_steps: Steps that were gone back over.
+    """
+
+    def __init__(self) -> None:
+        # Starting over goes back to step 0, which needs no checkpoint.
+        self._pieces = [_Piece(0, 0.0, saved=True)]
+        not_training = ("saving", "starting", "restoring", "replaying")
+        self.spent = dict.fromkeys(not_training, 0.0)
+        self.lost = 0.0
+        self.lost_steps = 0
+
+    @property
+    def step(self) -> int:
+        """Where training is: the steps that survived so far."""
+        return self._pieces[-1].step
+
+    @property
+    def productive(self) -> float:
+        """Seconds of training that survived so far."""
+        return math.fsum(piece.seconds for piece in self._pieces)
+
+    def is_saved(self, step: int | None) -> bool:
+        """Whether training is at this step, and has done nothing since its save."""
+        return self._pieces[-1].step == step and self._pieces[-1].saved
+
+    def reach(self, step: int, seconds: float, *, saved: bool = False) -> None:
+        """Train up to a step; a step behind the current one leaves training there."""
+        saved = saved and step >= self.step
+        self._pieces.append(_Piece(max(step, self.step), seconds, saved))
+
+    def go_back(self, step: int) -> None:
+        """Continue from the checkpoint of a step: what came after it is lost.
+
+        If no save of that step is known, the seconds between the known moments before
+        and after it are divided in proportion to steps. A step ahead of where training
+        was known to be was reached in no known time.
+        """
+        if step > self.step:
+            self.reach(step, 0.0, saved=True)
+            return
+        self.lost_steps += self.step - step
+        undone = _Piece(self.step, 0.0, saved=False)
+        while not self._survives(self._pieces[-1], step):
+            self.lost += undone.seconds
+            undone = self._pieces.pop()
+        kept, before = 0.0, self.step
+        if before < step:
+            kept = undone.seconds * ((step - before) / (undone.step - before))
+            self.reach(step, kept, saved=True)
+        self.lost += undone.seconds - kept
+
+    @staticmethod
+    def _survives(piece: _Piece, step: int) -> bool:
+        return piece.step < step or (piece.step == step and piece.saved)
+
+
+class Accounting:
+    """Books one attempt.
+
+    Args:
+        started: When it started, Unix seconds.
+        ledger: The books, in which the attempts before it are.
+
+    Attributes:
+        now: Up to when time is booked, Unix seconds; it never goes back.
+        outcome: How the attempt ended, as far as its events say.
+        restored: The step that it resumed from, if it did.
+    """
+
+    def __init__(self, started: float, ledger: Ledger) -> None:
+        self.now = started
+        self.outcome: Outcome | None = None
+        self.restored: int | None = None
+        self._ledger = ledger
+        self._training = False
+        self._stall = 0.0  # of saves, not yet taken from the time after them
+
+    def book(self, events: Sequence[Event], sign: Event | None, until: float) -> None:
+        """Book the whole attempt.
+
+        Args:
+            events: Its events.
+            sign: Its last sign of life.
+            until: When the next attempt started, Unix seconds; or infinity.
+        """
+        for event in events:
+            self._take(event)
+        last = max([self.now, *(event.time for event in events)])
+        if sign is not None and self.outcome is None:
+            last = max(last, min(sign.time, until))
+            if sign.phase == "replaying" and not self._training:
+                self._spend("replaying", last)
+            self._go_on(last, sign.step)
+        self._go_on(last)
+        if self.outcome is None and events[-1].kind == "rolled back to":
+            self.outcome = "rolled back"  # another process continues
+
+    def _take(self, event: Event) -> None:
+        match event.kind:
+            case "restored" | "rolled back to":
+                self._go_on(event.time - event.seconds, event.from_step)
+                self._spend("restoring", event.time)
+                self._go_back(event.step)
+            case "replayed":
+                self._go_on(event.time - event.seconds)
+                self._spend("replaying", event.time)
+            case "training":
+                self._go_on(event.time, event.step)
+                self._begin()
+                self._go_on(event.time, event.step)
+            case "saved":
+                self._save(event)
+            case "ended" | "preempted" | "failed" | "diverged":
+                self._stop(event)
+
+    def _save(self, event: Event) -> None:
+        if self._training:
+            self._go_on(event.time - event.seconds, event.step, saved=True)
+            self._stall += event.stall
+        else:  # a run that had finished, saved again
+            self._go_on(event.time - event.stall)
+            self._spend("saving", event.time)
+
+    def _stop(self, event: Event) -> None:
+        waits = self._training and event.kind in ("ended", "preempted")
+        if waits and self._ledger.is_saved(event.step):
+            self._spend("saving", event.time)
+        self._go_on(event.time, event.step)
+        if event.is_last_word:
+            self.outcome = cast(Outcome, event.kind)
+
+    def _go_back(self, step: int | None) -> None:
+        if step is None:
+            return
+        self._ledger.go_back(step)
+        if not self._training:
+            self.restored = step
+
+    def _begin(self) -> None:
+        """From here on it trains: from step 0, if nothing was restored."""
+        if not self._training and self.restored is None:
+            self._ledger.go_back(0)
+        self._training = True
+
+    def _go_on(
+        self, until: float, step: int | None = None, *, saved: bool = False
+    ) -> None:
+        """Book what the attempt did until then, and the step it reached."""
+        if not self._training:
+            self._spend("starting", until)
+            return
+        seconds = self._pass(until)
+        stalled = min(self._stall, seconds)
+        self._stall -= stalled
+        self._ledger.spent["saving"] += stalled
+        reached = self._ledger.step if step is None else step
+        self._ledger.reach(reached, seconds - stalled, saved=saved)
+
+    def _spend(self, part: str, until: float) -> None:
+        self._ledger.spent[part] += self._pass(until)
+
+    def _pass(self, until: float) -> float:
+        """Seconds until then; 0 if that time is already booked."""
+        seconds = max(0.0, until - self.now)
+        self.now = max(self.now, until)
+        return seconds

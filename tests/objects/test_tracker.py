@@ -1,0 +1,133 @@
+"""Any changes to any objects: restored in another process they look the same.
+
+The same means equal and shared alike: what was one object is one object again, and what
+the script made is still what the script made.
+"""
+
+import itertools
+import json
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resilient.objects.content import Scope
+from resilient.objects.tracker import Tracker
+from resilient.serialization.json_values import decode, encode
+
+NAMES = ("a", "b", "c")
+NODES = 4
+
+
+class Node:
+    """A plain object that cannot be made anew from a checkpoint."""
+
+    def __init__(self, number: int) -> None:
+        self.lock = threading.Lock()
+        self.a: Any = [number]
+        self.b: Any = np.full(3, number)
+        self.c: Any = None
+
+
+def graph() -> list[Node]:
+    """What a script makes: nodes that refer to one another and share a list."""
+    nodes = [Node(number) for number in range(NODES)]
+    for node, after in itertools.pairwise(nodes):
+        node.c = after
+    nodes[1].a = nodes[0].a
+    nodes[-1].c = [nodes[0], threading.Lock()]
+    return nodes
+
+
+node = st.integers(0, NODES - 1)
+name = st.sampled_from(NAMES)
+change = st.one_of(
+    st.tuples(st.just("number"), node, name, st.integers(0, 9)),
+    st.tuples(st.just("list"), node, name, st.integers(0, 9)),
+    st.tuples(st.just("array"), node, name, st.integers(0, 9)),
+    st.tuples(st.just("node"), node, name, node),
+    st.tuples(st.just("same"), node, name, st.tuples(node, name)),
+    st.tuples(st.just("in place"), node, name, st.integers(0, 9)),
+    st.tuples(st.just("delete"), node, name, st.none()),
+)
+changes = st.lists(change, max_size=8)
+
+
+def apply(nodes: list[Node], done: list[Any]) -> None:
+    for what, index, key, value in done:
+        owner = nodes[index]
+        now = getattr(owner, key, None)
+        if what == "number":
+            setattr(owner, key, value)
+        elif what == "list":
+            setattr(owner, key, [value])
+        elif what == "array":
+            setattr(owner, key, np.full(3, value))
+        elif what == "node":
+            setattr(owner, key, nodes[value])
+        elif what == "same":
+            other, theirs = value
+            setattr(owner, key, getattr(nodes[other], theirs, None))
+        elif what == "in place" and type(now) is list and type(now[0]) is int:
+            now.append(value)
+        elif what == "in place" and isinstance(now, np.ndarray):
+            now += value
+        elif what == "delete" and hasattr(owner, key):
+            delattr(owner, key)
+
+
+def picture(nodes: list[Node]) -> Any:
+    """All content, each object with a number: equal pictures are shared alike."""
+    numbers: dict[int, int] = {}
+
+    def draw(value: Any) -> Any:
+        if not isinstance(value, Node | list | np.ndarray):
+            return (
+                type(value).__name__ if type(value) is type(threading.Lock()) else value
+            )
+        if id(value) in numbers:
+            return f"#{numbers[id(value)]}"
+        numbers[id(value)] = number = len(numbers)
+        if isinstance(value, np.ndarray):
+            return number, "array", value.tolist()
+        if isinstance(value, list):
+            return number, [draw(item) for item in value]
+        return number, {key: draw(item) for key, item in sorted(vars(value).items())}
+
+    return [draw(each) for each in nodes]
+
+
+def through_json(state: Any) -> Any:
+    arrays: dict[str, np.ndarray] = {}
+    text = json.dumps(encode(state, arrays, "state"))
+    return decode(json.loads(text), {k: array.copy() for k, array in arrays.items()})
+
+
+@pytest.mark.parametrize("scope", [Scope(), Scope(whole=True)], ids=["data", "whole"])
+@settings(max_examples=150, deadline=None)
+@given(before=changes, after=changes, meanwhile=changes)
+def test_any_changes_come_back(
+    scope: Scope, before: list[Any], after: list[Any], meanwhile: list[Any]
+) -> None:
+    first, second = graph(), graph()
+    tracker, again = (Tracker({"x": nodes[0]}, scope) for nodes in (first, second))
+    apply(first, before)
+    state = through_json(tracker.capture())
+    expected = picture(first)
+    made = {id(each) for each in second}
+
+    again.restore(state)
+    assert picture(second) == expected
+    apply(second, meanwhile)
+    again.restore(state)
+    assert picture(second) == expected
+    assert {id(each) for each in second} == made
+
+    tracker.restore(state)  # nothing to do
+    assert picture(first) == expected
+    apply(first, after)
+    tracker.restore(state)
+    assert picture(first) == expected
