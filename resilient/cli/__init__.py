@@ -1,5 +1,5 @@
 """The ``resilient`` command: looks at checkpoints, converts them, restarts scripts.
 
-It prints, and nothing else does; it refuses to train, and loads Keras for conversions
-only. Nothing imports it.
+It parses arguments and prints; what it does is in the layers below. It refuses to
+train, and loads Keras for conversions only. Nothing imports it.
 """

@@ -1,4 +1,7 @@
-"""Returning training data to a position: one module per source.
+"""Returning training data to a position: one module or folder per source.
+
+Beside them: ``source`` (what a kind of data implements), ``tracked_adapter``,
+``select`` (which kind it is), ``inputs`` (all data of one fit), ``replay``, ``shard``.
 
 Each has a data adapter that Keras's ``fit`` uses instead of its own. It yields the same
 batches in the same order, and its position can be read and restored. Data without a

@@ -12,7 +12,7 @@ _IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset, type(None))
 
 
 class Beginning:
-    """All of it.
+    """One look at all of it, which everything later is compared with.
 
     Args:
         objects: Name to object.

@@ -1,4 +1,4 @@
-"""Lines for the user: in the log, and on the console beside Keras's progress bar."""
+"""Shows lines in the log and beside Keras's progress bar; callers word them."""
 
 import logging
 from typing import Any
