@@ -19,10 +19,11 @@ from resilient.objects import kinds, marks
 from resilient.objects.content import (
     KEPT_BYTES,
     Content,
+    Encoding,
     Scope,
     digest,
+    encode_into,
     is_iterator,
-    keep,
     read,
 )
 from resilient.objects.weight import WHOLE_BYTES, Weight, sample, size
@@ -42,6 +43,7 @@ class Seen:
 
     Args:
         scope: What is state.
+        name: What the names of its arrays begin with.
         value: The value.
         elsewhere: Ids of objects that are tracked by themselves.
 
@@ -53,9 +55,13 @@ class Seen:
     """
 
     def __init__(
-        self, scope: Scope, value: Any = None, elsewhere: AnySet[int] = frozenset()
+        self,
+        scope: Scope,
+        name: str,
+        value: Any = None,
+        elsewhere: AnySet[int] = frozenset(),
     ) -> None:
-        self._scope, self._elsewhere = scope, elsewhere
+        self._scope, self._name, self._elsewhere = scope, name, elsewhere
         content = read(value, scope)
         self.kind = content.kind
         self._weight = content.weight
@@ -66,8 +72,8 @@ class Seen:
         self.value: Callable[[], Any] = lambda: value
         if content.weight is Weight.LIGHT:
             try:
-                self.data, self._mark, nbytes = digest(content.plain)
-                if nbytes > WHOLE_BYTES:
+                self.data, arrays, self._mark = digest(content.plain, name)
+                if sum(array.nbytes for array in arrays.values()) > WHOLE_BYTES:
                     self.value = _weak(value)
             except NotEncodable:
                 self._weight = Weight.OTHER
@@ -80,17 +86,17 @@ class Seen:
             self._mark = marks.mark(value, elsewhere)
 
     @classmethod
-    def looked_into(cls, scope: Scope, value: Any) -> "Seen":
+    def looked_into(cls, scope: Scope, name: str, value: Any) -> "Seen":
         """An object whose attributes are compared one by one."""
-        made = cls(scope)
+        made = cls(scope, name)
         made.kind, made._weight = "object", Weight.OTHER
         made.value = lambda: value
         return made
 
     @classmethod
-    def nothing(cls, scope: Scope, elsewhere: AnySet[int]) -> "Seen":
+    def nothing(cls, scope: Scope, name: str, elsewhere: AnySet[int]) -> "Seen":
         """A place where nothing was."""
-        made = cls(scope, None, elsewhere)
+        made = cls(scope, name, None, elsewhere)
         made.kind, made._mark = "nothing", None
         return made
 
@@ -107,13 +113,12 @@ class Seen:
         """Whether it can be saved, or the script makes it again."""
         return self._weight is not Weight.OTHER or kinds.is_configuration(self.value())
 
-    def change(self, value: Any, arrays: Arrays, name: str) -> JSON | None:
+    def change(self, value: Any, arrays: Arrays) -> JSON | None:
         """What to save of the value; None if it did not change.
 
         Args:
             value: What is in its place now.
             arrays: Receives the larger arrays.
-            name: What their names begin with.
 
         Raises:
             Lost: It changed, and cannot be saved.
@@ -124,12 +129,13 @@ class Seen:
         if content.kind == "file" and self._was_nothing():
             return None  # opened on demand, and read at random
         if content.weight is Weight.LARGE:
-            return self._large(value, content, arrays, name)
+            return self._large(value, content, arrays)
         if content.weight is Weight.LIGHT:
             try:
-                if self.kind == content.kind and self._mark == digest(content.plain)[1]:
+                found = digest(content.plain, self._name)
+                if self.kind == content.kind and self._mark == found.mark:
                     return None
-                return self._kept(value, content.kind, content.plain, arrays, name)
+                return self._kept(value, content.kind, content.plain, arrays, found)
             except NotEncodable as error:
                 if content.kind == "state_dict" and not self._scope.whole:
                     raise _not_plain(value, error) from error
@@ -179,27 +185,31 @@ class Seen:
             raise LookupError
         return decode(self.data, {})
 
-    def _large(
-        self, value: Any, content: Content, arrays: Arrays, name: str
-    ) -> JSON | None:
+    def _large(self, value: Any, content: Content, arrays: Arrays) -> JSON | None:
         if self.value() is value and self.is_whole():
             return None
         nbytes = size(value)
         if nbytes is not None and nbytes <= KEPT_BYTES:
             plain = pack(value) if content.kind == "tensor" else value
-            return self._kept(value, content.kind, plain, arrays, name)
+            return self._kept(value, content.kind, plain, arrays)
         now = _items(value) if type(value) is list else None
         order = _order(self.items, now)
         if order is None:
             raise Lost
-        return self._kept(value, "order", order, arrays, name)
+        return self._kept(value, "order", order, arrays)
 
     def _kept(
-        self, value: Any, kind: str, plain: Any, arrays: Arrays, name: str
+        self,
+        value: Any,
+        kind: str,
+        plain: Any,
+        arrays: Arrays,
+        found: Encoding | None = None,
     ) -> JSON:
+        data, names = encode_into(arrays, plain, self._name, found)
         # Where all is read whole a snapshot follows at once, and copies the values.
-        lent = kind not in ("value", "state_dict")
-        data = keep(plain, arrays, name, copied=lent or not self._scope.whole)
+        if not self._scope.whole or kind not in ("value", "state_dict"):
+            arrays |= {name: np.array(arrays[name]) for name in names}
         same = value is not None and self.value() is value
         return {"kind": kind, "data": data, "same": same}
 

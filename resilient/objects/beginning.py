@@ -5,7 +5,7 @@ from typing import Any
 
 from resilient.objects.baseline import Seen
 from resilient.objects.content import Scope
-from resilient.objects.traversal import Part, Visit
+from resilient.objects.traversal import Part, Visit, array_name
 
 GONE = object()  # in the place of what is not there
 _IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset, type(None))
@@ -47,8 +47,9 @@ class Beginning:
 
     def _look_at(self, part: Part) -> Seen:
         if part.path in self.first.homes:
-            return Seen.looked_into(self.scope, part.value)
-        seen = Seen(self.scope, part.value, self._elsewhere - {id(part.value)})
+            return Seen.looked_into(self.scope, array_name(part.path), part.value)
+        others = self._elsewhere - {id(part.value)}
+        seen = Seen(self.scope, array_name(part.path), part.value, others)
         if self.scope.whole and not seen.is_known():
             self.unknown.append(self.name(part))
         return seen
@@ -57,9 +58,9 @@ class Beginning:
         """Pass over the same objects again."""
         return Visit(self._objects, self.scope, self.first)
 
-    def nothing(self) -> Seen:
+    def nothing(self, path: str) -> Seen:
         """For a place where nothing was."""
-        return Seen.nothing(self.scope, self._elsewhere)
+        return Seen.nothing(self.scope, array_name(path), self._elsewhere)
 
     def object(self, path: str) -> Any:
         """What was there."""

@@ -31,6 +31,10 @@ from resilient.serialization.json_arrays import as_bytes
 from resilient.serialization.json_values import NotEncodable, encode
 
 KEPT_BYTES = 2**28  # kept in a checkpoint where it changed
+_BUILT_IN = frozenset(
+    {type(None), bool, int, float, complex, str, bytes}
+    | {list, tuple, dict, set, frozenset, np.ndarray}
+)
 WRITTEN = frozenset({"state_dict", "variables", "generator"}) | buffers.KINDS
 
 
@@ -83,6 +87,8 @@ class Content(NamedTuple):
 
 def read(value: Any, scope: Scope) -> Content:
     """The content of a value; reads nothing that is large."""
+    if type(value) in _BUILT_IN:  # nearly all are
+        return Content("value", value, Weight.LIGHT if scope.whole else weigh(value))
     if is_table(value) and not scope.whole:
         return Content("table", value, Weight.LARGE)
     if rng.is_jax_key(value):
@@ -142,44 +148,48 @@ def made(kind: str, plain: Any) -> Any:
     return rng.jax_key(*plain) if kind == "key" else plain
 
 
-def keep(
-    plain: Any, arrays: dict[str, np.ndarray], name: str, *, copied: bool
-) -> Encoded:
-    """Encode content.
+class Encoding(NamedTuple):
+    """Content as JSON, the larger arrays that it refers to, and a checksum of both."""
 
-    Args:
-        plain: What was read.
-        arrays: Receives the larger arrays.
-        name: What their names begin with.
-        copied: Whether they are copied, since what was read may change.
-
-    Raises:
-        NotEncodable: Some part of it cannot be encoded.
-    """
-    known = set(arrays)
-    try:
-        data = _encoded(plain, arrays, name)
-    except NotEncodable:
-        for key in arrays.keys() - known:
-            del arrays[key]
-        raise
-    if copied:
-        arrays |= {key: np.array(arrays[key]) for key in arrays.keys() - known}
-    return data
+    data: Encoded
+    arrays: dict[str, np.ndarray]
+    mark: str
 
 
-def digest(plain: Any) -> tuple[Encoded, str, int]:
-    """Light content as JSON, a checksum of it, and the bytes of its larger arrays.
+def digest(plain: Any, name: str = "content") -> Encoding:
+    """Encode light content, to compare it with content of the same name.
 
     Raises:
         NotEncodable: Some part of it cannot be encoded.
     """
     arrays: dict[str, np.ndarray] = {}
-    data = _encoded(plain, arrays, "content")
+    data = _encoded(plain, arrays, name)
     found = xxhash.xxh3_128(json.dumps(data).encode())
     for array in arrays.values():
         found.update(as_bytes(array).data)
-    return data, found.hexdigest(), sum(array.nbytes for array in arrays.values())
+    return Encoding(data, arrays, found.hexdigest())
+
+
+def encode_into(
+    arrays: dict[str, np.ndarray], plain: Any, name: str, found: Encoding | None = None
+) -> tuple[Encoded, set[str]]:
+    """Encode content beside other content; also the names of its larger arrays.
+
+    Args:
+        arrays: Receives them, not copied.
+        plain: What was read.
+        name: What their names begin with.
+        found: What ``digest`` returned, if it was called.
+
+    Raises:
+        NotEncodable: Some part of it cannot be encoded.
+    """
+    if found is not None and not found.arrays.keys() & arrays.keys():
+        arrays.update(found.arrays)
+        return found.data, set(found.arrays)
+    known = set(arrays)
+    data = _encoded(plain, arrays, name)
+    return data, arrays.keys() - known
 
 
 def _encoded(plain: Any, arrays: dict[str, np.ndarray], name: str) -> Encoded:

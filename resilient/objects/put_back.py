@@ -135,11 +135,11 @@ class PutBack:
         if home is not None:
             return home == part.path
         of_new = part.of not in self._first.owners
-        return of_new or not Seen(self._scope, part.value).is_light()
+        return of_new or not Seen(self._scope, "", part.value).is_light()
 
 
 def _is_as_before(part: Part, seen: Seen) -> bool:
     try:
-        return seen.change(part.value, {}, "now") is None
+        return seen.change(part.value, {}) is None
     except Lost:
         return False

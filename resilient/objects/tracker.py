@@ -10,7 +10,6 @@ Refuses nothing: what is not kept is named by ``uncaptured``, and what could not
 back by what ``plan`` returns.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -110,12 +109,14 @@ class Tracker:
     def _change(self, part: Part, arrays: dict[str, np.ndarray]) -> JSON | None:
         seen = self._beginning.seen.get(part.path)
         if seen is None:
-            seen = self._new.setdefault(part.path, self._beginning.nothing())
-        elif part.path in self._beginning.were_shared:
-            # Equal or not, the others that had this object do not have a new one.
-            seen = seen if part.value is seen.value() else self._beginning.nothing()
-        name = re.sub(r"[^A-Za-z0-9_.-]", "_", part.path)
-        return seen.change(part.value, arrays, name)
+            if part.path not in self._new:
+                self._new[part.path] = self._beginning.nothing(part.path)
+            seen = self._new[part.path]
+        moved = seen.value() is not part.value
+        if moved and part.path in self._beginning.were_shared:
+            # Equal or not, the others that had this object do not have the new one.
+            seen = self._beginning.nothing(part.path)
+        return seen.change(part.value, arrays)
 
     def _leads_to(self, part: Part, kind: str, where: str) -> JSON | None:
         """What is kept of a place with an object at home elsewhere, or its alias."""

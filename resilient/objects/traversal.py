@@ -9,6 +9,7 @@ there, wherever it has moved to, and whatever else refers to it.
 """
 
 import contextlib
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ _LOOKED_INTO = frozenset(
 _OF_CALLBACKS = frozenset({"model", "_model", "params", "validation_data"})
 _OF_DATASETS = frozenset({"_workers", "_use_multiprocessing", "_max_queue_size"})
 _SHARED = (list, dict, set, np.ndarray, np.generic)
+_VALUES = frozenset({type(None), bool, int, float, complex, str, bytes, np.ndarray})
 _SHARED_VALUES = (int, float, complex, str, bytes, tuple, type(None))
 
 Inner = list[tuple[Any, Any]]
@@ -163,6 +165,11 @@ class Visit:
         return _inner(value, self._scope)
 
 
+def array_name(path: str) -> str:
+    """What the names of the arrays at a path begin with."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", path)
+
+
 def is_below(path: str, name: str) -> bool:
     """Whether a path leads from the root of this name."""
     return path == name or path.startswith((f"{name}.", f"{name}[", f"{name}:"))
@@ -170,6 +177,8 @@ def is_below(path: str, name: str) -> bool:
 
 def _inner(value: Any, scope: Scope) -> Inner | None:
     cls = type(value)
+    if cls in _VALUES:
+        return None
     if kinds.has_state_dict(value) or (scope.whole and kinds.is_configuration(value)):
         return None
     if (

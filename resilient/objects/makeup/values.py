@@ -148,7 +148,9 @@ def _checksum(value: Any) -> str | None:
     if content.weight is Weight.LARGE:
         return sample(value)[:8]
     try:
-        return digest(content.plain)[1][:8] if content.weight is Weight.LIGHT else None
+        return (
+            digest(content.plain).mark[:8] if content.weight is Weight.LIGHT else None
+        )
     except NotEncodable:
         return None
 

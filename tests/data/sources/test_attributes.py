@@ -324,7 +324,7 @@ def test_large_arrays_are_never_read_whole_unless_they_changed(monkeypatch):
             "as_bytes",
             lambda array: read.append(array.nbytes) or plain(array),
         )
-    monkeypatch.setattr(baseline, "keep", None)  # nothing is kept
+    monkeypatch.setattr(baseline, "encode_into", None)  # nothing is kept
     data = Data(x=np.zeros(4 * BIG), parts=[np.zeros(BIG), np.zeros(BIG)], y=[0.5] * 99)
     attributes = Tracker({"x": data})
     for _ in range(3):
