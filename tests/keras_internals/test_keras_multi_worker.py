@@ -8,7 +8,7 @@ import keras
 import pytest
 
 from resilient import NotSupportedError, keras_internals
-from resilient.keras_internals import contract, multi_worker
+from resilient.keras_internals import multi_worker
 from resilient.keras_internals.multi_worker import corrected
 
 pytestmark = pytest.mark.skipif(
@@ -160,7 +160,7 @@ def test_a_keras_that_is_right_is_left_alone(model, monkeypatch):
     def build(self, iterator=None, data_batch=None):
         self._symbolic_build(data_batch=data_batch)
 
-    monkeypatch.setattr(contract, "OF_SEVERAL_WORKERS", {})
+    monkeypatch.setattr(multi_worker, "OF_SEVERAL_WORKERS", {})
     monkeypatch.setattr(multi_worker, "RELEASE", (3, 99))
     monkeypatch.setattr(trainer, "reduce_per_replica", reduce)
     monkeypatch.setattr(keras.Model, "_maybe_symbolic_build", build)
