@@ -26,6 +26,8 @@ _TENSOR = "torch tensor"
 class FromState(Replayed):
     """A loader whose positions hold the ``state_dict`` of the user's objects."""
 
+    follows_indices = False  # torchdata needs the sampler's own iterator for its state
+
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         if position.get("state") is None:
             return super().seek(position, given)
@@ -50,7 +52,6 @@ class Torchdata(FromState):
     """A ``StatefulDataLoader``."""
 
     keeps_workers = False  # their states are in its own
-    follows_indices = False  # it asks the sampler's iterator for its state
 
     def __init__(self, loader: Any, settings: SourceContext) -> None:
         earlier = vars(loader).get(FOLLOWED)
