@@ -138,14 +138,14 @@ class Listener:
 
     def __init__(self, host: str) -> None:
         self.key = secrets.token_hex(16)
-        if host in ("localhost", "127.0.0.1"):
-            self._socket = socket.create_server((host, 0), backlog=128)
-        elif socket.has_dualstack_ipv6():
-            self._socket = socket.create_server(
-                ("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128
-            )
-        else:
-            self._socket = socket.create_server(("", 0), backlog=128)
+        local = host in ("localhost", "127.0.0.1")
+        both = not local and socket.has_dualstack_ipv6()
+        self._socket = socket.create_server(
+            (host if local else "", 0),
+            family=socket.AF_INET6 if both else socket.AF_INET,
+            dualstack_ipv6=both,
+            backlog=128,
+        )
         self.port = int(self._socket.getsockname()[1])
 
     def accept_all(self, count: int) -> dict[int, socket.socket]:

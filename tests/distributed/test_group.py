@@ -106,7 +106,7 @@ group.broadcast("never")
         status, out = processes[0].end()
     assert status == 1
     assert out.startswith(
-        "\nresilient.errors.PeerLostError: Another process of this training is not"
+        "\nresilient.errors.PeerLostError: Another process of this training is gone"
     )
     assert "Traceback" not in out
 

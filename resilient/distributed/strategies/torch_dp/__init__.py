@@ -2,7 +2,7 @@
 
 Every rank begins with rank 0's weights and trains its rows of each batch, and the
 optimizers apply the mean of all ranks' gradients. Later Keras does this by itself, with
-torch's ``DistributedDataParallel``: this folder goes as a whole when Keras 3.15 does.
+torch's ``DistributedDataParallel``: delete this folder together with Keras 3.15.
 
-``resilient.distributed.strategies.torch`` alone imports it, where Keras needs it.
+Only ``resilient.distributed.strategies.torch`` imports it, for such a Keras.
 """

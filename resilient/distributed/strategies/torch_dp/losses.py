@@ -1,9 +1,9 @@
 """Refuses losses whose gradients, averaged over the ranks, are not those of the batch.
 
-Each rank computes the loss of its rows, and all have as many: the average is right for
-a mean over rows, Keras's default. Of a sum it is too small, and of a mean that each
-rank weighs by its own rows it is another one. Keras weighs so wherever a mask reaches
-the loss: that is said, not refused, for TensorFlow's strategies do the same.
+Each rank computes the loss of its rows, and all have equally many: the average is right
+for a mean over rows, Keras's default. Of a sum it is too small, and if each rank weighs
+its mean by its own rows, it differs. Keras does so wherever a mask reaches the loss:
+that is a warning, not an error, because TensorFlow's strategies do the same.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _MEANS = ("sum_over_batch_size", "mean")
 
 
 def refuse_sums(model: keras.Model) -> None:
-    """Raise where the loss of a compiled model is no mean over the rows of a batch.
+    """Raise unless the losses of a compiled model are means over the rows of a batch.
 
     Raises:
         NotSupportedError: Names each loss and each layer.
@@ -25,16 +25,16 @@ def refuse_sums(model: keras.Model) -> None:
     found = list(_found(model))
     if found:
         raise NotSupportedError(
-            "With several processes, losses have to be means over the rows of a "
-            "batch: gradients are averaged.",
+            "With several processes, losses must be means over the rows of a batch: "
+            "gradients are averaged.",
             received=", ".join(found),
-            hint='Use losses with reduction="sum_over_batch_size", and leave '
-            "activity_regularizer out, which sums over rows.",
+            hint='Use losses with reduction="sum_over_batch_size", and no '
+            "activity_regularizer, which sums over rows.",
         )
 
 
 def warn_of_masks(model: keras.Model) -> None:
-    """Say where a loss is a mean over the entries that a mask leaves of a rank's rows.
+    """Warn where a loss is a mean over what a mask leaves of a rank's rows.
 
     Args:
         model: Built.
@@ -51,7 +51,7 @@ def warn_of_masks(model: keras.Model) -> None:
 
 def _masked(model: keras.Model) -> list[str]:
     outputs = getattr(model, "outputs", None)
-    if outputs:  # a graph of layers, which tells
+    if outputs:  # a graph of layers, whose masks can be followed
         found = [keras_internals.get_keras_mask(output) for output in outputs]
         return [f"output {i}" for i, mask in enumerate(found) if mask is not None]
     return [

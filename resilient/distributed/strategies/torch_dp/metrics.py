@@ -83,7 +83,7 @@ class MergedLogs:
         everyones = self._gathered(own)
         if any(theirs != everyones[0] for theirs in everyones):
             self._warn(
-                "logs that train_step returns, and that are no metrics of the model, "
+                "logs that train_step returns, and that are not metrics of the model, "
                 "are reported as the average over the processes",
                 sorted(own),
             )

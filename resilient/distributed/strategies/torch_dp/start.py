@@ -1,9 +1,10 @@
-"""What has to be so before the ranks take a first step together.
+"""Checks and preparations before the ranks take a first step together.
 
 Refuses parameters that are sharded over the ranks (FSDP, DTensor).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import keras
@@ -20,36 +21,32 @@ def refuse_sharded(model: keras.Model) -> None:
     Raises:
         NotSupportedError: Names the first one.
     """
-    from torch.distributed.fsdp import FullyShardedDataParallel
-    from torch.distributed.tensor import DTensor
-
-    found = [
-        f"{name or type(module).__name__}, a {FullyShardedDataParallel.__name__}"
-        for name, module in _modules(model)
-        if isinstance(module, FullyShardedDataParallel)
-    ]
-    tensors = [(v.path, tensor_of(v)) for v in model.variables]
-    for name, module in _modules(model):
-        for kind in (module.named_parameters, module.named_buffers):
-            tensors += [(f"{name}.{key}".strip("."), t) for key, t in kind()]
-    found += [f"{name}, a DTensor" for name, t in tensors if isinstance(t, DTensor)]
-    if found:
+    found = next(_sharded(model), None)
+    if found is not None:
         raise NotSupportedError(
-            "Parameters that are sharded over several processes are not "
-            "supported: every rank has to hold the whole model.",
-            received=found[0] + (f" and {len(found) - 1} more" if found[1:] else ""),
-            hint="Leave FSDP, fully_shard and DTensor out: resilient.fit averages "
-            "the gradients of whole parameters itself.",
+            "Parameters that are sharded over several processes are not supported: "
+            "every rank must hold the whole model.",
+            received=found,
+            hint="Do not use FSDP, fully_shard or DTensor: resilient.fit averages the "
+            "gradients of whole parameters itself.",
         )
 
 
-def _modules(model: keras.Model) -> list[tuple[str, torch.nn.Module]]:
-    """The torch modules of all layers; a layer is no submodule of its model."""
-    found: dict[int, tuple[str, torch.nn.Module]] = {}
+def _sharded(model: keras.Model) -> Iterator[str]:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.tensor import DTensor
+
+    for variable in model.variables:
+        if isinstance(tensor_of(variable), DTensor):
+            yield f"{variable.path}, a DTensor"
     for layer in model._flatten_layers():
         for name, module in layer.named_modules():
-            found.setdefault(id(module), (name, module))
-    return list(found.values())
+            if isinstance(module, FullyShardedDataParallel):
+                yield f"{name or layer.name}, a FullyShardedDataParallel"
+        # Those of torch's modules need not be variables of the layer.
+        for name, tensor in chain(layer.named_parameters(), layer.named_buffers()):
+            if isinstance(tensor, DTensor):
+                yield f"{layer.name}.{name}, a DTensor"
 
 
 def broadcast_variables(targets: Iterable[Any]) -> None:
