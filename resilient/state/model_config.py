@@ -1,14 +1,12 @@
 """What a model is made of, as Keras serialises it: kept with each checkpoint of a fit.
 
-From it an export makes the model again, without the program that trained it. It is not
-looked at when a run resumes, and a model that has none (a class without ``get_config``)
-is saved all the same.
+An export rebuilds the model from it, without the program that trained it. A resume
+ignores it, and a model without one (a class without ``get_config``) is saved, too.
 """
 
 import json
 import logging
 import warnings
-from typing import Any
 
 import keras
 
@@ -19,17 +17,12 @@ from resilient.state.rng import kept_random_state
 
 logger = logging.getLogger(__name__)
 
-
-# Characters; each checkpoint has it. A matrix that an initializer is given is longer.
+# Characters, in each checkpoint. (The argument of an initializer may be a matrix.)
 _LONGEST = 1 << 22
 
 
 class Architecture:
-    """The architecture of a model, as text; known once the model is built.
-
-    Args:
-        model: The compiled model.
-    """
+    """The architecture of a compiled model, as text; known once it is built."""
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
@@ -49,33 +42,21 @@ def _serialised(model: keras.Model) -> str | None:
         with warnings.catch_warnings():
             # Keras's own get_config of an optimizer warns under numpy 2.4.
             warnings.simplefilter("ignore")
-            config = keras.saving.serialize_keras_object(model)
-        return _text(config)
+            text = json.dumps(keras.saving.serialize_keras_object(model))
     except Exception:  # whatever a user's get_config raises
         logger.debug("the model has no config", exc_info=True)
         return None
-
-
-def _text(config: Any) -> str | None:
-    """As ``Model.to_json`` has it; None once it gets too long."""
-    parts, length = [], 0
-    for part in json.JSONEncoder().iterencode(config):
-        parts.append(part)
-        length += len(part)
-        if length > _LONGEST:
-            logger.debug("the model's config is too long to be kept")
-            return None
-    return "".join(parts)
+    if len(text) > _LONGEST:
+        logger.debug("the model's config is too long to be kept")
+        return None
+    return text
 
 
 def model_from_checkpoint(text: str | None) -> keras.Model:
-    """Make the model of a checkpoint again, compiled; its weights are new ones.
-
-    Args:
-        text: The config that the checkpoint has, if any.
+    """Rebuild a checkpoint's model from its config, compiled, with new weights.
 
     Raises:
-        NotSupportedError: It cannot be made.
+        NotSupportedError: It cannot be rebuilt, or there is no config.
     """
     todo = (
         "Pass the model, built and compiled, or on the command line a function that "
@@ -83,7 +64,7 @@ def model_from_checkpoint(text: str | None) -> keras.Model:
     )
     if text is None:
         raise NotSupportedError(
-            "The checkpoint does not tell what its model is made of.",
+            "The checkpoint has no config of its model.",
             received="a model without a config, or one too long to be kept; or an "
             "import",
             hint=todo,
@@ -93,7 +74,7 @@ def model_from_checkpoint(text: str | None) -> keras.Model:
             model: keras.Model = keras.models.model_from_json(text)
     except Exception as error:
         raise NotSupportedError(
-            "The model cannot be made from the config in the checkpoint.",
+            "The model cannot be rebuilt from the config in the checkpoint.",
             received=f"{type(error).__name__}: {error}",
             hint=todo,
         ) from error
