@@ -1,4 +1,4 @@
-"""The commands that write, or read, what other programs know: ``export``, ``import``.
+"""The commands for files of other programs: ``export`` and ``import``.
 
 They alone import Keras and a backend, when they run.
 """
@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resilient.convert.export import backend_of, choose, export
-from resilient.convert.formats import FORMATS, format_of
+from resilient.convert.export import backend_of, choose, ending_of, export
 from resilient.convert.import_ import import_checkpoint
 from resilient.errors import NotExactWarning, message
 from resilient.serialization import JSON
@@ -27,26 +26,25 @@ Add = Callable[..., argparse.ArgumentParser]
 
 
 class UsageError(Exception):
-    """The command was called in a way that means nothing."""
+    """The arguments of the command make no sense."""
 
 
 def add_export(add: Add) -> None:
     """Add ``export`` to the commands."""
-    text = "Write a checkpoint as a file, or directory, of another format."
+    text = "Write a checkpoint as a file of Keras or of safetensors."
     command = add("export", _export, _report_export, text)
     command.add_argument(
         "--to",
         metavar="PATH",
         required=True,
-        help="x.keras, x.weights.h5, x.safetensors, x.tf, x.orbax, x.pt",
+        help="x.keras, x.weights.h5 or x.safetensors",
     )
-    command.add_argument("--format", choices=FORMATS, help="where PATH does not tell")
     command.add_argument(
         "--step", metavar="STEP", type=int, help="the newest if left out"
     )
     _add_model(command, "makes the model, for .keras and .weights.h5")
     command.add_argument("--force", action="store_true", help="replace PATH")
-    command.set_defaults(check=_check_export)
+    command.set_defaults(check=lambda arguments: ending_of(Path(arguments.to)))
 
 
 def add_import(add: Add) -> None:
@@ -56,7 +54,8 @@ def add_import(add: Add) -> None:
     command.add_argument(
         "source",
         metavar="SOURCE",
-        help="of BackupAndRestore, TensorFlow, Orbax; .keras, .weights.h5, .pt, .pth",
+        help="of BackupAndRestore, TensorFlow, Orbax; .keras, .weights.h5, "
+        ".safetensors, .pt, .pth",
     )
     command.add_argument(
         "--to",
@@ -80,21 +79,16 @@ def _add_model(command: argparse.ArgumentParser, text: str, **options: Any) -> N
     )
 
 
-def _check_export(arguments: argparse.Namespace) -> None:
-    format_of(Path(arguments.to), arguments.format)
-
-
 def _export(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     checkpoint = choose(store, arguments.step)
     if "keras" not in sys.modules:
-        # Its library has to be here, to read the checkpoint; others need not.
+        # The one library that has to be installed, to read the checkpoint.
         os.environ["KERAS_BACKEND"] = backend_of(checkpoint)
-    with _told() as told:
+    with _not_exact() as found:
         target = export(
             store.directory,
             arguments.to,
             step=checkpoint.step,
-            format=arguments.format,
             model=_made(arguments.model) if arguments.model else None,
             overwrite=arguments.force,
         )
@@ -102,13 +96,13 @@ def _export(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
         "checkpoint": os.fspath(checkpoint.path),
         "step": checkpoint.step,
         "target": os.fspath(target),
-        "not_exact": told,
+        "not_exact": found,
     }
     return 0, data
 
 
 def _import(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    with _told() as told:
+    with _not_exact() as found:
         model = _made(arguments.model)
         try:
             checkpoint = import_checkpoint(
@@ -124,7 +118,7 @@ def _import(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
         "source": os.path.abspath(arguments.source),
         "checkpoint": os.fspath(checkpoint.path),
         **checkpoint.progress.to_json(),
-        "not_exact": told,
+        "not_exact": found,
     }
     return 0, data
 
@@ -148,16 +142,16 @@ def _warn(data: JSON) -> None:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[list[str]]:
-    """What is not exact; whatever else is said does not mix with our output."""
-    told: list[str] = []
-    with warnings.catch_warnings(record=True) as found:
+def _not_exact() -> Iterator[list[str]]:
+    """Collect what is not exact; anything else printed stays out of our output."""
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", NotExactWarning)
         with contextlib.redirect_stdout(sys.stderr):
-            yield told
-    for each in found:
+            yield found
+    for each in caught:
         if issubclass(each.category, NotExactWarning):
-            told.append(str(each.message))
+            found.append(str(each.message))
         else:
             print(f"{each.category.__name__}: {each.message}", file=sys.stderr)
 
@@ -165,7 +159,7 @@ def _told() -> Iterator[list[str]]:
 def _made(text: str) -> "keras.Model":
     """Call the function that makes the model."""
     module, _, name = text.partition(":")
-    sys.path.insert(0, os.getcwd())  # as `python -m` has it
+    sys.path.insert(0, os.getcwd())  # as `python -m` does
     try:
         make = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
@@ -173,13 +167,9 @@ def _made(text: str) -> "keras.Model":
             message(
                 "The function that makes the model cannot be imported.",
                 received=f"--model {text}: {type(error).__name__}: {error}",
-                hint=(
-                    "Name a module that can be imported from here, and a function "
-                    "of it "
-                    "without arguments: --model train:make_model. Keras takes its "
-                    "backend "
-                    "from KERAS_BACKEND."
-                ),
+                hint="Name a module that can be imported from here, and a function of "
+                "it without arguments: --model train:make_model. Keras takes its "
+                "backend from KERAS_BACKEND.",
             )
         ) from error
     model: keras.Model = make()

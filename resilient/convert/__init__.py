@@ -1,5 +1,6 @@
 """Checkpoints to and from the files of other libraries.
 
-It reads and writes what Keras, TensorFlow, Orbax, PyTorch and safetensors use, and
-refuses what holds another model. It trains nothing. ``cli`` imports it.
+It writes ``.keras``, ``.weights.h5`` and safetensors, reads those and what TensorFlow,
+Orbax and PyTorch save, and refuses files of another model. It trains nothing. ``cli``
+imports it.
 """

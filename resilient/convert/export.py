@@ -1,23 +1,20 @@
-"""A checkpoint, written as what other programs read.
+"""A checkpoint, written as a file that other programs read.
 
-Only read from, never changed: neither the checkpoint nor the run it belongs to, which
-may be training meanwhile. Every byte is verified first, and the target comes into being
-whole or not at all.
+Neither the checkpoint nor its run, which may be training meanwhile, is changed. Every
+byte is verified first, and the target is written completely or not at all.
 
 Importing this module loads neither Keras nor a backend.
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from resilient.backends import BACKENDS, get_backend
-from resilient.convert.formats import Format, format_of, named_tensors
-from resilient.convert.formats.target import require_free, staged
-from resilient.errors import CorruptCheckpointError, NotSupportedError
+from resilient.convert.target import require_free, staged
+from resilient.errors import CorruptCheckpointError, NotSupportedError, message
 from resilient.saving import record
 from resilient.saving.choose import not_found
 from resilient.saving.run_json import FitRun, ImportRun, RunJson
@@ -28,56 +25,74 @@ from resilient.storage.store import Store
 if TYPE_CHECKING:
     import keras
 
+_ENDINGS = (".keras", ".weights.h5", ".safetensors")
+
 
 def export(
     checkpoint_dir: str | os.PathLike[str],
     to: str | os.PathLike[str],
     *,
     step: int | None = None,
-    format: Format | None = None,
     model: "keras.Model | None" = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write a checkpoint as a file, or directory, of another format.
+    """Write a checkpoint as a file of Keras or of safetensors.
 
     Args:
-        checkpoint_dir: Of ``fit`` or of ``Checkpoints``.
-        to: The file or directory to write. The end of its name tells the format:
-            ``.keras``, ``.weights.h5``, ``.safetensors``, ``.tf``, ``.orbax``,
-            ``.pt``, ``.pth`` or ``.torch``; so does a name that is one of these words.
+        checkpoint_dir: Of ``fit``; for ``.safetensors`` also of ``Run`` or
+            ``Checkpoints``.
+        to: The file to write. Its ending selects the format: ``.keras``,
+            ``.weights.h5`` or ``.safetensors``.
         step: Which checkpoint; the newest by default.
-        format: ``"keras"``, ``"weights.h5"``, ``"safetensors"``, ``"tf"``, ``"orbax"``
-            or ``"torch"``, for other names.
-        model: For ``.keras`` and ``.weights.h5``: the model, built and compiled, where
-            the checkpoint does not tell how to make it. It is left as it is.
+        model: For ``.keras`` and ``.weights.h5``: the model, built and compiled, if the
+            checkpoint does not say how to make it. It is left as it is.
         overwrite: Whether the target may be replaced.
 
     Returns:
         The path of the target.
 
     Raises:
-        BackendNotAvailableError: A library is missing: that of the format, or that of
-            the backend that saved.
+        BackendNotAvailableError: A library is missing: safetensors, or that of the
+            backend that saved.
         CheckpointMismatchError: The checkpoint is not of ``model``.
         CheckpointNotFoundError: There is none, or none of that step.
         CheckpointWriteError: The file system failed; the target is as it was.
         CorruptCheckpointError: It is damaged.
-        FileExistsError: The target is there already.
+        FileExistsError: The target exists already.
         NotSupportedError: The format cannot hold it.
-        ValueError: Nothing tells the format.
+        ValueError: The name of the target has another ending.
     """
     target = Path(to).absolute()
-    kind = format_of(target, format)
+    ending = ending_of(target)
     require_free(target, overwrite=overwrite)
     checkpoint = choose(Store(checkpoint_dir), step)
     saved = _load(checkpoint)
     with staged(target, overwrite=overwrite) as path:
-        if kind in ("keras", "weights.h5"):
-            _write_model(kind, path, checkpoint, saved, model)
+        if ending == ".safetensors":
+            _write_tensors(path, checkpoint, saved)
         else:
-            notes = {k: str(v) for k, v in checkpoint.progress.to_json().items()}
-            named_tensors.write(kind, path, _named(saved), notes)
+            _write_model(path, checkpoint, saved, model)
     return target
+
+
+def ending_of(target: Path) -> str:
+    """The end of a target's name, which selects the format.
+
+    Raises:
+        ValueError: It does not.
+    """
+    for ending in _ENDINGS:
+        if target.name.endswith(ending):
+            return ending
+    raise ValueError(
+        message(
+            "The name does not tell which format to write.",
+            received=repr(target.name),
+            hint=f"Let it end in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}. What "
+            "TensorFlow, Orbax or torch reads is in the checkpoint already, see the "
+            "documentation of export.",
+        )
+    )
 
 
 def choose(store: Store, step: int | None) -> Checkpoint:
@@ -99,9 +114,9 @@ def backend_of(checkpoint: Checkpoint) -> str:
         if name in checkpoint.environment:
             return name
     raise NotSupportedError(
-        "The checkpoint does not tell which backend saved it.",
+        "The checkpoint does not say which backend saved it.",
         received=f"{checkpoint.path}: {dict(checkpoint.environment)}",
-        hint="Export a checkpoint of fit, or of Checkpoints.",
+        hint="Export a checkpoint of fit, Run or Checkpoints.",
     )
 
 
@@ -119,41 +134,45 @@ def _load(checkpoint: Checkpoint) -> record.SavedState[RunJson]:
         ) from None
 
 
-def _named(saved: record.SavedState[RunJson]) -> Mapping[str, np.ndarray]:
+def _write_tensors(
+    path: Path, checkpoint: Checkpoint, saved: record.SavedState[RunJson]
+) -> None:
     """Every variable, in C order, by its path."""
+    from resilient.convert import tensor_files
+
     variables = saved.run.variables
     missing = [v["path"] for v in variables if v["name"] not in saved.tensors]
     if missing:
         raise NotSupportedError(
-            "Each replica had values of its own, and no rule makes one of them.",
+            "Each replica had values of its own, and no rule merges them.",
             received=", ".join(missing),
             hint="Export a checkpoint of one replica.",
         )
-    names = named_tensors.unique_names(v["path"] for v in variables)
-    return {
+    names = tensor_files.unique_names(v["path"] for v in variables)
+    tensors = {
         name: np.asarray(saved.tensors[variable["name"]], order="C")
         for name, variable in zip(names, variables, strict=True)
     }
+    notes = {k: str(v) for k, v in checkpoint.progress.to_json().items()}
+    tensor_files.write_safetensors(path, tensors, notes)
 
 
 def _write_model(
-    kind: Format,
     path: Path,
     checkpoint: Checkpoint,
     saved: record.SavedState[RunJson],
-    model: Any,
+    model: "keras.Model | None",
 ) -> None:
-    from resilient.convert.formats import keras_files
+    from resilient.convert import keras_files
     from resilient.state import model_config
 
     if not (record.is_of(saved, FitRun) or record.is_of(saved, ImportRun)):
         raise NotSupportedError(
-            f"The checkpoint is not of one model, as a {kind} file is.",
+            "The checkpoint is not of one model, as a file of Keras is.",
             received=f"{checkpoint.path}, which fit did not save",
-            hint="Export its variables: to safetensors, tf, orbax or torch.",
+            hint="Export its variables to .safetensors.",
         )
     if model is None:
-        model = model_config.model_from_checkpoint(
-            getattr(saved.run, "architecture", None)
-        )
-    keras_files.write(kind, path, model, saved=saved, source=checkpoint.path)
+        text = saved.run.architecture if record.is_of(saved, FitRun) else None
+        model = model_config.model_from_checkpoint(text)
+    keras_files.write(path, model, saved, checkpoint.path)

@@ -1,14 +1,13 @@
 """Starting a run from what people have already: complete, or refused.
 
 Every weight of the model is set from the source, and every tensor of the source is
-used; the same goes for the optimizer where the source has one. What no source tells
-(where the data is, random state, callbacks) is said, and begins anew.
+used; the same goes for the optimizer, if the source has it. What no source holds (where
+the data is, random state, callbacks) starts over, and a warning says so.
 
 Importing this module loads neither Keras nor a backend.
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +22,9 @@ from resilient.storage.store import Store
 
 if TYPE_CHECKING:
     import keras
-    import numpy as np
 
-    from resilient.convert.formats.sources import ImportSource
+    from resilient.convert.sources import ImportSource
+    from resilient.convert.tensor_files import Tensors
     from resilient.state.variables import Leaf
 
 _ALWAYS = ("the position in the data", "callbacks, History and metrics")
@@ -39,23 +38,22 @@ def import_checkpoint(
     epoch: int | None = None,
     step: int | None = None,
 ) -> Checkpoint:
-    """Make a checkpoint, from which the next ``fit`` goes on, of what others wrote.
+    """Turn what another library saved into a checkpoint that ``fit`` resumes from.
 
-    That ``fit`` begins at the beginning of an epoch with the weights of the source, and
-    with the optimizer where the source has it. A ``NotExactWarning`` names what the
-    source does not tell.
+    That ``fit`` starts at the beginning of an epoch with the weights of the source, and
+    with its optimizer if it has one. A ``NotExactWarning`` names what it lacks.
 
     Args:
         source: A directory of ``BackupAndRestore``, a TensorFlow checkpoint (a
             directory, or the prefix of its files) or an Orbax checkpoint; or a file
-            ``.keras``, ``.weights.h5``, or a torch ``state_dict`` in ``.pt``, ``.pth``
-            or ``.bin``.
+            ``.keras``, ``.weights.h5``, ``.safetensors``, or a torch ``state_dict`` in
+            ``.pt``, ``.pth`` or ``.bin``.
         model: The model, built and compiled; it is left as it is.
-        checkpoint_dir: Local directory of the run; made if missing. There must not be
-            a checkpoint in it.
-        epoch: How many epochs are done, so at which one to begin, counted from 0. A
-            ``BackupAndRestore`` directory knows it; one that was saved in the middle of
-            an epoch asks for it all the same, since that epoch cannot be continued.
+        checkpoint_dir: Local directory of the run; created if missing. It must not
+            contain a checkpoint.
+        epoch: How many epochs are done, which is the number of the next one, counted
+            from 0. Not needed for a ``BackupAndRestore`` directory, unless it was saved
+            in the middle of an epoch, which cannot be continued.
         step: How many batches are done; if None, what the optimizer counted.
 
     Returns:
@@ -68,9 +66,9 @@ def import_checkpoint(
         DirectoryInUseError: A run is using ``checkpoint_dir``.
         NotSupportedError: It is in no format that can be imported.
         ResilientError: ``checkpoint_dir`` has checkpoints.
-        ValueError: ``epoch`` or ``step`` is to be told, or cannot be as it is told.
+        ValueError: ``epoch`` or ``step`` is needed, or cannot be right.
     """
-    from resilient.convert.formats.sources import recognised
+    from resilient.convert.sources import recognised
     from resilient.state.variables import require_model
 
     require_model(model)
@@ -90,7 +88,7 @@ def _commit(
     store: Store,
     source: "ImportSource",
     model: "keras.Model",
-    values: "Mapping[str, np.ndarray]",
+    values: "Tensors",
     progress: Progress,
 ) -> Checkpoint:
     from resilient.backends import get_backend
@@ -117,91 +115,73 @@ def _commit(
     return checkpoint
 
 
-def _epoch(source: "ImportSource", told: int | None) -> int:
+def _epoch(source: "ImportSource", given: int | None) -> int:
     """The epoch to begin at."""
-    received = f"epoch={told!r}, {source.kind}: epoch {source.epoch}"
-    if told is not None and told < 0:
-        raise ValueError(
-            message("There is no such epoch.", received=received, hint="Count from 0.")
+    known = source.epoch
+    received = f"epoch={given!r}, {source.kind}: epoch {known}"
+    if given is not None and given < 0:
+        raise _wrong("There is no such epoch.", received, "Count from 0.")
+    if given is None and source.batch:
+        raise _wrong(
+            "The source was saved in the middle of an epoch, and its position in the "
+            "data is not known: it cannot be continued exactly.",
+            f"{received}, batch {source.batch}",
+            f"Pass epoch={known} to train that epoch from its beginning (some batches "
+            f"twice, as Keras would), or epoch={(known or 0) + 1} to skip the rest of "
+            "it.",
         )
-    if source.batch and told is None:
-        raise ValueError(
-            message(
-                "The source was saved in the middle of an epoch, and where its data "
-                "was is not known: going on exactly is impossible.",
-                received=f"{received}, batch {source.batch}",
-                hint=(
-                    f"Pass epoch={source.epoch} to train that epoch from its beginning "
-                    "(some batches twice, as Keras would), or "
-                    f"epoch={(source.epoch or 0) + 1} to leave the rest of it out."
-                ),
-            )
+    if given is None and known is None:
+        raise _wrong(
+            "The source does not say how many epochs are done.",
+            received,
+            "Pass epoch, 0 for a new training: on the command line --epoch.",
         )
-    if source.epoch is None and told is None:
-        raise ValueError(
-            message(
-                "The source does not tell how many epochs are done.",
-                received=received,
-                hint="Pass epoch, 0 for a new training: on the command line --epoch.",
-            )
-        )
-    if told is not None and source.epoch not in (None, told) and not source.batch:
-        raise ValueError(
-            message(
-                "The source tells another epoch.",
-                received=received,
-                hint="Leave out the argument.",
-            )
-        )
-    return told if told is not None else int(source.epoch or 0)
+    if given is not None and known not in (None, given) and not source.batch:
+        raise _wrong("The source says another epoch.", received, "Omit the argument.")
+    return given if given is not None else int(known or 0)
 
 
 def _step(
-    model: "keras.Model",
-    values: "Mapping[str, np.ndarray]",
-    epoch: int,
-    told: int | None,
+    model: "keras.Model", values: "Tensors", epoch: int, given: int | None
 ) -> int:
     """How many batches are done."""
     from resilient.state import variables
 
-    if told is not None:
-        if told < epoch:
-            raise ValueError(
-                message(
-                    "There are more epochs than steps.",
-                    received=told,
-                    hint="Pass all batches.",
-                )
+    if given is not None:
+        if given < epoch:
+            received = f"step={given}, epoch={epoch}"
+            raise _wrong(
+                "There are more epochs than steps.", received, "Count all batches."
             )
-        return told
+        return given
     for leaf in variables.leaves(model):
         if leaf.name in values and leaf.target is model.optimizer.iterations:
             return int(values[leaf.name])
     if epoch:
-        raise ValueError(
-            message(
-                "The source does not tell how many batches are done.",
-                received=f"epoch={epoch}, and no optimizer",
-                hint="Pass step, too: on the command line --step.",
-            )
+        raise _wrong(
+            "The source does not say how many batches are done.",
+            f"epoch={epoch}, and no optimizer",
+            "Pass step, too: on the command line --step.",
         )
     return 0
 
 
+def _wrong(problem: str, received: str, hint: str) -> ValueError:
+    return ValueError(message(problem, received=received, hint=hint))
+
+
 def _unknown(model: "keras.Model", leaves: "list[Leaf]") -> list[str]:
-    """What the source does not tell, for people."""
+    """What the source does not hold, for people."""
     from resilient.state import variables
-    from resilient.state.weights import GROUPS, group
+    from resilient.state.weights import group
 
     known = {leaf.name for leaf in leaves}
     others = [leaf for leaf in variables.leaves(model) if leaf.name not in known]
-    groups = {group(leaf.name) for leaf in others}
     found = [*_ALWAYS, "the random state"]
-    if "optimizer" in groups:
+    if any(group(leaf.name) == "optimizer" for leaf in others):
         found.append("the optimizer")
-    rest = (*GROUPS[:2], "extra")
-    return found + [leaf.path for leaf in others if group(leaf.name) in rest]
+    summed_up = ("optimizer", "metrics")
+    return found + [leaf.path for leaf in others if group(leaf.name) not in summed_up]
 
 
 def _require_compiled_alone(model: "keras.Model") -> None:
@@ -218,10 +198,8 @@ def _require_compiled_alone(model: "keras.Model") -> None:
         raise NotSupportedError(
             "The model to import into has to be built and compiled, on one device.",
             received=problem,
-            hint=(
-                "Call it on a batch, or give it a keras.Input, and compile it. The fit "
-                "that goes on may use a strategy."
-            ),
+            hint="Call it on a batch, or give it a keras.Input, and compile it. The "
+            "fit that resumes may use a strategy.",
         )
 
 

@@ -7,7 +7,6 @@ ignores it, and a model without one (a class without ``get_config``) is saved, t
 import json
 import logging
 import warnings
-from typing import Any
 
 import keras
 
@@ -43,23 +42,14 @@ def _serialised(model: keras.Model) -> str | None:
         with warnings.catch_warnings():
             # Keras's own get_config of an optimizer warns under numpy 2.4.
             warnings.simplefilter("ignore")
-            config = keras.saving.serialize_keras_object(model)
-        return _text(config)
+            text = json.dumps(keras.saving.serialize_keras_object(model))
     except Exception:  # whatever a user's get_config raises
         logger.debug("the model has no config", exc_info=True)
         return None
-
-
-def _text(config: Any) -> str | None:
-    """As ``Model.to_json`` has it; None once it gets too long."""
-    parts, length = [], 0
-    for part in json.JSONEncoder().iterencode(config):
-        parts.append(part)
-        length += len(part)
-        if length > _LONGEST:
-            logger.debug("the model's config is too long to be kept")
-            return None
-    return "".join(parts)
+    if len(text) > _LONGEST:
+        logger.debug("the model's config is too long to be kept")
+        return None
+    return text
 
 
 def model_from_checkpoint(text: str | None) -> keras.Model:

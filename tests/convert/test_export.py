@@ -1,4 +1,4 @@
-"""A checkpoint as a file of another format: all of it, or an error."""
+"""A checkpoint as a file of Keras or safetensors: all of it, or an error."""
 
 import json
 import os
@@ -24,25 +24,26 @@ from resilient import (
     BackendNotAvailableError,
     CheckpointMismatchError,
     CheckpointNotFoundError,
+    CheckpointWriteError,
     CorruptCheckpointError,
     NotExactWarning,
     NotSupportedError,
 )
 from resilient.backends import get_backend
 from resilient.cli.main import main
-from resilient.convert.formats import format_of, library, named_tensors
+from resilient.convert.export import ending_of
+from resilient.convert.tensor_files import (
+    library,
+    read_safetensors,
+    unique_names,
+    write_safetensors,
+)
 from resilient.state import model_config
 
 # Keras reads a variable in a way that numpy 2.4 says will end.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
 
 BACKEND = keras.backend.backend()
-# What an environment with this backend alone can write and read back.
-NAMED = {
-    "tensorflow": ("safetensors", "tf"),
-    "jax": ("safetensors", "orbax"),
-    "torch": ("safetensors", "torch"),
-}[BACKEND]
 TENSORS = {
     "model/a b": np.arange(6, dtype="float32").reshape(2, 3),
     "scalar": np.asarray(7, "int64"),
@@ -95,29 +96,34 @@ def run(tmp_path_factory):
     return directory, net
 
 
-def paths_and_arrays(kind, path):
+def paths_and_arrays(path):
     """What another program reads."""
-    if kind == "safetensors":
-        from safetensors import safe_open
+    from safetensors import safe_open
 
-        with safe_open(path, "np") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if kind == "tf":
+    with safe_open(path, "np") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def with_the_owners_tool(variables):
+    """What the library of the backend reads in a checkpoint's ``variables/``."""
+    if BACKEND == "tensorflow":
         import tensorflow as tf
 
-        reader = tf.train.load_checkpoint(str(path))
-        names = reader.get_variable_to_shape_map()
-        return {name: np.asarray(reader.get_tensor(name)) for name in names}
-    if kind == "orbax":
+        reader = tf.train.load_checkpoint(str(variables))
+        keys = {
+            key.removeprefix("tensors/").partition("/")[0].replace("..", "."): key
+            for key in reader.get_variable_to_shape_map()
+            if key.startswith("tensors/")
+        }
+        return {name: reader.get_tensor(key) for name, key in keys.items()}
+    if BACKEND == "jax":
         import orbax.checkpoint
 
-        return orbax.checkpoint.PyTreeCheckpointer().restore(path)
+        return orbax.checkpoint.PyTreeCheckpointer().restore(variables / "state")
     import torch
 
-    from resilient.backends.torch import to_numpy
-
-    tensors = torch.load(path, weights_only=True)
-    return {name: to_numpy(tensor) for name, tensor in tensors.items()}
+    tensors = torch.load(variables / "state.pt", weights_only=True)
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
 def same(expected, actual):
@@ -135,30 +141,39 @@ def saved_variables(directory):
     return {each["path"]: tensors[each["name"]] for each in listed}
 
 
-@pytest.mark.parametrize("kind", NAMED)
-def test_tensors_are_equal_byte_for_byte_under_the_paths_of_variables(
-    run, tmp_path, kind
-):
+def test_a_checkpoint_is_read_without_this_library(run):
+    """Its tensors by the backend's own tool, their paths in the model by run.json."""
+    directory, net = run
+    newest = max(directory.glob("step-*"))
+    found = with_the_owners_tool(newest / "variables")
+    listed = json.loads((newest / "run.json").read_text())["variables"]
+    by_path = {each["path"]: found[each["name"]] for each in listed}
+    live = [*net.weights, *net.optimizer.variables]
+    assert len(live) > len(net.weights) > 0
+    to_numpy = keras.ops.convert_to_numpy
+    lost = [v.path for v in live if not same(to_numpy(v.value), by_path[v.path])]
+    assert lost == []
+
+
+def test_tensors_are_equal_byte_for_byte_under_the_paths_of_variables(run, tmp_path):
     directory, _ = run
-    target = resilient.export(directory, tmp_path / f"run.{kind}")
-    found, expected = paths_and_arrays(kind, target), saved_variables(directory)
+    target = resilient.export(directory, tmp_path / "run.safetensors")
+    found, expected = paths_and_arrays(target), saved_variables(directory)
     assert sorted(found) == sorted(expected)
     assert "sequential" in " ".join(found)
     assert [name for name in found if not same(expected[name], found[name])] == []
-    assert os.listdir(tmp_path) == [f"run.{kind}"]
+    assert os.listdir(tmp_path) == ["run.safetensors"]
 
 
-@pytest.mark.parametrize("kind", NAMED)
-def test_every_type_keeps_its_bytes(tmp_path, kind):
+def test_every_type_keeps_its_bytes(tmp_path):
+    """Written, and read for an import."""
+    from safetensors import deserialize
+
     path = tmp_path / "tensors"
-    named_tensors.write(kind, path, TENSORS, {})
-    if kind == "safetensors":  # its numpy side lacks some types, the file does not
-        from safetensors import deserialize
-
-        found = {n: bytes(each["data"]) for n, each in deserialize(path.read_bytes())}
-        assert found == {name: tensor.tobytes() for name, tensor in TENSORS.items()}
-        return
-    found = paths_and_arrays(kind, path)
+    write_safetensors(path, TENSORS, {})
+    stored = {n: bytes(each["data"]) for n, each in deserialize(path.read_bytes())}
+    assert stored == {name: tensor.tobytes() for name, tensor in TENSORS.items()}
+    found = read_safetensors(path)
     assert sorted(found) == sorted(TENSORS)
     assert [name for name in found if not same(TENSORS[name], found[name])] == []
 
@@ -166,20 +181,18 @@ def test_every_type_keeps_its_bytes(tmp_path, kind):
 def test_safetensors_tell_the_step(run, tmp_path):
     from safetensors import safe_open
 
-    target = resilient.export(run[0], tmp_path / "safetensors")
+    target = resilient.export(run[0], tmp_path / "run.safetensors")
     with safe_open(target, "np") as file:
         assert file.metadata() == {"step": "6", "epoch": "1", "batch": "0"}
 
 
 def test_a_type_that_a_format_lacks_is_refused_by_name(tmp_path):
     with pytest.raises(NotSupportedError, match="wave: complex128"):
-        named_tensors.write(
-            "safetensors", tmp_path / "x", {"wave": np.zeros(1, "complex128")}, {}
-        )
+        write_safetensors(tmp_path / "x", {"wave": np.zeros(1, "complex128")}, {})
 
 
 def test_equal_paths_get_numbers():
-    names = named_tensors.unique_names(["a", "b", "a", "a_2", "a"])
+    names = unique_names(["a", "b", "a", "a_2", "a"])
     assert names == ["a", "b", "a_2", "a_2_2", "a_3"]
 
 
@@ -293,8 +306,8 @@ def test_what_a_loop_of_ones_own_saved_is_exported(tmp_path):
     variables = [keras.Variable(np.float32([1, 2]), name="mine") for _ in range(2)]
     with resilient.Checkpoints(tmp_path / "run", variables) as checkpoints:
         checkpoints.save(7)
-    target = resilient.export(tmp_path / "run", tmp_path / f"x.{NAMED[-1]}")
-    found = paths_and_arrays(NAMED[-1], target)
+    target = resilient.export(tmp_path / "run", tmp_path / "x.safetensors")
+    found = paths_and_arrays(target)
     assert {name: found[name].tolist() for name in sorted(found)} == {
         "mine": [1, 2],
         "mine_2": [1, 2],
@@ -309,7 +322,7 @@ def test_a_loop_is_exported(tmp_path):
     for _ in run.loop(data(), epochs=1, batch_size=11):
         variables["one"].assign_add(np.float32([1, 1]))
     target = resilient.export(tmp_path / "run", tmp_path / "x.safetensors")
-    found = paths_and_arrays("safetensors", target)
+    found = paths_and_arrays(target)
     assert {name: value.tolist() for name, value in found.items()} == {"w": [3, 4]}
 
 
@@ -345,9 +358,7 @@ def test_replicas_are_merged_as_a_resume_in_one_process_would(tmp_path):
         finished=False,
         environment=get_backend().versions(),
     )
-    found = paths_and_arrays(
-        "safetensors", export(tmp_path / "run", tmp_path / "x.safetensors")
-    )
+    found = paths_and_arrays(export(tmp_path / "run", tmp_path / "x.safetensors"))
     assert {name: value.tolist() for name, value in found.items()} == {
         "00.w": [1, 2],
         "mean": [2],
@@ -368,39 +379,41 @@ def test_a_damaged_checkpoint_is_an_error_and_stays(run, tmp_path):
     resilient.export(tmp_path / "run", target, step=3)
 
 
-@pytest.mark.parametrize("name", ["x.safetensors", f"x.{NAMED[-1]}"])
-def test_a_target_that_exists_is_replaced_only_if_that_is_said(run, tmp_path, name):
-    target = resilient.export(run[0], tmp_path / name, step=3)
+def test_a_target_that_exists_is_replaced_only_if_that_is_said(run, tmp_path):
+    target = resilient.export(run[0], tmp_path / "x.safetensors", step=3)
     with pytest.raises(FileExistsError, match="exists already"):
         resilient.export(run[0], target)
     resilient.export(run[0], target, overwrite=True)
-    kind = format_of(target, None)
-    found = paths_and_arrays(kind, target)
+    found = paths_and_arrays(target)
     assert int(found[run[1].optimizer.iterations.path]) == 6
-    assert os.listdir(tmp_path) == [name]
+    assert os.listdir(tmp_path) == ["x.safetensors"]
 
 
-def test_names_tell_the_format(tmp_path):
-    for name, kind in {
-        "a.keras": "keras",
-        "a.b.weights.h5": "weights.h5",
-        "tf": "tf",
-        "run.orbax": "orbax",
-        "a.pt": "torch",
-        "a.pth": "torch",
+def test_a_directory_is_never_replaced(run, tmp_path):
+    (tmp_path / "x.safetensors").mkdir()
+    (tmp_path / "x.safetensors" / "mine").touch()
+    with pytest.raises(CheckpointWriteError, match="cannot be written"):
+        resilient.export(run[0], tmp_path / "x.safetensors", overwrite=True)
+    assert os.listdir(tmp_path) == ["x.safetensors"]
+    assert os.listdir(tmp_path / "x.safetensors") == ["mine"]
+
+
+def test_the_end_of_the_name_selects_the_format(run, tmp_path):
+    for name, ending in {
+        "a.keras": ".keras",
+        "a.b.weights.h5": ".weights.h5",
+        "run.safetensors": ".safetensors",
     }.items():
-        assert format_of(tmp_path / name, None) == kind
-    assert format_of(tmp_path / "whatever", "tf") == "tf"
-    with pytest.raises(ValueError, match="does not tell which format"):
-        format_of(tmp_path / "weights.h5", None)
-    with pytest.raises(ValueError, match=r"end in \.keras"):
-        format_of(tmp_path / "model", "keras")
+        assert ending_of(tmp_path / name) == ending
+    for name in ("weights.h5", "model.pt", "tf"):
+        with pytest.raises(ValueError, match="does not tell which format"):
+            resilient.export(run[0], tmp_path / name)
 
 
 def test_a_missing_library_is_named_with_its_pip_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     with pytest.raises(BackendNotAvailableError, match="pip install safetensors"):
-        library("safetensors")
+        library("safetensors", "safetensors")
 
 
 def test_the_command_says_what_it_wrote(run, tmp_path, capsys):

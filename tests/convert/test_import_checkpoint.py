@@ -118,9 +118,42 @@ def as_dict_of_torch(net, path):
     return path / "x.pth"
 
 
-WHOLE = [as_keras, as_weights, as_backup] + {
-    "tensorflow": [as_checkpoint, as_checkpoint_of_the_model],
-    "jax": [as_state_tree, as_lists],
+def arrays_by_path(net):
+    variables = [*net.variables, *net.optimizer.variables]
+    return {v.path: np.asarray(keras.ops.convert_to_numpy(v.value)) for v in variables}
+
+
+def as_tensors_by_path(net, path):
+    import tensorflow as tf
+
+    tensors = arrays_by_path(net)
+    tf.raw_ops.SaveV2(
+        prefix=str(path / "tensors"),
+        tensor_names=[*tensors],
+        shape_and_slices=[""] * len(tensors),
+        tensors=[tf.constant(each) for each in tensors.values()],
+    )
+    return path / "tensors"
+
+
+def as_flat_dict_of_orbax(net, path):
+    import orbax.checkpoint
+
+    checkpointer = orbax.checkpoint.PyTreeCheckpointer()
+    checkpointer.save(path / "flat", arrays_by_path(net))
+    return path / "flat"
+
+
+def as_safetensors(net, path):
+    from safetensors.numpy import save_file
+
+    save_file(arrays_by_path(net), path / "x.safetensors")
+    return path / "x.safetensors"
+
+
+WHOLE = [as_keras, as_weights, as_backup, as_safetensors] + {
+    "tensorflow": [as_checkpoint, as_checkpoint_of_the_model, as_tensors_by_path],
+    "jax": [as_state_tree, as_lists, as_flat_dict_of_orbax],
     "torch": [as_dict_of_torch],
 }[BACKEND]
 
@@ -340,7 +373,7 @@ def test_what_has_to_be_told(trained, tmp_path):
         attempt(source)
     with pytest.raises(ValueError, match="no such epoch"):
         attempt(source, epoch=-1)
-    with pytest.raises(ValueError, match="tells another epoch"):
+    with pytest.raises(ValueError, match="says another epoch"):
         attempt(backup, epoch=1)
     with pytest.raises(ValueError, match="more epochs than steps"):
         attempt(source, epoch=2, step=1)
@@ -387,7 +420,7 @@ def test_a_keras_file_with_more_than_weights_is_refused(trained, tmp_path):
         )
 
 
-@pytest.mark.parametrize("name", ["x.keras", "x.weights.h5", "x.pt"])
+@pytest.mark.parametrize("name", ["x.keras", "x.weights.h5", "x.safetensors", "x.pt"])
 def test_what_is_no_such_file_is_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"no such file")
     if name == "x.pt" and BACKEND != "torch":
@@ -442,26 +475,32 @@ def test_only_dicts_of_tensors_are_taken_from_torch(tmp_path):
     import torch
 
     torch.save({"epoch": 3, "model": {}}, tmp_path / "x.pt")
-    with pytest.raises(NotSupportedError, match="something else than a dict"):
+    with pytest.raises(NotSupportedError, match="something other than a dict"):
         resilient.import_checkpoint(
             tmp_path / "x.pt", model(), checkpoint_dir=tmp_path / "run", epoch=3
         )
 
 
-@pytest.mark.parametrize(
-    "name", {"tensorflow": ["tf"], "jax": ["orbax"], "torch": ["x.pt"]}[BACKEND]
-)
-def test_what_we_exported_is_imported(tmp_path, name):
+def test_what_we_exported_is_imported(tmp_path):
     net = interrupted(tmp_path / "run", 1, None, net=model())
-    resilient.export(tmp_path / "run", tmp_path / name)
+    source = resilient.export(tmp_path / "run", tmp_path / "x.safetensors")
     with pytest.warns(NotExactWarning, match=ANEW):
         resilient.import_checkpoint(
-            tmp_path / name, model(), checkpoint_dir=tmp_path / "again", epoch=2
+            source, model(), checkpoint_dir=tmp_path / "again", epoch=2
         )
     other = model(seed=1)
     resilient.ResilientFit(other, checkpoint_dir=tmp_path / "again").restore()
     resilient.ResilientFit(net, checkpoint_dir=tmp_path / "run").restore()
     assert same(weights_and_optimizer(net), weights_and_optimizer(other))
+
+
+@pytest.mark.parametrize("told", ["{}", "[]", '{"epoch": -1, "batch": 0}', "no json"])
+def test_a_backup_that_does_not_say_where_it_was_is_refused(trained, tmp_path, told):
+    source = as_backup(trained, tmp_path)
+    (source / "training_metadata.json").write_text(told)
+    with pytest.raises(NotSupportedError, match="does not say where training was"):
+        resilient.import_checkpoint(source, model(), checkpoint_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_command(trained, tmp_path, child_environment, capsys):

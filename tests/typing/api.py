@@ -100,7 +100,7 @@ except resilient.ResilientError:
     pass
 
 assert_type(resilient.export("runs/a", "model.keras", step=3, model=model), Path)
-resilient.export("runs/a", Path("exported"), format="tf", overwrite=True)
+resilient.export("runs/a", Path("exported.safetensors"), overwrite=True)
 resilient.import_checkpoint("backup", model, checkpoint_dir="runs/b", epoch=2, step=9)
 
 by_hand = resilient.Run(

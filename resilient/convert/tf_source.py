@@ -1,7 +1,7 @@
 """A TensorFlow checkpoint: of objects (``tf.train.Checkpoint``), or tensors by paths.
 
-Objects are found again by the attributes that lead to them, so that takes Keras on
-TensorFlow, and the model and the optimizer of the program that saved.
+Objects are found again by the attributes that lead to them. So that takes Keras on
+TensorFlow, and the model and optimizer of the program that saved.
 """
 
 import os
@@ -13,32 +13,31 @@ import keras
 import numpy as np
 
 from resilient import keras_internals
-from resilient.convert.formats import library
-from resilient.convert.formats.matching import (
+from resilient.convert.matching import (
     Layout,
     by_loading,
     by_name,
     mismatch,
-    paths,
     require_same,
 )
+from resilient.convert.tensor_files import Tensors, library
 from resilient.errors import NotSupportedError
-from resilient.state.weights import needed, ready
+from resilient.state.weights import ready
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _COUNTER = "save_counter"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
-def is_here(path: Path) -> bool:
+def is_at(path: Path) -> bool:
     """Whether a path is a directory of checkpoints, or the prefix of one."""
     beside = path.with_name(f"{_prefix(path).name}.index")
     return (path / "checkpoint").is_file() or beside.is_file()
 
 
-def values(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
+def values(path: Path, model: keras.Model) -> Tensors:
     """The values in the newest one, see ``sources.ImportSource.values``."""
-    tf = library("tf")
+    tf = library("tensorflow", '"keras-resilient[tensorflow]"')
     prefix = str(_prefix(path))
     if path.is_dir():
         prefix = tf.train.latest_checkpoint(path) or str(path)
@@ -46,7 +45,7 @@ def values(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
     names = list(reader.get_variable_to_shape_map())
     if _GRAPH not in names:
         tensors = {name: np.asarray(reader.get_tensor(name)) for name in names}
-        return by_name(path, tensors, paths(model), model)
+        return by_name(path, tensors, model)
     if keras_internals.BACKEND != "tensorflow":
         raise NotSupportedError(
             "A tf.train.Checkpoint of objects is read through Keras's objects on "
@@ -54,6 +53,7 @@ def values(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
             received=f"{path}, and Keras on {keras_internals.BACKEND}",
             hint="Set KERAS_BACKEND=tensorflow.",
         )
+    ready(model)
     checkpoint = _checkpoint(tf, reader.get_tensor(_GRAPH), model)
     counted = any(name.startswith(f"{_COUNTER}/") for name in names)
     read = checkpoint.restore if counted else checkpoint.read
@@ -65,14 +65,13 @@ def values(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
             require_same(path, _layout(reader), _layout_now(tf, checkpoint))
             raise mismatch(path, [str(error)]) from error
 
-    live = ready(model)
-    return by_loading(path, live, needed(model, live), load)
+    return by_loading(path, model, load)
 
 
 def _layout_now(tf: Any, checkpoint: Any) -> Layout:
-    """What the objects would be written as."""
-    with tempfile.TemporaryDirectory() as beside:
-        written = checkpoint.write(os.path.join(beside, "now"))
+    """The layout of a checkpoint written now."""
+    with tempfile.TemporaryDirectory() as directory:
+        written = checkpoint.write(os.path.join(directory, "now"))
         return _layout(tf.train.load_checkpoint(written))
 
 
@@ -90,7 +89,7 @@ def _prefix(path: Path) -> Path:
 
 
 def _checkpoint(tf: Any, graph: bytes, model: keras.Model) -> Any:
-    """The objects by the names that the source has for them."""
+    """The model and the optimizer, under the names that the source has for them."""
     from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
         TrackableObjectGraph,
     )
@@ -98,7 +97,7 @@ def _checkpoint(tf: Any, graph: bytes, model: keras.Model) -> Any:
     root = TrackableObjectGraph.FromString(graph).nodes[0]
     names = {child.local_name for child in root.children} - {_COUNTER}
     models = names - {"optimizer"}
-    if len(models) != 1:  # it was given without a name
+    if len(models) != 1:  # the model itself is the root
         return tf.train.Checkpoint(model)
     objects = {models.pop(): model}
     if "optimizer" in names:

@@ -1,0 +1,125 @@
+"""``.weights.h5`` and ``.keras``, loaded and saved by Keras itself, then proved.
+
+Keras silently skips what it does not know how to save, and what does not fit when it
+loads. So a file is compared with what Keras would save of the model, and whatever Keras
+wrote or read is proved to set every variable.
+"""
+
+import os
+import tempfile
+import warnings
+import zipfile
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from resilient.convert.matching import Layout, by_loading, require_same, set_by
+from resilient.convert.tensor_files import Tensors
+from resilient.errors import NotSupportedError, warn_not_exact
+from resilient.saving.record import SavedState
+from resilient.saving.run_json import RunJson
+from resilient.state.weights import group, kept, needed, put, ready
+
+_IN_KERAS = "model.weights.h5"
+_KNOWN = {"config.json", "metadata.json", _IN_KERAS}
+_OPTIMIZER = "optimizer/"
+
+
+def read_weights(file: Path, model: keras.Model, source: Path | None = None) -> Tensors:
+    """The values in a ``.weights.h5`` file; messages call it ``source``."""
+    source = source or file
+    ready(model)  # or Keras would save no optimizer
+    theirs = _layout(file)
+    with tempfile.TemporaryDirectory() as directory:
+        like = Path(directory) / "x.weights.h5"
+        _save(model, like)
+        ours = _layout(like)
+    optimizer = any(name.startswith(_OPTIMIZER) for name in theirs)
+    if not optimizer:
+        ours = {n: each for n, each in ours.items() if not n.startswith(_OPTIMIZER)}
+    require_same(source, theirs, ours)
+    return by_loading(source, model, lambda: _load(model, file), optimizer=optimizer)
+
+
+def read_model(file: Path, model: keras.Model) -> Tensors:
+    """The same of a ``.keras`` file; its config is not looked at."""
+    with zipfile.ZipFile(file) as archive, tempfile.TemporaryDirectory() as directory:
+        names = {info.filename for info in archive.infolist() if not info.is_dir()}
+        if _IN_KERAS not in names or names - _KNOWN:
+            raise NotSupportedError(
+                "Only .keras files with nothing but weights can be imported.",
+                received=f"{file}: {', '.join(sorted(names - _KNOWN)) or 'no weights'}",
+                hint="Load it with keras.models.load_model, and import a file that its "
+                "save_weights wrote.",
+            )
+        inner = Path(archive.extract(_IN_KERAS, directory))
+        return read_weights(inner, model, source=file)
+
+
+def write(
+    path: Path, model: keras.Model, saved: SavedState[RunJson], source: Path
+) -> None:
+    """Save a checkpoint's weights and optimizer as Keras would; the model is restored.
+
+    The ending of ``path`` tells Keras the format; messages call the checkpoint
+    ``source``.
+
+    Raises:
+        CheckpointMismatchError: The checkpoint is of another model.
+        NotSupportedError: Keras would not save all of it.
+    """
+    live = ready(model)
+    with kept(live):
+        pairs = put(model, saved.run.variables, saved.tensors, source)
+        _save(model, path)
+        found = set_by(live, lambda: _load(model, path))
+    must = needed(model, live)
+    lost = [
+        leaf.path
+        for old, leaf in pairs
+        if leaf.name in must
+        and not _is_same(found.get(leaf.name), saved.tensors[old["name"]])
+    ]
+    if lost:
+        raise NotSupportedError(
+            "Keras does not save and load all of this model in this format.",
+            received="\n  " + "\n  ".join(lost),
+            hint="Export to .safetensors, which holds every variable.",
+        )
+    extra = [v["path"] for v in saved.run.variables if group(v["name"]) == "extra"]
+    if extra:
+        warn_not_exact(f"{path.suffix} files have no place for these variables", extra)
+
+
+def _is_same(found: np.ndarray | None, saved: object) -> bool:
+    return found is not None and found.tobytes() == np.asarray(saved).tobytes()
+
+
+def _save(model: keras.Model, path: Path) -> None:
+    save = model.save if path.suffix == ".keras" else model.save_weights
+    with warnings.catch_warnings():
+        # Keras reads variables in a way that numpy 2.4 deprecates.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        save(os.fspath(path))
+
+
+def _load(model: keras.Model, path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # we find what it leaves out
+        model.load_weights(os.fspath(path))
+
+
+def _layout(path: Path) -> Layout:
+    import h5py
+
+    found = {}
+
+    def visit(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset):
+            # Keras stores types that HDF5 lacks as another one, and names them here.
+            found[name] = (item.shape, str(item.attrs.get("dtype", item.dtype)))
+
+    with h5py.File(path) as file:
+        file.visititems(visit)
+    return found

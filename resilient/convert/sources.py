@@ -1,0 +1,142 @@
+"""What an import starts from: which kind it is, and the variables that it holds.
+
+Read by the libraries that wrote it, and only in safe ways: nothing is unpickled, and no
+code of the source runs.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+
+from resilient.convert import keras_files, orbax_source, tensor_files, tf_source
+from resilient.convert.matching import by_name
+from resilient.convert.tensor_files import Tensors
+from resilient.errors import NotSupportedError, ResilientError, message
+
+_WEIGHTS, _TRAINING = "latest.weights.h5", "training_metadata.json"
+_BACKUP = "a BackupAndRestore directory"
+_TENSORFLOW = "a TensorFlow checkpoint"
+_ORBAX = "an Orbax checkpoint"
+_ENDINGS = {
+    ".weights.h5": "a .weights.h5 file",
+    ".keras": "a .keras file",
+    ".safetensors": "a safetensors file",
+    ".pt": "a torch state_dict",
+    ".pth": "a torch state_dict",
+    ".bin": "a torch state_dict",
+}
+
+Read = Callable[[Path, keras.Model], Tensors]
+
+
+def _named(read: Callable[[Path], Tensors]) -> Read:
+    """Match the names of a source's tensors with the model's variables."""
+    return lambda path, model: by_name(path, read(path), model)
+
+
+_READERS: dict[str, Read] = {
+    _BACKUP: lambda path, model: keras_files.read_weights(path / _WEIGHTS, model),
+    "a .weights.h5 file": keras_files.read_weights,
+    "a .keras file": keras_files.read_model,
+    "a safetensors file": _named(tensor_files.read_safetensors),
+    "a torch state_dict": _named(tensor_files.read_torch),
+    _TENSORFLOW: tf_source.values,
+    _ORBAX: _named(orbax_source.read),
+}
+
+
+@dataclass(frozen=True)
+class ImportSource:
+    """Something to start a run from.
+
+    Attributes:
+        path: Where it is.
+        kind: What it is called in messages.
+        epoch: Epochs done, if it says so.
+        batch: The last batch trained in the next epoch; 0 if none was.
+    """
+
+    path: Path
+    kind: str
+    epoch: int | None = None
+    batch: int = 0
+
+    def values(self, model: keras.Model) -> Tensors:
+        """The values of the model's variables, by their names in a checkpoint.
+
+        The model is left as it was.
+
+        Raises:
+            CheckpointMismatchError: It lacks some, or has others.
+            BackendNotAvailableError: The library that reads it is missing.
+            NotSupportedError: That library cannot read it.
+        """
+        try:
+            return _READERS[self.kind](self.path, model)
+        except ResilientError:
+            raise
+        except Exception as error:  # each library has its own for damaged files
+            raise NotSupportedError(
+                f"This cannot be read as {self.kind}.",
+                received=f"{self.path}: {type(error).__name__}: {error}",
+                hint="Import a file that its own library loads without unpickling.",
+            ) from error
+
+
+def recognised(path: Path) -> ImportSource:
+    """The source at a path.
+
+    Raises:
+        FileNotFoundError: There is nothing.
+        NotSupportedError: It is in no format that can be imported.
+    """
+    kind = _kind(path)
+    if not (path.exists() or kind == _TENSORFLOW):
+        raise FileNotFoundError(
+            message(
+                "There is nothing to import.",
+                received=path,
+                hint="Name a file or directory that exists.",
+            )
+        )
+    if kind is None:
+        raise NotSupportedError(
+            "Unrecognised checkpoint format.",
+            received=path,
+            hint="Import a directory of BackupAndRestore, a TensorFlow or an Orbax "
+            f"checkpoint; or a file that ends in {', '.join(_ENDINGS)}.",
+        )
+    epoch, batch = _progress(path / _TRAINING) if kind == _BACKUP else (None, 0)
+    return ImportSource(path, kind, epoch, batch)
+
+
+def _kind(path: Path) -> str | None:
+    if (path / _WEIGHTS).is_file():
+        return _BACKUP
+    for ending, kind in _ENDINGS.items():
+        if path.name.endswith(ending):
+            return kind
+    if tf_source.is_at(path):
+        return _TENSORFLOW
+    return _ORBAX if orbax_source.tree(path) is not None else None
+
+
+def _progress(metadata: Path) -> tuple[int | None, int]:
+    """The epoch and batch that ``BackupAndRestore`` writes down."""
+    try:
+        found = json.loads(metadata.read_text(encoding="utf-8"))
+        epoch, batch = int(found["epoch"]), int(found["batch"])
+        if min(epoch, batch) < 0:
+            raise ValueError(f"epoch {epoch}, batch {batch}")
+    except FileNotFoundError:
+        return None, 0
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise NotSupportedError(
+            f"{_TRAINING} does not say where training was.",
+            received=f"{metadata}: {error!r}",
+            hint=f"Import {metadata.with_name(_WEIGHTS)}, and pass the epoch.",
+        ) from None
+    return epoch, batch
