@@ -31,6 +31,8 @@ from resilient.serialization import JSON, classes
 from resilient.serialization.batches import pack
 from resilient.serialization.json_values import NotEncodable, decode
 
+# Nobody sees whether these are the same objects.
+IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset, type(None))
 Arrays = dict[str, np.ndarray]
 
 
@@ -106,8 +108,9 @@ class Seen:
 
     def is_written_in_place(self) -> bool:
         """Whether the very object is still there, and can be given its content."""
-        handles = self.kind == "file"  # which may be closed by now
-        return self.is_light() and self.value() is not None and not handles
+        # A file may be closed by now.
+        fixed = self.kind == "file" or isinstance(self.value(), IMMUTABLE)
+        return self.is_light() and not fixed
 
     def is_known(self) -> bool:
         """Whether it can be saved, or the script makes it again."""

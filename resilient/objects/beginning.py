@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from resilient.objects.baseline import Seen
+from resilient.objects.baseline import IMMUTABLE, Seen
 from resilient.objects.content import Scope
 from resilient.objects.traversal import Part, Visit, array_name
 
 GONE = object()  # in the place of what is not there
-_IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset, type(None))
 
 
 class Beginning:
@@ -70,7 +69,7 @@ class Beginning:
         """Paths that lead to a value of another path, to which it belongs."""
         found: dict[int, list[str]] = {}
         for path, part in live.parts.items():
-            if path not in live.homes and not isinstance(part.value, _IMMUTABLE):
+            if path not in live.homes and not isinstance(part.value, IMMUTABLE):
                 found.setdefault(id(part.value), []).append(path)
         shared: dict[str, str] = {}
         for paths in found.values():

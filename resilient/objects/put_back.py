@@ -110,7 +110,8 @@ class PutBack:
                 delete(part)
             return True
         if seen.kind == "object":
-            if live.homes.get(part.path) != part.path:
+            stands_in = live.homes.get(part.path) == part.path
+            if part.value is not seen.value() and not stands_in:
                 put(part, seen.value())
             return True
         if seen.is_written_in_place() and part.value is not seen.value():

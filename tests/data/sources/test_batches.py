@@ -95,6 +95,6 @@ def test_a_checksum_does_not_depend_on_memory_layout():
 
 
 def test_what_is_no_array_is_refused_by_name():
-    with pytest.raises(NotSupportedError, match="no array") as found:
+    with pytest.raises(NotSupportedError, match="not an array") as found:
         pack((X, object()))
     assert "Received: builtins.object" in str(found.value)
