@@ -1,4 +1,4 @@
-"""``resilient.Run``: training loops that people write by hand, with fit's guarantee.
+"""``resilient.Run``: custom training loops, with the guarantee of ``fit``.
 
 Importing this module loads neither Keras nor a backend.
 """
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from resilient.data import OnDataChange
 from resilient.errors import ResilientError, message
 from resilient.policies import KeepPolicy, SaveFreq
+from resilient.policies.validate import count
 from resilient.preemption.options import Preemption
 from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume
 from resilient.training.loop.context import RunContext
 from resilient.training.loop.history import LogHistory
-from resilient.training.loop.misuse import require_count, wrong_place_error
-from resilient.training.loop.position import LoopPosition
+from resilient.training.loop.misuse import wrong_place_error
 from resilient.training.options import OnEvent, RunOptions
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Shuffle = Literal[True, False, "batch"] | None
 
 
 class Run(RunContext):
-    """A training loop of your own that can be killed anywhere and run again.
+    """A custom training loop that can be killed anywhere and run again.
 
     .. code-block:: python
 
@@ -36,19 +36,19 @@ class Run(RunContext):
             loss = train_step(batch)
             run.log(loss=loss)
 
-    When the loop begins, everything that was passed by name is set to what it was, in
-    place; the loop goes on with the batch after the checkpoint, ``step`` and
-    ``run.history`` as if nothing had happened.
+    When the loop begins, everything that was passed by name is restored in place; the
+    loop resumes with the batch after the checkpoint, and ``step`` and ``run.history``
+    continue as if nothing had happened.
 
     Args:
         checkpoint_dir: Local directory of this run's checkpoints; made if missing.
         save_freq: As in ``resilient.fit``, like all arguments that are not described.
         keep: How many checkpoints to keep, or a policy; ``best`` looks at what was last
             logged under the name in an epoch.
-        data: What ``loop`` and ``batches`` iterate where they are not given any.
+        data: What ``loop`` and ``batches`` iterate unless they are given data.
         state: A pytree of JAX (parameters, the state of optax, keys of random numbers).
             It lives in ``run.state``, which the loop reads and assigns.
-        verbose: 0 says nothing.
+        verbose: 0 prints nothing.
         **objects: What the loop changes, by names of your choice: models, layers,
             optimizers, metrics, variables and random generators of Keras, TensorFlow,
             PyTorch or NumPy, iterators of tf.data, and any object with ``state_dict``
@@ -59,8 +59,9 @@ class Run(RunContext):
             ``history.steps(name)`` are the steps that belong to them.
 
     Raises:
-        TypeError: An object of a type that cannot be saved, or an argument of another.
-        ValueError: An argument has a value that means nothing.
+        TypeError: An object of a type that cannot be saved, or an argument of the wrong
+            type.
+        ValueError: An argument has a value that it cannot have.
         NotSupportedError: An object belongs to another backend than Keras runs on.
     """
 
@@ -83,7 +84,7 @@ class Run(RunContext):
     ) -> None:
         from resilient.data.select import kind_of_iterator
         from resilient.objects.adapters import named_objects
-        from resilient.training.loop.start import LoopPlan
+        from resilient.training.loop.position import LoopPlan
 
         found, self._tree = named_objects(objects, state, kind_of_iterator)
         options = RunOptions.checked(
@@ -97,8 +98,7 @@ class Run(RunContext):
             on_save_error=on_save_error,
             preemption=preemption,
         )
-        plan = LoopPlan(options, found, LogHistory(), LoopPosition(), verbose)
-        super().__init__(plan)
+        super().__init__(LoopPlan(options, found, LogHistory(), verbose))
         self._data = data
 
     def loop(
@@ -134,8 +134,7 @@ class Run(RunContext):
             ResilientError: As ``resilient.fit``.
         """
         data, options = self._given(data, batch_size, shuffle, steps_per_epoch)
-        require_count("epochs", epochs)
-        return self._loop(data, options, epochs)
+        return self._loop(data, options, count(epochs, "`epochs`"))
 
     def epochs(self, epochs: int) -> Iterator[int]:
         """Iterate over the epochs that are left, for loops within a loop.
@@ -150,8 +149,7 @@ class Run(RunContext):
         Args:
             epochs: Of the whole run, counted from its start.
         """
-        require_count("epochs", epochs)
-        return self._epochs(epochs)
+        return self._epochs(count(epochs, "`epochs`"))
 
     def batches(
         self,
@@ -237,12 +235,10 @@ class Run(RunContext):
         """The data to iterate, and how."""
         from resilient.training.loop.batches import BatchOptions
 
-        for name, number in (
-            ("batch_size", batch_size),
-            ("steps_per_epoch", steps_per_epoch),
-        ):
-            if number is not None:
-                require_count(name, number)
+        if batch_size is not None:
+            batch_size = count(batch_size, "`batch_size`")
+        if steps_per_epoch is not None:
+            steps_per_epoch = count(steps_per_epoch, "`steps_per_epoch`")
         if shuffle not in (None, True, False, "batch"):
             raise ValueError(
                 message(

@@ -9,15 +9,15 @@ from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from resilient.policies.validate import count
 from resilient.saving.directory import OnDirectory
-from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
-from resilient.training.loop.misuse import require_count, wrong_place_error
+from resilient.training.loop.misuse import wrong_place_error
 
 if TYPE_CHECKING:
     from resilient.training.loop.attempt import LoopAttempt
-    from resilient.training.loop.start import LoopPlan
+    from resilient.training.loop.position import LoopPlan
 
 
 class RunContext(OnDirectory):
@@ -70,7 +70,7 @@ class RunContext(OnDirectory):
         Raises:
             Preempted: The run was asked to stop, and is saved.
         """
-        require_count("steps", steps)
+        steps = count(steps, "`steps`")
         attempt = self._require_attempt("advance")
         if attempt.in_loop:
             raise wrong_place_error(
@@ -89,9 +89,9 @@ class RunContext(OnDirectory):
     def restore(self, step: int | None = None) -> Checkpoint:
         """Set all objects to a checkpoint.
 
-        Within ``with``, the run goes on from there, and later checkpoints are put into
-        quarantine. Outside, it is to look at them: the next loop resumes from the
-        newest checkpoint all the same.
+        Within ``with``, the run continues from there, and later checkpoints move to
+        quarantine. Outside, it is to look at them: the next loop still resumes from the
+        newest checkpoint.
 
         Args:
             step: Which checkpoint; the newest intact one by default.
@@ -133,7 +133,6 @@ class RunContext(OnDirectory):
     def _living(self) -> "Iterator[LoopAttempt]":
         from resilient.training.loop.start import open_run
 
-        layout.make_directory(self._store.directory)
         with open_run(self._plan) as attempt:
             self._attempt = attempt
             try:
