@@ -39,6 +39,16 @@ from resilient.telemetry.goodput import goodput
 
 OK, DAMAGED, USAGE, NOTHING, IN_USE, FAILED = range(6)
 
+# Of what a command raises, the first that fits.
+_CODES: dict[type[Exception], int] = {
+    convert.UsageError: USAGE,
+    CheckpointNotFoundError: NOTHING,
+    CorruptCheckpointError: DAMAGED,
+    DirectoryInUseError: IN_USE,
+    OSError: FAILED,
+    ResilientError: FAILED,
+}
+
 _EXIT_CODES = """\
 exit codes:
   0  done, all is well
@@ -75,16 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not (arguments.makes_directory or store.directory.is_dir()):
             raise _nothing(f"There is no directory {store.directory}.", arguments)
         code, data = arguments.run(store, arguments)
-    except convert.UsageError as error:
-        return _failed(USAGE, error, arguments.json)
-    except CheckpointNotFoundError as error:
-        return _failed(NOTHING, error, arguments.json)
-    except CorruptCheckpointError as error:
-        return _failed(DAMAGED, error, arguments.json)
-    except DirectoryInUseError as error:
-        return _failed(IN_USE, error, arguments.json)
-    except (OSError, ResilientError) as error:
-        return _failed(FAILED, error, arguments.json)
+    except tuple(_CODES) as error:
+        code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
+        return _failed(code, error, arguments.json)
     try:
         _print(data, arguments)
     except OSError as error:

@@ -121,7 +121,7 @@ def backend_of(checkpoint: Checkpoint) -> str:
 
 
 def _load(checkpoint: Checkpoint) -> record.SavedState[RunJson]:
-    reader = record.reader_of_all(get_backend(backend_of(checkpoint)))
+    reader = record.reader(get_backend(backend_of(checkpoint)), to_look=True)
     try:
         return checkpoint.load(reader)
     except DamageError as error:

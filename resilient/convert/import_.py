@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from resilient.errors import NotSupportedError, ResilientError, message
 from resilient.progress import Progress
-from resilient.saving import imported, record
+from resilient.saving import record
 from resilient.saving.run_json import ImportRun
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
@@ -92,7 +92,7 @@ def _commit(
     progress: Progress,
 ) -> Checkpoint:
     from resilient.backends import get_backend
-    from resilient.state import fingerprint, variables
+    from resilient.state import variables
 
     backend = get_backend()
     leaves = [leaf for leaf in variables.leaves(model) if leaf.name in values]
@@ -103,15 +103,8 @@ def _commit(
         variables=[leaf.to_json() for leaf in leaves],
         tensors=sorted(values),
     )
-    content = record.PendingCheckpoint(run, record.NOWHERE, backend.snapshot(values))
-    checkpoint = store.commit(
-        progress,
-        lambda path: content.write(path, lambda: None),
-        metrics={},
-        finished=False,
-        environment=fingerprint.environment(backend),
-    )
-    imported.warn(os.fspath(source.path), unknown)
+    checkpoint = record.commit(store, progress, run, values, backend)
+    run.warn()
     return checkpoint
 
 

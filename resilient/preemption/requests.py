@@ -48,7 +48,7 @@ class Requests:
             self.stop = Stop(reason, self.now() + grace)
 
     def leaves(self, seconds: float) -> bool:
-        """Whether so much time is left."""
+        """Whether this much time is left."""
         return self.stop is None or self.now() + seconds <= self.stop.until
 
     def preempted(self, progress: Progress, *, saved: bool) -> Preempted:

@@ -1,10 +1,10 @@
-"""What goes on beside a training: its heartbeat, and who asks it to save or to stop.
+"""What runs beside a training: its heartbeat, and requests to save or to stop.
 
-Training gives signs and asks whether it should stop; that costs next to nothing. About
-twice a second a thread writes the heartbeat, looks for the files ``save`` and ``stop``
-in the checkpoint directory, and asks the clouds. Where training does not come to a
-place where it could stop (it waits for data, say) before the grace period is over, it
-is interrupted there, and the last checkpoint stands.
+Training reports signs of life and asks whether it should stop; that costs next to
+nothing. About twice a second a thread writes the heartbeat, looks for the files
+``save`` and ``stop`` in the checkpoint directory, and asks the clouds. If training does
+not reach a place where it can stop (it waits for data, say) before the grace period is
+over, it is interrupted there, and the last checkpoint stands.
 """
 
 import contextlib
@@ -14,8 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from resilient.errors import Preempted
 from resilient.preemption.clouds import Probe
@@ -33,13 +32,6 @@ _ASK_EVERY = 5.0  # seconds: what the clouds advise
 _LEAVE = 1.0  # seconds that stopping itself may take, without a save
 
 
-class Saver(Protocol):
-    """What can be asked to save."""
-
-    def request(self) -> None:
-        """Save at the next boundary."""
-
-
 class Watch:
     """Watches one fit. A context: signals are handled and the thread runs inside.
 
@@ -49,8 +41,7 @@ class Watch:
         preemption: What asks to stop; None: only the files do.
         requests: Where requests are kept.
         leads: Whether this is process 0, which looks after the directory's files.
-        saver: Gives what saves, once something does. It is asked to when somebody
-            touched the file ``save``.
+        request_save: Called when the file ``save`` was touched.
     """
 
     def __init__(
@@ -61,11 +52,11 @@ class Watch:
         requests: Requests | None = None,
         *,
         leads: bool = True,
-        saver: Callable[[], Saver | None] = lambda: None,
+        request_save: Callable[[], None] = lambda: None,
     ) -> None:
         self.requests = requests or Requests()
         self._leads = leads
-        self._saver = saver
+        self._request_save = request_save
         self._directory = directory
         self._preemption = preemption or Preemption(signals=(), notices=())
         named = os.environ.get(VARIABLE)
@@ -83,7 +74,7 @@ class Watch:
         self._interrupting = self._interrupted = False
         self._around = contextlib.ExitStack()
 
-    # What training tells and asks, in its own thread. --------------------------------
+    # Called by training, in its own thread. -------------------------------------------
 
     @property
     def stopping(self) -> bool:
@@ -144,10 +135,6 @@ class Watch:
         """What this watch ended fit with, while that is on its way."""
         return None if self._ended_with is None else self._ended_with()
 
-    def raised(self, error: Preempted) -> bool:
-        """Whether this watch ended fit with it."""
-        return self.ended_with is error
-
     @property
     def progress(self) -> Progress:
         """Where training was at its last sign."""
@@ -170,10 +157,7 @@ class Watch:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: object, error: BaseException | None, trace: object
     ) -> None:
         self.disarm()
         try:
@@ -202,7 +186,7 @@ class Watch:
                 logger.exception("The thread that watches training failed")
 
     def look(self) -> None:
-        """Write the heartbeat, and see whether somebody asked for something."""
+        """Write the heartbeat, and look for requests."""
         self._heart.write()
         if self._leads:
             self._look_for_files()
@@ -210,9 +194,8 @@ class Watch:
             self._interrupt()
 
     def _look_for_files(self) -> None:
-        saver = self._saver()
-        if saver is not None and self._take(SAVE):
-            saver.request()
+        if self._take(SAVE):
+            self._request_save()
         with contextlib.suppress(OSError):  # of a file system that is away for a while
             if (self._directory / STOP).exists():  # taken away when it was obeyed
                 self.requests.ask_to_stop(STOP_FILE)
@@ -240,7 +223,7 @@ class Watch:
                 self.requests.ask_to_stop(notice, self._preemption.grace_period)
 
     def _take(self, name: str) -> bool:
-        """Remove a file that somebody touched; whether it was there."""
+        """Remove a file that was touched; whether it was there."""
         try:
             (self._directory / name).unlink()
         except FileNotFoundError:

@@ -1,87 +1,62 @@
 """When a checkpoint is due, and its way from a snapshot to a commit.
 
 The training's thread decides and hands over the snapshot; the writer's thread writes,
-commits, prunes and tells the events. One snapshot is in flight at most: where saves are
-due faster than the disk takes them they are spaced out, so that memory stays bounded
-and training does not wait. What must not be left out is waited for: the end of a run,
-and the ends of epochs where ``keep`` looks for the best of them.
+commits, prunes and emits events. At most one snapshot is in flight: saves that fall due
+faster than the disk takes them are spaced out, so that memory stays bounded and
+training does not wait. Training does wait for what must not be skipped: the end of a
+run, and the ends of epochs where ``keep`` looks for the best of them.
 """
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from typing import Literal
 
-from resilient.distributed.group import ALONE, Group
 from resilient.errors import CheckpointWriteError
-from resilient.policies import Cost, KeepPolicy, SavePolicy
+from resilient.policies import Cost, SavePolicy
 from resilient.policies.save_cost import CostMeter
 from resilient.progress import Progress
-from resilient.saving.commit import Committer
+from resilient.saving.commit import Committer, Save
 from resilient.saving.record import PendingCheckpoint
 from resilient.saving.writer import BackgroundWriter
-from resilient.storage.store import Store
-from resilient.telemetry.events import Events
 
 logger = logging.getLogger(__name__)
 
 OnSaveError = Literal["raise", "warn"]
 
-# A device that is told of steps ahead of time has caught up when a snapshot was taken.
+# A device with queued steps has caught up when a snapshot was taken.
 # The write begins when training is ahead again, and can spare the interpreter.
 _HEAD_START = 0.015  # seconds
 _SHARE = 0.25  # of the time since the last save, at most
 
 
 class Checkpointer:
-    """Saves when the policy says so, prunes, and tells the events.
+    """Saves when the policy says so, prunes, and emits events.
 
     A context: leaving it waits for the write in flight.
 
     Args:
-        store: Where checkpoints go.
+        committer: Commits and prunes.
         policy: When to save.
-        keep: What to keep.
-        events: Told of every save.
-        environment: Versions, for the manifest.
         on_error: ``"raise"`` the ``CheckpointWriteError`` of a failed save, at the next
             batch or at the end of fit, or ``"warn"`` and train on.
-        say: Tells the user what was chosen, in a line.
-        group: The processes that train: each writes its part, process 0 commits.
+        say: Prints a line about the chosen interval.
         waiting: Entered while a write is waited for.
-        now: A clock in seconds that does not go back.
     """
 
     def __init__(
         self,
-        store: Store,
+        committer: Committer,
         *,
         policy: SavePolicy,
-        keep: KeepPolicy,
-        events: Events,
-        environment: Mapping[str, str],
         on_error: OnSaveError,
         say: Callable[[str], None],
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
-        group: Group = ALONE,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._committer = Committer(
-            store,
-            keep=keep,
-            events=events,
-            environment=environment,
-            group=group,
-            now=now,
-        )
-        self._policy = policy
-        self._keep = keep
-        self._events = events
-        self._on_error = on_error
+        self._committer, self._policy, self._on_error = committer, policy, on_error
         self._say, self._waiting = say, waiting
-        self._now = now
+        self._keep, self._events = committer.keep, committer.events
+        self._now = committer.now
         self._writer = BackgroundWriter()
         self._meter = CostMeter()
         self._due_since = 0.0
@@ -94,10 +69,7 @@ class Checkpointer:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: object, error: BaseException | None, trace: object
     ) -> None:
         try:
             self.wait()
@@ -109,7 +81,8 @@ class Checkpointer:
             self._writer.close()
 
     def start(self, progress: Progress) -> None:
-        """Intervals count from here."""
+        """Intervals count from here; nothing of what follows is committed yet."""
+        self._committer.newest = None
         self._last, self._last_now = progress, self._now()
 
     @property
@@ -119,7 +92,7 @@ class Checkpointer:
 
     @property
     def newest(self) -> int | None:
-        """The step that was committed last."""
+        """The step of the last save, if it was committed."""
         return self._committer.newest
 
     def request(self) -> None:
@@ -168,25 +141,12 @@ class Checkpointer:
         """Seconds since a snapshot was due: training waited for it that long."""
         return self._now() - self._due_since
 
-    def save(
-        self,
-        progress: Progress,
-        content: PendingCheckpoint,
-        *,
-        metrics: Mapping[str, float],
-        finished: bool,
-        staging: str | None = None,
-        stall: float = 0.0,
-    ) -> None:
-        """Commit a checkpoint and prune, in the background.
+    def save(self, save: Save, content: PendingCheckpoint) -> None:
+        """Commit a checkpoint and prune, in the background; wait at the end of a run.
 
         Args:
-            progress: Where training was when the snapshot was taken.
+            save: What the snapshot is of.
             content: The snapshot, and all that belongs to it.
-            metrics: The logs of the epoch that ended, if one did.
-            finished: Whether this is the end of the run, which is waited for.
-            staging: Name of the staging directory, if processes agreed on one.
-            stall: Seconds that training waited for the snapshot.
 
         Raises:
             CheckpointWriteError: The file system failed. Raised here for the end of a
@@ -195,26 +155,19 @@ class Checkpointer:
         """
         self._requested = False
         delay = min(_HEAD_START, _SHARE * (self._now() - self._last_now))
-        self.start(progress)
-        self._meter.saved(self._last_now, progress, stall)
+        self.start(save.progress)
+        self._meter.saved(self._last_now, save.progress, save.stall)
 
         def job() -> None:
             began = self._now()
             try:
-                self._committer.commit_and_prune(
-                    progress,
-                    content.write,
-                    metrics=metrics,
-                    finished=finished,
-                    staging=staging,
-                    stall=stall,
-                )
+                self._committer.commit_and_prune(save, content.write)
             finally:
                 content.release()
                 self._meter.write = self._now() - began
 
         self._writer.start(job, delay=delay)
-        if finished:
+        if save.finished:
             self.wait()
 
     def wait(self) -> None:

@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from, and what becomes of those it does not use."""
+"""Which checkpoint a run resumes from, and what becomes of those it passes over."""
 
 import logging
 from typing import Literal, TypeVar
@@ -96,13 +96,19 @@ def _follow(
     return found
 
 
-def newest(store: Store, reader: Reader[T]) -> tuple[Checkpoint, T]:
-    """The newest intact checkpoint, of which there has to be one.
+def to_look_at(
+    store: Store, step: int | None, reader: Reader[T]
+) -> tuple[Checkpoint, T]:
+    """A checkpoint outside of any run: of a step, or the newest intact one.
 
     Raises:
-        CheckpointNotFoundError: There is none.
-        CorruptCheckpointError: There are some, and none is intact.
+        CheckpointNotFoundError: There is none, or none of that step.
+        CorruptCheckpointError: It is damaged, or none is intact.
     """
+    if not store.directory.is_dir():
+        raise not_found(store.directory)
+    if step is not None:
+        return store.load(step, reader)
     found = store.load_newest(reader, log_fall_back)
     if found is None:
         raise not_found(store.directory)

@@ -1,10 +1,12 @@
-"""From a snapshot to a commit, and what is done after it; on the writer's thread."""
+"""Commits a snapshot and prunes, on the writer's thread."""
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 
-from resilient.distributed.group import Group
+from resilient.distributed.group import ALONE, Group
 from resilient.errors import CheckpointWriteError
 from resilient.policies import KeepPolicy
 from resilient.progress import Progress
@@ -13,109 +15,107 @@ from resilient.storage.store import Store
 from resilient.telemetry.events import Events
 
 
-class Committer:
-    """Commits checkpoints, prunes, and tells the events.
+@dataclass(frozen=True)
+class Save:
+    """What a snapshot is of.
 
-    Args:
+    Attributes:
+        progress: Where training was when it was taken.
+        metrics: The logs of the epoch that ended, if one did.
+        finished: Whether this is the end of the run.
+        staging: Name of the staging directory, if processes agreed on one.
+        stall: Seconds that training waited for the snapshot.
+    """
+
+    progress: Progress
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    finished: bool = False
+    staging: str | None = None
+    stall: float = 0.0
+
+
+@dataclass
+class Committer:
+    """Commits checkpoints, prunes, and emits events.
+
+    Attributes:
         store: Where checkpoints go.
         keep: What to keep.
-        events: Told of every save.
+        events: Records every save.
         environment: Versions, for the manifest.
         group: The processes that train: each writes its part, process 0 commits.
         now: A clock in seconds that does not go back.
-
-    Attributes:
-        newest: The step that was committed last.
+        newest: The step of the last save, if it was committed.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        keep: KeepPolicy,
-        events: Events,
-        environment: Mapping[str, str],
-        group: Group,
-        now: Callable[[], float],
-    ) -> None:
-        self._now = now
-        self._store, self._keep, self._events = store, keep, events
-        self._environment, self._group = environment, group
-        self.newest: int | None = None
+    store: Store
+    keep: KeepPolicy
+    events: Events
+    environment: Mapping[str, str]
+    group: Group = ALONE
+    now: Callable[[], float] = time.monotonic
+    newest: int | None = None
 
-    def commit_and_prune(
-        self,
-        progress: Progress,
-        write: Write,
-        *,
-        metrics: Mapping[str, float],
-        finished: bool,
-        staging: str | None,
-        stall: float,
-    ) -> None:
+    def commit_and_prune(self, save: Save, write: Write) -> None:
         """Commit a checkpoint, or contribute to it, and prune.
 
         Args:
-            progress: Where training was when the snapshot was taken.
+            save: What it is of.
             write: Fills a directory with this process's part.
-            metrics: The logs of the epoch that ended, if one did.
-            finished: Whether this is the end of the run.
-            staging: Name of the staging directory, if processes agreed on one.
-            stall: Seconds that training waited for the snapshot.
 
         Raises:
             CheckpointWriteError: The file system failed.
             PeerLostError: Another process is not there any more.
         """
-        parts = None
-        if staging is not None and self._group.count > 1:
-            parts = Parts(self._group, staging)
-            if self._group.index:
-                parts.contribute(self._store.directory, progress, write)
+        parts, progress = None, save.progress
+        if save.staging is not None and self.group.count > 1:
+            parts = Parts(self.group, save.staging)
+            if self.group.index:
+                parts.contribute(self.store.directory, progress, write)
                 self.newest = progress.step
                 return
         ready = _nobody_else if parts is None else parts.ready
-        began = self._now()
+        began = self.now()
         try:
             with nullcontext() if parts is None else parts.told():
-                checkpoint = self._store.commit(
+                checkpoint = self.store.commit(
                     progress,
                     lambda path: write(path, ready),
-                    metrics=metrics,
-                    finished=finished,
-                    environment=self._environment,
-                    name=staging,
+                    metrics=save.metrics,
+                    finished=save.finished,
+                    environment=self.environment,
+                    name=save.staging,
                     others=None if parts is None else parts.add_to,
                 )
         except CheckpointWriteError as error:
-            self._events.emit("save failed", step=progress.step, error=str(error))
+            self.events.emit("save failed", step=progress.step, error=str(error))
             raise
         self.newest = progress.step
         # A training that ended with NaN (TerminateOnNaN) may want to go back.
-        diverged = finished and not math.isfinite(metrics.get("loss", 0.0))
+        diverged = save.finished and not math.isfinite(save.metrics.get("loss", 0.0))
         pruned, failure = self._prune(nothing=diverged)
-        seconds = self._now() - began
-        self._events.emit(
+        seconds = self.now() - began
+        self.events.emit(
             "saved",
             **progress.to_json(),
-            finished=finished,
+            finished=save.finished,
             nbytes=checkpoint.nbytes,
             seconds=seconds,
-            stall=stall + (seconds if finished else 0.0),
+            stall=save.stall + (seconds if save.finished else 0.0),
             pruned=pruned,
         )
         if failure is not None:  # the checkpoint is there all the same
             text = str(failure)
-            self._events.emit("prune failed", step=progress.step, error=text)
+            self.events.emit("prune failed", step=progress.step, error=text)
             raise failure
 
     def _prune(self, *, nothing: bool) -> tuple[list[int], CheckpointWriteError | None]:
         """The steps that were deleted, and why others could not be."""
         try:
-            return ([] if nothing else self._store.prune(self._keep)), None
+            return ([] if nothing else self.store.prune(self.keep)), None
         except CheckpointWriteError as error:
             return [], error
 
 
 def _nobody_else() -> None:
-    """One process alone waits for nobody."""
+    """A single process has nobody to wait for."""

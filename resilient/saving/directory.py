@@ -1,4 +1,4 @@
-"""What can be asked of a checkpoint directory, whoever trains on it."""
+"""What a checkpoint directory can tell, for ``fit`` and for loops."""
 
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.store import Store

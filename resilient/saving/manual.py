@@ -1,4 +1,4 @@
-"""Checkpoints of variables, for a training loop of one's own.
+"""Checkpoints of variables, for custom training loops.
 
 The loop says when nothing is changing its variables, and what step it is at; a save
 then holds every byte of them, and a restore sets all of them or none. Nothing else is
@@ -9,7 +9,6 @@ Importing this module loads neither Keras nor a backend.
 
 import os
 from collections.abc import Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from resilient.backends import Backend, get_backend
@@ -17,7 +16,7 @@ from resilient.errors import CheckpointMismatchError, ResilientError
 from resilient.policies import keep_policy
 from resilient.progress import Progress
 from resilient.saving import choose, record
-from resilient.saving.run_json import RunJson, VariablesRun
+from resilient.saving.run_json import VariablesRun
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.store import Store
@@ -70,12 +69,7 @@ class Checkpoints:
         self._store.remove_stale_staging()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._entered = False
         self._lock.release()
 
@@ -91,7 +85,6 @@ class Checkpoints:
         Raises:
             CheckpointWriteError: The file system failed; older checkpoints are intact.
         """
-        from resilient.state import fingerprint
         from resilient.state.variables import tensors as tensors_of
 
         backend, live = self._ready()
@@ -99,16 +92,8 @@ class Checkpoints:
         run = VariablesRun(
             variables=[leaf.to_json() for leaf in live], tensors=sorted(tensors)
         )
-        content = record.PendingCheckpoint(
-            run, record.NOWHERE, backend.snapshot(tensors)
-        )
-        checkpoint = self._store.commit(
-            Progress(step, 0, step),
-            lambda path: content.write(path, lambda: None),
-            metrics={},
-            finished=False,
-            environment=fingerprint.environment(backend),
-        )
+        progress = Progress(step, 0, step)
+        checkpoint = record.commit(self._store, progress, run, tensors, backend)
         self._store.prune(self._keep)
         return checkpoint
 
@@ -122,15 +107,22 @@ class Checkpoints:
             CheckpointMismatchError: It is of other variables; nothing was changed.
             CorruptCheckpointError: There are some, and none is intact.
         """
-        from resilient.state.variables import assign
+        from resilient.state.variables import LOOP, assign, differences
 
         backend, live = self._ready()
         found = self._store.load_newest(record.reader(backend), choose.log_fall_back)
         if found is None:
             return 0
-        checkpoint, saved = found
-        _require_same(checkpoint, saved, live)
-        assign(backend, saved.run.variables, live, saved.tensors)
+        checkpoint, saved = record.of_kind(found, VariablesRun)
+        layout = saved.run.variables
+        if different := differences(layout, live, groups=(LOOP,)):
+            raise CheckpointMismatchError(
+                f"{checkpoint.path} is of other variables. Nothing was changed.",
+                received="\n  " + "\n  ".join(different),
+                hint="Give the same variables in the same order, all of them built, or "
+                "use another checkpoint_dir.",
+            )
+        assign(backend, layout, live, saved.tensors)
         return checkpoint.step
 
     def _ready(self) -> "tuple[Backend, list[Leaf]]":
@@ -143,21 +135,3 @@ class Checkpoints:
                 hint="Write `with resilient.Checkpoints(...) as checkpoints:`.",
             )
         return get_backend(), leaves_of(self._variables)
-
-
-def _require_same(
-    checkpoint: Checkpoint, saved: record.SavedState[RunJson], live: "list[Leaf]"
-) -> None:
-    from resilient.state.variables import LOOP, differences
-
-    if not record.is_of(saved, VariablesRun):
-        different = ["a checkpoint of a training, not of variables alone"]
-    else:
-        different = differences(saved.run.variables, live, groups=(LOOP,))
-    if different:
-        raise CheckpointMismatchError(
-            f"{checkpoint.path} is of other variables. Nothing was changed.",
-            received="\n  " + "\n  ".join(different),
-            hint="Give the same variables in the same order, all of them built, or use "
-            "another checkpoint_dir.",
-        )

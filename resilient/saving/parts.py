@@ -1,10 +1,10 @@
 """A checkpoint of several processes: each writes its part, process 0 makes it one.
 
 Each part is staged in a directory of its own, with the names that its files will have,
-and flushed to the disk. When all parts are told of, process 0 moves their files beside
+and flushed to the disk. When all parts are complete, process 0 moves their files beside
 its own and commits: a kill before that leaves directories that no reader looks at.
 
-A library may write by collectives: nobody begins before all can.
+A library may write by collectives: no process begins before all can.
 """
 
 import contextlib

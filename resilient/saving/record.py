@@ -1,6 +1,6 @@
 """What is inside a checkpoint: ``run.json``, ``data/`` and ``variables/``.
 
-Composed when a snapshot is taken, written while training goes on, read back when a run
+Composed when a snapshot is taken, written while training continues, read when a run
 resumes. Everything that is not a tensor is JSON; every tensor is in ``variables/``, in
 the backend's own format.
 """
@@ -16,20 +16,41 @@ from typing import Any, Generic, TypeGuard, TypeVar
 import numpy as np
 
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
-from resilient.errors import CorruptCheckpointError, NotSupportedError
+from resilient.errors import (
+    CheckpointMismatchError,
+    CorruptCheckpointError,
+    NotSupportedError,
+)
+from resilient.progress import Progress
 from resilient.saving import reshard
-from resilient.saving.run_json import ImportRun, RunJson, decoded, encoded
+from resilient.saving.run_json import (
+    FitRun,
+    ImportRun,
+    LoopRun,
+    RunJson,
+    VariablesRun,
+    decoded,
+    encoded,
+)
 from resilient.serialization import Encoded
 from resilient.serialization.json_values import decode, encode
 from resilient.serialization.position import Positions
 from resilient.serialization.schema import from_json, to_json
 from resilient.storage.checkpoint import Checkpoint, Reader
+from resilient.storage.store import Store
 
+R = TypeVar("R", bound=RunJson)
 R_co = TypeVar("R_co", bound=RunJson, covariant=True)
 
 # Of a checkpoint that is of no data.
 NOWHERE = encode(to_json(Positions()), {}, "data")
 
+_SAVED_BY: Mapping[type[RunJson], str] = {
+    FitRun: "resilient.fit",
+    LoopRun: "resilient.Run",
+    VariablesRun: "resilient.Checkpoints",
+    ImportRun: "an import",
+}
 _RUN = "run.json"
 _VARIABLES = "variables"
 
@@ -52,7 +73,7 @@ class SavedState(Generic[R_co]):
         """Where the data is.
 
         Raises:
-            CorruptCheckpointError: It is told otherwise than a checkpoint does.
+            CorruptCheckpointError: It does not follow the schema.
         """
         with _malformed("the position of the data"):
             return from_json(Positions, decode(self.position, self.tensors))
@@ -65,6 +86,23 @@ Loaded = tuple[Checkpoint, SavedState[RunJson]]
 def is_of(saved: SavedState[Any], kind: type[R_co]) -> TypeGuard[SavedState[R_co]]:
     """Whether a checkpoint is of this kind of run."""
     return isinstance(saved.run, kind)
+
+
+def of_kind(found: Loaded, kind: type[R]) -> tuple[Checkpoint, SavedState[R]]:
+    """The same checkpoint, if it is of this kind of run.
+
+    Raises:
+        CheckpointMismatchError: It is of another one.
+    """
+    checkpoint, saved = found
+    if is_of(saved, kind):
+        return checkpoint, saved
+    raise CheckpointMismatchError(
+        "Something else saved this checkpoint: it cannot be resumed here.",
+        received=f"{checkpoint.path}, saved by {_SAVED_BY[type(saved.run)]}, not by "
+        f"{_SAVED_BY[kind]}",
+        hint="Use another checkpoint_dir: each run needs its own.",
+    )
 
 
 @dataclass(frozen=True)
@@ -83,7 +121,7 @@ class PendingCheckpoint:
     snapshot: Snapshot
     part: Part = ALONE
 
-    def write(self, directory: str, ready: Callable[[], None]) -> None:
+    def write(self, directory: str, ready: Callable[[], None] = lambda: None) -> None:
         """Fill a staging directory; committing it is the store's business.
 
         Args:
@@ -106,19 +144,40 @@ class PendingCheckpoint:
         self.snapshot.release()
 
 
-def reader(backend: Backend, part: Part = ALONE) -> Reader[SavedState[RunJson]]:
-    """Reads a process's part of checkpoints in the format of this backend."""
-    compares = backend.compares and f"{_VARIABLES}/{backend.compares}"
-    return Reader(partial(_read, backend, part), compares)
+def commit(
+    store: Store,
+    progress: Progress,
+    run: RunJson,
+    tensors: Mapping[str, Any],
+    backend: Backend,
+) -> Checkpoint:
+    """Make a checkpoint of tensors alone, which belong to no data, now."""
+    from resilient.state import fingerprint
+
+    content = PendingCheckpoint(run, NOWHERE, backend.snapshot(tensors))
+    return store.commit(
+        progress,
+        content.write,
+        metrics={},
+        finished=False,
+        environment=fingerprint.environment(backend),
+    )
 
 
-def reader_of_all(backend: Backend) -> Reader[SavedState[RunJson]]:
-    """Reads what all processes had, as the one replica of one process would have it.
+def reader(
+    backend: Backend, part: Part = ALONE, *, to_look: bool = False
+) -> Reader[SavedState[RunJson]]:
+    """Reads a process's part of checkpoints in the format of this backend.
 
-    Not where they were in their data, nor their random state: those of process 0.
+    Args:
+        backend: That which saved.
+        part: Which part; for another number of processes or replicas than saved, what
+            these resume with.
+        to_look: Nothing resumes: processes may differ in their position in the data and
+            in what else is their own. It is that of process 0.
     """
     compares = backend.compares and f"{_VARIABLES}/{backend.compares}"
-    return Reader(partial(_read_all, backend), compares)
+    return Reader(partial(_read, backend, part, to_look), compares)
 
 
 def _paths(part: Part) -> tuple[str, str]:
@@ -127,8 +186,10 @@ def _paths(part: Part) -> tuple[str, str]:
     return run, f"data/{part.name}.json"
 
 
-def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> SavedState[RunJson]:
-    """Read what a process needs, whoever saved it.
+def _read(
+    backend: Backend, part: Part, to_look: bool, checkpoint: Checkpoint
+) -> SavedState[RunJson]:
+    """Read what a process needs, whichever processes saved it.
 
     Raises:
         CorruptCheckpointError: Tensors and their list in ``run.json`` disagree.
@@ -148,7 +209,7 @@ def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> SavedState[Ru
         return found
     numbers = [k for k in range(count) if k != mine.index]
     others = [_read_part(backend, Part(k, count), checkpoint) for k in numbers]
-    if count != part.count:
+    if count != part.count and not to_look:
         found = SavedState(*reshard.reshard_processes([found, *others]))
     tensors = reshard.ReplicaRemap(
         {n: t for each in (*others, found) for n, t in each.tensors.items()},
@@ -156,19 +217,6 @@ def _read(backend: Backend, part: Part, checkpoint: Checkpoint) -> SavedState[Ru
         live=part.replicas,
     )
     return SavedState(found.run, found.position, tensors)
-
-
-def _read_all(backend: Backend, checkpoint: Checkpoint) -> SavedState[RunJson]:
-    count = _processes(checkpoint)
-    first, *others = (
-        _read_part(backend, Part(k, count), checkpoint) for k in range(count)
-    )
-    tensors = reshard.ReplicaRemap(
-        {n: t for each in (*others, first) for n, t in each.tensors.items()},
-        saved=first.run.replicas,
-        live=1,
-    )
-    return SavedState(first.run, first.position, tensors)
 
 
 def _processes(checkpoint: Checkpoint) -> int:
@@ -193,7 +241,7 @@ def _read_part(
             hint="Resume from another step, for example "
             "resume=<step> with one that `resilient ls` shows.",
         )
-    # What is no variable is needed whole.
+    # Anything but variables is needed completely.
     own = {name: np.asarray(tensors[name]) for name in run.arrays}
     return SavedState(run, position, {**tensors, **own})
 

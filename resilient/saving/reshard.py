@@ -1,4 +1,4 @@
-"""Goes on with other processes or replicas than a checkpoint was saved by.
+"""Resumes with another number of processes or replicas than a checkpoint has.
 
 What all have in common is restored as it was. What is a replica's own is found by the
 replica's number; where there are as many replicas as before, nothing else is to be
@@ -6,9 +6,9 @@ done, whichever processes they are in. For another number of replicas:
 
 * metrics: replica 0 gets the sum of what all counted, the others nothing;
 * statistics (of BatchNorm): all replicas get the mean over those before;
-* seeds, and what was the same in all: replica k gets what replica k had, counted anew
-  from 0 where there are more of them now;
-* anything else cannot be told: the resume is refused.
+* seeds, and what was the same in all: replica k gets what replica k had, round robin
+  if there are more of them now;
+* anything else has no rule: the resume is refused.
 
 What is a process's own (random state, callbacks, where the data is) is that of process
 0 for all, if all had the same position in the data.
@@ -108,7 +108,7 @@ def _given(name: str, before: list[np.ndarray], replica: int) -> np.ndarray:
 def reshard_processes(
     parts: Sequence[ProcessState],
 ) -> tuple[RunJson, Encoded, dict[str, Any]]:
-    """What any process goes on with, where there was another number of them.
+    """What any process resumes with, after another number of them saved.
 
     Returns:
         The run, the position and the tensors of a checkpoint.
@@ -116,11 +116,13 @@ def reshard_processes(
     Raises:
         DataNotResumableError: The processes were at different places in their data.
     """
-    first = parts[0]
-    positions = [_common(each.positions()) for each in parts]
-    plain = [to_json(each) for each in positions]
-    if not all(_equal(plain[0], each) for each in plain[1:]):
-        raise _own_data(f"a checkpoint of {len(parts)} processes at different places")
+    first, (position, arrays) = parts[0], _common(parts[0].positions())
+    for each in parts[1:]:
+        where, held = _common(each.positions())
+        if where != position or any(map(_differ, arrays.values(), held.values())):
+            raise _own_data(
+                f"a checkpoint of {len(parts)} processes at different places"
+            )
     unequal = [
         what
         for what in ("random", "callbacks", "stateful", "objects", "history")
@@ -135,13 +137,11 @@ def reshard_processes(
             "on with what process 0 had",
             unequal,
         )
-    arrays: dict[str, Any] = {}
-    position = encode(plain[0], arrays, "elastic")
     return first.run, position, {**first.tensors, **arrays}
 
 
 def require_same_batches(position: TrainingPosition, *, drawn_by_all: bool) -> None:
-    """Raise where the processes would not go on with the same batches.
+    """Raise if the processes would not continue with the same batches.
 
     Args:
         position: Of the training data, as a checkpoint has it.
@@ -180,22 +180,17 @@ def _own_data(received: str) -> DataNotResumableError:
     )
 
 
-def _common(positions: Positions) -> Positions:
-    """Of positions what is not about the process's own share of batches."""
+def _common(positions: Positions) -> tuple[Encoded, dict[str, np.ndarray]]:
+    """What is not about a process's own share of batches, encoded, and its arrays."""
     x, validation = positions.x, positions.validation_data
-    return Positions(
+    common = Positions(
         x=x and replace(x, data=x.data.shared(), elsewhere=True),
         validation_data=validation
         and replace(validation, data=validation.data.shared()),
     )
+    arrays: dict[str, np.ndarray] = {}
+    return encode(to_json(common), arrays, "elastic"), arrays
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(one[k], other[k]) for k in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        same = len(one) == len(other)
-        return same and all(map(_equal, one, other))
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return bool(np.array_equal(one, other))
-    return bool(one == other)
+def _differ(one: np.ndarray, other: np.ndarray) -> bool:
+    return not np.array_equal(one, other)

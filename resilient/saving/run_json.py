@@ -6,6 +6,7 @@ Everything of a checkpoint that is neither a tensor nor a position in the data.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from resilient.errors import warn_not_exact
 from resilient.serialization import JSON, Encoded
 from resilient.serialization.schema import SchemaError, from_json, to_json
 
@@ -100,13 +101,21 @@ class VariablesRun(RunJson):
 class ImportRun(RunJson):
     """The beginning of a run, from what others wrote.
 
+    It holds the weights, the optimizer where its source had one, and seeds where that
+    had them. Everything else begins anew with the next fit.
+
     Attributes:
         source: The path of that.
-        unknown: What it does not tell, for people.
+        unknown: What the source does not say, for people.
     """
 
     source: str
     unknown: list[str]
+
+    def warn(self) -> None:
+        """Name what the import could not know."""
+        begin_anew = f"{self.source} does not tell these, which begin anew"
+        warn_not_exact(begin_anew, self.unknown)
 
 
 KINDS: Mapping[str, type[RunJson]] = {

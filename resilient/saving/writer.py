@@ -1,7 +1,7 @@
 """One thread beside the training, which has one job at a time.
 
-It exists for one write of a checkpoint: the training hands it over and goes on. Nothing
-queues up here; whoever has another job waits, or comes back later. An error stays until
+It exists for one write of a checkpoint: training hands it over and continues. Nothing
+queues up here: another job has to wait, or to be offered later. An error stays until
 the training's own thread asks for it.
 """
 
@@ -21,7 +21,7 @@ class BackgroundWriter:
 
     @property
     def has_job(self) -> bool:
-        """Whether there is a job that nobody was told the end of."""
+        """Whether there is a job whose end was not reported yet."""
         return self._job is not None
 
     def start(self, job: Callable[[], None], *, delay: float = 0.0) -> None:

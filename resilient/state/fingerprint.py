@@ -22,6 +22,7 @@ import keras
 from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.backends.determinism import in_effect
+from resilient.errors import warn_not_exact
 from resilient.serialization import JSON, strict
 from resilient.state import replicas
 from resilient.state.build import is_built
@@ -158,13 +159,19 @@ def identity_differences(
     return differences(theirs, ours)
 
 
-def settings_differences(saved: JSON, live: JSON) -> list[str]:
-    """What changed without forbidding a resume, one line each."""
-    return [
+def warn_of_settings(saved: JSON, live: JSON) -> None:
+    """Warn of what changed but does not block; arguments as above."""
+    changed = [
         line
         for kind in ("settings", "determinism")
         for line in differences(saved[kind], live[kind])
     ]
+    if changed:
+        warn_not_exact(
+            "these settings changed since the checkpoint; training goes on with this "
+            "script's",
+            changed,
+        )
 
 
 def differences(saved: JSON, live: JSON, *, other: str = "this run has") -> list[str]:

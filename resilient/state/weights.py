@@ -28,13 +28,13 @@ def group(name: str) -> str:
     return name.partition(".")[0]
 
 
-def ready(model: keras.Model) -> list[Leaf]:
+def ready(model: keras.Model, groups: Sequence[str] = GROUPS) -> list[Leaf]:
     """The weights, seeds and optimizer's variables of a model."""
     optimizer = getattr(model, "optimizer", None)  # none before compile
     if model.built and optimizer is not None and not optimizer.built:
         with _scope(model):
             optimizer.build(model.trainable_variables)
-    return [leaf for leaf in variables.leaves(model) if group(leaf.name) in GROUPS]
+    return [leaf for leaf in variables.leaves(model) if group(leaf.name) in groups]
 
 
 def needed(model: keras.Model, live: Sequence[Leaf]) -> dict[str, Leaf]:
@@ -47,14 +47,23 @@ def needed(model: keras.Model, live: Sequence[Leaf]) -> dict[str, Leaf]:
     }
 
 
-def put(model: keras.Model, saved: Sequence[JSON], tensors: Any, path: Path) -> Pairs:
-    """Set weights, and the optimizer unless the checkpoint has none.
+def put(
+    model: keras.Model,
+    saved: Sequence[JSON],
+    tensors: Any,
+    path: Path,
+    *,
+    extra: bool = False,
+) -> Pairs:
+    """Set weights and optimizer; what the checkpoint lacks of an optimizer, none.
 
     Args:
         model: Built, and compiled if the checkpoint has an optimizer.
         saved: The checkpoint's list of variables.
         tensors: Its tensors, by name.
         path: Where it is, for messages.
+        extra: Whether the checkpoint is of a fit, so that it has all of them, and what
+            hangs on the model besides.
 
     Returns:
         The saved variables with the live ones that were set.
@@ -62,22 +71,29 @@ def put(model: keras.Model, saved: Sequence[JSON], tensors: Any, path: Path) -> 
     Raises:
         CheckpointMismatchError: It is of another model; nothing was changed.
     """
-    pairs = _pairs(model, saved, path)
+    pairs = _pairs(model, saved, path, extra=extra)
     layout, leaves = [old for old, _ in pairs], [leaf for _, leaf in pairs]
     variables.assign(get_backend(), layout, leaves, tensors)
     return pairs
 
 
-def _pairs(model: keras.Model, saved: Sequence[JSON], path: Path) -> Pairs:
-    live = ready(model)
-    theirs = {_slot(v["name"]): v for v in saved if group(v["name"]) in GROUPS}
+def _pairs(
+    model: keras.Model, saved: Sequence[JSON], path: Path, *, extra: bool
+) -> Pairs:
+    groups = (*GROUPS, "extra") if extra else GROUPS
+    live = ready(model, groups)
+    theirs = {_slot(v["name"]): v for v in saved if group(v["name"]) in groups}
     ours = {_slot(leaf.name): leaf for leaf in live}
     begins_anew = not any(slot.startswith("optimizer.") for slot in theirs)
-    must = {
-        _slot(name)
-        for name in needed(model, live)
-        if not (begins_anew and group(name) == "optimizer")
-    }
+    must = (
+        set(ours)
+        if extra
+        else {
+            _slot(name)
+            for name in needed(model, live)
+            if not (begins_anew and group(name) == "optimizer")
+        }
+    )
     found = [f"missing: {ours[slot].path}" for slot in ours if slot in must - {*theirs}]
     found += [f"unexpected: {theirs[k]['path']}" for k in theirs if k not in ours]
     pairs: Pairs = [(theirs[slot], ours[slot]) for slot in theirs if slot in ours]

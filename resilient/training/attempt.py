@@ -1,50 +1,35 @@
-"""One process's attempt on a run, whoever drives it: Keras's ``fit`` or a loop by hand.
+"""One process's attempt on a run, driven by Keras's ``fit`` or by a custom loop.
 
-It begins, from a checkpoint or anew, and is held between two batches and at epochs'
-ends. There the losses of the batches that were trained are looked at; a snapshot is
-taken if one is due; and if somebody asked for it, training stops.
+It begins, from a checkpoint or from scratch, and gets control between two batches and
+at epochs' ends. There it checks the losses of the trained batches, takes a snapshot if
+one is due, and stops training if that was requested.
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn
 
 from resilient.data.inputs import DataInputs
 from resilient.progress import Progress
 from resilient.saving import choose, record
-from resilient.serialization.position import Positions
+from resilient.saving.commit import Save
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.consensus import BoundaryConsensus
+from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import LossWatch
+from resilient.training.run_state import RunState
 from resilient.training.session import Session
-
-
-class RunState(Protocol):
-    """All that makes a checkpoint."""
-
-    def after_step(self) -> None:
-        """A training step was done."""
-
-    def take(
-        self,
-        progress: Progress,
-        positions: Positions,
-        random: Any,
-        *,
-        logs: Mapping[str, float] | None,
-    ) -> record.PendingCheckpoint:
-        """Take a snapshot of everything."""
 
 
 class Attempt:
     """Follows a run from where it begins in this process.
 
     Args:
-        session: Who takes part, who is told, and who saves.
+        session: The processes, the events and the saves.
         state: All that makes a checkpoint.
         inputs: The data.
-        losses: Looks at the loss of each batch.
-        settle: Makes Keras's callbacks be done with the batches before.
+        losses: Checks the loss of each batch, if it is to be checked.
+        settle: Waits until Keras's callbacks have seen the batches before.
     """
 
     def __init__(
@@ -53,12 +38,12 @@ class Attempt:
         state: RunState,
         inputs: DataInputs,
         *,
-        losses: LossWatch,
+        losses: LossWatch | None = None,
         settle: Callable[[], None] = lambda: None,
     ) -> None:
-        assert session.saving is not None
         self._session, self._state, self._inputs = session, state, inputs
-        self._saving, self._watch, self._losses = session.saving, session.watch, losses
+        self._saving, self._watch = session.saving, session.watch
+        self._losses = losses or LossWatch(None, active=False)
         self._consensus = BoundaryConsensus(session.group, self._saving, self._watch)
         self._settle = settle
         self._stopping = False  # agreed on by all processes
@@ -68,39 +53,39 @@ class Attempt:
 
     def begin(
         self,
+        progress: Progress,
         resumed: Checkpoint | None,
         seconds: float,
         *,
         first: bool,
-        tell: bool = True,
         over: bool = False,
     ) -> None:
         """Nothing stands in the way of training any more.
 
         Args:
-            resumed: The checkpoint that was restored, or is about to be at its batch.
+            progress: Where training begins.
+            resumed: The checkpoint that was restored, or is about to be at its batch;
+                None: none was, or that is known already.
             seconds: That this took.
-            first: Whether this process did not train before: then the checkpoints that
-                are not wanted move away.
-            tell: Whether events and the user are told of it.
+            first: Whether this process did not train before: then checkpoints that
+                ``resume`` passes over move away.
             over: Whether nothing is left to train.
         """
-        session = self._session
+        session, store = self._session, self._session.options.store
         if first and session.group.index == 0:
-            options = session.options
-            choose.discard(options.store, options.resume, session.events)
+            choose.discard(store, session.resume, session.events)
+            if session.resume == "never":
+                rollback.forget(store.directory)
+        self._saving.start(progress)
         if resumed is None:
             return
-        self._saving.start(resumed.progress)
-        if tell:
-            line = f"Resumed at {resumed.progress} from {resumed.path}"
-            if over:
-                step = f"{resumed.step:,}"
-                line = f"Nothing left to train at step {step} of {resumed.path}"
-            told = {**resumed.progress.to_json(), "seconds": seconds}
-            session.events.emit("restored", **told)
-            session.say(line, within_epoch=not first)
-        self._watch.beat("starting", resumed.progress)
+        line = f"Resumed at {progress} from {resumed.path}"
+        if over:
+            step = f"{progress.step:,}"
+            line = f"Nothing left to train at step {step} of {resumed.path}"
+        session.events.emit("restored", **progress.to_json(), seconds=seconds)
+        session.say(line, within_epoch=not first)
+        self._watch.beat("starting", progress)
 
     def next_batch_is_there(self) -> None:
         """Commit a snapshot that waited for the batch after it."""
@@ -108,7 +93,12 @@ class Attempt:
             self._stop()
 
     def between_batches(
-        self, progress: Progress, logs: Mapping[str, float] | None, *, certain: bool
+        self,
+        progress: Progress,
+        logs: Mapping[str, float] | None,
+        *,
+        certain: bool,
+        save: bool = True,
     ) -> None:
         """A batch is trained, the next one is not begun.
 
@@ -118,7 +108,11 @@ class Attempt:
             certain: Whether the next batch is sure to come. If not, a snapshot is
                 committed only once it came: resumed with no batch left, Keras would
                 have no logs.
+            save: Whether this is a place to save, or to stop, at all.
         """
+        self.trained(progress)
+        if not save:
+            return
         self._watch.stop_unless_time(self._saving.slowest)
         decision = self._consensus.at(progress)
         self._stopping = decision.stop is not None
@@ -132,14 +126,14 @@ class Attempt:
         """This process has no other batch in this epoch; neither have the others.
 
         Raises:
-            ResilientError: Another process goes on with this epoch.
+            ResilientError: Another process continues this epoch.
         """
         self._consensus.out_of_batches(progress)
 
     def at_epoch_end(
         self, progress: Progress, logs: Mapping[str, float], *, finished: bool
     ) -> None:
-        """Every callback was told that an epoch ended.
+        """An epoch ended, for callbacks and all.
 
         Args:
             progress: Where training is.
@@ -181,15 +175,9 @@ class Attempt:
         self._settle()
         positions, random = self._inputs.positions(in_epoch=in_epoch)
         self._taken = self._state.take(progress, positions, random, logs=logs)
-        self._uncommitted = partial(
-            self._saving.save,
-            progress,
-            self._taken,
-            metrics={} if in_epoch else logs or {},
-            finished=finished,
-            staging=staging,
-            stall=self._saving.stalled(),
-        )
+        metrics = {} if in_epoch else logs or {}
+        save = Save(progress, metrics, finished, staging, self._saving.stalled())
+        self._uncommitted = partial(self._saving.save, save, self._taken)
 
     def _commit(self) -> bool:
         """Make a checkpoint of the last snapshot; whether there was one."""
@@ -199,6 +187,6 @@ class Attempt:
         return commit is not None
 
     def _stop(self) -> NoReturn:
-        """End fit, now that the snapshot of this moment is being written."""
+        """End training, now that the snapshot of this moment is being written."""
         self._saving.wait()
         self._watch.stop(saved=self._saving.newest == self._watch.progress.step)

@@ -1,11 +1,10 @@
 """What all processes do at one boundary: process 0 decides, the others follow.
 
-Its policy says when to save, its clock how long ago that was. Whoever was asked to stop
-passes that on to process 0, and all stop at the same batch.
+Its policy and its clock say when to save. A process that was asked to stop passes that
+on to process 0, and all stop at the same batch.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from resilient.distributed.group import Group
 from resilient.errors import ResilientError
@@ -54,16 +53,16 @@ class BoundaryConsensus:
         """
         if self._group.count == 1:
             return self._decide(progress, finished)
+        here = f"{progress}, at the end of the run" if finished else str(progress)
         if self._group.index == 0:
             for wish in self._group.take_requests():
                 self._watch.requests.ask_to_stop(**wish)
             decision = self._decide(progress, finished)
-            said = {"at": _place(progress, _END if finished else ""), **vars(decision)}
-            self._group.broadcast("boundary", said)
+            self._group.broadcast("boundary", {"at": here, **vars(decision)})
             return decision
         self._pass_on()
         said = self._group.broadcast("boundary")
-        _require_same(said.pop("at"), _place(progress, _END if finished else ""))
+        _require_same(said.pop("at"), here)
         decision = Decision(**said)
         if decision.save is not None:
             self._saving.get_ready()
@@ -72,7 +71,7 @@ class BoundaryConsensus:
         return decision
 
     def out_of_batches(self, progress: Progress) -> None:
-        """Make sure that no process goes on with the epoch that ends here.
+        """Make sure that no process continues the epoch that ends here.
 
         In what comes next, metrics and validation, processes wait for each other.
 
@@ -82,7 +81,7 @@ class BoundaryConsensus:
         Raises:
             ResilientError: One does, or ended before.
         """
-        here = _place(progress, "with no other batch in it")
+        here = f"{progress}, with no other batch in the epoch"
         said = self._group.broadcast("boundary", {"at": here})
         _require_same(said["at"], here)
 
@@ -100,26 +99,13 @@ class BoundaryConsensus:
             self._group.request({"reason": stop.reason, "grace": left})
 
 
-_END = "at the end of the run"
-
-
-def _place(progress: Progress, where: str) -> list[Any]:
-    return [progress.step, progress.epoch, progress.batch, where]
-
-
-def _require_same(said: list[Any], here: list[Any]) -> None:
+def _require_same(said: str, here: str) -> None:
     """Raise where processes went different ways: another loop, other data."""
-    if said == here:
-        return
-    raise ResilientError(
-        "The processes of this training are at different places: they cannot go on "
-        "together.",
-        received=f"process 0 {_told(*said)}; this process {_told(*here)}",
-        hint="Give all processes data of the same number of batches, and let callbacks "
-        "set stop_training in all of them.",
-    )
-
-
-def _told(step: int, epoch: int, batch: int, where: str) -> str:
-    text = f"after batch {step:,} of the run (epoch {epoch + 1}, batch {batch:,})"
-    return f"{text}, {where}" if where else text
+    if said != here:
+        raise ResilientError(
+            "The processes of this training are at different places: they cannot "
+            "continue together.",
+            received=f"process 0 is at {said}; this process is at {here}",
+            hint="Give all processes data of the same number of batches, and let "
+            "callbacks set stop_training in all of them.",
+        )

@@ -1,86 +1,66 @@
 """Says, once each, what a resume of this run will not reproduce bit for bit."""
 
-from collections.abc import Iterable
-
-import keras
+from collections import defaultdict
+from collections.abc import Collection
 
 from resilient.errors import WarnOnce
-from resilient.objects.makeup import makeup
+from resilient.objects.makeup.makeup import changes
 from resilient.serialization import JSON
-from resilient.state.rng_ops import stateful_random_operations
-
-DRAWN_AHEAD = (
-    "the data draws from these global random generators ahead of training; if anything "
-    "else does, too, it will draw other numbers (give the data a generator of its own, "
-    "such as numpy.random.default_rng(seed))"
-)
-CHANGED = (
-    "these attributes changed while training; they are no variables, so they will be "
-    "as new after a resume (keep what has to last in {})"
-)
 
 
 class InexactWarnings:
-    """The warnings of one attempt.
+    """The warnings of one attempt; each takes the names that it is about."""
 
-    Args:
-        model: The model that is about to train.
-    """
-
-    def __init__(self, model: keras.Model) -> None:
-        self._model = model
+    def __init__(self) -> None:
         self._say = WarnOnce()
-        self._told: set[str] = set()  # what changed, and was said to have
-        self._looked = False  # at the step, once it is traced
+        self._told: dict[str, set[str]] = defaultdict(set)  # what changed, by model
 
-    def at_restore(self, left: list[str]) -> None:
-        """When the random state was set.
-
-        Args:
-            left: Global random generators that go on where the data left them.
-        """
-        self._say(DRAWN_AHEAD, left)
-
-    def lost(self, attributes: Iterable[str]) -> None:
-        """Tell of attributes of the model and its parts that a resume does not set."""
+    def drawn_ahead(self, generators: Collection[str]) -> None:
+        """Global random generators that go on where the data left them."""
         self._say(
-            CHANGED.format("a keras.Variable, in a callback or in `stateful`"),
-            list(attributes),
+            "the data draws from these global random generators ahead of training; if "
+            "anything else does, too, it will draw other numbers (give the data a "
+            "generator of its own, such as numpy.random.default_rng(seed))",
+            list(generators),
         )
 
-    def after_step(self) -> None:
-        """After the first step, when TensorFlow has traced it."""
-        if self._looked:
-            return
-        self._looked = True
+    def attributes(self, names: Collection[str], keep_in: str) -> None:
+        """Attributes that a resume does not set; ``keep_in`` says what it does set."""
         self._say(
-            "these operations of the training step keep random state where no "
-            "checkpoint can reach it, and start over after a resume (draw with "
-            "keras.random and a SeedGenerator instead)",
-            stateful_random_operations(self._model),
+            "these attributes changed while training; they are no variables, so they "
+            f"will be as new after a resume (keep what has to last in {keep_in})",
+            list(names),
         )
 
-    def at_save(
-        self, uncaptured: list[str], attributes: Iterable[str], changed: JSON
-    ) -> None:
-        """When a checkpoint is about to be made.
-
-        Args:
-            uncaptured: Attributes of callbacks that the checkpoint does not hold.
-            attributes: Those of the model and its parts, likewise.
-            changed: What ``Makeup.to_json`` returned.
-        """
+    def callbacks(self, attributes: Collection[str]) -> None:
+        """Attributes of callbacks that a checkpoint does not hold."""
         self._say(
             "these attributes of callbacks cannot be captured and will be as new after "
             "a resume (give the callback state_dict and load_state_dict to keep them)",
-            uncaptured,
+            list(attributes),
         )
-        self.lost(attributes)
-        lines = makeup.changes(changed, but=self._told)
-        self._told.update(changed.get("now", {}))
+
+    def operations(self, names: Collection[str]) -> None:
+        """Random operations of TensorFlow that keep their state in the kernel."""
         self._say(
-            "the model was changed in the middle of training, which a resume cannot "
-            "follow and will refuse (do that between two fits, each with its own "
-            "checkpoint_dir, or before the first batch of every attempt)",
-            lines,
+            "these operations of traced functions keep random state where no "
+            "checkpoint can reach it, and start over after a resume (draw with "
+            "keras.random and a SeedGenerator instead)",
+            list(names),
+        )
+
+    def changed(self, model: str, makeup: JSON, *, do_it: str) -> None:
+        """What a model trains with, where it changed in the middle of training.
+
+        Args:
+            model: Stands before each line: which model it is.
+            makeup: What ``Makeup.to_json`` returned.
+            do_it: When to change it instead.
+        """
+        lines = changes(makeup, but=self._told[model])
+        self._told[model].update(makeup.get("now", {}))
+        self._say(
+            "a model was changed in the middle of training, which a resume cannot "
+            f"follow and will refuse (do that {do_it})",
+            [model + line for line in lines],
         )

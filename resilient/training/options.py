@@ -1,7 +1,4 @@
-"""Checks the arguments that are ours, before anything is done.
-
-Those of ``model.fit`` are checked by Keras.
-"""
+"""The arguments that ``fit`` and ``Run`` share, checked before anything is done."""
 
 import logging
 import os
@@ -74,23 +71,58 @@ class RunOptions:
             TypeError: One is of another type than it can be.
             ValueError: One has a value that it cannot have.
         """
+        require_one_of("on_data_change", on_data_change, "raise", "warn")
+        require_one_of("on_save_error", on_save_error, "raise", "warn")
+        if not isinstance(replay_data, bool):
+            what = "`replay_data` must be True or False."
+            raise TypeError(message(what, received=repr(replay_data)))
+        if on_event is not None and not callable(on_event):
+            what = "`on_event` must be callable: it receives each event, a dict."
+            raise TypeError(message(what, received=repr(on_event)))
         options = cls(
             store=Store(checkpoint_dir),
             save_policy=save_policy(save_freq),
             keep=keep_policy(keep),
-            resume=checked_resume(resume),
-            data=checked_data(on_data_change, replay_data),
-            on_event=checked_on_event(on_event),
-            on_save_error=checked_on_save_error(on_save_error),
+            resume=_checked_resume(resume),
+            data=DataOptions(on_data_change, replay_data),
+            on_event=on_event,
+            on_save_error=on_save_error,
             preemption=checked_preemption(preemption),
         )
-        require_epochs_for_best(save_freq, options.save_policy, options.keep)
-        warn_if_restarted(options.resume)
+        options._require_epochs_for_best(save_freq)
+        options._warn_if_restarted()
         return options
 
+    def _require_epochs_for_best(self, save_freq: object) -> None:
+        """Raise ValueError where there is nothing that ``keep=best(...)`` compares."""
+        if self.keep.monitors and not self.save_policy.epochs:
+            raise ValueError(
+                message(
+                    "keep=best(...) compares checkpoints of epochs' ends, and this "
+                    "save_freq makes none.",
+                    received=f"save_freq={save_freq!r}",
+                    hint="Add every(epochs=1) to save_freq.",
+                )
+            )
 
-def checked_resume(resume: Resume) -> Resume:
-    """``resume``, if it means something; otherwise ValueError."""
+    def _warn_if_restarted(self) -> None:
+        """Warn that each of a supervisor's restarts would lose progress."""
+        if VARIABLE in os.environ and self.resume not in ("auto", "must"):
+            logger.warning(
+                "With resume=%r every restart by `resilient run` goes back there, and "
+                'loses what was trained since. Use resume="auto" with it.',
+                self.resume,
+            )
+
+
+def require_one_of(name: str, value: object, *allowed: str) -> None:
+    """Raise ValueError for an argument that is not one of these words."""
+    if not isinstance(value, str) or value not in allowed:
+        words = " or ".join(f'"{word}"' for word in allowed)
+        raise ValueError(message(f"`{name}` must be {words}.", received=repr(value)))
+
+
+def _checked_resume(resume: Resume) -> Resume:
     if isinstance(resume, Integral) and not isinstance(resume, bool) and resume >= 0:
         return int(resume)
     if resume in ("auto", "never", "must") and isinstance(resume, str):
@@ -101,71 +133,3 @@ def checked_resume(resume: Resume) -> Resume:
             received=repr(resume),
         )
     )
-
-
-def warn_if_restarted(resume: Resume) -> None:
-    """Say that a supervisor's restarts would give up progress, each time anew."""
-    if VARIABLE in os.environ and resume not in ("auto", "must"):
-        logger.warning(
-            "With resume=%r every restart by `resilient run` goes back there, and "
-            'loses what was trained since. Use resume="auto" with it.',
-            resume,
-        )
-
-
-def checked_on_event(function: OnEvent | None) -> OnEvent | None:
-    """``on_event``, if it can be called; otherwise TypeError."""
-    if function is not None and not callable(function):
-        raise TypeError(
-            message(
-                "`on_event` is called with each event.",
-                received=repr(function),
-                hint="Pass a function of one argument, a dict.",
-            )
-        )
-    return function
-
-
-def checked_on_save_error(value: OnSaveError) -> OnSaveError:
-    """``on_save_error``, if it means something; otherwise ValueError."""
-    if not isinstance(value, str) or value not in ("raise", "warn"):
-        raise ValueError(
-            message('`on_save_error` must be "raise" or "warn".', received=repr(value))
-        )
-    return value
-
-
-def require_epochs_for_best(
-    save_freq: object, policy: SavePolicy, keep: KeepPolicy
-) -> None:
-    """Raise ValueError where there is nothing that ``keep=best(...)`` compares."""
-    if keep.monitors and not policy.epochs:
-        raise ValueError(
-            message(
-                "keep=best(...) compares checkpoints of epochs' ends, and this "
-                "save_freq makes none.",
-                received=f"save_freq={save_freq!r}",
-                hint="Add every(epochs=1) to save_freq.",
-            )
-        )
-
-
-def checked_data(on_data_change: OnDataChange, replay_data: bool) -> DataOptions:
-    """``on_data_change`` and ``replay_data``, if they mean something.
-
-    Raises:
-        TypeError: ``replay_data`` is not a bool.
-        ValueError: ``on_data_change`` is something else.
-    """
-    if not isinstance(on_data_change, str) or on_data_change not in ("raise", "warn"):
-        raise ValueError(
-            message(
-                '`on_data_change` must be "raise" or "warn".',
-                received=repr(on_data_change),
-            )
-        )
-    if not isinstance(replay_data, bool):
-        raise TypeError(
-            message("`replay_data` must be True or False.", received=repr(replay_data))
-        )
-    return DataOptions(on_data_change, replay_data)

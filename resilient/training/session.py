@@ -1,27 +1,32 @@
 """One process's part in a run, from taking the directory until it leaves it.
 
-Whoever trains, Keras's ``fit`` or a loop by hand: the processes find each other,
-process 0 takes the directory, and events, signs of life and signals are seen to.
+The same for Keras's ``fit`` and for a custom loop: the processes find each other,
+process 0 locks the directory, and events, heartbeat and signals are set up.
 """
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import replace
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from resilient.backends import get_backend
 from resilient.backends.base import Part
+from resilient.data.inputs import DataInputs
+from resilient.data.shard import ShardedData
 from resilient.distributed.group import Group
 from resilient.distributed.rendezvous import join
+from resilient.distributed.strategies import parallel_strategy, supported
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
 from resilient.saving import choose, record
 from resilient.saving.checkpointer import Checkpointer
-from resilient.saving.choose import Resume
+from resilient.saving.commit import Committer
 from resilient.saving.record import Loaded
-from resilient.saving.run_json import RunJson
-from resilient.state import fingerprint
-from resilient.storage.checkpoint import Reader
+from resilient.serialization.position import Positions
+from resilient.state import fingerprint, replicas
+from resilient.state.rng import kept_random_state
+from resilient.storage import layout
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.store import Store
 from resilient.telemetry import heartbeat
@@ -32,88 +37,60 @@ from resilient.training.outcome import reported
 
 
 class Session:
-    """Who takes part, who is told, and who saves.
+    """What drives a training here: the processes, the data, events and saves.
 
     Args:
         options: What the run was asked for.
+        strategy: That of tf.distribute; None on other backends.
         parallel: How the processes train one model.
         group: These processes.
-        replicas: How many there are of the model, in all of them.
 
     Attributes:
-        part: Which part of a checkpoint this process makes.
-        events: Told of what happens.
-        watch: Told that training goes on; knows whether it was asked to stop.
-        say: Tells the user.
+        resume: Which checkpoint to resume from, until the run goes back to another.
+        backend: The adapter of Keras's backend.
+        part: Which part of a checkpoint this process writes.
+        events: Where everything that happens is recorded.
+        watch: Takes signs of life; knows whether this process was asked to stop.
+        saving: Saves when the policy says so.
+        say: Prints a line for the user.
         attempts: Host, pid and start of the processes that did this one's part before.
-        saving: The newest checkpointer, if there is one.
     """
 
     def __init__(
         self,
         options: RunOptions,
+        strategy: Any,
         parallel: ParallelStrategy,
         group: Group,
-        *,
-        replicas: int,
     ) -> None:
         directory, index = options.store.directory, group.index
-        self.options, self.parallel, self.group = options, parallel, group
-        self.part = Part(index, group.count, replicas)
+        self.options, self.resume, self.strategy = options, options.resume, strategy
+        self.parallel, self.group, self.backend = parallel, group, get_backend()
+        self.part = Part(index, group.count, replicas.count_under(strategy))
         self.say = Notifier()
         self.events = Events(directory, options.on_event, index)
         anew = options.resume == "never"
         self.attempts = [] if anew else attempts_so_far(directory, index)
         self.events.emit("started", previous=heartbeat.last_words(directory))
-        self.saving: Checkpointer | None = None
         self.watch = Watch(
             self.events.attempt,
             directory,
             options.preemption,
             leads=index == 0,
-            saver=lambda: self.saving,
+            request_save=self.request_save,
         )
-
-    def checkpointer(self, *, within_epoch: bool) -> Checkpointer:
-        """What saves from now on; a context.
-
-        Args:
-            within_epoch: Whether it may speak beside Keras's progress bar.
-        """
+        environment = fingerprint.environment(self.backend)
         self.saving = Checkpointer(
-            self.options.store,
-            policy=self.options.save_policy,
-            keep=self.options.keep,
-            events=self.events,
-            environment=fingerprint.environment(get_backend()),
-            on_error=self.options.on_save_error,
-            say=lambda line: self.say(line, within_epoch=within_epoch),
+            Committer(options.store, options.keep, self.events, environment, group),
+            policy=options.save_policy,
+            on_error=options.on_save_error,
+            say=lambda line: self.say(line, within_epoch=True),
             waiting=self.watch.saving,
-            group=self.group,
         )
-        return self.saving
 
-    def go_back_to(self, step: int | None) -> Loaded:
-        """A checkpoint to go on from in place of the last; of a step, or the newest."""
-        resume: Resume = "must" if step is None else step
-        self.options = replace(self.options, resume=resume)
-        found = self.choose()
-        assert found is not None
-        return found
-
-    def stop_if_asked(self) -> None:
-        """Stop where all is on the disk; several processes, at the next batch."""
-        if self.group.count == 1:
-            self.watch.stop_if_asked()
-
-    def replayed(self, progress: Progress, seconds: float) -> None:
-        """The data is where it was, which took so long."""
-        self.events.emit("replayed", **progress.to_json(), seconds=seconds)
-
-    def ended(self, progress: Progress) -> None:
-        """Training came to its end, and is saved."""
-        self.events.emit("ended", **progress.to_json())
-        self.watch.stop_if_asked(saved=True)
+    def request_save(self) -> None:
+        """Save at the next boundary, whatever the policy says."""
+        self.saving.request()
 
     def choose(self) -> Loaded | None:
         """The checkpoint that the run resumes from, in all processes the same.
@@ -122,58 +99,87 @@ class Session:
             CheckpointNotFoundError: ``resume`` asks for one that is not there.
             CorruptCheckpointError: There are some, and none is intact.
         """
-        return choose.choose_together(
-            self.group,
-            self.options.store,
-            self.options.resume,
-            reader(self.part),
-            self.events,
+        store, mine = self.options.store, record.reader(self.backend, self.part)
+        return choose.choose_together(self.group, store, self.resume, mine, self.events)
+
+    def inputs(
+        self, arguments: Mapping[str, Any], positions: Positions | None
+    ) -> DataInputs:
+        """The data of a fit or a loop.
+
+        Args:
+            arguments: Local variables of Keras's ``fit``; of a loop, what they would
+                be.
+            positions: Where the checkpoint has the data.
+        """
+        return DataInputs(
+            self.strategy,
+            self.backend,
+            options=self.options.data,
+            arguments=arguments,
+            positions=positions or Positions(),
+            replaying=self._replaying,
+            share=ShardedData(self.parallel, self.group),
         )
 
+    def stop_if_asked(self) -> None:
+        """Stop where all is on the disk; several processes, at the next batch."""
+        if self.group.count == 1:
+            self.watch.stop_if_asked()
 
-def reader(part: Part) -> Reader[record.SavedState[RunJson]]:
-    """Reads what a process needs, with the backend that Keras runs on."""
-    return record.reader(get_backend(), part)
+    @contextlib.contextmanager
+    def replay(self, inputs: DataInputs, progress: Progress) -> Iterator[None]:
+        """Inside, the data goes to its position, and an iterator is made.
+
+        The uninterrupted run made it earlier: that leaves no trace now.
+        """
+        began = time.monotonic()
+        with kept_random_state(self.backend, leave=inputs.drawn_ahead):
+            yield
+        seconds = time.monotonic() - began
+        self.events.emit("replayed", **progress.to_json(), seconds=seconds)
+
+    def ended(self, progress: Progress) -> None:
+        """Training has ended, and is saved."""
+        self.events.emit("ended", **progress.to_json())
+        self.watch.stop_if_asked(saved=True)
+
+    def _replaying(self) -> None:
+        """A batch was drawn again on the way to a position."""
+        self.watch.beat("replaying")
+        self.stop_if_asked()
 
 
 def load(store: Store, step: int | None, replicas: int) -> Loaded:
-    """A checkpoint to look at, of a step or the newest one, outside of any run.
-
-    Raises:
-        CheckpointNotFoundError: There is none, or none of that step.
-        CorruptCheckpointError: It is damaged.
-    """
-    mine = reader(Part(0, 1, replicas))
-    if not store.directory.is_dir():
-        raise choose.not_found(store.directory)
-    if step is not None:
-        return store.load(step, mine)
-    return choose.newest(store, mine)
+    """A checkpoint to look at; arguments and errors as of ``choose.to_look_at``."""
+    mine = record.reader(get_backend(), Part(0, 1, replicas))
+    return choose.to_look_at(store, step, mine)
 
 
 @contextlib.contextmanager
 def open_session(
-    options: RunOptions, parallel: ParallelStrategy, *, replicas: int
+    options: RunOptions, strategy: Any, *, by_hand: bool = False
 ) -> Iterator[Session]:
-    """Set up what there is around a training.
+    """Set up everything around a training.
 
     Args:
-        options: What the run was asked for; its directory exists.
-        parallel: How the processes train one model.
-        replicas: How many there are of the model.
+        options: What the run was asked for.
+        strategy: That of tf.distribute; None on other backends.
+        by_hand: Whether the loop is the user's own, and not Keras's ``fit``.
 
     Raises:
         DirectoryInUseError: Another run is using the directory.
         PeerLostError: The processes do not find each other.
-        NotSupportedError: They do not share the directory.
+        NotSupportedError: They do not share the directory, or the strategy is not one
+            that can be resumed exactly.
     """
+    supported.require_supported(strategy)
+    parallel = parallel_strategy(strategy, by_hand=by_hand)
     store = options.store
+    layout.make_directory(store.directory)
     with join(parallel, store.directory) as group, _alone(group, store):
-        session = Session(options, parallel, group, replicas=replicas)
-        telling = reported(
-            session.events, session.watch, store, options.resume, session.say
-        )
-        with session.watch, telling, group.explained():
+        session = Session(options, strategy, parallel, group)
+        with session.watch, reported(session), group.explained(), session.saving:
             yield session
 
 

@@ -80,7 +80,7 @@ def test_arrays_that_differ_are_an_error():
 
 def test_a_process_that_goes_on_with_an_epoch_is_an_error():
     agreement = BoundaryConsensus(
-        Heard({"at": [3, 0, 3, ""], "save": None}), None, None
+        Heard({"at": str(Progress(3, 0, 3)), "save": None}), None, None
     )
-    with pytest.raises(ResilientError, match="with no other batch in it"):
+    with pytest.raises(ResilientError, match="with no other batch in the epoch"):
         agreement.out_of_batches(Progress(3, 0, 3))

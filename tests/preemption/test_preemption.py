@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 import time
-from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -217,9 +216,9 @@ def test_one_fit_inside_of_another(requests):
 
 @pytest.fixture
 def watch(requests, tmp_path):
-    def make(*notices, saver=lambda: None):
+    def make(*notices, request_save=lambda: None):
         options = Preemption(notices=notices, grace_period=20)
-        return Watch("me", tmp_path, options, requests, saver=saver)
+        return Watch("me", tmp_path, options, requests, request_save=request_save)
 
     return make
 
@@ -284,7 +283,7 @@ def test_the_file_stop_asks_to_stop(watch, tmp_path):
 
 def test_the_file_save_asks_for_a_save_once(watch, tmp_path):
     asked = []
-    looking = watch(saver=lambda: SimpleNamespace(request=lambda: asked.append(1)))
+    looking = watch(request_save=lambda: asked.append(1))
     (tmp_path / "save").touch()
     looking.look()
     looking.look()
@@ -366,7 +365,7 @@ def test_a_file_system_that_is_away_for_a_while_does_not_end_the_watch(
 
 def test_a_save_that_is_no_file_is_named_once(watch, tmp_path, caplog):
     asked = []
-    looking = watch(saver=lambda: SimpleNamespace(request=lambda: asked.append(1)))
+    looking = watch(request_save=lambda: asked.append(1))
     (tmp_path / "save").mkdir()
     looking.look()
     looking.look()

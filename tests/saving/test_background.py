@@ -8,6 +8,7 @@ from test_checkpointer import Clock, FakeStore, PendingCheckpoint, at
 
 from resilient import CheckpointWriteError, best, every, latest
 from resilient.saving.checkpointer import Checkpointer
+from resilient.saving.commit import Committer, Save
 from resilient.telemetry.events import Events, read_events
 
 pytestmark = [pytest.mark.background, pytest.mark.once]
@@ -40,11 +41,8 @@ def store():
 def make(store, tmp_path):
     def make(policy=None, *, keep=None, on_error="raise", on_event=None):
         return Checkpointer(
-            store,
+            Committer(store, keep or latest(3), Events(tmp_path, on_event), {}),
             policy=policy or every(steps=1),
-            keep=keep or latest(3),
-            events=Events(tmp_path, on_event),
-            environment={},
             on_error=on_error,
             say=lambda line: None,
         )
@@ -54,17 +52,17 @@ def make(store, tmp_path):
 
 def begin(saving, step, **given):
     """Start a save, and return when it is under way."""
-    store = saving._committer._store
+    store = saving._committer.store
     store.begun.clear()
     content = PendingCheckpoint()
     assert saving.begin_if_due(at(step))
-    saving.save(at(step), content, metrics={}, finished=False, **given)
+    saving.save(Save(at(step), **given), content)
     assert store.begun.wait(60)
     return content
 
 
 def end(saving):
-    saving._committer._store.go.set()
+    saving._committer.store.go.set()
     saving.wait()
 
 
@@ -116,18 +114,18 @@ def test_a_write_lets_training_get_ahead_unless_somebody_waits_for_it(
     with saving:
         saving._last_now = -1e6
         assert saving.begin_if_due(at(1))
-        saving.save(at(1), PendingCheckpoint(), metrics={}, finished=False)
+        saving.save(Save(at(1)), PendingCheckpoint())
         assert not store.begun.wait(0.2)
         saving.wait()
         assert committed(store) == [1]
         saving._last_now = -1e6
-        saving.save(at(2), PendingCheckpoint(), metrics={}, finished=False)
+        saving.save(Save(at(2)), PendingCheckpoint())
         store.begun.clear()
         assert not saving.begin_if_due(at(3))
         assert store.begun.wait(60)  # two are due: the disk is to be fast now
         saving.wait()
         saving._last_now = -1e6
-        saving.save(at(4), PendingCheckpoint(), metrics={}, finished=False)
+        saving.save(Save(at(4)), PendingCheckpoint())
     assert committed(store) == [1, 2, 4]
 
 
@@ -149,7 +147,7 @@ def test_the_end_of_a_run_is_waited_for(make, store):
         assert committed(store) == [1]
         store.go.clear()
         threading.Timer(0.2, store.go.set).start()
-        saving.save(at(10), PendingCheckpoint(), metrics={}, finished=True)
+        saving.save(Save(at(10), finished=True), PendingCheckpoint())
         assert committed(store) == [1, 10]
 
 

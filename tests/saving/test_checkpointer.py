@@ -13,6 +13,7 @@ import pytest
 from resilient import CheckpointWriteError, adaptive, best, every, latest
 from resilient.progress import Progress
 from resilient.saving.checkpointer import Checkpointer
+from resilient.saving.commit import Committer, Save
 from resilient.telemetry.events import Events, read_events
 
 pytestmark = pytest.mark.once
@@ -73,14 +74,16 @@ def store(clock):
 def make(store, clock, tmp_path):
     def make(policy, *, keep=None, on_error="raise", on_event=None, say=None):
         return Checkpointer(
-            store,
+            Committer(
+                store,
+                keep or latest(3),
+                Events(tmp_path, on_event),
+                environment={"keras": "3"},
+                now=clock,
+            ),
             policy=policy,
-            keep=keep or latest(3),
-            events=Events(tmp_path, on_event),
-            environment={"keras": "3"},
             on_error=on_error,
             say=say or (lambda line: None),
-            now=clock,
         )
 
     return make
@@ -107,7 +110,7 @@ class PendingCheckpoint:
 
 def save(saving, progress, *, finished=False, **metrics):
     content = PendingCheckpoint()
-    saving.save(progress, content, metrics=metrics, finished=finished)
+    saving.save(Save(progress, metrics, finished), content)
     return content
 
 
@@ -194,15 +197,11 @@ def test_a_write_that_is_waited_for_is_no_hang(store, clock, tmp_path):
         inside.append(len(store.commits))
 
     saving = Checkpointer(
-        store,
+        Committer(store, latest(3), Events(tmp_path), {}, now=clock),
         policy=every(steps=1),
-        keep=latest(3),
-        events=Events(tmp_path),
-        environment={},
         on_error="raise",
         say=lambda line: None,
         waiting=waiting,
-        now=clock,
     )
     assert saving.begin_if_due(at(1))
     save(saving, at(1), finished=True)

@@ -111,9 +111,9 @@ def test_a_checkpoint_is_of_its_step_whatever_is_trained_meanwhile(
     batches, taken = Batches(epochs * fitting.STEPS), {}
     save = Checkpointer.save
 
-    def keep_copies(self, progress, content, **about):
-        taken[progress.step] = copies(content)
-        save(self, progress, content, **about)
+    def keep_copies(self, about, content):
+        taken[about.progress.step] = copies(content)
+        save(self, about, content)
 
     monkeypatch.setattr(Checkpointer, "save", keep_copies)
     write_after(monkeypatch, lambda: batches.wait_for(LEAD))

@@ -1,8 +1,8 @@
-"""Sees where the loss of a batch is no number any more, or far above what it was.
+"""Detects a batch whose loss is not finite, or far above the usual.
 
 Keras logs the mean of an epoch so far, in which a spike would drown: the loss of a
-batch is recovered from two of these means. What is seen depends on the losses alone,
-never on when somebody looks, so a run that is repeated sees the same.
+batch is recovered from two of these means. The result depends on the losses alone,
+never on when they are checked, so a repeated run detects the same.
 """
 
 import math
@@ -26,7 +26,7 @@ class Rollback:
     """How to get over a divergence: PaLM's recipe (Chowdhery et al. 2022, section 5.1).
 
     Training goes back to where it was ``steps`` batches before the bad one, leaves out
-    the next ``skip`` batches of the data, and goes on. The last batch of an epoch is
+    the next ``skip`` batches of the data, and continues. The last batch of an epoch is
     never left out.
 
     Attributes:
@@ -102,8 +102,8 @@ class Bad:
         step: Its number since the start of the run, from 0.
         value: Its loss.
         why: What is bad about it.
-        batches: How many were trained at once, of which it is the last; Keras tells
-            the loss of all of them.
+        batches: How many were trained at once, of which it is the last; Keras reports
+            one loss for all of them.
     """
 
     step: int
@@ -124,9 +124,9 @@ class LossWatch:
     """Looks at the loss of every batch that was trained.
 
     Args:
-        spike: More than so many times the median of the last 100 losses is bad; None:
-            only what is no number.
-        active: Whether anybody wants to know.
+        spike: More than this many times the median of the last 100 losses is bad;
+            None: only losses that are not finite.
+        active: Whether losses are checked at all.
         group: The processes that train: the mean of their losses counts.
     """
 
@@ -155,7 +155,7 @@ class LossWatch:
             logs: What Keras logged then.
 
         Raises:
-            NotSupportedError: There is no loss in it.
+            NotSupportedError: They have no loss.
         """
         if not logs or "loss" not in logs:
             raise NotSupportedError(

@@ -1,7 +1,7 @@
 """The rollbacks of a run: which batches of its data are left out, and why.
 
 They are a part of the run's history, kept in ``rollbacks.json`` in the checkpoint
-directory: whoever trains these steps again leaves the same batches out. A checkpoint
+directory: an attempt that trains these steps again skips the same batches. A checkpoint
 after the first batch that is left out was made without it, since the others are moved
 away before the rollback is written down.
 """
@@ -135,7 +135,7 @@ def obstacle(store: Store, how: Rollback, bad: Bad) -> str:
 
 
 def turn_back(store: Store, how: Rollback, bad: Bad) -> Skip:
-    """Make a run go on from before a bad batch, and leave out what surrounds it."""
+    """Set a run back to before a bad batch, and skip the batches around it."""
     skip = Skip.over(bad, how)
     store.discard_after(skip.start)
     write(store.directory, [*read(store.directory), skip])

@@ -1,9 +1,9 @@
 """``model.fit`` that can be killed anywhere and run again.
 
 ``fit`` and ``ResilientFit`` find the checkpoint to resume from, let Keras's own ``fit``
-run with an ``FitAttempt`` following it, and return the History of the whole run. They
-never train by themselves, and they change nothing in a model before a checkpoint has
-been checked whole.
+run with a ``FitAttempt`` following it, and return the History of the whole run. They
+never train by themselves, and change nothing in a model before a checkpoint has been
+checked completely.
 
 Importing this module loads neither Keras nor a backend.
 """
@@ -22,7 +22,6 @@ from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume
 from resilient.saving.directory import OnDirectory
 from resilient.serialization.state_dict import Stateful, StatefulObjects
-from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
 from resilient.training.divergence.loss_watch import (
@@ -60,7 +59,7 @@ def fit(
     loss_spike: float | None = None,
     **kwargs: Any,
 ) -> "keras.callbacks.History":
-    """Train like ``model.fit``; run again after a kill, go on as if nothing happened.
+    """Train like ``model.fit``, and resume exactly if the process was killed.
 
     Args:
         model: A compiled Keras model.
@@ -69,31 +68,31 @@ def fit(
         save_freq: ``"auto"`` (epochs' ends, and in between as often as takes at most
             2 % of the time, see ``adaptive``), ``"epoch"``, a number of batches, or a
             policy such as ``every(steps=500) | every(minutes=10)``. The end of training
-            is saved always. Saves due while one is being written are put off.
+            is always saved. A save that falls due during another one is postponed.
         keep: How many checkpoints to keep, or a policy such as
             ``latest(3) | best(1, monitor="val_loss")``.
         resume: ``"auto"`` resumes if there is a checkpoint, ``"must"`` insists on one,
-            ``"never"`` starts anew (older checkpoints go to ``quarantine/``), a number
+            ``"never"`` starts over (older checkpoints go to ``quarantine/``), a number
             resumes from that step.
         stateful: Your own objects with ``state_dict`` and ``load_state_dict``, by name:
             saved and restored with the run.
-        on_data_change: ``"raise"`` refuses data that comes back different after a
-            resume; ``"warn"`` says so and goes on with what comes.
-        replay_data: Keep no state of iterators (a large shuffle buffer, say), but draw
+        on_data_change: What to do if the data is different after a resume: ``"raise"``
+            an error, or ``"warn"`` and go on with the new data.
+        replay_data: Save no state of iterators (a large shuffle buffer, say), but draw
             all batches again from the start of the epoch or the run.
         on_event: Called with each event (a dict with ``"event"`` and ``"time"``, Unix
             seconds); the same that ``events.jsonl`` records.
         on_save_error: ``"raise"`` when a checkpoint could not be written, at the next
             batch or at the end of fit, or ``"warn"`` and train on.
-        preemption: How training can be asked to save and stop: signals, notices of
-            clouds, and the time that leaves; None: only by touching the file ``stop``
-            in ``checkpoint_dir`` (``save`` there asks for a save only).
-        on_nan: What to do when the loss is no finite number: ``"ignore"``, as Keras;
-            ``"stop"`` with a ``DivergedError``, and save nothing of it; ``"rollback"``:
-            go back 100 batches, leave out the next 300 of the data, and go on, or
-            ``Rollback(...)`` with other numbers.
-        loss_spike: Treat the loss of a batch like NaN if it is more than so many times
-            the median of the last 100; needs ``on_nan``. The loss has to be positive.
+        preemption: How training can be asked to save and stop: signals, cloud notices,
+            and the grace period; None: only by touching the file ``stop`` in
+            ``checkpoint_dir`` (``save`` there asks for a save only).
+        on_nan: What to do when the loss is not finite: ``"ignore"``, as Keras does;
+            ``"stop"`` with a ``DivergedError`` and without a save; ``"rollback"``: go
+            back 100 batches, skip the next 300, and continue, or ``Rollback(...)`` with
+            other numbers.
+        loss_spike: Treat the loss of a batch like NaN if it is more than this many
+            times the median of the last 100; needs ``on_nan`` and a positive loss.
         **kwargs: Keyword arguments of ``model.fit``.
 
     Returns:
@@ -109,7 +108,7 @@ def fit(
         DirectoryInUseError: Another run is using ``checkpoint_dir``.
         NotSupportedError: Something that cannot be resumed exactly (yet).
         Preempted: Training was asked to stop and did: a ``SystemExit``, status 143.
-        DivergedError: ``on_nan`` says to stop, or there is no getting over it.
+        DivergedError: ``on_nan`` says to stop, or a rollback did not help.
         RolledBack: ``on_nan="rollback"`` with data other than arrays: it goes on when
             the script is run again. A ``SystemExit``, status 75.
     """
@@ -184,26 +183,21 @@ class ResilientFit(OnDirectory):
 
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
         """Train, resuming where the last attempt was; arguments as ``model.fit``."""
-        from resilient.distributed.strategies import parallel_strategy
         from resilient.state import replicas
         from resilient.state.variables import require_model
-        from resilient.training.fit.run import FitPlan, run
+        from resilient.training.fit.attempt import FitPlan
+        from resilient.training.fit.run import run
         from resilient.training.session import open_session
 
         require_model(self._model)
-        layout.make_directory(self._store.directory)
-        parallel = parallel_strategy(replicas.strategy_of(self._model))
-        count = replicas.count(self._model)
-        with open_session(self._options, parallel, replicas=count) as session:
+        strategy = replicas.strategy_of(self._model)
+        with open_session(self._options, strategy) as session:
             plan = FitPlan(
-                session=session,
-                stateful=self._stateful,
-                on_nan=self._on_nan,
-                loss_spike=self._loss_spike,
+                session, self._model, self._stateful, self._on_nan, self._loss_spike
             )
             self._session = session
             try:
-                return run(plan, self._model, args, kwargs)
+                return run(plan, args, kwargs)
             finally:
                 self._session = None
 
@@ -213,12 +207,12 @@ class ResilientFit(OnDirectory):
         Raises:
             ResilientError: No fit is running.
         """
-        if self._session is None or self._session.saving is None:
+        if self._session is None:
             raise ResilientError(
-                "There is nothing to save outside of fit: its end is saved always.",
+                "There is nothing to save outside of fit, whose end is always saved.",
                 hint="Call it from a callback, or use model.save.",
             )
-        self._session.saving.request()
+        self._session.request_save()
 
     def restore(self, step: int | None = None) -> Checkpoint:
         """Load a checkpoint's weights and optimizer into the model, to look at them.
@@ -242,7 +236,7 @@ class ResilientFit(OnDirectory):
 
         require_model(self._model)
         session, directory = self._session, self._store.directory
-        if session is not None and session.saving is not None:
+        if session is not None:
             session.saving.wait()
         # While fit runs, it holds the lock.
         mine = session is None and directory.is_dir()

@@ -5,75 +5,91 @@ checkpoint is checked and restored (all of it, or none), and the run's progress 
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import keras
 
-from resilient.backends import get_backend
 from resilient.data.inputs import DataInputs
-from resilient.data.shard import ShardedData
 from resilient.keras_internals import dispatch
 from resilient.objects.callbacks.capture import CallbackStates, monitored
 from resilient.objects.makeup.makeup import Makeup
 from resilient.progress import Progress
-from resilient.serialization.position import Positions
+from resilient.saving.record import Loaded, SavedState, is_of, of_kind
+from resilient.saving.run_json import FitRun, ImportRun
 from resilient.serialization.state_dict import StatefulObjects
-from resilient.state import replicas
+from resilient.state import weights
 from resilient.state.fingerprint import RunFingerprint
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.attempt import Attempt
 from resilient.training.divergence import rollback
-from resilient.training.divergence.loss_watch import LossWatch
-from resilient.training.divergence.rollback import Skip, left_out
+from resilient.training.divergence.loss_watch import LossWatch, Rollback
 from resilient.training.fit.iterators import TrainingIterator
 from resilient.training.fit.resumption import Resumption
 from resilient.training.fit.run_state import FitState
 from resilient.training.session import Session
 
 
+@dataclass(frozen=True)
+class FitPlan:
+    """A fit that is about to run.
+
+    Attributes:
+        session: The processes, the events and the saves.
+        model: The compiled model.
+        stateful: The user's own objects.
+        on_nan: What to do when the loss is bad.
+        loss_spike: See ``divergence.LossWatch``.
+    """
+
+    session: Session
+    model: keras.Model
+    stateful: StatefulObjects
+    on_nan: Literal["ignore", "stop"] | Rollback
+    loss_spike: float | None
+
+
 class FitAttempt:
     """Follows one ``fit`` of one model.
 
     Args:
-        model: The compiled model.
-        session: Who takes part, who is told, and who saves.
-        resumption: What it resumes from; None starts a new run.
-        imported: The checkpoint that an import made, if it begins with that.
-        stateful: The user's own objects, by name.
-        losses: Looks at the loss of each batch.
-        skips: The rollbacks of this run: batches that it leaves out.
+        plan: What was asked for.
+        found: The checkpoint that it resumes from; None starts a new run.
+        seconds: That reading it took.
         since: Of the attempt in this process that a rollback undoes.
-        seconds: That reading the checkpoint took.
     """
 
     def __init__(
         self,
-        model: keras.Model,
-        session: Session,
-        *,
-        resumption: Resumption | None,
-        imported: Checkpoint | None,
-        stateful: StatefulObjects,
-        losses: LossWatch,
-        skips: Sequence[Skip],
-        since: FitState | None,
+        plan: FitPlan,
+        found: Loaded | None,
         seconds: float,
+        since: FitState | None = None,
     ) -> None:
-        self.model, self.session, self.parallel = model, session, session.parallel
-        self.losses, self.saving = losses, session.checkpointer(within_epoch=True)
-        self._resumption, self._imported = resumption, imported
-        self._stateful = stateful
-        self._skips, self._since, self._seconds = skips, since, seconds
-        self._first = since is None
+        session = self.session = plan.session
+        self._plan, self.model, self.parallel = plan, plan.model, session.parallel
+        self._since, self._seconds, self._first = since, seconds, since is None
+        self.losses = LossWatch(
+            plan.loss_spike, active=plan.on_nan != "ignore", group=session.group
+        )
+        # Started over, a run forgets its rollbacks.
+        anew = session.resume == "never" and self._first
+        directory = session.options.store.directory
+        self._skips = [] if anew else rollback.read(directory)
+        self.progress = Progress(0, 0, 0)
+        self._imported: Checkpoint | None = None
+        self._found: tuple[Checkpoint, SavedState[FitRun]] | None = None
+        if found is not None:
+            self._begin_from(found)
         self.iterator: TrainingIterator | None = None
         self.callback_list: Any = None
-        self.progress = Progress(0, 0, 0) if imported is None else imported.progress
         self._arguments: Mapping[str, Any] = {}
         self._inputs: DataInputs | None = None
-        self._facts: RunFingerprint | None = None
-        self._makeup: Makeup | None = None
+        self._known: tuple[RunFingerprint, Makeup] | None = None
+        self._resumption: Resumption | None = None
         self._state: FitState | None = None
         self._attempt: Attempt | None = None
         self._last_logs: dict[str, float] | None = None
@@ -102,16 +118,8 @@ class FitAttempt:
         """Keras is about to make the training input: local variables of its ``fit``."""
         self._arguments = arguments
         self.session.say.set_verbose(arguments["verbose"])
-        resumption = self._resumption
-        self._inputs = DataInputs(
-            replicas.strategy_of(self.model),
-            get_backend(),
-            options=self.session.options.data,
-            arguments=arguments,
-            positions=Positions() if resumption is None else resumption.positions(),
-            replaying=self.replaying,
-            share=ShardedData(self.parallel, self.session.group),
-        )
+        positions = None if self._found is None else self._found[1].positions()
+        self._inputs = self.session.inputs(arguments, positions)
 
     def begin(self, iterator: TrainingIterator) -> None:
         """Keras made the training input."""
@@ -119,7 +127,7 @@ class FitAttempt:
         self.inputs.begin(iterator)
 
     def before_train_begin(self) -> None:
-        """No callback was told anything yet: refuse a checkpoint of another run.
+        """No callback was called yet: refuse a checkpoint of another run.
 
         Later would be too late: ``CSVLogger`` empties its file when training begins.
         """
@@ -128,20 +136,22 @@ class FitAttempt:
         self.inputs.share.require_same(data)
         # Not before: a model's jit_compile is settled when Keras makes its function.
         makeup = self._since.makeup if self._since else Makeup(self.model)
-        facts = RunFingerprint(self.model, data, self._arguments, get_backend())
+        backend = self.session.backend
+        facts = RunFingerprint(self.model, data, self._arguments, backend)
         facts.current()  # on JAX the optimizer cannot tell while it trains
-        self._facts, self._makeup = facts, makeup
-        if self._resumption is not None:
-            run = self._resumption.run
+        self._known = facts, makeup
+        if self._found is not None:
+            resumption = Resumption(self.model, *self._found, facts, makeup)
+            self._resumption, self._found = resumption, None
             callbacks = CallbackStates(self.callback_list.callbacks)
-            others = callbacks.differences(run.callbacks)
-            others += self._stateful.differences(run.stateful)
-            self._resumption.check(self.model, facts, makeup, others)
+            others = callbacks.differences(resumption.run.callbacks)
+            others += self._plan.stateful.differences(resumption.run.stateful)
+            resumption.check(others)
 
     def on_train_begin(self) -> None:
-        """Every callback was told that training begins: resume, or begin anew."""
-        assert self._facts is not None
-        assert self._makeup is not None
+        """All callbacks have seen ``on_train_begin``: resume, or start from scratch."""
+        assert self._known is not None
+        facts, makeup = self._known
         since = self._since.callbacks if self._since else None
         callbacks = CallbackStates(
             self.callback_list.callbacks, attempts=self.session.attempts, since=since
@@ -149,13 +159,13 @@ class FitAttempt:
         self._since = None
         self._state = FitState(
             self.model,
-            get_backend(),
-            callbacks,
-            self._stateful,
-            facts=self._facts,
-            makeup=self._makeup,
+            self.session.backend,
+            self.session.part,
+            callbacks=callbacks,
+            stateful=self._plan.stateful,
+            facts=facts,
+            makeup=makeup,
             losses=self.losses,
-            part=self.session.part,
         )
         self._attempt = Attempt(
             self.session,
@@ -164,20 +174,19 @@ class FitAttempt:
             losses=self.losses,
             settle=partial(dispatch.settle, self.callback_list),
         )
-        shared = self._facts.of_all_processes()
+        shared = facts.of_all_processes()
         self.parallel.begin(self.model, self.session.group, shared)
         if self._resumption is not None:
             self._resume(self._resumption)
             return
         callbacks.begin_anew()
-        self._tell(self._imported, self._seconds)
-        self.session.stop_if_asked()
+        self._begun(self._imported, self._seconds)
 
     def _resume(self, resumption: Resumption) -> None:
         """Go back to a checkpoint: now, or at its batch."""
         began = time.monotonic()
         # Not before: a callback may freeze layers now, and the optimizer has to know.
-        resumption.build(self.model, self.iterator, self.parallel)
+        resumption.build(self.iterator, self.parallel)
         self.state.retracing.expect(resumption.run.traces)
         progress = self.progress = resumption.progress
         epochs = self._arguments["epochs"]
@@ -188,22 +197,33 @@ class FitAttempt:
         )
         self._last_logs = resumption.logs()
         self.inputs.resume(progress.batch)
-        if progress.batch and not over:  # the rest is restored just before the batch
-            resumption.restore_callbacks(self.state)
+        if progress.batch and not over:  # the rest is restored just before the batch;
+            # `on_epoch_begin` of callbacks may rely on what they know.
+            saved = resumption.saved
+            self.state.callbacks.restore(saved.run.callbacks, saved.tensors)
         else:
             self.restore_in_epoch()
         seconds = self._seconds + time.monotonic() - began
-        self._tell(resumption.checkpoint, seconds, over=over)
+        self._begun(resumption.checkpoint, seconds, over=over)
+
+    def _begun(
+        self, resumed: Checkpoint | None, seconds: float, *, over: bool = False
+    ) -> None:
+        first = self._first
+        self.attempt.begin(self.progress, resumed, seconds, first=first, over=over)
         if not over:
             self.session.stop_if_asked()
 
-    def _tell(
-        self, resumed: Checkpoint | None, seconds: float, *, over: bool = False
-    ) -> None:
-        self.attempt.begin(resumed, seconds, first=self._first, over=over)
-        options, group = self.session.options, self.session.group
-        if self._first and group.index == 0 and options.resume == "never":
-            rollback.forget(options.store.directory)
+    def _begin_from(self, found: Loaded) -> None:
+        checkpoint, saved = found
+        if not is_of(saved, ImportRun):
+            self._found = of_kind(found, FitRun)
+            return
+        # What an import does not have starts from scratch.
+        run = saved.run
+        weights.put(self.model, run.variables, saved.tensors, checkpoint.path)
+        run.warn()
+        self._imported, self.progress = checkpoint, checkpoint.progress
 
     def on_epoch_begin(self, epoch: int) -> None:
         if epoch != self.progress.epoch:  # the first one may be initial_epoch
@@ -221,13 +241,13 @@ class FitAttempt:
         if not self._skips:  # asked before every batch
             return False
         first = self.progress.step - self.progress.batch
-        return left_out(self._skips, first, begin, end, length)
+        return rollback.left_out(self._skips, first, begin, end, length)
 
     def restore_in_epoch(self) -> None:
         """Just before the first batch of a resumed epoch."""
         resumption, self._resumption = self._resumption, None
         assert resumption is not None
-        resumption.restore(self.state, self.inputs.drawn_ahead)
+        self.state.restore(resumption, self.inputs.drawn_ahead)
 
     def between_batches(
         self, batch: int, *, next_left_out: bool, certain: bool
@@ -242,35 +262,25 @@ class FitAttempt:
         self.attempt.next_batch_is_there()
         step = self.progress.step - self.progress.batch + batch
         self.progress = Progress(step, self.progress.epoch, batch)
-        self.attempt.trained(self.progress)
-        if not next_left_out:  # resumed with nothing left to train, Keras has no logs
-            logs = self._last_logs
-            self.attempt.between_batches(self.progress, logs, certain=certain)
+        # Resumed with nothing left to train, Keras has no logs.
+        save, logs = not next_left_out, self._last_logs
+        self.attempt.between_batches(self.progress, logs, certain=certain, save=save)
 
     def validating(self) -> None:
-        """A batch is about to be validated; there is no snapshot before it is over."""
+        """A batch is about to be validated; no snapshot is taken during validation."""
         self.session.watch.beat("validating")
-        self.session.watch.stop_unless_time(self.saving.slowest)
+        self.session.watch.stop_unless_time(self.session.saving.slowest)
 
-    def replaying(self) -> None:
-        """A batch was drawn again on the way to a position."""
-        self.session.watch.beat("replaying")
-        self.session.stop_if_asked()
-
-    def replayed(self, seconds: float) -> None:
-        """The data is where it was."""
-        self.session.replayed(self.progress, seconds)
+    def replay(self) -> AbstractContextManager[None]:
+        """The data goes back to its position."""
+        return self.session.replay(self.inputs, self.progress)
 
     def all_trained(self) -> None:
         """All batches of the epoch are trained: metrics and validation come next."""
         self.attempt.all_trained(self._end_of_epoch())
 
-    def before_epoch_end(self) -> None:
-        """All batches of the epoch are trained; no callback was told of its end."""
-        self.losses.check(all_of_them=True)
-
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None) -> None:
-        """Every callback was told that the epoch ended."""
+        """Every callback has seen ``on_epoch_end``."""
         self.progress = Progress(self._end_of_epoch().step, epoch + 1, 0)
         self._last_logs = monitored(logs)
         self.attempt.trained(self.progress)

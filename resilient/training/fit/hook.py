@@ -181,7 +181,7 @@ _WATCHED = (
 
 
 def _watch(callbacks: Any, attempt: FitAttempt) -> None:
-    """Tell ``attempt`` when all callbacks were told."""
+    """Call ``attempt`` after all callbacks."""
     plain = {name: getattr(callbacks, name) for name in _WATCHED}
 
     def on_train_begin(logs: Any = None) -> None:
@@ -200,7 +200,7 @@ def _watch(callbacks: Any, attempt: FitAttempt) -> None:
         attempt.on_train_batch_end(logs)
 
     def on_epoch_end(epoch: int, logs: Any = None) -> None:
-        attempt.before_epoch_end()
+        attempt.losses.check(all_of_them=True)  # before any callback sees the logs
         plain["on_epoch_end"](epoch, logs)
         attempt.on_epoch_end(epoch, logs)
 

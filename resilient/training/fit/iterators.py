@@ -7,74 +7,42 @@ The generator runs on between ``on_train_batch_end(k - 1)`` and
 """
 
 import contextlib
-import time
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from resilient import keras_internals
-from resilient.data.inputs import DataInputs
 from resilient.data.select import adapter_for, are_arrays
-from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.saving import reshard
 from resilient.serialization.position import DataPosition, TrainingPosition
 from resilient.serialization.rng import kept_states
 from resilient.state.rng import kept_random_state
 from resilient.training.divergence.rollback import leads_nowhere
-from resilient.training.fit.run_state import FitState
+
+if TYPE_CHECKING:
+    from resilient.training.fit.attempt import FitAttempt
 
 Base = keras_internals.backend_epoch_iterator()
 
 _DATA = ("x", "y", "sample_weight", "class_weight")
 
 
-class BatchListener(Protocol):
-    """What follows the batches of one fit."""
-
-    parallel: ParallelStrategy
-
-    @property
-    def inputs(self) -> DataInputs:
-        """The data."""
-
-    @property
-    def state(self) -> FitState:
-        """What is compiled of the model, among others."""
-
-    def leaves_out(self, begin: int, end: int, length: int | None) -> bool:
-        """Whether these batches of an epoch are drawn and not trained."""
-
-    def restore_in_epoch(self) -> None:
-        """Just before the first batch of a resumed epoch."""
-
-    def between_batches(
-        self, batch: int, *, next_left_out: bool, certain: bool
-    ) -> None:
-        """A batch is trained, the next one is not begun."""
-
-    def replayed(self, seconds: float) -> None:
-        """The data is where it was."""
-
-    def validating(self) -> None:
-        """A batch is about to be validated."""
-
-
 class TrainingIterator(Base):  # type: ignore[misc, valid-type]
     """The training input of one ``fit``; it can start at batch k."""
 
-    def __init__(self, listener: BatchListener, **arguments: Any) -> None:
-        self._listener = listener
+    def __init__(self, attempt: "FitAttempt", **arguments: Any) -> None:
+        self._attempt = attempt
         self._armed = False
         self._resume: tuple[TrainingPosition, int] | None = None
         self._position: DataPosition | None = None
         self._begun = 0  # first batch of the training step that was last begun
-        listener.inputs.only_arrays = are_arrays(arguments)
+        attempt.inputs.only_arrays = are_arrays(arguments)
         self._ran_out = False  # the data ended where Keras asked for more
         kept = {k: v for k, v in arguments.items() if k not in _DATA}
-        adapter = adapter_for(arguments, listener.inputs.settings("x"))
+        adapter = adapter_for(arguments, attempt.inputs.settings("x"))
         super().__init__(x=adapter, **kept)
-        self._drawn_by_all = listener.parallel.draws_all(arguments["x"])
+        self._drawn_by_all = attempt.parallel.draws_all(arguments["x"])
         steps = self.steps_per_epoch
-        listener.inputs.share.divide(adapter, arguments["x"], "x", steps)
+        attempt.inputs.share.divide(adapter, arguments["x"], "x", steps)
 
     def reset(self) -> None:
         super().reset()
@@ -84,7 +52,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
     def __next__(self) -> Any:
         item = super().__next__()
         if self._armed:
-            self._listener.state.retracing.before_step("train_function", item[2])
+            self._attempt.state.retracing.before_step("train_function", item[2])
         return item
 
     def resume_at(self, position: TrainingPosition, batch: int) -> None:
@@ -154,22 +122,17 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             if self._armed:
                 self.data_adapter.before_iterator()
             return self.data_adapter.wrap(super()._get_iterator())
-        # The uninterrupted run made this iterator earlier: leave no trace of it now.
-        inputs = self._listener.inputs
-        with kept_random_state(inputs.backend, leave=inputs.drawn_ahead):
-            began = time.monotonic()
+        with self._attempt.replay():
             self.data_adapter.seek(position)
             self.data_adapter.before_iterator()
-            iterator = iter(self.data_adapter.wrap(super()._get_iterator()))
-        self._listener.replayed(time.monotonic() - began)
-        return iterator
+            return iter(self.data_adapter.wrap(super()._get_iterator()))
 
     def _enumerate_iterator(self) -> Iterator[Any]:
         batches = super()._enumerate_iterator()
         if not self._armed:
             yield from batches
             return
-        self._listener.state.retracing.before_batches("train_function", self)
+        self._attempt.state.retracing.before_batches("train_function", self)
         resume, self._resume = self._resume, None
         position, first = resume or (None, 0)
         held = position is not None and position.held
@@ -178,17 +141,17 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         for begin, end, iterator in batches:
             if begin < first:
                 continue
-            left_out = self._listener.leaves_out(begin, end, self.num_batches)
+            left_out = self._attempt.leaves_out(begin, end, self.num_batches)
             if resume is not None:
                 if held:
                     self._steps_seen = resume[0].data.drawn + self.steps_per_execution
                 resume = None
                 if first:
-                    self._listener.restore_in_epoch()
+                    self._attempt.restore_in_epoch()
             elif begin:
                 drawn = self._drawn()
                 self.data_adapter.on_trained(drawn)
-                self._listener.between_batches(
+                self._attempt.between_batches(
                     begin, next_left_out=left_out, certain=self._has_more(drawn)
                 )
             self._begun = begin
@@ -214,22 +177,22 @@ class ValidationIterator(Base):  # type: ignore[misc, valid-type]
     Arrays are validated in one and the same order: they need no position.
     """
 
-    def __init__(self, listener: BatchListener, data: Any, **arguments: Any) -> None:
-        self._listener = listener
+    def __init__(self, attempt: "FitAttempt", data: Any, **arguments: Any) -> None:
+        self._attempt = attempt
         super().__init__(**arguments)
         steps = self.steps_per_epoch
-        share = listener.inputs.share
+        share = attempt.inputs.share
         share.divide(self.data_adapter, data, "validation_data", steps)
 
     def __next__(self) -> Any:
         item = super().__next__()
-        self._listener.state.retracing.before_step("test_function", item[2])
+        self._attempt.state.retracing.before_step("test_function", item[2])
         return item
 
     def _enumerate_iterator(self) -> Iterator[Any]:
-        self._listener.state.retracing.before_batches("test_function", self)
+        self._attempt.state.retracing.before_batches("test_function", self)
         for item in super()._enumerate_iterator():
-            self._listener.validating()
+            self._attempt.validating()
             yield item
 
 
@@ -240,16 +203,16 @@ class PositionedValidationIterator(ValidationIterator):
     what outlasts iterators has a position.
     """
 
-    def __init__(self, listener: BatchListener, **arguments: Any) -> None:
+    def __init__(self, attempt: "FitAttempt", **arguments: Any) -> None:
         rest = {k: v for k, v in arguments.items() if k not in _DATA}
-        inputs = listener.inputs
+        inputs = attempt.inputs
         settings = inputs.settings("validation_data")
         early, made = inputs.validation, inputs.validated
         inputs.validated = True
         if not made:
             # As in Keras, whatever that draws.
             inputs.validation = early or adapter_for(arguments, settings)
-            super().__init__(listener, arguments["x"], x=inputs.validation, **rest)
+            super().__init__(attempt, arguments["x"], x=inputs.validation, **rest)
             return
         assert inputs.training is not None
         with contextlib.ExitStack() as stack:
@@ -263,7 +226,7 @@ class PositionedValidationIterator(ValidationIterator):
             saved = early.position(0, held=False) if early else settings.saved
             adapter = early or adapter_for(arguments, settings)
             inputs.validation = adapter
-            super().__init__(listener, arguments["x"], x=adapter, **rest)
+            super().__init__(attempt, arguments["x"], x=adapter, **rest)
             assert saved is not None
             adapter.resume(saved)
 

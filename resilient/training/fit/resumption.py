@@ -1,53 +1,61 @@
-"""A checkpoint on its way into a fit: compared, built for, and put into the model.
+"""A checkpoint on its way into a fit: compared, built for, and restored.
 
-Compared twice, since a model may have no variables before Keras builds it. Nothing is
-changed before it was compared whole.
+Nothing is changed before everything was compared; twice, since a model may have no
+variables before Keras builds it. Differences that make an exact resume impossible raise
+an error that lists them all. Those that may be intended warn, and the script's value
+wins; for the learning rate the checkpoint's wins, as part of the optimizer's state.
 """
 
+import logging
 from typing import Any
 
 import keras
 
 from resilient.backends import get_backend
 from resilient.distributed.strategies.base import ParallelStrategy
-from resilient.objects.makeup.makeup import Makeup
+from resilient.errors import CheckpointMismatchError
+from resilient.objects.makeup.makeup import Makeup, changes
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import FitRun
+from resilient.serialization import JSON
 from resilient.serialization.json_values import decode
-from resilient.serialization.position import Positions
-from resilient.state.build import ensure_built
-from resilient.state.fingerprint import RunFingerprint
+from resilient.state import fingerprint, variables
+from resilient.state.build import ensure_built, is_built
 from resilient.storage.checkpoint import Checkpoint
-from resilient.training.fit.compatibility import CompatibilityCheck
-from resilient.training.fit.run_state import FitState
+
+logger = logging.getLogger(__name__)
+
+# Unknown until the model is built: its layers may come into being then.
+_OF_LAYERS = ("layers", "dtype policies")
 
 
 class Resumption:
     """What a fit resumes from.
 
     Args:
+        model: The model that is about to train.
         checkpoint: The checkpoint, verified.
         saved: What is in it.
+        facts: The fingerprint of this run.
+        makeup: What the model trains with.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, saved: record.SavedState[FitRun]
+        self,
+        model: keras.Model,
+        checkpoint: Checkpoint,
+        saved: record.SavedState[FitRun],
+        facts: fingerprint.RunFingerprint,
+        makeup: Makeup,
     ) -> None:
-        self.checkpoint, self._saved = checkpoint, saved
-        self._compatible: CompatibilityCheck | None = None
-
-    @property
-    def run(self) -> FitRun:
-        return self._saved.run
+        self.checkpoint, self.saved, self.run = checkpoint, saved, saved.run
+        self._model, self._facts, self._makeup = model, facts, makeup
+        self._built = is_built(model)
 
     @property
     def progress(self) -> Progress:
         return self.checkpoint.progress
-
-    def positions(self) -> Positions:
-        """Where the data is."""
-        return self._saved.positions()
 
     def logs(self) -> dict[str, float] | None:
         """Of the last epoch that ended."""
@@ -55,50 +63,100 @@ class Resumption:
         return logs
 
     def is_over(self, epochs: int) -> bool:
-        """Whether nothing is left of a run of so many epochs."""
+        """Whether a run of this many epochs is complete."""
         return self.run.stop_training or self.progress.epoch >= epochs
 
-    def check(
-        self,
-        model: keras.Model,
-        facts: RunFingerprint,
-        makeup: Makeup,
-        others: list[str],
-    ) -> None:
-        """Refuse a checkpoint of another run, before a callback was told anything.
+    def check(self, others: list[str]) -> None:
+        """Refuse a checkpoint of another run, before any callback is called.
 
         Args:
-            model: The compiled model.
-            facts: What this run is.
-            makeup: What the model trains with.
             others: Differences that were found elsewhere.
 
         Raises:
-            CheckpointMismatchError: It is of another run.
+            CheckpointMismatchError: There are differences.
         """
-        self._compatible = CompatibilityCheck(
-            self.checkpoint, self.run, facts, makeup, model
-        )
-        self._compatible.check_before_build(others)
+        found = self._identity(() if self._built else _OF_LAYERS) + others
+        found += changes(self.run.makeup)
+        if self._built and not found:
+            live = variables.leaves(self._model)
+            found = variables.weight_differences(self.run.variables, live)
+        self._require(found)
+        if self._built:
+            self._warn()
+        self._say_learning_rate()
 
-    def build(
-        self, model: keras.Model, iterator: Any, parallel: ParallelStrategy
-    ) -> None:
-        """Let the model have its variables, and compare these.
+    def build(self, iterator: Any, parallel: ParallelStrategy) -> None:
+        """Let the model, its optimizer and its metrics have their variables.
 
         Raises:
-            CheckpointMismatchError: They are others.
+            CheckpointMismatchError: They are others than the checkpoint has.
         """
-        assert self._compatible is not None
-        ensure_built(model, iterator, self.run.variables, get_backend())
-        self._compatible.check_after_build()
-        parallel.warm_up(model, iterator, get_backend())
+        ensure_built(self._model, iterator, self.run.variables, get_backend())
+        self._makeup.built()
+        found = [] if self._built else self._identity()
+        live = variables.leaves(self._model)
+        self._require(found + variables.differences(self.run.variables, live))
+        if not self._built:
+            self._warn()
+        parallel.warm_up(self._model, iterator, get_backend())
 
-    def restore_callbacks(self, state: FitState) -> None:
-        """What callbacks know, which ``on_epoch_begin`` may rely on."""
-        state.callbacks.restore(self.run.callbacks, self._saved.tensors)
+    def check_last(self, but: set[str]) -> None:
+        """Just before the checkpoint is restored into the model.
 
-    def restore(self, state: FitState, drawn_ahead: set[str | int]) -> None:
-        """Set everything, the random state last."""
-        assert self._compatible is not None
-        state.restore(self._saved, drawn_ahead, self._compatible)
+        Args:
+            but: Names of attributes that are restored, too.
+
+        Raises:
+            CheckpointMismatchError: There are differences.
+        """
+        found = self._makeup.differences(self.run.makeup, but)
+        self._require(found, "Nothing of the model")
+
+    def _identity(self, unknown: tuple[str, ...] = ()) -> list[str]:
+        saved, live = self.run.fingerprint, self._facts.current()
+        return fingerprint.identity_differences(saved, live, but=unknown)
+
+    def _require(self, differences: list[str], untouched: str = "Nothing") -> None:
+        if differences:
+            raise CheckpointMismatchError(
+                f"{self.checkpoint.path} belongs to another run: it cannot be "
+                f"resumed exactly. {untouched} was changed.",
+                received="\n  " + "\n  ".join(differences),
+                hint="Make the script what it was, or use another checkpoint_dir, or "
+                'pass resume="never" to start anew. (What a callback changes in '
+                "the middle of training cannot be followed: another optimizer, "
+                "loss or metric, layers that are frozen. Do that between two fits, "
+                "or before the first batch of every attempt.)",
+            )
+
+    def _warn(self) -> None:
+        fingerprint.warn_of_settings(self.run.fingerprint, self._facts.current())
+
+    def _say_learning_rate(self) -> None:
+        saved = decode(self.run.learning_rate, {})
+        live = self._facts.learning_rate
+        if saved is not None and live is not None and saved != live:
+            logger.warning(
+                "The script's learning rate changed from %g to %g. The checkpoint's "
+                "current rate is used: it is part of the optimizer's state.",
+                saved,
+                live,
+            )
+
+
+def changed_before_a_step(before: JSON, now: JSON) -> CheckpointMismatchError:
+    """The error where a resumed step would be traced with what was changed just now.
+
+    Args:
+        before: What the model trained with when the checkpoint was restored.
+        now: The same before the first batch.
+    """
+    found = fingerprint.differences(before, now)
+    return CheckpointMismatchError(
+        "A callback changed the model when the resumed epoch began. The training "
+        "step would be made with that; the one that was interrupted was made "
+        "before.",
+        received="\n  " + "\n  ".join(found),
+        hint="Change it in on_train_begin, in every attempt; or between two fits, each "
+        "with its own checkpoint_dir.",
+    )

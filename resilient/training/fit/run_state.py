@@ -1,8 +1,4 @@
-"""All that makes a checkpoint of a run: taken between two batches, and put back.
-
-What a run's state is comes together here; where the data is, and when to take it, is
-the attempt's business, and how it is written that of others.
-"""
+"""The state of a fit: captured between two batches, and restored."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,66 +14,62 @@ from resilient.objects.makeup.values import settings_of
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import FitRun
-from resilient.saving.snapshot import SnapshotTaker
 from resilient.serialization.json_values import decode, encode
 from resilient.serialization.position import Positions
-from resilient.serialization.schema import to_json
 from resilient.serialization.state_dict import StatefulObjects
-from resilient.state import model_config, retracing, rng, variables
+from resilient.state import model_config, retracing, variables
 from resilient.state.fingerprint import RunFingerprint
+from resilient.state.rng_ops import stateful_random_operations
 from resilient.training.divergence.loss_watch import LossWatch
-from resilient.training.fit.compatibility import (
-    CompatibilityCheck,
-    changed_before_a_step,
-)
-from resilient.training.inexact import InexactWarnings
+from resilient.training.fit.resumption import Resumption, changed_before_a_step
+from resilient.training.run_state import RunState
+
+_KEEP_IN = "a keras.Variable, in a callback or in `stateful`"
 
 
-class FitState:
-    """The state of one fit, once every callback was told that training begins.
+class FitState(RunState):
+    """The state of one fit, from when every callback has seen ``on_train_begin``.
 
     Args:
         model: The compiled model.
         backend: Its backend's adapter.
+        part: Which part of a checkpoint this process writes.
         callbacks: Those of this fit.
         stateful: The user's own objects, by name.
         facts: What the run is.
         makeup: What the model trains with.
         losses: Looks at the loss of each batch.
-        part: Which part of a checkpoint this process makes.
     """
 
     def __init__(
         self,
         model: keras.Model,
         backend: Backend,
+        part: Part,
+        *,
         callbacks: CallbackStates,
         stateful: StatefulObjects,
-        *,
         facts: RunFingerprint,
         makeup: Makeup,
         losses: LossWatch,
-        part: Part,
     ) -> None:
-        self.callbacks = callbacks
-        self._model, self._backend = model, backend
-        self._stateful, self._facts, self._losses = stateful, facts, losses
-        self.makeup = makeup
+        super().__init__(backend, part)
+        self.callbacks, self.makeup = callbacks, makeup
+        self._model, self._stateful = model, stateful
+        self._facts, self._losses = facts, losses
         self._eager = is_eager(model)
         self._attributes = AttributeWatch(parts_of(model), but=self._told_elsewhere)
-        self._warnings = InexactWarnings(model)
-        self._snapshots = SnapshotTaker(backend, part)
         self._architecture = model_config.Architecture(model)
         self.retracing = retracing.of(model, backend)
         self._put_into: dict[str, Any] | None = None  # until the first epoch begins
-        self._begun = False
+        self._begun = self._looked = False  # `_looked`: at the step, once it is traced
 
     def begin(self) -> None:
-        """An epoch begins, and every callback was told so.
+        """An epoch begins, and every callback has seen ``on_epoch_begin``.
 
         Raises:
-            CheckpointMismatchError: A callback changed the model since the checkpoint
-                was put back. The step would be traced with that, and was not before.
+            CheckpointMismatchError: A callback changed the model since the restore.
+                The step would be traced with that change, and was not before.
         """
         self.makeup.begin()
         before, self._put_into, self._begun = self._put_into, None, True
@@ -88,7 +80,9 @@ class FitState:
     def after_step(self) -> None:
         """A training step was done."""
         self.makeup.built()
-        self._warnings.after_step()
+        if not self._looked:
+            self._looked = True
+            self._warnings.operations(stateful_random_operations(self._model))
 
     def undo_attributes(self) -> None:
         """Undo what training did to attributes, before another attempt follows."""
@@ -103,16 +97,7 @@ class FitState:
         *,
         logs: Mapping[str, float] | None,
     ) -> record.PendingCheckpoint:
-        """Take a snapshot of everything.
-
-        Args:
-            progress: Where training is.
-            positions: Where the data is.
-            random: The random state of this moment.
-            logs: Of the last epoch that ended.
-        """
         arrays: dict[str, Any] = {}
-        encoded = encode(to_json(positions), arrays, "data")
         callbacks = self.callbacks.capture(arrays)
         stateful = self._stateful.capture(arrays)
         live = variables.leaves(self._model)
@@ -120,7 +105,14 @@ class FitState:
         kept = {k: v for k, v in attributes.items() if self._eager and is_value(v)}
         makeup = self.makeup.to_json(but=kept)
         lost = [name for name in attributes if name not in kept]
-        self._warnings.at_save(self.callbacks.uncaptured(), lost, makeup)
+        self._warnings.callbacks(self.callbacks.uncaptured())
+        self._warnings.attributes(lost, _KEEP_IN)
+        self._warnings.changed(
+            "",
+            makeup,
+            do_it="between two fits, each with its own checkpoint_dir, or before the "
+            "first batch of every attempt",
+        )
         run = FitRun(
             progress=progress.to_json(),
             stop_training=bool(self._model.stop_training),
@@ -137,35 +129,27 @@ class FitState:
             architecture=None if makeup.get("now") else self._architecture.now(),
         )
         tensors = variables.live_tensors(self._model, live)
-        return self._snapshots.take(run, encoded, live, tensors, arrays)
+        return self._snapshot(run, positions, live, tensors, arrays)
 
-    def restore(
-        self,
-        saved: record.SavedState[FitRun],
-        drawn_ahead: set[str | int],
-        comparison: CompatibilityCheck,
-    ) -> None:
+    def restore(self, resumption: Resumption, drawn_ahead: set[str | int]) -> None:
         """Set everything, the random state last.
 
         Args:
-            saved: What to set.
+            resumption: What to set; it looks at the model a last time.
             drawn_ahead: Random generators that the data draws from ahead of training.
-            comparison: Looks at the model a last time before it is changed.
         """
-        comparison.last(self._put_back_later(saved.run))
+        run, tensors = resumption.run, resumption.saved.tensors
+        resumption.check_last(self._put_back_later(run))
         self._put_into = None if self._begun else self.makeup.now()
         live = variables.leaves(self._model)
-        variables.assign(self._backend, saved.run.variables, live, saved.tensors)
-        self.callbacks.restore(saved.run.callbacks, saved.tensors)
-        self._stateful.restore(saved.run.stateful, saved.tensors)
-        if saved.run.attributes is not None:
-            self._put_back_attributes(decode(saved.run.attributes, {}))
-        self._model.stop_training = saved.run.stop_training
-        self._losses.restore(saved.run.losses)
-        random, now = saved.run.random, rng.capture(self._backend)
-        left = rng.drawn_from(random, now) & drawn_ahead
-        self._warnings.at_restore(sorted(left))
-        rng.restore(self._backend, random, leave=left)
+        variables.assign(self._backend, run.variables, live, tensors)
+        self.callbacks.restore(run.callbacks, tensors)
+        self._stateful.restore(run.stateful, tensors)
+        if run.attributes is not None:
+            self._put_back_attributes(decode(run.attributes, {}))
+        self._model.stop_training = run.stop_training
+        self._losses.restore(run.losses)
+        self._restore_random(run.random, drawn_ahead)
 
     def _put_back_later(self, run: FitRun) -> set[str]:
         """Names of attributes that ``restore`` sets."""
@@ -174,7 +158,7 @@ class FitState:
         return {*decode(run.attributes, {}), *self._attributes.changed()}
 
     def _told_elsewhere(self, part: Any) -> tuple[str, ...]:
-        """Attributes of the model or a part of it that its makeup tells of."""
+        """Attributes of the model or a part of it that its makeup covers."""
         own = OF_COMPILE if part is self._model else ()
         return own if self._eager else (*own, *settings_of(type(part)))
 
@@ -182,4 +166,4 @@ class FitState:
         if self._eager:
             self._attributes.restore(changed)
         else:  # they were changed where steps ran as Python, and now they are traced
-            self._warnings.lost(changed)
+            self._warnings.attributes(changed, _KEEP_IN)

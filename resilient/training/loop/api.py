@@ -1,4 +1,4 @@
-"""``resilient.Run``: training loops that people write by hand, with fit's guarantee.
+"""``resilient.Run``: custom training loops, with the guarantee of ``fit``.
 
 Importing this module loads neither Keras nor a backend.
 """
@@ -17,7 +17,6 @@ from resilient.saving.choose import Resume
 from resilient.training.loop.context import RunContext
 from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import wrong_place_error
-from resilient.training.loop.position import LoopPosition
 from resilient.training.options import OnEvent, RunOptions
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ Shuffle = Literal[True, False, "batch"] | None
 
 
 class Run(RunContext):
-    """A training loop of your own that can be killed anywhere and run again.
+    """A custom training loop that can be killed anywhere and run again.
 
     .. code-block:: python
 
@@ -37,19 +36,19 @@ class Run(RunContext):
             loss = train_step(batch)
             run.log(loss=loss)
 
-    When the loop begins, everything that was passed by name is set to what it was, in
-    place; the loop goes on with the batch after the checkpoint, ``step`` and
-    ``run.history`` as if nothing had happened.
+    When the loop begins, everything that was passed by name is restored in place; the
+    loop resumes with the batch after the checkpoint, and ``step`` and ``run.history``
+    continue as if nothing had happened.
 
     Args:
         checkpoint_dir: Local directory of this run's checkpoints; made if missing.
         save_freq: As in ``resilient.fit``, like all arguments that are not described.
         keep: How many checkpoints to keep, or a policy; ``best`` looks at what was last
             logged under the name in an epoch.
-        data: What ``loop`` and ``batches`` iterate where they are not given any.
+        data: What ``loop`` and ``batches`` iterate unless they are given data.
         state: A pytree of JAX (parameters, the state of optax, keys of random numbers).
             It lives in ``run.state``, which the loop reads and assigns.
-        verbose: 0 says nothing.
+        verbose: 0 prints nothing.
         **objects: What the loop changes, by names of your choice: models, layers,
             optimizers, metrics, variables and random generators of Keras, TensorFlow,
             PyTorch or NumPy, iterators of tf.data, and any object with ``state_dict``
@@ -60,8 +59,9 @@ class Run(RunContext):
             ``history.steps(name)`` are the steps that belong to them.
 
     Raises:
-        TypeError: An object of a type that cannot be saved, or an argument of another.
-        ValueError: An argument has a value that means nothing.
+        TypeError: An object of a type that cannot be saved, or an argument of the wrong
+            type.
+        ValueError: An argument has a value that it cannot have.
         NotSupportedError: An object belongs to another backend than Keras runs on.
     """
 
@@ -84,7 +84,7 @@ class Run(RunContext):
     ) -> None:
         from resilient.data.select import kind_of_iterator
         from resilient.objects.adapters import named_objects
-        from resilient.training.loop.start import LoopPlan
+        from resilient.training.loop.position import LoopPlan
 
         found, self._tree = named_objects(objects, state, kind_of_iterator)
         options = RunOptions.checked(
@@ -98,8 +98,7 @@ class Run(RunContext):
             on_save_error=on_save_error,
             preemption=preemption,
         )
-        plan = LoopPlan(options, found, LogHistory(), LoopPosition(), verbose)
-        super().__init__(plan)
+        super().__init__(LoopPlan(options, found, LogHistory(), verbose))
         self._data = data
 
     def loop(

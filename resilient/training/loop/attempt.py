@@ -1,31 +1,25 @@
 """One process's attempt on a loop: where it is, and what is done between two batches.
 
-The user's loop runs; here the checkpoint is put back when it begins, its steps are
-counted, and snapshots are taken when due. At a batch within an epoch a checkpoint is
-put back twice: when the loop begins, since what the user does at an epoch's start may
-look at it, and before the batch, since it may change something.
+The user's loop runs; here the checkpoint is restored when it begins, its steps are
+counted, and snapshots are taken when due. A checkpoint from within an epoch is restored
+twice: when the loop begins, since the user's code at an epoch's start may read the
+state, and before the batch, since that code may change it.
 """
 
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from resilient.backends import get_backend
 from resilient.data.inputs import DataInputs
-from resilient.data.shard import ShardedData
 from resilient.distributed.checks.model import require_same_variables
 from resilient.progress import Progress
 from resilient.saving import record
-from resilient.saving.record import Loaded
 from resilient.saving.run_json import LoopRun
-from resilient.serialization.position import Positions
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.attempt import Attempt
-from resilient.training.divergence.loss_watch import LossWatch
 from resilient.training.loop.batches import Batches, BatchOptions
-from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import wrong_place_error
-from resilient.training.loop.position import LoopPosition
+from resilient.training.loop.position import Found, LoopPlan
 from resilient.training.loop.run_state import LoopState
 from resilient.training.session import Session
 
@@ -34,52 +28,31 @@ class LoopAttempt:
     """Follows a loop.
 
     Args:
-        session: Who takes part, who is told, and who saves.
-        state: All that makes a checkpoint.
-        standing: Where the run is.
-        history: What is logged.
-        strategy: That of tf.distribute, on TensorFlow.
-        verbose: Whether the user is told.
+        plan: The run.
+        session: The processes, the events and the saves.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        state: LoopState,
-        standing: LoopPosition,
-        history: LogHistory,
-        *,
-        strategy: Any,
-        verbose: bool,
-    ) -> None:
-        assert session.saving is not None
-        self._session, self._state, self._saving = session, state, session.saving
-        self._standing, self._history = standing, history
-        self._strategy, self._verbose = strategy, verbose
+    def __init__(self, plan: LoopPlan, session: Session) -> None:
+        self._session, self._saving = session, session.saving
+        self._standing, self._history = plan.standing, plan.history
+        # Keras's arguments that the data looks at.
+        self._arguments = {"verbose": int(bool(plan.verbose)), "validation_data": None}
+        self._state = LoopState(plan, session.backend, session.part, session.group)
         self._begun = self.in_loop = self._in_batch = self._iterated = False
         self._restored: Progress | None = None
         self._pending: record.SavedState[LoopRun] | None = None
         self._last_save: Progress | None = None
         self._batches: Batches | None = None
         self._found, self._inputs, self._attempt = self._set_up()
-        self._saving.start(standing.progress)
 
-    def _set_up(self) -> tuple[Loaded | None, DataInputs, Attempt]:
+    def _set_up(self) -> tuple[Found | None, DataInputs, Attempt]:
         """What follows one loop: its checkpoint, its data, and what holds it."""
-        standing, session = self._standing, self._session
-        # Of a checkpoint at the end of the loop before there is nothing to put back.
+        standing = self._standing
+        # At the end of the loop before, everything is what the checkpoint holds.
         found = None if standing.ends(standing.done) else standing.found
-        inputs = DataInputs(
-            self._strategy,
-            get_backend(),
-            options=session.options.data,
-            arguments={"verbose": int(self._verbose), "validation_data": None},
-            positions=Positions() if found is None else found[1].positions(),
-            replaying=lambda: session.watch.beat("replaying"),
-            share=ShardedData(session.parallel, session.group),
-        )
-        losses = LossWatch(None, active=False, group=session.group)
-        return found, inputs, Attempt(session, self._state, inputs, losses=losses)
+        positions = None if found is None else found[1].positions()
+        inputs = self._session.inputs(self._arguments, positions)
+        return found, inputs, Attempt(self._session, self._state, inputs)
 
     # The loop's ways through it. -----------------------------------------------------
 
@@ -94,7 +67,7 @@ class LoopAttempt:
             )
         self._batches = None
         self._found, self._inputs, self._attempt = self._set_up()
-        found = self._found and self._state.require_loop(*self._found)
+        found = None if self._found is None else self._found[1]
         self.in_loop = True
         try:
             if options is not None and (
@@ -132,8 +105,8 @@ class LoopAttempt:
             )
         self._iterated = True
         source = self._open(data, options)
-        self._found = None  # let go of what was put back
-        source.begin_epoch(self._replayed)
+        self._found = None  # free what was restored
+        source.begin_epoch(self._session.replay(self._inputs, self.progress))
         pending, self._pending = self._pending, None
         if pending is not None:
             self._state.restore(pending, self._inputs.drawn_ahead)
@@ -165,7 +138,7 @@ class LoopAttempt:
     def advance(self, steps: int) -> None:
         """So many steps were done without ``batches``."""
         self._standing.count_by("advance")
-        self._found = self._standing.found = None  # let go of what was put back
+        self._found = self._standing.found = None  # free what was restored
         self._count(steps)
         self._boundary(certain=True)
 
@@ -194,20 +167,20 @@ class LoopAttempt:
         return step if self._in_batch or not self.in_loop else max(0, step - 1)
 
     def begin(self) -> None:
-        """Put the checkpoint back, if there is one that is not behind this process."""
+        """Restore the checkpoint, unless this process is past it."""
         self._restore(self._found)
         if self._session.group.count > 1:
             require_same_variables(self._state.leaves(), self._session.group)
 
-    def _restore(self, found: Loaded | None) -> None:
-        began, first = time.monotonic(), not self._begun
-        checkpoint = None if found is None else found[0]
-        if found is not None and checkpoint is not None:
-            saved = self._state.require_fits(*found)
-            self._state.restore(saved, self._inputs.drawn_ahead)
-            self._standing.progress = self._restored = checkpoint.progress
+    def _restore(self, found: Found | None) -> None:
+        began, first, resumed = time.monotonic(), not self._begun, None
+        if found is not None:
+            self._state.require_fits(*found)
+            self._state.restore(found[1], self._inputs.drawn_ahead)
+            self._standing.progress = self._restored = found[0].progress
+            resumed = found[0] if first else None
         seconds = time.monotonic() - began
-        self._attempt.begin(checkpoint, seconds, first=first, tell=first)
+        self._attempt.begin(self.progress, resumed, seconds, first=first)
         self._begun = True
 
     def go_back_to(self, step: int | None) -> Checkpoint:
@@ -217,9 +190,11 @@ class LoopAttempt:
             step: Which; None: the newest.
         """
         self._saving.wait()
-        found = self._session.go_back_to(step)
+        self._session.resume = "must" if step is None else step
+        found = self._session.choose()
+        assert found is not None
         self._begun = False
-        self._restore(found)
+        self._restore(record.of_kind(found, LoopRun))
         return found[0]
 
     def _open(self, data: Any, options: BatchOptions) -> Batches:
@@ -227,7 +202,8 @@ class LoopAttempt:
         if self._batches is not None:
             self._batches.require_same(data, options)
             return self._batches
-        args = (data, options, self._inputs, self._session.parallel, self._strategy)
+        session = self._session
+        args = (data, options, self._inputs, session.parallel, session.strategy)
         self._batches = Batches(*args)
         fingerprint = self._batches.fingerprint()
         self._inputs.share.require_same(fingerprint)
@@ -242,13 +218,11 @@ class LoopAttempt:
         self._standing.progress = Progress(step + steps, epoch, batch + steps)
 
     def _boundary(self, *, certain: bool) -> None:
-        self._attempt.trained(self.progress)
         self._attempt.between_batches(self.progress, None, certain=certain)
 
     def _end_epoch(self, count: int) -> None:
         first, self._found = self.progress.step - self.progress.batch, None
-        if self._session.group.count > 1:
-            self._attempt.all_trained(self.progress)
+        self._attempt.all_trained(self.progress)
         self._standing.progress = Progress(
             self.progress.step, self.progress.epoch + 1, 0
         )
@@ -262,6 +236,3 @@ class LoopAttempt:
     def _finish(self, logs: dict[str, float]) -> None:
         self._attempt.at_epoch_end(self.progress, logs, finished=True)
         self._last_save = self.progress
-
-    def _replayed(self, seconds: float) -> None:
-        self._session.replayed(self.progress, seconds)

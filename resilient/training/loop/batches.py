@@ -4,9 +4,8 @@ Each epoch begins a new iterator of the data, as ``for batch in data`` does; wit
 ``steps_per_epoch`` the epochs share one, for as long as it gives batches.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
@@ -117,11 +116,11 @@ class Batches:
             data=self.data_adapter.position(drawn, held=held),
         )
 
-    def begin_epoch(self, replayed: Callable[[float], None]) -> None:
-        """Make the iterator of an epoch, unless there is one to go on with.
+    def begin_epoch(self, replay: AbstractContextManager[None]) -> None:
+        """Make the iterator of an epoch, unless the last one continues.
 
         Args:
-            replayed: Told the seconds that it took to get back to a position.
+            replay: Entered while the data goes back to a position.
         """
         self.data_adapter.on_epoch_begin()
         position, self._position = self._position, None
@@ -130,12 +129,10 @@ class Batches:
             if self._live is None:
                 self._begin()
         elif position.held:
-            inputs, began = self._inputs, time.monotonic()
-            with kept_random_state(inputs.backend, leave=inputs.drawn_ahead):
+            with replay:
                 self.data_adapter.seek(position.data)
                 self._begin()
                 self._drawn = position.data.drawn
-            replayed(time.monotonic() - began)
         else:
             self._begin()
 

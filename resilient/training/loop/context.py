@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Self
 
 from resilient.policies.validate import integer
 from resilient.saving.directory import OnDirectory
-from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
 from resilient.training.loop.misuse import wrong_place_error
 
 if TYPE_CHECKING:
     from resilient.training.loop.attempt import LoopAttempt
-    from resilient.training.loop.start import LoopPlan
+    from resilient.training.loop.position import LoopPlan
 
 
 class RunContext(OnDirectory):
@@ -90,9 +89,9 @@ class RunContext(OnDirectory):
     def restore(self, step: int | None = None) -> Checkpoint:
         """Set all objects to a checkpoint.
 
-        Within ``with``, the run goes on from there, and later checkpoints are put into
-        quarantine. Outside, it is to look at them: the next loop resumes from the
-        newest checkpoint all the same.
+        Within ``with``, the run continues from there, and later checkpoints move to
+        quarantine. Outside, it is to look at them: the next loop still resumes from the
+        newest checkpoint.
 
         Args:
             step: Which checkpoint; the newest intact one by default.
@@ -134,7 +133,6 @@ class RunContext(OnDirectory):
     def _living(self) -> "Iterator[LoopAttempt]":
         from resilient.training.loop.start import open_run
 
-        layout.make_directory(self._store.directory)
         with open_run(self._plan) as attempt:
             self._attempt = attempt
             try:

@@ -25,7 +25,7 @@ _PENDING = 128  # numbers that are not fetched yet, at most
 class LogHistory(Mapping[str, list[float]]):
     """Name to the numbers logged under it, oldest first.
 
-    ``history.steps(name)`` tells the step that each of them was logged at.
+    ``history.steps(name)`` gives the step at which each of them was logged.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,18 @@
-"""Where a run of a loop is, as this process knows: it outlasts one loop."""
+"""A run of loops: what it was given, and where it is. It outlasts one loop."""
 
 from dataclasses import dataclass, field
 
+from resilient.objects.adapters import Objects
 from resilient.progress import Progress
-from resilient.saving.record import Loaded
+from resilient.saving.record import SavedState
+from resilient.saving.run_json import LoopRun
+from resilient.storage.checkpoint import Checkpoint
+from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import wrong_place_error
+from resilient.training.options import RunOptions
+
+# A checkpoint of a loop, verified, and what is in it.
+Found = tuple[Checkpoint, SavedState[LoopRun]]
 
 
 @dataclass
@@ -13,7 +21,7 @@ class LoopPosition:
 
     Attributes:
         progress: Where the loop is.
-        found: The checkpoint to put back when a loop begins that it belongs to.
+        found: The checkpoint to restore when the loop begins that it belongs to.
         entered: Whether this process looked for one.
         inside: Whether a loop was begun that did not end by itself.
         done: Epochs of the loops that ended in this process.
@@ -22,7 +30,7 @@ class LoopPosition:
     """
 
     progress: Progress = field(default=Progress(0, 0, 0))
-    found: Loaded | None = None
+    found: Found | None = None
     entered: bool = False
     inside: bool = False
     done: int = -1
@@ -42,9 +50,28 @@ class LoopPosition:
         self.counting = counting
 
     def is_over(self, epochs: int) -> bool:
-        """Whether nothing is left of a loop of so many epochs."""
+        """Whether a loop of this many epochs is complete."""
         return self.stopped or self.progress.epoch >= epochs
 
     def ends(self, epochs: int) -> bool:
-        """Whether the run is where a loop of so many epochs ends."""
+        """Whether the run is exactly at the end of a loop of this many epochs."""
         return (self.progress.epoch, self.progress.batch) == (epochs, 0)
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    """A run of loops.
+
+    Attributes:
+        options: What was asked for.
+        objects: What the loop was given by name.
+        history: What is logged.
+        verbose: Whether the user hears of what happens.
+        standing: Where the run is.
+    """
+
+    options: RunOptions
+    objects: Objects
+    history: LogHistory
+    verbose: int
+    standing: LoopPosition = field(default_factory=LoopPosition)

@@ -1,0 +1,99 @@
+"""The state of a run: what is the same for ``fit`` and for a loop.
+
+Where the data is, and when to save, is up to the attempt.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from resilient.backends.base import Backend, Part, Snapshot
+from resilient.progress import Progress
+from resilient.saving import record
+from resilient.saving.run_json import RunJson
+from resilient.serialization.json_values import encode
+from resilient.serialization.position import Positions
+from resilient.serialization.schema import to_json
+from resilient.state import rng, variables
+from resilient.training.inexact import InexactWarnings
+
+
+class RunState:
+    """The state of a run, taken between two batches.
+
+    Args:
+        backend: The backend's adapter.
+        part: Which part of a checkpoint this process writes.
+    """
+
+    def __init__(self, backend: Backend, part: Part) -> None:
+        self._backend, self._part = backend, part
+        self._last: Snapshot | None = None
+        self._warnings = InexactWarnings()
+
+    def after_step(self) -> None:
+        """A training step was done."""
+
+    def take(
+        self,
+        progress: Progress,
+        positions: Positions,
+        random: Any,
+        *,
+        logs: Mapping[str, float] | None,
+    ) -> record.PendingCheckpoint:
+        """Take a snapshot of everything.
+
+        Args:
+            progress: Where training is.
+            positions: Where the data is.
+            random: The random state of this moment.
+            logs: Of the last epoch that ended.
+        """
+        raise NotImplementedError
+
+    def _snapshot(
+        self,
+        run: RunJson,
+        positions: Positions,
+        live: Sequence[variables.Leaf],
+        tensors: Mapping[str, Any],
+        arrays: dict[str, Any],
+    ) -> record.PendingCheckpoint:
+        """Hold the present bytes of everything, in the memory of the last snapshot.
+
+        Args:
+            run: All but the names of tensors, which are added.
+            positions: Where the data is.
+            live: The variables.
+            tensors: Their present values in this process, by name.
+            arrays: What is not a variable: this process's own, by name.
+        """
+        position = encode(to_json(positions), arrays, "data")
+        own = set(arrays)
+        own |= {leaf.name + added for leaf in live for added in leaf.copies if added}
+        if self._part.index and not self._backend.divides:
+            tensors = {name: t for name, t in tensors.items() if name in own}
+        every = {**tensors, **arrays}
+        run = replace(
+            run,
+            variables=[leaf.to_json() for leaf in live],
+            replicas=self._part.replicas,
+            tensors=sorted(every),
+            arrays=sorted(arrays),
+        )
+        self._last = self._backend.snapshot(every, reuse=self._last)
+        part = replace(self._part, own=frozenset(own))
+        return record.PendingCheckpoint(run, position, self._last, part)
+
+    def _restore_random(self, saved: Any, drawn_ahead: set[str | int]) -> None:
+        """Set the random state, after everything else, since restoring may draw.
+
+        Args:
+            saved: The random state.
+            drawn_ahead: Generators that the data draws from ahead of training; they
+                stay where the data left them.
+        """
+        left = rng.drawn_from(saved, rng.capture(self._backend)) & drawn_ahead
+        self._warnings.drawn_ahead(sorted(left))
+        rng.restore(self._backend, saved, leave=left)
