@@ -12,18 +12,21 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from resilient.distributed.channel import Listener, connect
 from resilient.distributed.group import ALONE, Group, Together
-from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import NotSupportedError, PeerLostError
 from resilient.storage.layout import shared_name
+
+if TYPE_CHECKING:  # it loads Keras, and nothing here does
+    from resilient.distributed.strategies.base import ParallelStrategy
 
 _SEEN_WITHIN = 10.0  # seconds: network file systems cache that a file is missing
 
 
 @contextlib.contextmanager
-def join(parallel: ParallelStrategy, directory: Path) -> Iterator[Group]:
+def join(parallel: "ParallelStrategy", directory: Path) -> Iterator[Group]:
     """Connect the processes that train together, as long as it is entered.
 
     Args:
@@ -47,7 +50,7 @@ def join(parallel: ParallelStrategy, directory: Path) -> Iterator[Group]:
             raise
 
 
-def _connected(parallel: ParallelStrategy) -> dict[int, socket.socket]:
+def _connected(parallel: "ParallelStrategy") -> dict[int, socket.socket]:
     """Sockets by peer: process 0 has one to each of the others."""
     try:
         if parallel.index == 0:

@@ -19,6 +19,9 @@ from resilient.storage.store import Store
 from support.checkpoint_samples import at_call, before_disk_calls, newest_good, save
 
 FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(
+    [f"resilient.{name}" for name in ("saving.choose", "distributed.rendezvous")]
+)
 
 
 def in_child(function, *arguments):

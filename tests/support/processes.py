@@ -10,31 +10,19 @@ from pathlib import Path
 
 import resilient
 
+PATHS = [Path(resilient.__file__).parents[1], Path(__file__).parents[1]]
+
 # Process k of n; the body knows `group`, the `directory` they share, and what to do.
 PROGRAM = """
 import json, os, signal, sys, threading, time
 from pathlib import Path
 from resilient.distributed.rendezvous import join
-
-class Files:
-    '''Stands for a parallel strategy: passes the text of process 0 through a file.'''
-
-    host = "127.0.0.1"
-
-    def __init__(self, index, count, place):
-        self.index, self.count, self.place = index, count, Path(place)
-
-    def broadcast(self, text):
-        if self.index == 0:
-            self.place.with_suffix(".part").write_text(text)
-            self.place.with_suffix(".part").rename(self.place)
-        while not self.place.exists():
-            time.sleep(0.01)
-        return self.place.read_text()
+from support.shared_file import SharedFile
 
 index, count, place, directory = sys.argv[1:]
 directory = Path(directory)
-with join(Files(int(index), int(count), place), directory) as group, group.explained():
+strategy = SharedFile(int(index), int(count), Path(place))
+with join(strategy, directory) as group, group.explained():
 """
 
 
@@ -77,7 +65,7 @@ def started(
             text=True,
             env={
                 **os.environ,
-                "PYTHONPATH": str(Path(resilient.__file__).parents[1]),
+                "PYTHONPATH": os.pathsep.join(map(str, PATHS)),
                 "PYTHONUNBUFFERED": "1",
                 **env,
             },

@@ -1,0 +1,115 @@
+"""Processes that save together, without Keras, and are killed while they do.
+
+They come from a fork server, in milliseconds, as those of ``checkpoint_kills``. This
+module imports no pytest, since each of them imports it.
+"""
+
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from resilient.distributed import peer_watchdog
+from resilient.distributed.group import Group
+from resilient.distributed.rendezvous import join
+from resilient.policies import latest
+from resilient.progress import Progress
+from resilient.saving.choose import choose_together
+from resilient.saving.commit import Committer
+from resilient.storage import layout
+from resilient.storage.checkpoint import Checkpoint, Reader
+from resilient.storage.store import Store
+from resilient.telemetry.events import Events
+from support import fatal
+from support.checkpoint_kills import FORKS
+from support.shared_file import SharedFile
+
+LAST = 5  # steps, each of which is saved
+
+
+def attempt(home: Path, count: int, kills: dict[int, str]) -> list[int | None]:
+    """Exit statuses of processes of which some are killed; see ``support.fatal``."""
+    children = [
+        FORKS.Process(target=_perform, args=(home, index, count, kills.get(index)))
+        for index in range(count)
+    ]
+    home.joinpath("place").unlink(missing_ok=True)
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    return [child.exitcode for child in children]
+
+
+def left(home: Path, count: int) -> list[dict]:
+    """What each process wrote that came to its end: where it began, its calls."""
+    return [json.loads((home / f"end-{index}").read_text()) for index in range(count)]
+
+
+def committed(home: Path) -> list[int]:
+    return layout.committed_steps(home / "checkpoints")
+
+
+def parts(step: int, index: int) -> dict[str, bytes]:
+    """The files of a process's part."""
+    dice = random.Random(f"{step}-{index}")
+    return {f"{n}/part-{index}": dice.randbytes(2000) for n in ("variables", "data")}
+
+
+def _perform(home: Path, index: int, count: int, kill: str | None) -> None:
+    directory = home / "checkpoints"
+    directory.mkdir(exist_ok=True)
+    with (home / f"log-{index}").open("w") as log:
+        os.dup2(log.fileno(), 2)
+
+    peer_watchdog._NOTICE = 0.5  # seconds; no library has to notice anything here
+    with join(SharedFile(index, count, home / "place"), directory) as group:
+        calls = fatal.install(kill)
+        assert calls is not None
+        began = _save(group, directory)
+    about = {"began": began, "calls": calls}
+    (home / f"end-{index}").write_text(json.dumps(about))
+
+
+def _save(group: Group, directory: Path) -> int:
+    """Go on where the directory is, to the last step; where that was."""
+    store, events = Store(directory), Events(directory)
+    if group.index == 0:
+        store.remove_stale_staging()
+    found = choose_together(group, store, "auto", Reader(_reader(group)), events)
+    began = 0 if found is None else found[0].step
+    committer = Committer(
+        store, keep=latest(2), events=events, environment={}, group=group, now=float
+    )
+    for step in range(began + 1, LAST + 1):
+        name = layout.staging_name(step) if group.index == 0 else None
+        committer.commit_and_prune(
+            Progress(step, 0, step),
+            _writer(step, group.index),
+            metrics={},
+            finished=step == LAST,
+            staging=str(group.broadcast("staging", name)),
+            stall=0.0,
+        )
+    return began
+
+
+def _writer(step: int, index: int) -> Callable[[str, Callable[[], None]], None]:
+    def write(staging: str, ready: Callable[[], None]) -> None:
+        ready()
+        for name, data in parts(step, index).items():
+            path = Path(staging, name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
+
+    return write
+
+
+def _reader(group: Group) -> Callable[[Checkpoint], None]:
+    def read(checkpoint: Checkpoint) -> None:
+        for index in range(group.count):
+            for name, data in parts(checkpoint.step, index).items():
+                assert (checkpoint.path / name).read_bytes() == data
+
+    return read
