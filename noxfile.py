@@ -1,4 +1,7 @@
-"""Every check of this project; plain ``nox`` runs what continuous integration runs.
+"""Every check of this project; plain ``nox`` runs all that has to pass.
+
+Tests that are marked ``spread`` are run on one backend each; ``tests_long`` and
+``sources_long`` run the rest, of which continuous integration adds a share.
 
 Each session builds the package and tests the installed wheel, not the checkout.
 """
@@ -30,9 +33,9 @@ BESIDE = {
 }
 each_backend = nox.parametrize("backend", list(BACKENDS), ids=list(BACKENDS))
 
-# Neighbours stay together, and share what one of them trained to compare with.
+# Tests of an `xdist_group` stay together, and share what one of them trained.
 TWO = (
-    *("-n", "2", "--dist", "worksteal", "--durations=10"),
+    *("-n", "2", "--dist", "loadgroup", "--durations=10"),
     *("-o", "tmp_path_retention_policy=failed"),  # or memory would soon be full
 )
 # What has no Keras in it is tested once, beside the backend that is done the soonest.
@@ -92,6 +95,12 @@ def install_next_keras(session: nox.Session) -> None:
     session.run("python", "-m", "pip", "show", "keras-nightly")
 
 
+def short(session: nox.Session) -> list[str]:
+    """Only what the short session has, unless somebody names tests."""
+    named = any(Path(arg.partition("::")[0]).exists() for arg in session.posargs)
+    return [] if named else ["--session=short"]
+
+
 def normal(session: nox.Session, backend: str) -> None:
     """The tests, where only this backend is installed.
 
@@ -102,7 +111,8 @@ def normal(session: nox.Session, backend: str) -> None:
     if backend != ONCE:
         which += " and not once"
     where = {} if backend == ONCE else in_memory()
-    pytest(session, backend, "-m", which, "--ignore=tests/data/sources", *TWO, **where)
+    args = ("-m", which, "--ignore=tests/data/sources", *TWO, *short(session))
+    pytest(session, backend, *args, **where)
 
 
 @nox.session
@@ -155,13 +165,12 @@ def every_library_next(session: nox.Session) -> None:
 
 
 def every_source(
-    session: nox.Session, backend: str, which: str, libraries: str = "every_library"
+    session: nox.Session, backend: str, *args: str, libraries: str = "every_library"
 ) -> None:
     """Tests that need the libraries of all sources of data."""
     shared = Path(session.env_dir).with_name(libraries)
     session.run(
-        *(str(shared / "bin" / "pytest"), "-m", f"sources and {which}", *TWO),
-        *session.posargs,
+        *(str(shared / "bin" / "pytest"), *TWO, *args, *session.posargs),
         env={"KERAS_BACKEND": backend, **in_memory()},
         external=True,
     )
@@ -171,47 +180,40 @@ def every_source(
 @each_backend
 def sources(session: nox.Session, backend: str) -> None:
     """Every source of data, where the libraries of all of them are installed."""
-    every_source(session, backend, "not long")
+    every_source(session, backend, "-m", "sources and not long", *short(session))
 
 
 @nox.session(venv_backend="none", requires=["every_library"])
 @each_backend
 def sources_long(session: nox.Session, backend: str) -> None:
-    """The same, with many more kills."""
-    every_source(session, backend, "long")
+    """What ``sources`` leaves out, and many more kills."""
+    every_source(session, backend, "-m", "sources", "--session=long")
 
 
 @nox.session(venv_backend="none", requires=["every_library_oldest"])
 @each_backend
 def oldest_sources(session: nox.Session, backend: str) -> None:
     """Every source of data with the oldest Keras that is supported."""
-    every_source(session, backend, "not long", "every_library_oldest")
+    args = ("-m", "sources and not long", *short(session))
+    every_source(session, backend, *args, libraries="every_library_oldest")
 
 
 @nox.session(venv_backend="none", requires=["every_library_next"])
 @each_backend
 def next_sources(session: nox.Session, backend: str) -> None:
     """Every source of data with the latest nightly build of Keras."""
-    every_source(session, backend, "not long", "every_library_next")
+    args = ("-m", "sources and not long", *short(session))
+    every_source(session, backend, *args, libraries="every_library_next")
 
 
 @nox.session
 @each_backend
-def kill_long(session: nox.Session, backend: str) -> None:
-    """Many more kills: during saves, and at random schedules."""
+def tests_long(session: nox.Session, backend: str) -> None:
+    """What ``tests`` leaves out, and many more kills: in saves, at random schedules."""
     install(session, *tested(backend))
-    pytest(
-        *(session, backend, "-m", "long and not sources", "-n", "2"),
-        *("--ignore=tests/data/sources", "--ignore=tests/kill_workers"),
-    )
-
-
-@nox.session
-@each_backend
-def workers_long(session: nox.Session, backend: str) -> None:
-    """Many more kills, of two and of four processes that train one model."""
-    install(session, *tested(backend))
-    pytest(session, backend, "-m", "long and not sources", "tests/kill_workers")
+    which = "not sources" if backend == ONCE else "not sources and not once"
+    args = ("-m", which, "--ignore=tests/data/sources", *TWO, "--session=long")
+    pytest(session, backend, *args, **in_memory())
 
 
 def own_tests(session: nox.Session, backend: str, *args: str) -> None:

@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.waited import waiting
-
-from resilient.saving.checkpointer import Checkpointer
+from support import BACKENDS
+from support.waited import each_save_waited_for
 
 if TYPE_CHECKING:
     from resilient.backends import Backend
 
-SAVE = Checkpointer.save
-Checkpointer.save = waiting(SAVE)  # type: ignore[method-assign]  # for fixtures, too
-BACKENDS = ("tensorflow", "jax", "torch")
+pytest_plugins = ["support.sessions"]
 
 if os.environ.get("KERAS_BACKEND") not in BACKENDS:
     raise pytest.UsageError(
@@ -48,12 +45,13 @@ os.environ |= {
 
 
 @pytest.fixture(autouse=True)
-def saves_in_the_background(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Saves are waited for, unless a test is about what happens meanwhile."""
-    if request.node.get_closest_marker("background") is not None:
-        monkeypatch.setattr(Checkpointer, "save", SAVE)
+def waited_for_where_asked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Saves go on in the background, as for users, but in tests marked ``waits``."""
+    if request.node.get_closest_marker("waits") is None:
+        yield
+    else:
+        with each_save_waited_for():
+            yield
 
 
 @pytest.fixture(autouse=True)

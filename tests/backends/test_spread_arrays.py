@@ -21,6 +21,7 @@ from resilient.supervise.environment import free_ports, of_process, ports_needed
 
 pytestmark = [
     pytest.mark.skipif(os.environ["KERAS_BACKEND"] != "jax", reason="about JAX"),
+    pytest.mark.xdist_group("spread arrays"),
     pytest.mark.timeout(600),
 ]
 SCRIPT = SUPPORT / "spread_arrays.py"

@@ -18,6 +18,7 @@ from support.fitting import (
     model,
     random_state,
 )
+from support.waited import each_save_waited_for
 
 import resilient
 from resilient import (
@@ -91,7 +92,8 @@ class NoConfig(keras.Model):
 def run(tmp_path_factory):
     """A run of two checkpoints, the newest in mid-epoch, and the model it left."""
     directory = tmp_path_factory.mktemp("export") / "run"
-    net = interrupted(directory, 1, 2, save_freq=3)
+    with each_save_waited_for():
+        net = interrupted(directory, 1, 2, save_freq=3)
     resilient.ResilientFit(net, checkpoint_dir=directory).restore()
     return directory, net
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from support import snippets
+from support import BACKENDS, snippets
 from support.snippets import ROOT, Snippet
 
 import resilient
@@ -34,6 +34,14 @@ RUNNING = sorted(
     }
 )
 
+
+def of_page(name: str) -> object:
+    """A page is spread over the backends, if it shows each of them the same."""
+    of_it = [s for s in SNIPPETS if s.page == PAGES[name] and s.language in RUN]
+    alike = all(set(s.backends) == set(BACKENDS) for s in of_it)
+    return pytest.param(name, marks=pytest.mark.spread if alike else ())
+
+
 # Why a snippet is not run, and how many there are of them on a page.
 NOT_RUN = {
     "docs/coming-from/estimator-runconfig.md": {
@@ -54,7 +62,7 @@ def no_cloud(*_):
 @pytest.mark.filterwarnings("ignore:Sharding info not provided")  # Orbax's
 @pytest.mark.filterwarnings(r"ignore::UserWarning:lightning\..*")  # Lightning's advice
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.`")  # and its own
-@pytest.mark.parametrize("name", RUNNING)
+@pytest.mark.parametrize("name", [*map(of_page, RUNNING)])
 def test_the_snippets_of_a_page_run(
     name, backend, child_environment, tmp_path, monkeypatch
 ):

@@ -1,6 +1,5 @@
 """The examples do what they promise, run as a reader would run them."""
 
-import os
 import re
 import signal
 import subprocess
@@ -12,8 +11,7 @@ from kill.harness import compile_once
 from support import EXAMPLES
 
 # Compiling the example on JAX takes longest; its short session has the loop of optax.
-if os.environ["KERAS_BACKEND"] == "jax":
-    pytestmark = pytest.mark.long
+pytestmark = pytest.mark.spread(over=["tensorflow", "torch"])
 
 DIGITS = EXAMPLES / "digits.py"
 

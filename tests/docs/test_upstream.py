@@ -17,10 +17,9 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from support import ROOT, SUPPORT
+from support import BACKENDS, ROOT, SUPPORT
 
 SERVER = SUPPORT / "upstream_server.py"
-BACKENDS = ("tensorflow", "jax", "torch")
 GONE = 1  # the status of a program whose fault does not show
 
 

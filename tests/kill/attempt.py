@@ -16,15 +16,14 @@ from typing import Any
 
 import keras
 import numpy as np
-from support.waited import waiting
-
-from resilient.saving.checkpointer import Checkpointer
+from support.fatal import count_calls, slow_down
+from support.waited import wait_for_each_save, wait_for_the_first_save
 
 from . import capture, record
 from .callbacks import Recorder
 from .loops import LOOPS
 from .loops.performing import perform as perform_loop
-from .points import Killer, Point, count_calls, slow_down
+from .points import Killer, Point
 from .scenarios import SCENARIOS
 from .scenarios.registry import Case
 
@@ -46,8 +45,9 @@ class Order:
         compile: Overrides of attributes of the compiled model: steps_per_execution.
         options: Arguments of ours: save_freq (see ``policy``), keep, resume, on_nan
             (arguments of ``Rollback``).
-        background: Whether training goes on while a checkpoint is written; otherwise
-            it waits, so that a kill point says what is committed.
+        background: Whether training goes on while a checkpoint is written, as it does
+            for users; otherwise it waits, so that a kill point says what is committed.
+            The first checkpoint of an attempt is always waited for.
         slow_disk: Seconds that a flush to the disk takes longer than it does.
     """
 
@@ -123,8 +123,10 @@ def options_of(order: Order) -> dict[str, Any]:
     """Our arguments; and nothing may be inexact from now on."""
     import resilient
 
-    if not order.background:
-        Checkpointer.save = waiting(Checkpointer.save)  # type: ignore[method-assign]
+    if order.background:
+        wait_for_the_first_save()
+    else:
+        wait_for_each_save()
     warnings.simplefilter("error", resilient.NotExactWarning)
     options = dict(order.options)
     if "save_freq" in options:

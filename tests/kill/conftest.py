@@ -11,7 +11,7 @@ import pytest
 from .harness import Run, Server
 from .record import Record
 from .scenarios import SCENARIOS
-from .scenarios.registry import BACKENDS
+from .scenarios.registry import Scenario
 
 MakeRun = Callable[..., Run]
 Expected = Callable[..., Record]
@@ -72,24 +72,26 @@ def uninterrupted(
     return expected
 
 
+spread = pytest.mark.spread
+
+
+def of_speed(scenario: Scenario) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.long] if scenario.slow else []
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test with a ``scenario`` argument runs on all that this backend can train.
 
-    With a ``source`` argument, on all of them that are about a source of data. Of those
-    that all backends can train each backend leaves a third to its long session, another
-    third than the others.
+    With a ``source`` argument, on all of them that are about a source of data. The
+    short session of nox runs each of them on one of its backends.
     """
     backend = keras.backend.backend()
     for argument in ("scenario", "source"):
         if argument in metafunc.fixturenames:
             wanted = argument == "source"
             known = [s for s in SCENARIOS.values() if s.source == wanted]
-            left = [s for s in known if s.backends == BACKENDS]
-            left = left[BACKENDS.index(backend) :: len(BACKENDS)]
             params = [
-                pytest.param(
-                    s.name, marks=pytest.mark.long if s in left or s.slow else ()
-                )
+                pytest.param(s.name, marks=[spread(over=s.backends), *of_speed(s)])
                 for s in known
                 if backend in s.backends
             ]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from . import attempt, record
+from .forking import Client
 from .record import Record
 from .scenarios import SCENARIOS
 
@@ -52,7 +53,7 @@ def compile_once(cache: Path) -> dict[str, str]:
 
 
 class Server:
-    """The client's side of ``server``; started on first use.
+    """Where attempts come from, see ``server``.
 
     Args:
         cache: Directory for compiled programs.
@@ -60,39 +61,13 @@ class Server:
     """
 
     def __init__(self, cache: Path, modules: Sequence[str] = ()) -> None:
-        self._modules = modules
-        self._environment = environment() | compile_once(cache)
-        self._process: subprocess.Popen[str] | None = None
+        command = ["-m", f"{__package__}.server", *modules]
+        self._client = Client(command, environment() | compile_once(cache))
+        self.stop = self._client.stop
 
     def perform(self, order: attempt.Order, log: Path) -> dict[str, Any]:
         request = {"order": order.to_json(), "log": str(log), "limit": LIMIT}
-        process = self._process or self._start()
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()
-        return json.loads(self._line())
-
-    def _start(self) -> subprocess.Popen[str]:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.server", *self._modules],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=self._environment,
-        )
-        assert self._line() == "ready\n"
-        return self._process
-
-    def _line(self) -> str:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the fork server died; its stderr says why"
-        return line
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.communicate("\n")
+        return self._client.ask(request)
 
 
 class Fresh:

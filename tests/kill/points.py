@@ -13,16 +13,12 @@ A kill point is text, so that it reads well in a test's id and travels as JSON:
 * ``... SIGTERM``             with that signal, once
 """
 
-import os
 import signal
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import keras
-
-CALLS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
+from support.fatal import die
 
 
 @dataclass(frozen=True)
@@ -45,10 +41,6 @@ class Point:
         epoch, _, batch = (at or "0").partition(":")
         which = signal.Signals[name or "SIGKILL"]
         return cls(event, int(epoch), int(batch or 0), place == "first", which)
-
-
-def die(which: signal.Signals = signal.SIGKILL) -> None:
-    os.kill(os.getpid(), which)
 
 
 class Killer(keras.callbacks.Callback):
@@ -107,36 +99,3 @@ class _Where:
         if whole or (self.epoch == point.epoch and batch >= point.batch):
             self.point = None  # one signal is enough
             die(point.which)
-
-
-def slow_down(seconds: float) -> None:
-    """Make each flush to the disk take so much longer."""
-    real = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        time.sleep(seconds)
-        real(descriptor)
-
-    os.fsync = fsync
-
-
-def count_calls(kill_at: int | None) -> list[str]:
-    """From now on, log calls that change the file system; die before one of them.
-
-    Returns:
-        The log, which grows: names of the calls with the file's name.
-    """
-    log: list[str] = []
-
-    def counted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            log.append(f"{name} {args[0] if args else ''}")
-            if len(log) == kill_at:
-                die()
-            return real(*args, **kwargs)
-
-        return call
-
-    for name in CALLS:
-        setattr(os, name, counted(name, getattr(os, name)))
-    return log

@@ -15,6 +15,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", ENDS + OTHERS)
 def test_finished_run_trains_nothing(
     name: str, run_of: MakeRun, uninterrupted: Expected
@@ -38,6 +39,7 @@ def test_killed_then_finished_run_trains_nothing(
     assert_same(uninterrupted("all_at_once"), again.record)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", ["dense", "convolution", "plain_attributes"])
 def test_larger_epochs_continue(name: str, run_of: MakeRun, uninterrupted: Expected):
     """As if the larger number had been asked for from the start."""
@@ -48,6 +50,7 @@ def test_larger_epochs_continue(name: str, run_of: MakeRun, uninterrupted: Expec
     assert_same(uninterrupted(name, epochs=4), more.record)
 
 
+@pytest.mark.spread
 def test_larger_epochs_continue_a_killed_run(run_of: MakeRun, uninterrupted: Expected):
     run = run_of("dense", options={"save_freq": 3})
     assert run("train_batch_end@0:5", epochs=2).killed
@@ -55,6 +58,7 @@ def test_larger_epochs_continue_a_killed_run(run_of: MakeRun, uninterrupted: Exp
     assert_same(uninterrupted("dense", epochs=4), run(epochs=4).record)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_smaller_epochs_train_nothing(epochs: int, run_of: MakeRun):
     """The weights and the History stay those of the longer run."""
@@ -69,6 +73,7 @@ def _but_epochs(record: Record) -> Record:
     return {key: leaf for key, leaf in record.items() if "params.epochs" not in key}
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", ["all_at_once", "stops_in_mid_epoch", "not_a_number"])
 def test_early_stop_stays_stopped(name: str, run_of: MakeRun):
     """A run that stopped by itself is over, though not all epochs were trained."""

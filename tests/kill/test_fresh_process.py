@@ -6,6 +6,7 @@ from .conftest import Expected, MakeRun
 from .harness import Fresh, assert_same
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("name", "kills"),
     [

@@ -44,6 +44,7 @@ def test_uninterrupted_scenario_is_deterministic(
     assert_same(uninterrupted(scenario), run_of(scenario)(mode="keras").record)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     "kill", ["train_begin", "train_batch_end@0:2", "epoch_end@1", "after@0.0"]
 )

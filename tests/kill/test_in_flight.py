@@ -42,6 +42,7 @@ def _end(run: Run, expected: Expected) -> None:
     assert_same(expected(run.scenario), run().record, f"in {run.home}")
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", NAMES)
 def test_killed_with_a_write_in_flight(
     name: str, run_of: MakeRun, uninterrupted: Expected
@@ -65,6 +66,7 @@ def test_killed_at_random_times_while_writing(run_of: MakeRun, uninterrupted: Ex
     _end(run, uninterrupted)
 
 
+@pytest.mark.spread
 def test_a_slow_disk_changes_nothing(run_of: MakeRun, uninterrupted: Expected):
     """Saves that are left out leave no trace in what is trained."""
     run = run_of("all_at_once", options={"save_freq": 1}, background=True)

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable
 
-import keras
 import pytest
 
 from .conftest import MakeRun
 from .harness import Run, Server, assert_same
 from .loops import LOOPS
 from .record import Record
-from .scenarios.registry import BACKENDS
 
 Expected = Callable[[str], Record]
+SHARED = ("keras_loops", "shapes")
 
 
 @pytest.fixture(scope="session")
@@ -30,11 +29,11 @@ def left_alone(
     return expected
 
 
-# As of the scenarios of fit, each backend leaves a third of what all can train to the
-# long session.
-OF_ALL = [n for n, loop in LOOPS.items() if "_loops" not in loop.train.__module__]
-LEFT = OF_ALL[BACKENDS.index(keras.backend.backend()) :: len(BACKENDS)]
-NAMES = [pytest.param(n, marks=pytest.mark.long if n in LEFT else ()) for n in LOOPS]
+# Loops that every backend can run; each has loops of its own besides.
+OF_ALL = [n for n, loop in LOOPS.items() if loop.train.__module__.endswith(SHARED)]
+NAMES = [
+    pytest.param(n, marks=pytest.mark.spread if n in OF_ALL else ()) for n in LOOPS
+]
 
 
 @pytest.mark.parametrize("name", NAMES, scope="session")
@@ -42,7 +41,9 @@ def test_killed_loop_ends_as_the_uninterrupted_one(
     name: str, run_of: MakeRun, left_alone: Expected
 ):
     """SIGKILL in several steps, and nothing tells the difference."""
-    run = run_of(name, options={"save_freq": LOOPS[name].save_freq})
+    options = {"save_freq": LOOPS[name].save_freq}
+    background = list(LOOPS).index(name) % 2 == 1  # every other one
+    run = run_of(name, options=options, background=background)
     for kill in LOOPS[name].kills:
         assert run(kill).killed, f"{kill} was never reached"
     assert run.committed(), "killed before the first checkpoint: nothing was resumed"
@@ -58,6 +59,7 @@ def test_uninterrupted_run_is_the_plain_loop(
     assert_same(left_alone(name), run().record)
 
 
+@pytest.mark.spread
 def test_finished_loop_is_not_trained_again(run_of: MakeRun, left_alone: Expected):
     run = run_of("two_loops")
     assert run().trained
@@ -66,6 +68,7 @@ def test_finished_loop_is_not_trained_again(run_of: MakeRun, left_alone: Expecte
     assert_same(left_alone("two_loops"), again.record)
 
 
+@pytest.mark.spread
 def test_stopped_by_a_signal_nothing_is_lost(run_of: MakeRun, left_alone: Expected):
     """SIGTERM saves that very step; the next attempt begins with the one after it."""
     run = run_of("epochs_and_batches")

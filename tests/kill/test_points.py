@@ -5,7 +5,8 @@ import pytest
 from .conftest import Expected, MakeRun
 from .harness import assert_same
 
-# best_weights validates, stops early and restores the best weights at its end.
+# best_weights validates, stops early and restores the best weights at its end. Half of
+# the kills come while it trains on beside its saves.
 PLACES = [
     "train_begin",
     "epoch_begin@0",
@@ -38,10 +39,12 @@ def _id(kills: list[str]) -> str:
     return " ".join(kills)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("kill", PLACES)
 def test_killed_anywhere(kill: str, run_of: MakeRun, uninterrupted: Expected):
     """The same bytes, wherever the kill hits."""
-    run = run_of("best_weights", options={"save_freq": 1})
+    background = PLACES.index(kill) % 2 == 1
+    run = run_of("best_weights", options={"save_freq": 1}, background=background)
     assert run(kill).killed
     assert_same(uninterrupted("best_weights"), run().record)
 
@@ -56,15 +59,18 @@ def test_killed_with_saves_at_epochs_ends_only(
     assert_same(uninterrupted("best_weights"), run().record)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("kills", SEVERAL, ids=_id)
 def test_killed_several_times(kills, run_of: MakeRun, uninterrupted: Expected):
     """Twice in one epoch, at one batch again and again, three times in a row."""
-    run = run_of("best_weights", options={"save_freq": 1})
+    background = SEVERAL.index(kills) % 2 == 1
+    run = run_of("best_weights", options={"save_freq": 1}, background=background)
     for kill in kills:
         assert run(kill).killed
     assert_same(uninterrupted("best_weights"), run().record)
 
 
+@pytest.mark.spread
 def test_no_batch_before_the_checkpoint_is_trained_again(run_of: MakeRun):
     """An attempt begins at the first batch that no checkpoint covers."""
     run = run_of("dense", options={"save_freq": 2})
@@ -73,6 +79,7 @@ def test_no_batch_before_the_checkpoint_is_trained_again(run_of: MakeRun):
     assert run().trained[:2] == ((1, 3), (1, 4))
 
 
+@pytest.mark.spread
 def test_steps_never_go_backwards(run_of: MakeRun):
     """What is committed survives every kill."""
     run = run_of("dense", options={"save_freq": 1, "keep": 2})

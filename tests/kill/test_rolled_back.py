@@ -1,13 +1,12 @@
 """Killed anywhere in a run that is rolled back: the same batches are left out."""
 
-import keras
 import pytest
+from support import BACKENDS
 
 from resilient.telemetry.events import read_events
 
 from .conftest import MakeRun
 from .harness import assert_same
-from .scenarios.registry import BACKENDS
 
 OPTIONS = {"save_freq": 1, "on_nan": [1, 3, 9]}
 PLACES = ["train_batch_end@0:6", "train_batch_begin@1:0", "train_batch_end@1:3"]
@@ -38,9 +37,8 @@ def test_killed_and_stopped_around_rollbacks(run_of: MakeRun, undisturbed):
     assert_same(undisturbed.record, run().record)
 
 
-# A third on each backend, all of them in the long session.
 THIRDS = [
-    pytest.param(n, marks=() if name == keras.backend.backend() else pytest.mark.long)
+    pytest.param(n, marks=pytest.mark.spread(over=[name]))
     for n, name in enumerate(BACKENDS)
 ]
 

@@ -7,6 +7,7 @@ import os
 import random
 
 import pytest
+from support import BACKENDS
 
 from .conftest import Expected, MakeRun
 from .harness import Run, assert_same
@@ -51,8 +52,14 @@ def _one_save(run_of: MakeRun) -> tuple[int, int]:
     return commits[1] + 1, commits[4] + 2
 
 
+PARTS = [
+    pytest.param(n, marks=pytest.mark.spread(over=[name]))
+    for n, name in enumerate(BACKENDS)
+]
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", PARTS)
 def test_killed_at_each_step_of_a_save(part: int, run_of: MakeRun, uninterrupted):
     """Before each call of a save that changes the file system, a third of them each."""
     first, last = _one_save(run_of)
@@ -66,6 +73,7 @@ def test_killed_at_each_step_of_a_save(part: int, run_of: MakeRun, uninterrupted
     assert killed >= min(8, len(numbers) // 2)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("seed", range(2))
 def test_killed_at_random_times(seed: int, run_of: MakeRun, uninterrupted: Expected):
     """A parent kills whenever it likes; saves at every batch take most of the time."""

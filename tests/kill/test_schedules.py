@@ -34,6 +34,7 @@ schedules: dict[str, st.SearchStrategy[Any]] = {
     "name": st.sampled_from(NAMES),
     "kills": st.lists(st.one_of(batches, batches, others), min_size=1, max_size=4),
     "save_freq": save_freqs,
+    "background": st.booleans(),
     "executions": st.just(1) if TORCH else st.sampled_from([1, 1, 1, 2, 3, 5, 7]),
 }
 steady = settings(
@@ -50,7 +51,8 @@ def interrupt(
     name, executions = schedule["name"], schedule.get("executions", 1)
     settings = {} if executions == 1 else {"steps_per_execution": executions}
     options = {"save_freq": schedule["save_freq"]}
-    run = run_of(name, compile=settings, options=options)
+    background = schedule["background"]
+    run = run_of(name, compile=settings, options=options, background=background)
     for kill in schedule["kills"]:
         if not run(kill).killed:  # the run ended before that point
             break

@@ -48,6 +48,7 @@ schedules = {
     "name": st.sampled_from(SOURCES),
     "kills": st.lists(st.one_of(batches, batches, others), min_size=1, max_size=4),
     "save_freq": save_freqs,
+    "background": st.booleans(),
 }
 
 

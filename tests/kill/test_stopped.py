@@ -40,6 +40,7 @@ def endings(run):
     return [(event["reason"], event["step"], event["saved"]) for event in found]
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(("place", "step"), PLACES)
 def test_stopped_anywhere(place, step, run_of: MakeRun, uninterrupted: Expected):
     """No batch is trained twice, none is left out, and the bytes are the same."""
@@ -52,6 +53,7 @@ def test_stopped_anywhere(place, step, run_of: MakeRun, uninterrupted: Expected)
     assert end.trained[0] == divmod(step or 0, 7)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("place", AT_THE_END)
 def test_stopped_when_all_is_trained(place, run_of: MakeRun, uninterrupted: Expected):
     """The run is finished, and the process ends all the same."""
@@ -63,6 +65,7 @@ def test_stopped_when_all_is_trained(place, run_of: MakeRun, uninterrupted: Expe
     assert end.trained == ()
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGUSR1", 143)])
 def test_stopped_by_other_signals(
     name, status, run_of: MakeRun, uninterrupted: Expected

@@ -33,6 +33,7 @@ resilient.fit(net, checkpoint_dir={home!r}, callbacks=callbacks, **given)
 """
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(("how", "status"), [("raise", 1), ("stop", 143)])
 def test_it_exits(how, status, tmp_path, child_environment):
     script = SCRIPT.format(paths=sys.path, how=how, home=str(tmp_path))

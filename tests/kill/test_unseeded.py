@@ -9,6 +9,7 @@ from .conftest import MakeRun
 from .harness import ANY, assert_same
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("name", "steps"),
     [

@@ -8,6 +8,7 @@ from .test_unseeded import roll_back
 pytestmark = pytest.mark.sources
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("name", "steps"),
     [

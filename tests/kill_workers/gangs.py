@@ -5,13 +5,12 @@ the first committed checkpoint get another seed than the run began with.
 """
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kill import record
+from kill.forking import Client
 from kill.harness import SEED, compile_once, environment
 from kill.record import Record
 from worker import Order
@@ -24,15 +23,16 @@ LIMIT = 120.0  # seconds
 
 
 class Server:
-    """The client's side of ``gang_server``; started on first use.
+    """Where gangs come from, see ``gang_server``.
 
     Args:
         cache: Directory for compiled programs.
     """
 
     def __init__(self, cache: Path) -> None:
-        self._environment = environment() | compile_once(cache)
-        self._process: subprocess.Popen[str] | None = None
+        command = [str(HERE / "gang_server.py")]
+        self._client = Client(command, environment() | compile_once(cache))
+        self.stop = self._client.stop
 
     def perform(
         self, order: Order, logs: list[Path], told: dict[str, str]
@@ -44,49 +44,19 @@ class Server:
             logs: What each prints goes there.
             told: Environment of all of them.
         """
-        process = self._process or self._start()
         count = len(logs)
         ports = free_ports(ports_needed(count))
         processes = [
             {
                 "log": str(log),
-                "environment": of_process(told, log.with_suffix(".beat"), *which),
+                "environment": of_process(
+                    told, log.with_suffix(".beat"), number, count, ports
+                ),
             }
-            for log, which in zip(
-                logs, ((n, count, ports) for n in range(count)), strict=True
-            )
+            for number, log in enumerate(logs)
         ]
-        request = {
-            "order": order.to_json(),
-            "processes": processes,
-            "limit": LIMIT,
-        }
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()
-        return json.loads(self._line())
-
-    def _start(self) -> subprocess.Popen[str]:
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "gang_server.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=self._environment,
-        )
-        assert self._line() == "ready\n"
-        return self._process
-
-    def _line(self) -> str:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the fork server died; its stderr says why"
-        return line
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.communicate("\n")
+        request = {"order": order.to_json(), "processes": processes, "limit": LIMIT}
+        return self._client.ask(request)
 
 
 @dataclass(frozen=True)

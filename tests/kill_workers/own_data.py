@@ -9,9 +9,10 @@ import keras
 from resilient import keras_internals
 
 BACKEND = keras.backend.backend()
-OWN_DATA = BACKEND == "jax" or (
-    BACKEND == "torch" and keras_internals.generation.trains_on_ranks
-)
+OWN_DATA_BACKENDS = ["jax"]
+if keras_internals.generation.trains_on_ranks:
+    OWN_DATA_BACKENDS.append("torch")
+OWN_DATA = BACKEND in OWN_DATA_BACKENDS
 # Keras 3.12 on JAX does not tell which part of a batch is a process's.
 NO_PARTS = BACKEND == "jax" and not hasattr(
     keras.distribution.DataParallel, "num_model_replicas"

@@ -15,12 +15,16 @@ from typing import Any
 import pytest
 from gangs import HERE, End, Run, Server
 from kill.harness import KILLED, assert_same, environment
-from own_data import BACKEND, NO_PARTS, OWN_DATA
+from own_data import BACKEND, NO_PARTS, OWN_DATA, OWN_DATA_BACKENDS
 
 KILLS = int(os.environ.get("RESILIENT_KILLS", "60"))
 MET = 10  # calls, after which the processes have found each other
 EVERY = {"save_freq": 1, "keep": 2}
 LAYOUTS = ["data", "model"] if OWN_DATA else ["data"]
+SPREAD_LAYOUTS = [
+    pytest.param("data", marks=pytest.mark.spread),
+    pytest.param("model", marks=pytest.mark.spread(over=OWN_DATA_BACKENDS)),
+][: len(LAYOUTS)]
 
 pytestmark = [
     pytest.mark.timeout(900),  # tens of starts of several processes
@@ -127,7 +131,9 @@ def test_killed_at_batches(
     layout: str, schedule: str, run_of: MakeRun, uninterrupted: Expected
 ):
     """Either process, in turn; none of the others' checkpoints are lost."""
-    run = run_of(layout, options={"save_freq": 2, "keep": 2})
+    background = schedule == "1 first"
+    options = {"save_freq": 2, "keep": 2}
+    run = run_of(layout, options=options, background=background)
     for kills in SCHEDULES[schedule]:
         assert is_killed(kill(run, kills))
     check(run, uninterrupted)
@@ -158,6 +164,7 @@ def test_killed_where_batches_and_variables_are_divided(
     check(run, uninterrupted)
 
 
+# Every word, and every call, is killed without Keras in ``tests/saving/test_parts.py``.
 WORDS = (
     "gather ready@2",
     "broadcast ready@2",
@@ -172,7 +179,7 @@ ALL_WORDS = {0: (*WORDS, "publish@2", "published@2"), 1: WORDS}
 @pytest.mark.parametrize(
     "words", [SOME_WORDS, pytest.param(ALL_WORDS, marks=pytest.mark.long)]
 )
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", SPREAD_LAYOUTS)
 def test_killed_between_what_they_say_in_a_save(
     layout: str,
     words: dict[int, tuple[str, ...]],
@@ -187,6 +194,7 @@ def test_killed_between_what_they_say_in_a_save(
     check(run, uninterrupted)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("victim", [0, 1])
 def test_killed_at_calls_of_a_save(
     victim: int, run_of: MakeRun, uninterrupted: Expected
@@ -201,6 +209,7 @@ def test_killed_at_calls_of_a_save(
     check(run, uninterrupted)
 
 
+@pytest.mark.spread
 def test_killed_while_training_goes_on(run_of: MakeRun, uninterrupted: Expected):
     """Each with a write in flight."""
     run = run_of(background=True)
@@ -209,6 +218,7 @@ def test_killed_while_training_goes_on(run_of: MakeRun, uninterrupted: Expected)
     check(run, uninterrupted)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_process_that_sleeps_is_lost(
     victim: int, run_of: MakeRun, uninterrupted: Expected
@@ -222,6 +232,7 @@ def test_a_process_that_sleeps_is_lost(
         check(run, uninterrupted)
 
 
+@pytest.mark.spread
 def test_all_stop_at_one_step_when_one_is_asked_to(
     run_of: MakeRun, uninterrupted: Expected
 ):
@@ -247,6 +258,7 @@ def events(run: Run, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.spread
 def test_a_full_disk_under_one_part_is_an_error_in_all(
     run_of: MakeRun, uninterrupted: Expected
 ):
@@ -265,6 +277,7 @@ def test_a_full_disk_under_one_part_is_an_error_in_all(
     check(run, uninterrupted)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("files", ["run/process-1-of-2.json", "variables/**/*"])
 def test_all_fall_back_where_the_part_of_one_is_damaged(
     files: str, run_of: MakeRun, uninterrupted: Expected
@@ -285,6 +298,7 @@ def test_all_fall_back_where_the_part_of_one_is_damaged(
     assert part.name in fallen[0]["reason"]
 
 
+@pytest.mark.spread
 def test_the_supervisor_starts_both_again(run_of: MakeRun, uninterrupted: Expected):
     run = run_of()
     order = run.order({1: "train_batch_end@1:2"}, "resilient", once=True)

@@ -25,7 +25,10 @@ from resilient.distributed.strategies.torch_slices import (
 )
 from resilient.errors import NotSupportedError
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
+pytestmark = [
+    pytest.mark.xdist_group("torch parts"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
+]
 
 
 @pytest.fixture(scope="module")

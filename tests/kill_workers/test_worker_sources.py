@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 KIND = "own" if OWN_DATA else BACKEND
 pytestmark = [
     pytest.mark.timeout(900),  # for many fits each
+    pytest.mark.xdist_group("worker sources"),
     pytest.mark.skipif(NO_PARTS, reason="refused, see test_loops.py"),
 ]
 GROUPS = [

@@ -5,10 +5,8 @@ a launcher's; ``gang_server`` forks processes that do it.
 """
 
 import contextlib
-import errno
 import json
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -20,14 +18,13 @@ import keras
 import numpy as np
 from kill import attempt, capture, record
 from kill.callbacks import Recorder
-from kill.points import Killer, Point, count_calls, die
+from kill.points import Killer, Point
 from kill.scenarios.registry import Case
 from own_data import BACKEND, OWN_DATA
-from support.waited import waiting
+from support import fatal
+from support.waited import wait_for_each_save, wait_for_the_first_save
 
-from resilient.distributed.group import Together
 from resilient.keras_internals.multi_worker import corrected
-from resilient.saving.checkpointer import Checkpointer
 
 MODEL = ("model", "both")  # layouts that divide variables
 EPOCHS, BATCHES, LOCAL = 3, 6, 4  # batches of an epoch; rows of a process's batch
@@ -231,8 +228,10 @@ def fit(order: Order, case: Case) -> keras.callbacks.History:
             return case.model.fit(*case.args, **case.kwargs)
     import resilient
 
-    if not order.background:
-        Checkpointer.save = waiting(Checkpointer.save)  # type: ignore[method-assign]
+    if order.background:
+        wait_for_the_first_save()
+    else:
+        wait_for_each_save()
     warnings.simplefilter("error", resilient.NotExactWarning)
     directory = Path(order.home, "checkpoints")
     return resilient.fit(
@@ -241,70 +240,14 @@ def fit(order: Order, case: Case) -> keras.callbacks.History:
 
 
 def install(text: str | None) -> tuple[Killer, list[str]]:
-    """Let this process be killed at a point, and log its file system calls.
+    """Let this process be killed, and log its file system calls.
 
-    Points are those of ``kill.points``, and besides:
-
-    * ``broadcast committed@2`` before it sends, or gets, that topic for the 2nd time
-    * ``gather part@2``         before it contributes to that topic for the 2nd time
-    * ``publish@2``             before it makes a checkpoint of what is staged, and
-      ``published@2`` right after it, for the 2nd time
-    * ``no space@17``           not killed: the 17th flush, and all after it, find no
-      space
+    Places are those of ``support.fatal`` and points those of ``kill.points``.
     """
-    event, _, at = (text or "").partition("@")
-    calls = count_calls(int(at) if event == "call" else None)
-    method, _, topic = event.partition(" ")
-    if method in ("broadcast", "gather"):
-        die_before(method, topic, int(at))
-    elif event in ("publish", "published"):
-        die_at_rename(int(at), after=event == "published")
-    elif event == "no space":
-        fill_disk(int(at))
-    elif text is not None and event != "call":
-        return Killer(Point.parse(text)), calls
+    calls = fatal.install(text)
+    if calls is None:
+        return Killer(Point.parse(text)), fatal.count_calls(None)
     return Killer(None), calls
-
-
-def die_before(method: str, topic: str, number: int) -> None:
-    """Die before this process says or hears something for the n-th time."""
-    real, left = getattr(Together, method), [number]
-
-    def call(self: Together, about: str, value: Any = None) -> Any:
-        left[0] -= about == topic
-        if not left[0]:
-            die()
-        return real(self, about, value)
-
-    setattr(Together, method, call)
-
-
-def die_at_rename(number: int, *, after: bool) -> None:
-    """Die where a staging directory gets the name of a checkpoint."""
-    real, left = os.rename, [number]
-
-    def rename(source: Any, target: Any) -> None:
-        left[0] -= bool(re.fullmatch(r"step-\d+", Path(target).name))
-        if not left[0] and not after:
-            die()
-        real(source, target)
-        if not left[0]:
-            die()
-
-    os.rename = rename
-
-
-def fill_disk(number: int) -> None:
-    """From the n-th flush on nothing gets onto the disk."""
-    real, left = os.fsync, [number]
-
-    def fsync(descriptor: int) -> None:
-        left[0] -= 1
-        if left[0] <= 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(descriptor)
-
-    os.fsync = fsync
 
 
 if __name__ == "__main__":

@@ -24,11 +24,10 @@ from pathlib import Path
 
 import keras
 from own_data import BACKEND, OWN_DATA
-from support.waited import waiting
+from support.waited import wait_for_each_save
 
 import resilient
 from resilient.errors import ResilientError
-from resilient.saving.checkpointer import Checkpointer
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 SAMPLES, BATCH, EPOCHS = 48, 8, 3
@@ -158,7 +157,7 @@ def module():
 
 def main(directory, group, kill="", *names):
     # A copy holds the same checkpoints each time.
-    Checkpointer.save = waiting(Checkpointer.save)
+    wait_for_each_save()
     directory = Path(directory)
     cases = module().cases(directory, group)
     for name in names or cases:

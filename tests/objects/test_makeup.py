@@ -13,6 +13,7 @@ from resilient import CheckpointMismatchError, NotExactWarning
 from resilient.objects.marks import contents_of_code
 
 pytestmark = [
+    pytest.mark.waits,
     pytest.mark.usefixtures("seeded"),
     # Keras on NumPy 2 (keras.Variable.__array__).
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),

@@ -469,6 +469,7 @@ def test_a_stop_file_in_mid_epoch(tmp_path, looks):
     assert_goes_on(tmp_path, callbacks=[Do(list)])
 
 
+@pytest.mark.waits
 def test_a_save_file_in_mid_epoch(tmp_path, looks):
     def ask():
         (tmp_path / "save").touch()
@@ -487,6 +488,7 @@ def test_it_says_what_happened(tmp_path, capsys):
     assert heartbeat.read(tmp_path / "heartbeat").phase == "ended"
 
 
+@pytest.mark.waits
 def test_where_no_save_fits_the_last_checkpoint_stands(tmp_path, capsys):
     """One second is what stopping itself may take."""
     how = Preemption(grace_period=0.5)
@@ -570,7 +572,6 @@ def test_it_interrupts_once(tmp_path, looks):
     assert done == [True]
 
 
-@pytest.mark.background
 def test_the_last_save_is_not_interrupted(tmp_path, looks, monkeypatch):
     """However long it takes: the lock is held until it is committed."""
     import os as system

@@ -11,7 +11,7 @@ from resilient.saving.checkpointer import Checkpointer
 from resilient.saving.commit import Committer, Save
 from resilient.telemetry.events import Events, read_events
 
-pytestmark = [pytest.mark.background, pytest.mark.once]
+pytestmark = pytest.mark.once
 
 
 class SlowStore(FakeStore):
@@ -39,15 +39,23 @@ def store():
 
 @pytest.fixture
 def make(store, tmp_path):
-    def make(policy=None, *, keep=None, on_error="raise", on_event=None):
-        return Checkpointer(
-            Committer(store, keep or latest(3), Events(tmp_path, on_event), {}),
-            policy=policy or every(steps=1),
-            on_error=on_error,
-            say=lambda line: None,
-        )
+    made = []
 
-    return make
+    def make(policy=None, *, keep=None, on_error="raise", on_event=None):
+        made.append(
+            Checkpointer(
+                Committer(store, keep or latest(3), Events(tmp_path, on_event), {}),
+                policy=policy or every(steps=1),
+                on_error=on_error,
+                say=lambda line: None,
+            )
+        )
+        return made[-1]
+
+    yield make
+    store.go.set()
+    for each in made:
+        each._writer.close()  # other tests count threads
 
 
 def begin(saving, step, **given):

@@ -16,7 +16,7 @@ from resilient.saving.checkpointer import Checkpointer
 from resilient.saving.commit import Committer, Save
 from resilient.telemetry.events import Events, read_events
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.waits]
 
 
 class Clock:
@@ -72,21 +72,28 @@ def store(clock):
 
 @pytest.fixture
 def make(store, clock, tmp_path):
-    def make(policy, *, keep=None, on_error="raise", on_event=None, say=None):
-        return Checkpointer(
-            Committer(
-                store,
-                keep or latest(3),
-                Events(tmp_path, on_event),
-                environment={"keras": "3"},
-                now=clock,
-            ),
-            policy=policy,
-            on_error=on_error,
-            say=say or (lambda line: None),
-        )
+    made = []
 
-    return make
+    def make(policy, *, keep=None, on_error="raise", on_event=None, say=None):
+        made.append(
+            Checkpointer(
+                Committer(
+                    store,
+                    keep or latest(3),
+                    Events(tmp_path, on_event),
+                    environment={"keras": "3"},
+                    now=clock,
+                ),
+                policy=policy,
+                on_error=on_error,
+                say=say or (lambda line: None),
+            )
+        )
+        return made[-1]
+
+    yield make
+    for each in made:
+        each._writer.close()  # other tests count threads
 
 
 def at(step, batches=10):

@@ -21,7 +21,6 @@ from resilient.storage.store import Store
 from resilient.telemetry.events import read_events
 
 pytestmark = [
-    pytest.mark.background,
     pytest.mark.usefixtures("seeded"),
     # Keras on NumPy 2 (keras.Variable.__array__).
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),

@@ -124,10 +124,8 @@ def report(capsys, backend, planned, kinds):
 
 # Mostly starts of processes that import Keras, one for each fault: in the short session
 # of one backend only.
-SHORT = () if os.environ["KERAS_BACKEND"] == "torch" else pytest.mark.long
-
-
-@pytest.mark.parametrize("count", [pytest.param(7, marks=SHORT)])
+@pytest.mark.spread(over=["torch"])
+@pytest.mark.parametrize("count", [7])
 def test_chaos(count, tmp_path, environment, undisturbed, backend, capsys):
     planned = faults(count, seed=os.getpid())
     kinds = survive(tmp_path / "run", planned, environment, undisturbed)

@@ -13,10 +13,9 @@ import os, random, signal, sys
 from pathlib import Path
 import keras
 import resilient
-from resilient.saving.checkpointer import Checkpointer
-from support.waited import waiting
+from support.waited import wait_for_each_save
 
-Checkpointer.save = waiting(Checkpointer.save)  # so that there is one to go on from
+wait_for_each_save()  # so that there is one to go on from
 home = Path(sys.argv[1])
 total, numbers = keras.Variable(0.0, dtype="float64"), random.Random(7)
 run = resilient.Run(home / "runs", save_freq=2, total=total, numbers=numbers)
@@ -34,8 +33,7 @@ for epoch, step, _ in run.loop(keras.ops.arange(40), epochs=2, batch_size=2):
 """
 # Mostly starts of processes: in the short session of one backend only, and that of
 # fit (test_chaos.py) in another's.
-if os.environ["KERAS_BACKEND"] != "jax":
-    pytestmark = pytest.mark.long
+pytestmark = pytest.mark.spread(over=["jax"])
 
 FAULTS = {5: "SIGKILL", 13: "SIGSTOP", 17: "raise", 24: "SIGTERM"}
 

@@ -5,3 +5,4 @@ from pathlib import Path
 SUPPORT = Path(__file__).parent
 ROOT = SUPPORT.parents[1]
 EXAMPLES = ROOT / "examples"
+BACKENDS = ("tensorflow", "jax", "torch")

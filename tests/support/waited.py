@@ -1,20 +1,47 @@
 """Saves that are waited for, so that a test knows what is committed when.
 
-They run on the writer's thread as ever; only the training does not go on meanwhile.
-Tests about what happens meanwhile do without (the ``background`` marker).
+They run on the writer's thread as always; only the training does not go on meanwhile.
+For tests that look at the directory right after a step (marked ``waits``), and for
+half of the kills: there a kill point says what is committed.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from resilient.saving.checkpointer import Checkpointer
 
+SAVE = Checkpointer.save
 
-def waiting(save: Callable[..., None]) -> Callable[..., None]:
-    """``Checkpointer.save``, with its end waited for."""
 
+def wait_for_each_save() -> None:
+    """From now on, in this process."""
+    Checkpointer.save = _waiting(lambda _: True)  # type: ignore[method-assign]
+
+
+def wait_for_the_first_save() -> None:
+    """So that a kill finds something to resume from, wherever it hits after that."""
+    Checkpointer.save = _waiting(  # type: ignore[method-assign]
+        lambda checkpointer: checkpointer.newest is None
+    )
+
+
+@contextlib.contextmanager
+def each_save_waited_for() -> Iterator[None]:
+    """``wait_for_each_save``, for a while: in a test, or a fixture that trains."""
+    before = Checkpointer.save
+    wait_for_each_save()
+    try:
+        yield
+    finally:
+        Checkpointer.save = before  # type: ignore[method-assign]
+
+
+def _waiting(wanted: Callable[[Checkpointer], bool]) -> Callable[..., None]:
     def save_and_wait(self: Checkpointer, *args: Any, **kwargs: Any) -> None:
-        save(self, *args, **kwargs)
-        self.wait()
+        wait = wanted(self)
+        SAVE(self, *args, **kwargs)
+        if wait:
+            self.wait()
 
     return save_and_wait

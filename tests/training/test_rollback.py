@@ -61,6 +61,7 @@ def events(directory, name):
     return [event for event in read_events(directory) if event["event"] == name]
 
 
+@pytest.mark.waits
 def test_a_run_is_taken_back_and_around_the_bad_batch(tmp_path):
     """As if these batches had not been in the data."""
     counter, net = Counter(), fitting.model()
@@ -225,6 +226,7 @@ def test_without_a_checkpoint_from_before_it_stops(tmp_path):
     assert not (tmp_path / "rollbacks.json").exists()
 
 
+@pytest.mark.waits
 def test_on_nan_stop_saves_nothing_of_the_bad_batch(tmp_path):
     with pytest.raises(resilient.DivergedError) as error:
         fit(fitting.model(), tmp_path, *data(), on_nan="stop", save_freq=1)
@@ -249,6 +251,7 @@ def test_terminate_on_nan_does_not_get_in_the_way(tmp_path):
     fitting.assert_equal(without()[0], net)
 
 
+@pytest.mark.waits
 def test_terminate_on_nan_deletes_nothing(tmp_path):
     """The end is saved, as of any training; what was good before it stays."""
     terminate = keras.callbacks.TerminateOnNaN()
@@ -313,6 +316,7 @@ def batches(bad=BAD):
         yield x[first : first + SIZE], y[first : first + SIZE]
 
 
+@pytest.mark.waits
 def test_a_generator_goes_on_in_another_process(tmp_path):
     """It cannot be turned back; all else is on the disk when fit ends."""
 

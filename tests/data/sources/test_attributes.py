@@ -22,7 +22,7 @@ from resilient.objects.tracker import Tracker
 from resilient.serialization.batches import checksum
 from resilient.serialization.json_values import decode, encode
 
-pytestmark = pytest.mark.sources
+pytestmark = [pytest.mark.sources, pytest.mark.waits]
 
 BIG = weight.WHOLE_BYTES // 8 + 1  # elements of the smallest large array
 

@@ -24,6 +24,7 @@ from resilient.data.source import SourceContext
 from resilient.serialization.position import DataPosition
 
 pytestmark = [
+    pytest.mark.waits,
     pytest.mark.sources,
     pytest.mark.filterwarnings("ignore:.*ran out of data"),
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),

@@ -20,7 +20,7 @@ from resilient.objects.in_place import assign_in_place
 from resilient.serialization.json_values import decode, encode
 from resilient.serialization.rng import set_state, state
 
-pytestmark = pytest.mark.sources
+pytestmark = [pytest.mark.sources, pytest.mark.waits]
 
 RNG = np.random.default_rng(0)
 OTHER = random.Random(0)

@@ -13,7 +13,7 @@ from resilient.data.grain import GrainData, GrainSource
 from resilient.data.source import SourceContext
 from resilient.serialization.position import BatchMark
 
-pytestmark = pytest.mark.sources
+pytestmark = [pytest.mark.sources, pytest.mark.waits]
 
 
 def maps(rows=ROWS):

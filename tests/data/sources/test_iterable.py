@@ -22,6 +22,7 @@ from resilient.data.iterable import IterableData
 from resilient.data.source import SourceContext
 
 pytestmark = [
+    pytest.mark.waits,
     pytest.mark.sources,
     pytest.mark.filterwarnings("ignore:.*ran out of data"),
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),

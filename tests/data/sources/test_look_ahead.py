@@ -9,6 +9,7 @@ from support.fitting import Interrupt
 from resilient import keras_internals
 
 pytestmark = [
+    pytest.mark.waits,
     pytest.mark.sources,
     pytest.mark.skipif(
         keras_internals.BACKEND != "jax", reason="only JAX's trainer looks ahead so"

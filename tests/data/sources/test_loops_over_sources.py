@@ -12,7 +12,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import resilient
 from resilient.serialization.json_arrays import as_bytes
 
-pytestmark = pytest.mark.sources
+pytestmark = [pytest.mark.sources, pytest.mark.waits]
 
 SAMPLES, BATCH = 22, 4
 X = np.arange(SAMPLES, dtype="float32").reshape(-1, 1)

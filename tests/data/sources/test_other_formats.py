@@ -10,6 +10,7 @@ import resilient
 from resilient import NotExactWarning
 
 pytestmark = [
+    pytest.mark.waits,
     pytest.mark.sources,
     pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),
 ]

@@ -16,6 +16,7 @@ from resilient import keras_internals
 from resilient.data.py_dataset.order import Order
 
 pytestmark = [
+    pytest.mark.waits,
     pytest.mark.sources,
     # Keras converts tensors in a way that NumPy 2.4 deprecates.
     pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),

@@ -25,6 +25,7 @@ from resilient.data.tf_data.seed_counts import SeedCount  # noqa: E402
 from resilient.data.tf_data.variables import PipelineVariables  # noqa: E402
 
 pytestmark = [
+    pytest.mark.waits,
     pytest.mark.sources,
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
     pytest.mark.filterwarnings("ignore:Seed .* from outer graph"),

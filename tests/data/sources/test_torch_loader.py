@@ -34,6 +34,7 @@ from torch.utils.data import (  # noqa: E402
 from resilient.data.torch_loader.adapter import TorchLoaderData  # noqa: E402
 
 pytestmark = [
+    pytest.mark.waits,
     pytest.mark.sources,
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata's
     # Workers are forked; JAX warns that it has threads.

@@ -11,7 +11,7 @@ from resilient.backends import get_backend
 from resilient.data import DataOptions
 from resilient.data.source import DataSource, SourceContext, TrackedIterable, lazily
 
-pytestmark = pytest.mark.sources
+pytestmark = [pytest.mark.sources, pytest.mark.waits]
 
 
 class Numbers(DataSource):

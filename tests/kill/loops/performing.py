@@ -7,9 +7,10 @@ from typing import Any
 
 import keras
 import numpy as np
+from support.fatal import count_calls, die
 
 from .. import capture, record
-from ..points import Point, count_calls, die
+from ..points import Point
 from . import LOOPS
 from .parts import when_reached
 from .plain import Plain

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-BACKENDS = ("tensorflow", "jax", "torch")
+from support import BACKENDS
 
 
 @dataclass

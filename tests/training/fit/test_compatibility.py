@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support import fitting
 from support.fitting import Interrupt
+from support.waited import each_save_waited_for
 
 from resilient import CheckpointMismatchError, NotExactWarning, ResilientFit
 from resilient.storage.store import Store
@@ -29,7 +30,8 @@ def stopping(patience=5):
 def left(tmp_path_factory, repeating):
     """What a run left that was interrupted in its second epoch."""
     directory = tmp_path_factory.mktemp("mismatch") / "run"
-    fitting.interrupted(directory, callbacks=[stopping()])
+    with each_save_waited_for():
+        fitting.interrupted(directory, callbacks=[stopping()])
     return directory
 
 
@@ -298,6 +300,7 @@ def test_verbose_and_epochs_may_change(directory, capsys):
     assert "Epoch 4/4" in capsys.readouterr().out
 
 
+@pytest.mark.waits
 def test_saving_keeping_and_validation_may_change(directory):
     x, y = fitting.data(6, seed=1)
     given = {"validation_data": (x, y), "save_freq": 3, "keep": 9}
@@ -317,6 +320,7 @@ def test_saving_keeping_and_validation_may_change(directory):
     assert len(history.history["val_loss"]) == 3
 
 
+@pytest.mark.waits
 def test_a_learning_rate_schedule_of_the_script_wins(tmp_path):
     def net(rate):
         schedule = keras.optimizers.schedules.ExponentialDecay(rate, 4, 0.5)
@@ -332,6 +336,7 @@ def test_a_learning_rate_schedule_of_the_script_wins(tmp_path):
     fitting.assert_equal(*kernels)  # a rate of zero changed nothing
 
 
+@pytest.mark.waits
 def test_the_learning_rate_of_the_checkpoint_wins(directory, caplog):
     expected = fitting.model()
     expected.fit(**fitting.arguments(callbacks=[Interrupt(), stopping()]))
@@ -344,6 +349,7 @@ def test_the_learning_rate_of_the_checkpoint_wins(directory, caplog):
     assert "checkpoint's current rate is used" in line
 
 
+@pytest.mark.waits
 def test_an_equal_learning_rate_is_not_worth_a_line(directory, caplog):
     with caplog.at_level(logging.WARNING, "resilient"):
         resume(fitting.model(), directory)

@@ -26,6 +26,7 @@ def notes(error):
     return "\n".join(getattr(error, "__notes__", ()))
 
 
+@pytest.mark.waits
 def test_the_error_is_the_users_with_a_note(tmp_path):
     with pytest.raises(Broken, match=r"^corrupt image\n") as error:
         fitting.fit(fitting.model(), tmp_path, callbacks=[Do(fail)], save_freq=4)
@@ -112,7 +113,6 @@ def test_a_keyboard_interrupt_has_a_note_too(tmp_path):
     assert "run again, it goes on at step 6" in notes(error.value)
 
 
-@pytest.mark.background
 def test_what_is_being_written_is_finished_before_the_error(tmp_path, monkeypatch):
     """The error waits for it, and the note tells of it."""
     with pytest.raises(Interrupted) as error:

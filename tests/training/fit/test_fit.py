@@ -65,6 +65,7 @@ def nothing_left_in_keras():
 # The same as model.fit ------------------------------------------------------------
 
 
+@pytest.mark.waits
 def test_an_uninterrupted_run_is_model_fit(tmp_path):
     values, *rest = alone()
     net = fitting.model()
@@ -160,6 +161,7 @@ def test_an_unknown_argument_gets_keras_own_error(tmp_path):
 # Run again ------------------------------------------------------------------------
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize(
     ("epoch", "batch", "trained"),
     [(0, 1, 18), (1, 2, 10), (1, 5, 7), (1, None, 10), (2, 1, 6), (2, 5, 1)],
@@ -197,6 +199,7 @@ def test_an_epoch_of_fewer_steps_goes_on_in_the_data(tmp_path, shuffle):
         fitting.assert_equal(expected, net)
 
 
+@pytest.mark.waits
 def test_a_traced_model_resumes_exactly(tmp_path):
     compiling = {"run_eagerly": False}
     at_once = 1 if keras.backend.backend() == "torch" else 2  # Keras allows no more
@@ -227,6 +230,7 @@ def test_the_same_model_may_be_fitted_again(tmp_path, built):
     fitting.assert_equal(expected, net)
 
 
+@pytest.mark.waits
 def test_it_says_once_where_it_resumed(tmp_path, capsys):
     fitting.interrupted(tmp_path, verbose=1)
     capsys.readouterr()
@@ -291,6 +295,7 @@ def test_a_new_run_says_nothing_of_a_resume(tmp_path, capsys):
 # Which checkpoint -----------------------------------------------------------------
 
 
+@pytest.mark.waits
 def test_with_resume_never_it_starts_anew_and_keeps_what_was_there_in_quarantine(
     tmp_path,
 ):
@@ -315,6 +320,7 @@ def test_with_resume_must_it_insists_on_a_checkpoint(tmp_path):
     assert_as_alone(net, history)
 
 
+@pytest.mark.waits
 def test_a_step_is_resumed_from_and_later_ones_are_superseded(tmp_path):
     fitting.fit(fitting.model(), tmp_path, callbacks=[Interrupt()], save_freq=4, keep=9)
     assert fitting.steps(tmp_path) == [4, 8, 12, 16, 18]
@@ -330,6 +336,7 @@ def test_a_step_is_resumed_from_and_later_ones_are_superseded(tmp_path):
     assert names == {"step-00000012", "step-00000016", "step-00000018"}
 
 
+@pytest.mark.waits
 def test_a_step_that_is_not_there_is_refused_with_those_that_are(tmp_path):
     fitting.interrupted(tmp_path)
     with pytest.raises(CheckpointNotFoundError, match="that are there: 4, 8") as found:
@@ -338,6 +345,7 @@ def test_a_step_that_is_not_there_is_refused_with_those_that_are(tmp_path):
     assert fitting.steps(tmp_path) == [4, 8]
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("resume", ["never", 4])
 def test_checkpoints_stay_where_the_run_cannot_begin(tmp_path, resume):
     fitting.interrupted(tmp_path)
@@ -354,6 +362,7 @@ def test_checkpoints_stay_where_the_run_cannot_begin(tmp_path, resume):
 # A run that is over ---------------------------------------------------------------
 
 
+@pytest.mark.waits
 def test_a_finished_run_returns_at_once(tmp_path, capsys):
     fitting.fit(fitting.model(), tmp_path, callbacks=[Interrupt()])
     fitting.other_seed()
@@ -391,6 +400,7 @@ def test_more_epochs_continue_a_finished_run(tmp_path):
     assert follow.seen[0] == (1, 0)
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("epochs", [0, 1])
 def test_fewer_epochs_do_not_train(tmp_path, epochs):
     fitting.interrupted(tmp_path, 1, 4)
@@ -442,6 +452,7 @@ def test_a_run_that_stopped_in_mid_epoch_stays_stopped(tmp_path):
 # Nothing is left behind in the model or in Keras ----------------------------------
 
 
+@pytest.mark.waits
 def test_a_later_fit_of_the_model_is_keras_own(tmp_path):
     plain = fitting.model()
     plain.fit(**fitting.arguments(callbacks=[Interrupt()]))
@@ -458,6 +469,7 @@ def test_a_later_fit_of_the_model_is_keras_own(tmp_path):
     assert fitting.steps(tmp_path) == [8, 12, 18]
 
 
+@pytest.mark.waits
 def test_an_interrupted_model_can_be_fitted_with_keras(tmp_path):
     net = fitting.interrupted(tmp_path)
     assert net._initial_epoch is None
@@ -466,6 +478,7 @@ def test_an_interrupted_model_can_be_fitted_with_keras(tmp_path):
     assert fitting.steps(tmp_path) == [4, 8]
 
 
+@pytest.mark.waits
 def test_other_fits_inside_a_callback_are_keras_own(tmp_path):
     inner = fitting.arguments(epochs=1, shuffle=False)
     expected = fitting.model().fit(**inner).history
@@ -479,6 +492,7 @@ def test_other_fits_inside_a_callback_are_keras_own(tmp_path):
     assert fitting.steps(tmp_path) == [12, 16, 18]
 
 
+@pytest.mark.waits
 def test_a_resilient_fit_inside_a_callback_has_its_own_run(tmp_path):
     nets = []
 
@@ -536,6 +550,7 @@ class Thread(threading.Thread):
             raise self._error
 
 
+@pytest.mark.waits
 def test_fits_in_other_threads_are_keras_own(tmp_path):
     follow = Interrupt()
 
@@ -722,6 +737,7 @@ def test_a_file_is_no_directory(tmp_path):
 # Events, save, restore ------------------------------------------------------------
 
 
+@pytest.mark.waits
 def test_on_event_gets_what_events_jsonl_records(tmp_path):
     events = []
     fitting.interrupted(tmp_path, on_event=events.append)
@@ -745,6 +761,7 @@ def test_on_event_gets_what_events_jsonl_records(tmp_path):
     assert read_events(tmp_path) == events
 
 
+@pytest.mark.waits
 def test_goodput_tells_of_all_attempts(tmp_path):
     fitting.interrupted(tmp_path, save_freq=4)
     net = fitting.model()
@@ -766,6 +783,7 @@ def test_a_supervised_run_that_would_go_in_circles_is_told(
     assert ("every restart by `resilient run` goes back" in caplog.text) == bool(said)
 
 
+@pytest.mark.waits
 def test_save_asks_for_a_checkpoint_after_this_batch(tmp_path):
     net = fitting.model()
     run = ResilientFit(net, checkpoint_dir=tmp_path, save_freq=9, keep=9)
@@ -787,6 +805,7 @@ def test_save_outside_of_fit_is_refused(tmp_path):
         run.save()
 
 
+@pytest.mark.waits
 def test_checkpoints_and_latest_tell_what_is_there(tmp_path):
     run = ResilientFit(fitting.model(), checkpoint_dir=tmp_path / "none")
     assert run.checkpoints == []

@@ -164,6 +164,7 @@ def test_an_epoch_may_be_left(tmp_path):
     assert seen == [(0, 0.0), (1, 4.0), (2, 0.0), (3, 4.0)]
 
 
+@pytest.mark.waits
 def test_error_of_the_loop_is_recorded(tmp_path):
     """With ``with`` it is seen; the next run goes on at the last checkpoint."""
     run = run_on(tmp_path, v=value(), save_freq=1)
@@ -180,6 +181,7 @@ def test_error_of_the_loop_is_recorded(tmp_path):
     assert (failed["event"], failed["error"]) == ("failed", "ZeroDivisionError")
 
 
+@pytest.mark.waits
 def test_saves_when_asked(tmp_path):
     run = run_on(tmp_path, v=value(), save_freq=every(steps=1000), keep=9)
     for _, step, _ in run.loop(arrays(), epochs=1, batch_size=BATCH):
@@ -194,6 +196,7 @@ def test_saves_when_asked(tmp_path):
     assert block.latest.step == 4
 
 
+@pytest.mark.waits
 def test_restore_goes_back(tmp_path):
     """Within ``with`` the run goes on from there; outside it is to look at it."""
     v = value()
@@ -504,6 +507,7 @@ def test_error_in_the_body_of_a_loop_is_recorded(tmp_path, child_environment):
     assert 0 < last["resume_step"] <= 5  # saved in the background
 
 
+@pytest.mark.waits
 def test_interrupted_in_the_body_of_a_loop(tmp_path):
     """Where the grace period is over before the step is: the last checkpoint stands."""
     run = run_on(
