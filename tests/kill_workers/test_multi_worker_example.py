@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(NO_PARTS, reason="refused, see test_loops.py")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # The loop by hand is TensorFlow's.
-NAMES = ["multi_worker.py"]
+NAMES: list = [pytest.param("multi_worker.py", marks=pytest.mark.spread)]
 if keras.backend.backend() == "tensorflow":
     NAMES.append("multi_worker_loop.py")
 

@@ -21,13 +21,13 @@ HERE = Path(__file__).parent
 KIND = "own" if OWN_DATA else BACKEND
 pytestmark = [
     pytest.mark.timeout(900),  # for many fits each
-    pytest.mark.xdist_group("worker sources"),
     pytest.mark.skipif(NO_PARTS, reason="refused, see test_loops.py"),
 ]
+OWN, MORE, OTHERS = (pytest.mark.xdist_group(f"{n} workers' sources") for n in range(3))
 GROUPS = [
-    "own",
-    pytest.param("more", marks=pytest.mark.long),
-    pytest.param("others", marks=[pytest.mark.sources, pytest.mark.long]),
+    pytest.param("own", marks=OWN),
+    pytest.param("more", marks=[MORE, pytest.mark.long]),
+    pytest.param("others", marks=[OTHERS, pytest.mark.sources, pytest.mark.long]),
 ]
 
 ROWS = "DataNotResumableError: The processes have different data"
@@ -143,7 +143,7 @@ LONGER = "validation" if BACKEND == "tensorflow" else "unknown length, 1 is long
     "name",
     [
         LONGER,
-        "1 validates alone",
+        pytest.param("1 validates alone", marks=pytest.mark.spread),
         pytest.param("1 stops in the epoch", marks=pytest.mark.long),
     ],
 )
@@ -173,6 +173,7 @@ def test_processes_with_different_weights_commit_no_checkpoint(name, tmp_path):
     assert Store(tmp_path).checkpoints() == []
 
 
+@pytest.mark.spread
 def test_a_process_that_is_lost_ends_the_other_which_says_so(tmp_path):
     """And does not wait for it at the exit."""
     ended = gang.run(HERE / "worker_trouble.py", tmp_path, "1 is lost", timeout=200)
