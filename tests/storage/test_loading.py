@@ -141,6 +141,7 @@ def test_a_missing_file_is_damage(tmp_path):
         checkpoint.load(Reader(read_other))
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("at", [0, 0.3, 0.7, 0.999])
 def test_one_flipped_bit_in_the_tensors_and_the_checkpoint_before_is_used(
     tmp_path, caplog, at
