@@ -57,6 +57,7 @@ def no_cloud(*_):
     raise OSError("There is no metadata server here.")
 
 
+@pytest.mark.waits
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")  # Keras's own
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # the same, for tf.data
 @pytest.mark.filterwarnings("ignore:Sharding info not provided")  # Orbax's
@@ -74,6 +75,7 @@ def test_the_snippets_of_a_page_run(
     snippets.run(PAGES[name], backend)
 
 
+@pytest.mark.waits
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")  # Keras's own
 def test_the_examples_of_docstrings_run(tmp_path, monkeypatch):
     """Those of the public names; what they take for granted is the reader's."""

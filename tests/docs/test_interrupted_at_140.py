@@ -81,6 +81,7 @@ def weights(model):
     return [keras.ops.convert_to_numpy(v).tobytes() for v in variables]
 
 
+@pytest.mark.waits
 def test_it_resumes_at_120_with_the_samples_of_batch_121(tmp_path):
     """The same samples in the same order as uninterrupted, and the same bytes."""
     alone, expected = fit(None)
