@@ -16,7 +16,7 @@ from resilient.distributed.rendezvous import join
 from resilient.policies import latest
 from resilient.progress import Progress
 from resilient.saving.choose import choose_together
-from resilient.saving.commit import Committer
+from resilient.saving.commit import Committer, Save
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint, Reader
 from resilient.storage.store import Store
@@ -85,12 +85,12 @@ def _save(group: Group, directory: Path) -> int:
     for step in range(began + 1, LAST + 1):
         name = layout.staging_name(step) if group.index == 0 else None
         committer.commit_and_prune(
-            Progress(step, 0, step),
+            Save(
+                Progress(step, 0, step),
+                finished=step == LAST,
+                staging=str(group.broadcast("staging", name)),
+            ),
             _writer(step, group.index),
-            metrics={},
-            finished=step == LAST,
-            staging=str(group.broadcast("staging", name)),
-            stall=0.0,
         )
     return began
 
