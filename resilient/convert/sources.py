@@ -97,7 +97,7 @@ def recognised(path: Path) -> ImportSource:
     if not (path.exists() or kind == _TENSORFLOW):
         raise FileNotFoundError(
             message(
-                "There is nothing to import.",
+                "There is nothing to import at this path.",
                 received=path,
                 hint="Name a file or directory that exists.",
             )

@@ -202,8 +202,8 @@ def is_same(adapter: Positioned, before: JSON) -> bool:
     now = adapter.fingerprint()
     if now != before:
         warn_not_exact(
-            "the validation data is not what it was when the checkpoint was saved, and "
-            "begins anew",
+            "the validation data changed since the checkpoint, so it starts from the "
+            "beginning",
             [f"{before} before, {now} now"],
         )
     return now == before

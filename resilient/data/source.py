@@ -143,9 +143,9 @@ class DataSource(ABC):
             )
             return
         raise DataNotResumableError(
-            "A batch that was trained is another one now: the data was "
-            "changed, or it is not the same each time it is iterated (random "
-            "numbers without a seed, files in another order, time).",
+            "A batch that was already trained has different content now: the data "
+            "changed, or is not deterministic (unseeded random numbers, file "
+            "order, time).",
             received=f"{self.argument}: another batch {before.given:,} of the iterator",
             hint="Make the data what it was, give every random generator in it a seed, "
             'or pass on_data_change="warn" to go on with what comes now.',

@@ -22,8 +22,8 @@ def unknown_keras(changed: str) -> NotSupportedError:
         changed: What is not as expected, in words.
     """
     return NotSupportedError(
-        "This version of Keras is built in a way keras-resilient does not know, "
-        f"so an exact resume cannot be promised. It knows Keras {KNOWN}.",
+        "keras-resilient does not know the private API of this Keras, so an exact "
+        f"resume cannot be guaranteed. It knows Keras {KNOWN}.",
         received=f"Keras {keras.__version__}: {changed}",
         hint=f"Install one that works: {INSTALL}. Or update keras-resilient; if the "
         "newest one says this too, report it with this message as an issue of "

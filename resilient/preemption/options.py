@@ -54,7 +54,7 @@ def checked_preemption(value: object) -> Preemption | None:
         return value
     raise TypeError(
         message(
-            "`preemption` tells how a fit can be asked to stop.",
+            "`preemption` must be a Preemption or None.",
             received=repr(value),
             hint="Pass resilient.Preemption(...), or None to see no signals and "
             "notices.",

@@ -216,7 +216,7 @@ class Watch:
             except Exception as error:  # a cloud that does not answer stops no training
                 if probe not in self._unreachable:
                     self._unreachable.add(probe)
-                    logger.warning("A notice cannot be asked for: %s", error)
+                    logger.warning("Cannot check for a preemption notice: %s", error)
                 continue
             self._unreachable.discard(probe)
             if notice is not None:

@@ -65,7 +65,7 @@ class Committer:
 
         Raises:
             CheckpointWriteError: The file system failed.
-            PeerLostError: Another process is not there any more.
+            PeerLostError: Another process is gone.
         """
         parts, progress = None, save.progress
         if save.staging is not None and self.group.count > 1:

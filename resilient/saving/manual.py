@@ -130,7 +130,7 @@ class Checkpoints:
 
         if not self._entered:
             raise ResilientError(
-                "Only who holds the lock of a checkpoint directory may use it.",
+                "Use Checkpoints inside a `with` block, which locks the directory.",
                 received=f"{self._store.directory}, outside of `with`",
                 hint="Write `with resilient.Checkpoints(...) as checkpoints:`.",
             )

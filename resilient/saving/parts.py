@@ -63,7 +63,7 @@ class Parts:
 
         Raises:
             CheckpointWriteError: One of the others could not write its part.
-            PeerLostError: One of them is not there any more.
+            PeerLostError: One of them is gone.
         """
         records = {}
         for index, part in enumerate(self._collected()[1:], 1):
@@ -111,7 +111,7 @@ class Parts:
 
         Raises:
             CheckpointWriteError: There is no such checkpoint; those before are intact.
-            PeerLostError: Process 0 is not there any more.
+            PeerLostError: Process 0 is gone.
         """
         staging = directory / layout.part_name(self.name, self._group.index)
         mine: Exception | None = None

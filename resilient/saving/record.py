@@ -252,7 +252,7 @@ def _malformed(what: str) -> Iterator[None]:
         yield
     except ValueError as error:  # no JSON, no text, or not as our schema has it
         raise CorruptCheckpointError(
-            f"{what} is not what a checkpoint of this version holds.",
+            f"{what} does not match the checkpoint format of this version.",
             received=str(error),
             hint="Resume from another step, for example resume=<step> with one that "
             "`resilient ls` shows.",

@@ -114,7 +114,7 @@ class ImportRun(RunJson):
 
     def warn(self) -> None:
         """Name what the import could not know."""
-        begin_anew = f"{self.source} does not tell these, which begin anew"
+        begin_anew = f"{self.source} does not contain these, so they start from scratch"
         warn_not_exact(begin_anew, self.unknown)
 
 

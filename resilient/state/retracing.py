@@ -49,8 +49,8 @@ class Retracing:
 
     def _say(self, name: str) -> None:
         warn_not_exact(
-            "what is compiled of the model for batches of several sizes could not be "
-            "compiled as before the interruption, and may round otherwise",
+            "the model could not be recompiled for the batch sizes seen before the "
+            "interruption, so results may round differently",
             [name],
         )
 

@@ -93,8 +93,8 @@ def _lock(descriptor: int, directory: Path) -> None:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
             raise
         logger.warning(
-            "The file system of %s knows no locks: make sure that one run at a time "
-            "uses it.",
+            "The file system of %s does not support locks: make sure that only one "
+            "run uses it at a time.",
             directory,
         )
 

@@ -49,7 +49,7 @@ class BoundaryConsensus:
 
         Raises:
             CheckpointWriteError: The last save failed.
-            PeerLostError: Another process is not there any more.
+            PeerLostError: Another process is gone.
         """
         if self._group.count == 1:
             return self._decide(progress, finished)
@@ -103,7 +103,7 @@ def _require_same(said: str, here: str) -> None:
     """Raise where processes went different ways: another loop, other data."""
     if said != here:
         raise ResilientError(
-            "The processes of this training are at different places: they cannot "
+            "The processes of this training are at different steps, so they cannot "
             "continue together.",
             received=f"process 0 is at {said}; this process is at {here}",
             hint="Give all processes data of the same number of batches, and let "

@@ -81,7 +81,7 @@ def _left(session: "Session") -> None:
 def _again(session: "Session") -> str:
     newest = _newest(session.options.store)
     if newest is None:
-        return "it begins anew (there is no checkpoint yet)"
+        return "it starts from scratch (there is no checkpoint yet)"
     where = f"it goes on at {newest.progress} from {newest.path}"
     auto = session.options.resume in ("auto", "must")
     return where if auto else f'with resume="auto" {where}'

@@ -28,7 +28,7 @@ from resilient.cli.main import main
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
 
 BACKEND = keras.backend.backend()
-ANEW = r"does not tell these, which begin anew"
+ANEW = r"does not contain these, so they start from scratch"
 
 
 def model(**given):

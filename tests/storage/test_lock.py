@@ -144,4 +144,4 @@ def test_a_file_system_without_locks_is_used_with_a_warning(
     monkeypatch.setattr(fcntl, "flock", unsupported)
     with DirectoryLock(tmp_path):
         pass
-    assert "knows no locks" in caplog.text
+    assert "does not support locks" in caplog.text

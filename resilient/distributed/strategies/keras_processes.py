@@ -52,7 +52,7 @@ def models_of_their_own(received: str) -> NotSupportedError:
         received: What says that there are several processes, and what is missing.
     """
     return NotSupportedError(
-        "Each process would train a model of its own.",
+        "The processes are not connected: each would train its own model.",
         received=received,
         hint="Call keras.distribution.initialize() first of all, then "
         "keras.distribution.set_distribution(keras.distribution.DataParallel()), "

@@ -94,8 +94,8 @@ def part(batch: Any, rank: int, world: int) -> Any:
     sizes = {_size(leaf) for leaf in leaves}
     if len(sizes) > 1:
         raise NotSupportedError(
-            "To be divided over processes, all arrays of a batch need the same number "
-            "of rows.",
+            "All arrays of a batch must have the same number of rows, to be split over "
+            "processes.",
             received=f"arrays of {', '.join(map(str, sorted(sizes)))} rows",
             hint="Let the data give one row for each sample.",
         )

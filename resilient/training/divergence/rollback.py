@@ -67,10 +67,10 @@ def read(directory: Path) -> list[Skip]:
         return []
     except (ValueError, TypeError) as error:
         raise CorruptCheckpointError(
-            "What batches this run leaves out cannot be read, so it cannot go on "
-            "exactly.",
+            "The list of batches that this run skips cannot be read, so it cannot "
+            "resume exactly.",
             received=f"{path}: {error}",
-            hint='Restore that file, or start anew with resume="never".',
+            hint='Restore that file, or pass resume="never" to start from scratch.',
         ) from error
 
 

@@ -209,7 +209,7 @@ class ResilientFit(OnDirectory):
         """
         if self._session is None:
             raise ResilientError(
-                "There is nothing to save outside of fit, whose end is always saved.",
+                "save() works only while fit is running, whose end is always saved.",
                 hint="Call it from a callback, or use model.save.",
             )
         self._session.request_save()

@@ -152,7 +152,7 @@ def _make_iterator(*args: Any, **kwargs: Any) -> Any:
         return _validation(attempt, kwargs)
     if attempt.iterator is not None:
         raise NotSupportedError(
-            "One resilient.fit follows one training loop.",
+            "One resilient.fit can resume only one training loop.",
             received=f"{type(attempt.model).__name__}.fit reached Keras's loop twice",
             hint="Call resilient.fit once for each, each with its own checkpoint_dir.",
         )

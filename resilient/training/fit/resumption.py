@@ -122,11 +122,10 @@ class Resumption:
                 f"{self.checkpoint.path} belongs to another run: it cannot be "
                 f"resumed exactly. {untouched} was changed.",
                 received="\n  " + "\n  ".join(differences),
-                hint="Make the script what it was, or use another checkpoint_dir, or "
-                'pass resume="never" to start anew. (What a callback changes in '
-                "the middle of training cannot be followed: another optimizer, "
-                "loss or metric, layers that are frozen. Do that between two fits, "
-                "or before the first batch of every attempt.)",
+                hint="Restore the script, use another checkpoint_dir, or pass "
+                'resume="never" to start from scratch. (If a callback replaced the '
+                "optimizer, loss or a metric, or froze layers: do that between two "
+                "fits, or before the first batch of every attempt.)",
             )
 
     def _warn(self) -> None:
@@ -153,9 +152,8 @@ def changed_before_a_step(before: JSON, now: JSON) -> CheckpointMismatchError:
     """
     found = fingerprint.differences(before, now)
     return CheckpointMismatchError(
-        "A callback changed the model when the resumed epoch began. The training "
-        "step would be made with that; the one that was interrupted was made "
-        "before.",
+        "A callback changed the model in on_epoch_begin of the resumed epoch. The "
+        "step would be traced with that change; the interrupted run traced it without.",
         received="\n  " + "\n  ".join(found),
         hint="Change it in on_train_begin, in every attempt; or between two fits, each "
         "with its own checkpoint_dir.",

@@ -85,8 +85,8 @@ class Batches:
         if alike and options == self.options:
             return
         raise DataNotResumableError(
-            "The data is another object than in the epoch before, or to be "
-            "iterated otherwise, so an epoch's end has no position.",
+            "The data, or how it is iterated, changed between epochs, so the end of "
+            "an epoch has no position.",
             received=f"{type(data).__name__}, {options}",
             hint="Make the data once, before the loop; or give each its own run.loop.",
         )

@@ -55,10 +55,10 @@ def _look(standing: LoopPosition, session: Session) -> None:
         standing.progress, standing.done = standing.found[0].progress, -1
     elif standing.inside:
         raise ResilientError(
-            "A loop of this Run was left in the middle, before the first "
-            "checkpoint: its objects are not what they were at the start.",
+            "An earlier loop of this Run stopped midway, before the first checkpoint, "
+            "so its objects have changed.",
             received=f"after {standing.progress}",
-            hint="Make them and the Run anew.",
+            hint="Create the objects and the Run again.",
         )
     standing.entered, standing.inside = True, False
 

@@ -165,6 +165,6 @@ def test_one_dataset_for_training_and_validation(tmp_path, save_freq):
 
 def test_other_validation_data_begins_anew_and_is_said(tmp_path):
     fit(Plain(X), tmp_path, stop=2, validation_data=Plain(X))
-    with pytest.warns(NotExactWarning, match="the validation data is not what it was"):
+    with pytest.warns(NotExactWarning, match="the validation data changed since"):
         history = fit(Plain(X), tmp_path, validation_data=loader(Rows()))
     assert len(history["val_loss"]) == 4

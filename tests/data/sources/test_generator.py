@@ -210,7 +210,7 @@ def test_a_run_that_is_over_leaves_the_generator_where_it_was(tmp_path):
 
 def test_another_generator_is_refused_and_says_how_to_accept_it(tmp_path):
     fit(tmp_path, batches(seed=0), at=(1, 2))
-    with pytest.raises(DataNotResumableError, match="another one now") as found:
+    with pytest.raises(DataNotResumableError, match="different content now") as found:
         fit(tmp_path, batches(seed=1))
     assert "`x` (a Python generator): another batch" in str(found.value)
     assert "give every random generator in it a seed" in str(found.value)
@@ -222,7 +222,7 @@ def test_another_generator_is_refused_at_an_epochs_end():
     one = adapter(batches(6))
     drawn(one, 6)
     position = one.position(0, held=False)
-    with pytest.raises(DataNotResumableError, match="another one now"):
+    with pytest.raises(DataNotResumableError, match="different content now"):
         drawn(again(batches(6, seed=1), position), 1)
 
 
@@ -247,7 +247,7 @@ def test_draws_of_others_in_between_are_noticed(tmp_path):
             yield np.random.rand(4, 3), np.random.rand(4, 1)
 
     fit(tmp_path, data(), at=(1, 2), callbacks=[Draws()])
-    with pytest.raises(DataNotResumableError, match="another one now"):
+    with pytest.raises(DataNotResumableError, match="different content now"):
         fit(tmp_path, data(), callbacks=[Draws()])
 
 

@@ -107,7 +107,7 @@ def test_other_data_is_refused(dataset):
     one = adapter(dataset())
     drawn(one, 3)
     position = one.position(3, held=True)
-    with pytest.raises(DataNotResumableError, match="another one now") as found:
+    with pytest.raises(DataNotResumableError, match="different content now") as found:
         again(dataset(ROWS[::-1].copy()), position)
     assert "`x` (a Grain " in str(found.value)
     with pytest.warns(NotExactWarning, match="came back different"):

@@ -66,7 +66,7 @@ def as_torch(tensors, path):
 @pytest.mark.parametrize("write", [as_tensorflow, as_orbax, as_torch])
 def test_each_backend_reads_the_files_of_the_others(trained, tmp_path, write):
     source = write(dict(zip(paths(), trained, strict=True)), tmp_path)
-    with pytest.warns(NotExactWarning, match="begin anew"):
+    with pytest.warns(NotExactWarning, match="start from scratch"):
         resilient.import_checkpoint(
             source, model(), checkpoint_dir=tmp_path / "run", epoch=2
         )

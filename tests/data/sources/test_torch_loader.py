@@ -380,7 +380,7 @@ def test_a_stream_that_changed_is_refused(tmp_path):
     interrupted(tmp_path, DataLoader(Replayable(), batch_size=4))
     changed = Replayable()
     changed.start = 1
-    with pytest.raises(DataNotResumableError, match="another one now"):
+    with pytest.raises(DataNotResumableError, match="different content now"):
         fit(tmp_path, DataLoader(changed, batch_size=4))
 
 

@@ -122,7 +122,7 @@ def test_other_data_is_refused_and_says_how_to_accept_it():
     one = tracked()
     drawn(iter(one), 3)
     changed = tracked(Numbers(factor=2), argument="x")
-    with pytest.raises(DataNotResumableError, match="another one now") as found:
+    with pytest.raises(DataNotResumableError, match="different content now") as found:
         changed.seek(one.position(3, held=True))
     assert "`x` (numbers): another batch 3 of the iterator" in str(found.value)
     assert 'on_data_change="warn"' in str(found.value)

@@ -39,7 +39,7 @@ def test_the_error_is_the_users_with_a_note(tmp_path):
 def test_before_the_first_checkpoint_there_is_nothing_to_go_on_from(tmp_path):
     with pytest.raises(Broken) as error:
         fitting.fit(fitting.model(), tmp_path, callbacks=[Do(fail, 0, 1)])
-    assert "it begins anew (there is no checkpoint yet)" in notes(error.value)
+    assert "it starts from scratch (there is no checkpoint yet)" in notes(error.value)
     (event,) = failed(tmp_path)
     assert (event["step"], event["resume_step"]) == (1, None)
 

@@ -631,7 +631,7 @@ class Twice(keras.Sequential):
 
 
 def test_a_fit_that_reaches_keras_loop_twice_is_refused(tmp_path):
-    with pytest.raises(NotSupportedError, match="follows one training loop") as found:
+    with pytest.raises(NotSupportedError, match="only one training loop") as found:
         fitting.fit(fitting.model(cls=Twice), tmp_path, epochs=1)
     assert "Twice.fit reached Keras's loop twice" in str(found.value)
 
@@ -639,7 +639,7 @@ def test_a_fit_that_reaches_keras_loop_twice_is_refused(tmp_path):
 def test_a_fit_of_the_same_model_inside_a_callback_is_refused(tmp_path):
     net = fitting.model()
     nested = Do(lambda: net.fit(**fitting.arguments(epochs=1)))
-    with pytest.raises(NotSupportedError, match="follows one training loop"):
+    with pytest.raises(NotSupportedError, match="only one training loop"):
         fitting.fit(net, tmp_path, callbacks=[nested])
 
 
@@ -798,10 +798,10 @@ def test_save_asks_for_a_checkpoint_after_this_batch(tmp_path):
 
 def test_save_outside_of_fit_is_refused(tmp_path):
     run = ResilientFit(fitting.model(), checkpoint_dir=tmp_path)
-    with pytest.raises(ResilientError, match="nothing to save outside of fit"):
+    with pytest.raises(ResilientError, match="only while fit is running"):
         run.save()
     run.fit(**fitting.arguments(epochs=1))
-    with pytest.raises(ResilientError, match="nothing to save outside of fit"):
+    with pytest.raises(ResilientError, match="only while fit is running"):
         run.save()
 
 

@@ -301,7 +301,7 @@ def test_data_made_anew_for_each_epoch_is_refused(tmp_path):
         for _ in run.epochs(2):
             list(run.batches(arrays(), batch_size=BATCH))
 
-    with pytest.raises(DataNotResumableError, match="another object"):
+    with pytest.raises(DataNotResumableError, match="changed between epochs"):
         train()
 
 
