@@ -30,8 +30,8 @@ from resilient.backends.arrays import (
     copy_array,
 )
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
+from resilient.backends.orbax_stored import StoredArray
 from resilient.backends.shards import Shards, owned_shards
-from resilient.backends.stored import StoredArray
 from resilient.errors import NotSupportedError
 from resilient.serialization import JSON
 

@@ -25,9 +25,9 @@ import tensorstore as ts
 
 from resilient.backends import zarr_chunks
 from resilient.backends.base import Part
+from resilient.backends.orbax_stored import MAPPED, StoredArray, aligned
 from resilient.backends.paths import plain
 from resilient.backends.shards import Shards, one_piece
-from resilient.backends.stored import MAPPED, StoredArray, aligned
 from resilient.errors import NotSupportedError
 
 STATE = "state"

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from resilient.objects.makeup.values import held
+from resilient.objects.training_setup.describe import held
 
 _PLAIN = (bool, int, float, str, type(None), np.generic)
 # Keras sets these in every fit.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from resilient.errors import NotSupportedError
-from resilient.objects import kinds, marks
+from resilient.objects import kinds
 from resilient.objects.content import (
     KEPT_BYTES,
     Content,
@@ -26,7 +26,8 @@ from resilient.objects.content import (
     is_iterator,
     read,
 )
-from resilient.objects.weight import WHOLE_BYTES, Weight, sample, size
+from resilient.objects.opaque_hash import opaque_hash
+from resilient.objects.sizing import WHOLE_BYTES, Size, nbytes_of, sample
 from resilient.serialization import JSON, classes
 from resilient.serialization.batches import pack
 from resilient.serialization.json_values import NotEncodable, decode
@@ -66,32 +67,32 @@ class Seen:
         self._scope, self._name, self._elsewhere = scope, name, elsewhere
         content = read(value, scope)
         self.kind = content.kind
-        self._weight = content.weight
+        self._size = content.size
         self.items: list[Any] | None = None
         self.data: Any = None
         self._mark: str | None = None
         self._later: tuple[type, str | None] | None = None
         self.value: Callable[[], Any] = lambda: value
-        if content.weight is Weight.LIGHT:
+        if content.size is Size.LIGHT:
             try:
                 self.data, arrays, self._mark = digest(content.plain, name)
                 if sum(array.nbytes for array in arrays.values()) > WHOLE_BYTES:
                     self.value = _weak(value)
             except NotEncodable:
-                self._weight = Weight.OTHER
-        elif content.weight is Weight.LARGE:
+                self._size = Size.OTHER
+        elif content.size is Size.LARGE:
             self._mark = sample(value)
             self.items = _items(value)
             if self.items is None:  # do not keep it alive when its owner drops it
                 self.value = _weak(value)
-        if self._weight is Weight.OTHER and not scope.whole:
-            self._mark = marks.mark(value, elsewhere)
+        if self._size is Size.OTHER and not scope.whole:
+            self._mark = opaque_hash(value, elsewhere)
 
     @classmethod
     def looked_into(cls, scope: Scope, name: str, value: Any) -> "Seen":
         """An object whose attributes are compared one by one."""
         made = cls(scope, name)
-        made.kind, made._weight = "object", Weight.OTHER
+        made.kind, made._size = "object", Size.OTHER
         made.value = lambda: value
         return made
 
@@ -104,7 +105,7 @@ class Seen:
 
     def is_light(self) -> bool:
         """Whether all of its content was read."""
-        return self._weight is Weight.LIGHT
+        return self._size is Size.LIGHT
 
     def is_written_in_place(self) -> bool:
         """Whether the very object is still there, and can be given its content."""
@@ -114,7 +115,7 @@ class Seen:
 
     def is_known(self) -> bool:
         """Whether it can be saved, or the script makes it again."""
-        return self._weight is not Weight.OTHER or kinds.is_configuration(self.value())
+        return self._size is not Size.OTHER or kinds.is_configuration(self.value())
 
     def change(self, value: Any, arrays: Arrays) -> JSON | None:
         """What to save of the value; None if it did not change.
@@ -131,9 +132,9 @@ class Seen:
         content = self._read(value)
         if content.kind == "file" and self._was_nothing():
             return None  # opened on demand, and read at random
-        if content.weight is Weight.LARGE:
+        if content.size is Size.LARGE:
             return self._large(value, content, arrays)
-        if content.weight is Weight.LIGHT:
+        if content.size is Size.LIGHT:
             try:
                 found = digest(content.plain, self._name)
                 if self.kind == content.kind and self._mark == found.mark:
@@ -153,14 +154,14 @@ class Seen:
             and self.value() is not value
             and classes.is_plain(type(value))
         ):
-            return Content("value", value, Weight.LIGHT)  # can be built again
+            return Content("value", value, Size.LIGHT)  # can be built again
         return content
 
     def _is_same(self, value: Any) -> bool:
         """Whether no change is seen in something that we do not understand."""
         if self._scope.whole:
             return self.value() is value
-        now = marks.mark(value, self._elsewhere)
+        now = opaque_hash(value, self._elsewhere)
         if self._was_nothing():  # made on demand, as handles are
             self._later = self._later or (type(value), now)
             return self._later in ((type(value), now), (type(value), None))
@@ -174,7 +175,7 @@ class Seen:
     def is_whole(self) -> bool:
         """Whether it was large, and the very object has not changed."""
         value = self.value()
-        if self._weight is not Weight.LARGE or value is None:
+        if self._size is not Size.LARGE or value is None:
             return False
         return self._mark == sample(value) and _are(self.items, _items(value))
 
@@ -184,14 +185,14 @@ class Seen:
         Raises:
             LookupError: It had larger arrays, which were not copied.
         """
-        if self._weight is not Weight.LIGHT:
+        if self._size is not Size.LIGHT:
             raise LookupError
         return decode(self.data, {})
 
     def _large(self, value: Any, content: Content, arrays: Arrays) -> JSON | None:
         if self.value() is value and self.is_whole():
             return None
-        nbytes = size(value)
+        nbytes = nbytes_of(value)
         if nbytes is not None and nbytes <= KEPT_BYTES:
             plain = pack(value) if content.kind == "tensor" else value
             return self._kept(value, content.kind, plain, arrays)
@@ -217,7 +218,7 @@ class Seen:
         return {"kind": kind, "data": data, "same": same}
 
     def _was_nothing(self) -> bool:
-        return self._weight is Weight.LIGHT and self.value() is None
+        return self._size is Size.LIGHT and self.value() is None
 
 
 def _not_plain(value: Any, error: NotEncodable) -> NotSupportedError:

@@ -24,7 +24,7 @@ import xxhash
 
 from resilient import keras_internals
 from resilient.objects import buffers, kinds
-from resilient.objects.weight import WHOLE_BYTES, Weight, is_table, tensor_size, weigh
+from resilient.objects.sizing import WHOLE_BYTES, Size, is_table, size_of, tensor_size
 from resilient.serialization import Encoded, classes, rng
 from resilient.serialization.batches import pack, unpack
 from resilient.serialization.json_arrays import as_bytes
@@ -60,15 +60,15 @@ class Scope:
         """Bytes of what is read at each look."""
         return math.inf if self.whole else WHOLE_BYTES
 
-    def weigh(self, value: Any) -> Weight:
+    def size_of(self, value: Any) -> Size:
         """Whether something is made of plain values alone, and how large that is."""
         if not self.whole:
-            return weigh(value)
+            return size_of(value)
         try:
             _encoded(value, {}, "value")
         except NotEncodable:
-            return Weight.OTHER
-        return Weight.LIGHT
+            return Size.OTHER
+        return Size.LIGHT
 
 
 class Content(NamedTuple):
@@ -77,49 +77,49 @@ class Content(NamedTuple):
     Attributes:
         kind: How it was read, and is to be written.
         plain: The content.
-        weight: Of the content.
+        size: Of the content.
     """
 
     kind: str
     plain: Any
-    weight: Weight
+    size: Size
 
 
 def read(value: Any, scope: Scope) -> Content:
     """The content of a value; reads nothing that is large."""
     if type(value) in _BUILT_IN:  # nearly all are
-        return Content("value", value, Weight.LIGHT if scope.whole else weigh(value))
+        return Content("value", value, Size.LIGHT if scope.whole else size_of(value))
     if is_table(value) and not scope.whole:
-        return Content("table", value, Weight.LARGE)
+        return Content("table", value, Size.LARGE)
     if rng.is_jax_key(value):
-        return Content("key", rng.jax_key_content(value), Weight.LIGHT)
+        return Content("key", rng.jax_key_content(value), Size.LIGHT)
     size = tensor_size(value)
     if size is not None:
         if size > scope.limit:
-            return Content("tensor", value, Weight.LARGE)
+            return Content("tensor", value, Size.LARGE)
         try:
-            return Content("tensor", pack(value), Weight.LIGHT)
+            return Content("tensor", pack(value), Size.LIGHT)
         except Exception:  # symbolic, or with elements that NumPy does not know
-            return Content("value", value, Weight.OTHER)
+            return Content("value", value, Size.OTHER)
     if not scope.whole and (_is_module(value) or _is_trained(value)):
-        return Content("value", value, Weight.OTHER)
+        return Content("value", value, Size.OTHER)
     if kinds.has_state_dict(value):
-        return Content("state_dict", value.state_dict(), Weight.LIGHT)
+        return Content("state_dict", value.state_dict(), Size.LIGHT)
     if variables := kinds.variables(value):
         variables = _not_own(variables, scope)
         if sum(map(_variable_bytes, variables)) > scope.limit:
-            return Content("value", value, Weight.OTHER)  # a model, not an augmentation
+            return Content("value", value, Size.OTHER)  # a model, not an augmentation
         packed = [pack(getattr(v, "value", v)) for v in variables]
-        return Content("variables", packed, Weight.LIGHT)
+        return Content("variables", packed, Size.LIGHT)
     if rng.is_torch_generator(value):
-        return Content("generator", rng.state(value), Weight.LIGHT)
+        return Content("generator", rng.state(value), Size.LIGHT)
     held = buffers.held(value)
     if held is not None and held.kind == "file" and scope.whole:
         held = None  # callbacks write to files
     if held is not None and held.nbytes <= scope.limit:
-        return Content(held.kind, held.plain, Weight.LIGHT)
+        return Content(held.kind, held.plain, Size.LIGHT)
     # Whether all of it can be encoded shows when it is.
-    return Content("value", value, Weight.LIGHT if scope.whole else weigh(value))
+    return Content("value", value, Size.LIGHT if scope.whole else size_of(value))
 
 
 def write(value: Any, kind: str, plain: Any, scope: Scope) -> None:

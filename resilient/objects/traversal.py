@@ -18,7 +18,7 @@ import numpy as np
 
 from resilient.objects import kinds
 from resilient.objects.content import Scope
-from resilient.objects.weight import Weight
+from resilient.objects.sizing import Size
 from resilient.serialization import classes
 
 _DEPTH = 8
@@ -160,7 +160,7 @@ class Visit:
         if self._first is None or path in self._first.owners:
             return _inner(value, self._scope)
         is_new_object = self._scope.whole and not isinstance(value, list | tuple | dict)
-        if not is_new_object or self._scope.weigh(value) is Weight.LIGHT:
+        if not is_new_object or self._scope.size_of(value) is Size.LIGHT:
             return None
         return _inner(value, self._scope)
 
@@ -189,7 +189,7 @@ def _inner(value: Any, scope: Scope) -> Inner | None:
         return _attributes(value)
     if not isinstance(value, list | tuple | dict) or len(value) > _ITEMS:
         return None
-    if scope.weigh(value) is Weight.LIGHT or getattr(value, "__dict__", None):
+    if scope.size_of(value) is Size.LIGHT or getattr(value, "__dict__", None):
         return None  # what has both items and attributes is one value
     if isinstance(value, dict):
         return list(dict.items(value))

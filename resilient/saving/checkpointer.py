@@ -16,7 +16,7 @@ from resilient.errors import CheckpointWriteError
 from resilient.policies import Cost, SavePolicy
 from resilient.policies.save_cost import CostMeter
 from resilient.progress import Progress
-from resilient.saving.commit import Committer, Save
+from resilient.saving.committer import Committer, Save
 from resilient.saving.record import PendingCheckpoint
 from resilient.saving.writer import BackgroundWriter
 

@@ -44,7 +44,7 @@ class FitRun(RunJson):
         fingerprint: What the run was.
         learning_rate: That the script gave.
         losses: What was seen of them.
-        makeup: What was not as the script made it.
+        setup: What was not as the script made it.
         attributes: Those that steps in Python changed; None where steps are traced.
         traces: What was compiled, by size.
         architecture: The model's config; None where it cannot tell.
@@ -59,7 +59,7 @@ class FitRun(RunJson):
     fingerprint: JSON
     learning_rate: Encoded
     losses: JSON
-    makeup: JSON
+    setup: JSON
     attributes: Encoded
     traces: JSON
     architecture: str | None
@@ -78,7 +78,7 @@ class LoopRun(RunJson):
         history: What was logged.
         fingerprint: What the run was.
         data: What the data was; None where the loop draws it by itself.
-        makeups: What each compiled model trains with, by name.
+        setups: What each compiled model trains with, by name.
     """
 
     progress: JSON
@@ -89,7 +89,7 @@ class LoopRun(RunJson):
     history: Encoded
     fingerprint: JSON
     data: JSON | None
-    makeups: JSON
+    setups: JSON
 
 
 @dataclass(frozen=True, kw_only=True)

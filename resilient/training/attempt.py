@@ -12,7 +12,7 @@ from typing import NoReturn
 from resilient.data.inputs import DataInputs
 from resilient.progress import Progress
 from resilient.saving import choose, record
-from resilient.saving.commit import Save
+from resilient.saving.committer import Save
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.consensus import BoundaryConsensus
 from resilient.training.divergence import rollback

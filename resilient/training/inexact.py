@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from resilient.errors import WarnOnce
-from resilient.objects.makeup.makeup import changes
+from resilient.objects.training_setup.changes import changes
 from resilient.serialization import JSON
 
 
@@ -49,16 +49,16 @@ class InexactWarnings:
             list(names),
         )
 
-    def changed(self, model: str, makeup: JSON, *, do_it: str) -> None:
+    def changed(self, model: str, setup: JSON, *, do_it: str) -> None:
         """What a model trains with, where it changed in the middle of training.
 
         Args:
             model: Stands before each line: which model it is.
-            makeup: What ``Makeup.to_json`` returned.
+            setup: What ``TrainingSetup.to_json`` returned.
             do_it: When to change it instead.
         """
-        lines = changes(makeup, but=self._told[model])
-        self._told[model].update(makeup.get("now", {}))
+        lines = changes(setup, but=self._told[model])
+        self._told[model].update(setup.get("now", {}))
         self._say(
             "a model was changed in the middle of training, which a resume cannot "
             f"follow and will refuse (do that {do_it})",

@@ -21,7 +21,7 @@ from resilient.preemption.watch import Watch
 from resilient.progress import Progress
 from resilient.saving import choose, record
 from resilient.saving.checkpointer import Checkpointer
-from resilient.saving.commit import Committer
+from resilient.saving.committer import Committer
 from resilient.saving.record import Loaded
 from resilient.serialization.position import Positions
 from resilient.state import fingerprint, replicas

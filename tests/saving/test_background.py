@@ -8,7 +8,7 @@ from test_checkpointer import Clock, FakeStore, PendingCheckpoint, at
 
 from resilient import CheckpointWriteError, best, every, latest
 from resilient.saving.checkpointer import Checkpointer
-from resilient.saving.commit import Committer, Save
+from resilient.saving.committer import Committer, Save
 from resilient.telemetry.events import Events, read_events
 
 pytestmark = pytest.mark.once

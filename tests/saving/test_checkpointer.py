@@ -13,7 +13,7 @@ import pytest
 from resilient import CheckpointWriteError, adaptive, best, every, latest
 from resilient.progress import Progress
 from resilient.saving.checkpointer import Checkpointer
-from resilient.saving.commit import Committer, Save
+from resilient.saving.committer import Committer, Save
 from resilient.telemetry.events import Events, read_events
 
 pytestmark = [pytest.mark.once, pytest.mark.waits]

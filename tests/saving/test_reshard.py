@@ -91,7 +91,7 @@ def test_what_is_not_there_is_missing():
 
 
 FACTS = {
-    name: {} for name in ("progress", "random", "fingerprint", "makeups", "objects")
+    name: {} for name in ("progress", "random", "fingerprint", "setups", "objects")
 } | {"stopped": False, "counting": "loop", "history": None, "data": None}
 
 

@@ -16,7 +16,7 @@ from resilient.distributed.rendezvous import join
 from resilient.policies import latest
 from resilient.progress import Progress
 from resilient.saving.choose import choose_together
-from resilient.saving.commit import Committer, Save
+from resilient.saving.committer import Committer, Save
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint, Reader
 from resilient.storage.store import Store

@@ -22,8 +22,8 @@ from jax.experimental import multihost_utils
 
 from resilient.backends import get_backend
 from resilient.backends.base import Part
+from resilient.backends.orbax_stored import StoredArray
 from resilient.backends.shards import Shards
-from resilient.backends.stored import StoredArray
 from support.tensor_cases import any_bytes
 
 # Name -> dtype, shape, axes of the mesh over which a LayoutMap spreads it.

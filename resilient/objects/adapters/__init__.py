@@ -14,13 +14,13 @@ from resilient.backends.base import Backend
 from resilient.errors import message
 from resilient.keras_internals import BACKEND
 from resilient.objects.adapters.base import Kind, SavedObject, require_backend
-from resilient.objects.adapters.kinds import kind_of
+from resilient.objects.adapters.find_kind import kind_of
 from resilient.serialization import Encoded
 from resilient.state import variables
 from resilient.state.variables import Leaf
 
 if TYPE_CHECKING:
-    from resilient.objects.makeup.makeup import Makeup
+    from resilient.objects.training_setup.changes import TrainingSetup
 
 __all__ = ["Objects", "named_objects"]
 
@@ -114,10 +114,10 @@ class Objects:
             for part, value in thing.parts()
         ]
 
-    def makeups(self) -> "dict[str, Makeup]":
+    def setups(self) -> "dict[str, TrainingSetup]":
         """What each compiled model trains with, by name."""
-        found = {name: thing.makeup() for name, thing in self._objects.items()}
-        return {name: makeup for name, makeup in found.items() if makeup is not None}
+        found = {name: thing.setup() for name, thing in self._objects.items()}
+        return {name: setup for name, setup in found.items() if setup is not None}
 
     def capture(self, live: list[Leaf], arrays: dict[str, Any]) -> Encoded:
         """All state outside of variables.

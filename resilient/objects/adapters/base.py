@@ -12,7 +12,7 @@ from resilient.state import variables
 from resilient.state.variables import Leaf, Variable
 
 if TYPE_CHECKING:
-    from resilient.objects.makeup.makeup import Makeup
+    from resilient.objects.training_setup.changes import TrainingSetup
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Kind:
         """Objects whose attributes training may change, with names for messages."""
         return ()
 
-    def makeup(self) -> "Makeup | None":
+    def setup(self) -> "TrainingSetup | None":
         """What its own training steps use; None if it has none."""
         return None
 

@@ -7,7 +7,7 @@ import keras
 
 from resilient.objects.adapters.base import Kind
 from resilient.objects.attribute_watch import parts_of
-from resilient.objects.makeup.makeup import Makeup
+from resilient.objects.training_setup.changes import TrainingSetup
 from resilient.serialization import Encoded
 from resilient.serialization.json_values import NotEncodable, decode, encode
 from resilient.state import replicas
@@ -41,8 +41,9 @@ class LayerKind(Kind):
     def parts(self) -> Iterable[tuple[str, Any]]:
         return parts_of(self.value)
 
-    def makeup(self) -> Makeup | None:
-        return Makeup(self.value) if getattr(self.value, "compiled", False) else None
+    def setup(self) -> TrainingSetup | None:
+        compiled = getattr(self.value, "compiled", False)
+        return TrainingSetup(self.value) if compiled else None
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]

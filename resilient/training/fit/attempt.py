@@ -16,7 +16,7 @@ import keras
 from resilient.data.inputs import DataInputs
 from resilient.keras_internals import dispatch
 from resilient.objects.callbacks.capture import CallbackStates, monitored
-from resilient.objects.makeup.makeup import Makeup
+from resilient.objects.training_setup.changes import TrainingSetup
 from resilient.progress import Progress
 from resilient.saving.record import Loaded, SavedState, is_of, of_kind
 from resilient.saving.run_json import FitRun, ImportRun
@@ -88,7 +88,7 @@ class FitAttempt:
         self.callback_list: Any = None
         self._arguments: Mapping[str, Any] = {}
         self._inputs: DataInputs | None = None
-        self._known: tuple[RunFingerprint, Makeup] | None = None
+        self._known: tuple[RunFingerprint, TrainingSetup] | None = None
         self._resumption: Resumption | None = None
         self._state: FitState | None = None
         self._attempt: Attempt | None = None
@@ -135,13 +135,13 @@ class FitAttempt:
         data = self.iterator.data_adapter.fingerprint()
         self.inputs.share.require_same(data)
         # Not before: a model's jit_compile is settled when Keras makes its function.
-        makeup = self._since.makeup if self._since else Makeup(self.model)
+        setup = self._since.setup if self._since else TrainingSetup(self.model)
         backend = self.session.backend
         facts = RunFingerprint(self.model, data, self._arguments, backend)
         facts.current()  # on JAX the optimizer cannot tell while it trains
-        self._known = facts, makeup
+        self._known = facts, setup
         if self._found is not None:
-            resumption = Resumption(self.model, *self._found, facts, makeup)
+            resumption = Resumption(self.model, *self._found, facts, setup)
             self._resumption, self._found = resumption, None
             callbacks = CallbackStates(self.callback_list.callbacks)
             others = callbacks.differences(resumption.run.callbacks)
@@ -151,7 +151,7 @@ class FitAttempt:
     def on_train_begin(self) -> None:
         """All callbacks have seen ``on_train_begin``: resume, or start from scratch."""
         assert self._known is not None
-        facts, makeup = self._known
+        facts, setup = self._known
         since = self._since.callbacks if self._since else None
         callbacks = CallbackStates(
             self.callback_list.callbacks, attempts=self.session.attempts, since=since
@@ -164,7 +164,7 @@ class FitAttempt:
             callbacks=callbacks,
             stateful=self._plan.stateful,
             facts=facts,
-            makeup=makeup,
+            setup=setup,
             losses=self.losses,
         )
         self._attempt = Attempt(

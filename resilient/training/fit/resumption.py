@@ -14,7 +14,7 @@ import keras
 from resilient.backends import get_backend
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import CheckpointMismatchError
-from resilient.objects.makeup.makeup import Makeup, changes
+from resilient.objects.training_setup.changes import TrainingSetup, changes
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import FitRun
@@ -38,7 +38,7 @@ class Resumption:
         checkpoint: The checkpoint, verified.
         saved: What is in it.
         facts: The fingerprint of this run.
-        makeup: What the model trains with.
+        setup: What the model trains with.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Resumption:
         checkpoint: Checkpoint,
         saved: record.SavedState[FitRun],
         facts: fingerprint.RunFingerprint,
-        makeup: Makeup,
+        setup: TrainingSetup,
     ) -> None:
         self.checkpoint, self.saved, self.run = checkpoint, saved, saved.run
-        self._model, self._facts, self._makeup = model, facts, makeup
+        self._model, self._facts, self._setup = model, facts, setup
         self._built = is_built(model)
 
     @property
@@ -76,7 +76,7 @@ class Resumption:
             CheckpointMismatchError: There are differences.
         """
         found = self._identity(() if self._built else _OF_LAYERS) + others
-        found += changes(self.run.makeup)
+        found += changes(self.run.setup)
         if self._built and not found:
             live = variables.leaves(self._model)
             found = variables.weight_differences(self.run.variables, live)
@@ -92,7 +92,7 @@ class Resumption:
             CheckpointMismatchError: They are others than the checkpoint has.
         """
         ensure_built(self._model, iterator, self.run.variables, get_backend())
-        self._makeup.built()
+        self._setup.built()
         found = [] if self._built else self._identity()
         live = variables.leaves(self._model)
         self._require(found + variables.differences(self.run.variables, live))
@@ -109,7 +109,7 @@ class Resumption:
         Raises:
             CheckpointMismatchError: There are differences.
         """
-        found = self._makeup.differences(self.run.makeup, but)
+        found = self._setup.differences(self.run.setup, but)
         self._require(found, "Nothing of the model")
 
     def _identity(self, unknown: tuple[str, ...] = ()) -> list[str]:

@@ -8,9 +8,9 @@ import keras
 from resilient.backends.base import Backend, Part
 from resilient.objects.attribute_watch import AttributeWatch, is_value, parts_of
 from resilient.objects.callbacks.capture import CallbackStates
-from resilient.objects.makeup.look import is_eager
-from resilient.objects.makeup.makeup import OF_COMPILE, Makeup
-from resilient.objects.makeup.values import settings_of
+from resilient.objects.training_setup.changes import OF_COMPILE, TrainingSetup
+from resilient.objects.training_setup.describe import settings_of
+from resilient.objects.training_setup.look import is_eager
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import FitRun
@@ -37,7 +37,7 @@ class FitState(RunState):
         callbacks: Those of this fit.
         stateful: The user's own objects, by name.
         facts: What the run is.
-        makeup: What the model trains with.
+        setup: What the model trains with.
         losses: Looks at the loss of each batch.
     """
 
@@ -50,11 +50,11 @@ class FitState(RunState):
         callbacks: CallbackStates,
         stateful: StatefulObjects,
         facts: RunFingerprint,
-        makeup: Makeup,
+        setup: TrainingSetup,
         losses: LossWatch,
     ) -> None:
         super().__init__(backend, part)
-        self.callbacks, self.makeup = callbacks, makeup
+        self.callbacks, self.setup = callbacks, setup
         self._model, self._stateful = model, stateful
         self._facts, self._losses = facts, losses
         self._eager = is_eager(model)
@@ -71,15 +71,15 @@ class FitState(RunState):
             CheckpointMismatchError: A callback changed the model since the restore.
                 The step would be traced with that change, and was not before.
         """
-        self.makeup.begin()
+        self.setup.begin()
         before, self._put_into, self._begun = self._put_into, None, True
-        if before is not None and not self._eager and before != self.makeup.now():
-            raise changed_before_a_step(before, self.makeup.now())
+        if before is not None and not self._eager and before != self.setup.now():
+            raise changed_before_a_step(before, self.setup.now())
         self._architecture.now()  # on JAX the optimizer cannot tell while it trains
 
     def after_step(self) -> None:
         """A training step was done."""
-        self.makeup.built()
+        self.setup.built()
         if not self._looked:
             self._looked = True
             self._warnings.operations(stateful_random_operations(self._model))
@@ -103,13 +103,13 @@ class FitState(RunState):
         live = variables.leaves(self._model)
         attributes = self._attributes.changed()
         kept = {k: v for k, v in attributes.items() if self._eager and is_value(v)}
-        makeup = self.makeup.to_json(but=kept)
+        setup = self.setup.to_json(but=kept)
         lost = [name for name in attributes if name not in kept]
         self._warnings.callbacks(self.callbacks.uncaptured())
         self._warnings.attributes(lost, _KEEP_IN)
         self._warnings.changed(
             "",
-            makeup,
+            setup,
             do_it="between two fits, each with its own checkpoint_dir, or before the "
             "first batch of every attempt",
         )
@@ -123,10 +123,10 @@ class FitState(RunState):
             fingerprint=self._facts.current(),
             learning_rate=encode(self._facts.learning_rate, {}, "rate"),
             losses=self._losses.state(),
-            makeup=makeup,
+            setup=setup,
             attributes=encode(kept, {}, "attributes") if self._eager else None,
             traces=self.retracing.now(),
-            architecture=None if makeup.get("now") else self._architecture.now(),
+            architecture=None if setup.get("now") else self._architecture.now(),
         )
         tensors = variables.live_tensors(self._model, live)
         return self._snapshot(run, positions, live, tensors, arrays)
@@ -140,7 +140,7 @@ class FitState(RunState):
         """
         run, tensors = resumption.run, resumption.saved.tensors
         resumption.check_last(self._put_back_later(run))
-        self._put_into = None if self._begun else self.makeup.now()
+        self._put_into = None if self._begun else self.setup.now()
         live = variables.leaves(self._model)
         variables.assign(self._backend, run.variables, live, tensors)
         self.callbacks.restore(run.callbacks, tensors)
@@ -158,7 +158,7 @@ class FitState(RunState):
         return {*decode(run.attributes, {}), *self._attributes.changed()}
 
     def _told_elsewhere(self, part: Any) -> tuple[str, ...]:
-        """Attributes of the model or a part of it that its makeup covers."""
+        """Attributes of the model or a part of it that its setup covers."""
         own = OF_COMPILE if part is self._model else ()
         return own if self._eager else (*own, *settings_of(type(part)))
 

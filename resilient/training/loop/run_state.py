@@ -11,7 +11,7 @@ from resilient.distributed.group import Group
 from resilient.errors import CheckpointMismatchError
 from resilient.objects.adapters.base import SavedObject
 from resilient.objects.attribute_watch import AttributeWatch
-from resilient.objects.makeup.makeup import changes
+from resilient.objects.training_setup.changes import changes
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import LoopRun
@@ -44,9 +44,9 @@ class LoopState(RunState):
         self._data: Any = None
         self._functions: set[str] = set()  # those of TensorFlow that were looked at
         self._attributes = AttributeWatch(self._objects.parts())
-        self._makeups = self._objects.makeups()
-        for makeup in self._makeups.values():
-            makeup.begin()
+        self._setups = self._objects.setups()
+        for setup in self._setups.values():
+            setup.begin()
         kinds = self._objects.kinds
         self._facts = {
             "identity": {"backend": keras_internals.BACKEND, "objects": kinds},
@@ -82,7 +82,7 @@ class LoopState(RunState):
             history=encode(self._history.capture(), arrays, "history"),
             fingerprint=self._facts,
             data=self._data,
-            makeups=self._look_at_makeups(attributes),
+            setups=self._look_at_setups(attributes),
         )
         taken = self._snapshot(run, positions, live, variables.tensors(live), arrays)
         if not self._alike:
@@ -104,8 +104,8 @@ class LoopState(RunState):
         """
         run = saved.run
         found = fingerprint.identity_differences(run.fingerprint, self._facts)
-        for name, makeup in run.makeups.items():
-            found += [f"{name}: {line}" for line in changes(makeup)]
+        for name, setup in run.setups.items():
+            found += [f"{name}: {line}" for line in changes(setup)]
         if not found:
             of_objects = _of_objects(saved)
             with rng.kept_random_state(self._backend):
@@ -147,13 +147,13 @@ class LoopState(RunState):
         self._standing.counting = saved.run.counting
         self._restore_random(saved.run.random, drawn_ahead)
 
-    def _look_at_makeups(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    def _look_at_setups(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """What each compiled model trains with; ``attributes`` changed, as was said."""
         found = {}
-        for name, makeup in self._makeups.items():
-            makeup.built()
+        for name, setup in self._setups.items():
+            setup.built()
             here = [a.removeprefix(f"{name}: ") for a in attributes]
-            found[name] = makeup.to_json(but=here)
+            found[name] = setup.to_json(but=here)
             do_it = "before the loop begins, each time"
             self._warnings.changed(f"{name}: ", found[name], do_it=do_it)
         return found

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from resilient.errors import NotExactWarning, NotSupportedError
-from resilient.objects import baseline, content, weight
+from resilient.objects import baseline, content, sizing
 from resilient.objects.tracker import Tracker
 from resilient.serialization.batches import checksum
 from resilient.serialization.json_values import decode, encode
 
 pytestmark = [pytest.mark.sources, pytest.mark.waits]
 
-BIG = weight.WHOLE_BYTES // 8 + 1  # elements of the smallest large array
+BIG = sizing.WHOLE_BYTES // 8 + 1  # elements of the smallest large array
 
 
 class Inner:
@@ -294,7 +294,7 @@ def test_what_cannot_be_kept_is_named():
     data = Data(table=table, cache={}, numbers=itertools.count())
     attributes = Tracker({"x": data})
     data.table = table.sample(frac=1, random_state=1)
-    data.cache = {i: (np.zeros(2), np.zeros(1)) for i in range(weight.LEAVES)}
+    data.cache = {i: (np.zeros(2), np.zeros(1)) for i in range(sizing.LEAVES)}
     captured = through_json(attributes.capture())
     assert [name.split()[0] for name in attributes.uncaptured()] == [
         "Data.table",
@@ -318,7 +318,7 @@ def test_large_arrays_are_never_read_whole_unless_they_changed(monkeypatch):
     """The cost is told in bytes, not in seconds."""
     read = []
     plain = content.as_bytes
-    for module in (content, weight):
+    for module in (content, sizing):
         monkeypatch.setattr(
             module,
             "as_bytes",
@@ -329,7 +329,7 @@ def test_large_arrays_are_never_read_whole_unless_they_changed(monkeypatch):
     attributes = Tracker({"x": data})
     for _ in range(3):
         assert attributes.capture() == {}
-    assert sum(read) < 4 * 4 * 8 * weight.SAMPLED
+    assert sum(read) < 4 * 4 * 8 * sizing.SAMPLED
 
 
 def test_large_array_shuffled_in_place_is_kept():
@@ -349,7 +349,7 @@ def test_larger_array_shuffled_in_place_is_named(monkeypatch):
 
 
 def test_long_list_that_was_shuffled_is_kept_as_its_order():
-    names = [f"image-{i}.png" for i in range(2 * weight.LEAVES)]
+    names = [f"image-{i}.png" for i in range(2 * sizing.LEAVES)]
 
     def change(data):
         random.Random(1).shuffle(data.names)

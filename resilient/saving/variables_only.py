@@ -1,4 +1,4 @@
-"""Checkpoints of variables, for custom training loops.
+"""``resilient.Checkpoints``: variables alone, for loops that ``Run`` cannot serve.
 
 The loop says when nothing is changing its variables, and what step it is at; a save
 then holds every byte of them, and a restore sets all of them or none. Nothing else is

@@ -1,4 +1,4 @@
-"""A tensor in a checkpoint, read slice by slice as this process's devices need it."""
+"""A tensor of an Orbax checkpoint, read slice by slice as devices need it."""
 
 import math
 from collections.abc import Callable

@@ -18,14 +18,14 @@ import numpy as np
 import xxhash
 
 from resilient.objects import find_generators, kinds
-from resilient.objects.weight import pack_text
+from resilient.objects.sizing import pack_text
 from resilient.serialization import classes
 
 _BYTES = 2**20
 _SILENT = frozenset({"keras", "tensorflow", "grain", "orbax", "h5py"})
 
 
-def mark(value: Any, elsewhere: Set[int] = frozenset()) -> str | None:
+def opaque_hash(value: Any, elsewhere: Set[int] = frozenset()) -> str | None:
     """A checksum that changes with the object; None if its changes cannot be seen.
 
     Args:

@@ -15,8 +15,8 @@ from collections.abc import Collection
 
 import keras
 
-from resilient.objects.makeup import values
-from resilient.objects.makeup.look import OF_LAYERS, Facts, Look
+from resilient.objects.training_setup import describe
+from resilient.objects.training_setup.look import OF_LAYERS, Facts, Look
 from resilient.serialization import JSON
 from resilient.state import fingerprint
 from resilient.state.build import is_built
@@ -32,7 +32,7 @@ _CONTENT = re.compile(r"\w+ of \d+(, checksum \w+)?|array of .*|\w*(Tensor|Trace
 _COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
 
-class Makeup:
+class TrainingSetup:
     """What one model trains with: as the script made it, at the first batch, and now.
 
     Args:
@@ -118,7 +118,7 @@ class Makeup:
         found = dict[str, None]()
         for name in _changed(before, now):
             owner, inside, _ = name.rpartition("[")
-            if values.REMEMBERS in name or _CONTENT.fullmatch(str(now.get(name))):
+            if describe.REMEMBERS in name or _CONTENT.fullmatch(str(now.get(name))):
                 found[name] = None
             elif inside and owner not in _COMPILED:
                 found[owner] = None
@@ -143,7 +143,7 @@ def changes(saved: JSON, but: Collection[str] = ()) -> list[str]:
     """What changed in mid-training, one line each; no resume can reproduce it.
 
     Args:
-        saved: What ``Makeup.to_json`` returned.
+        saved: What ``TrainingSetup.to_json`` returned.
         but: Names of facts to leave out.
     """
     now, then = (

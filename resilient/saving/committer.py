@@ -1,4 +1,7 @@
-"""Commits a snapshot and prunes, on the writer's thread."""
+"""Lets the store commit a snapshot, and prunes, on the writer's thread.
+
+That a commit is all or nothing is the store's (``storage/commit``).
+"""
 
 import math
 import time

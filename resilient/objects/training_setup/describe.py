@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from resilient.objects.content import Scope, digest, read
-from resilient.objects.marks import contents_of_code, tensor_version
-from resilient.objects.weight import Weight, sample, tensor_size
+from resilient.objects.opaque_hash import contents_of_code, tensor_version
+from resilient.objects.sizing import Size, sample, tensor_size
 from resilient.serialization import strict
 from resilient.serialization.json_values import NotEncodable
 
@@ -59,7 +59,7 @@ def settings_of(cls: type) -> tuple[str, ...]:
     return found
 
 
-def told(value: Any) -> Any:
+def described(value: Any) -> Any:
     """A value in JSON; of a container only its length."""
     value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, bool):
@@ -145,12 +145,10 @@ def version(array: Any) -> Any:
 def _checksum(value: Any) -> str | None:
     """Of all its content, or of a sample of something very large; None if unknown."""
     content = read(value, Scope())
-    if content.weight is Weight.LARGE:
+    if content.size is Size.LARGE:
         return sample(value)[:8]
     try:
-        return (
-            digest(content.plain).mark[:8] if content.weight is Weight.LIGHT else None
-        )
+        return digest(content.plain).mark[:8] if content.size is Size.LIGHT else None
     except NotEncodable:
         return None
 

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from resilient import keras_internals
-from resilient.objects.makeup import values
+from resilient.objects.training_setup import describe
 
 Facts = dict[str, Any]
 
@@ -60,8 +60,8 @@ class Look:
             and keras_internals.arguments_of_compile(model) is self._arguments
             and _flags(model, layers, self._variables) == self._flags
             and all(read.get(key) is value for read, key, value in self._attributes)
-            and all(_are(values.items(each), x) for each, x in self._containers)
-            and all(values.version(each) == then for each, then, _ in self._arrays)
+            and all(_are(describe.items(each), x) for each, x in self._containers)
+            and all(describe.version(each) == then for each, then, _ in self._arrays)
         )
 
     def _look(self, model: keras.Model) -> None:
@@ -109,7 +109,7 @@ class Look:
         attributes = getattr(thing, "__dict__", {})
         # These fill caches and logs with every call.
         fixed = isinstance(thing, (keras.layers.Layer, keras.metrics.Metric))
-        for setting in values.settings_of(type(thing)):
+        for setting in describe.settings_of(type(thing)):
             key = setting if setting in attributes else f"_{setting}"
             if key in attributes:
                 value = self._watch(attributes, key)
@@ -121,7 +121,7 @@ class Look:
         """Describe a value; a ``fixed`` container by what it held when first seen."""
         if isinstance(value, (keras.layers.Layer, keras.Variable)):  # seen elsewhere
             self.facts[name] = type(value).__name__
-        elif values.is_array(value):
+        elif describe.is_array(value):
             self._tell_array(name, value)
         else:
             self.facts[name], held = self._content(value, fixed)
@@ -140,19 +140,19 @@ class Look:
         if fixed and self._before is not None and id(value) in self._before._fixed:
             self._fixed[id(value)] = known = self._before._fixed[id(value)]
             return known[1:]
-        is_long = isinstance(value, values.CONTAINERS) and values.is_long(value)
-        fact, held = values.told(value), {} if is_long else values.held(value)
+        is_long = isinstance(value, describe.CONTAINERS) and describe.is_long(value)
+        fact, held = describe.described(value), {} if is_long else describe.held(value)
         if fixed:
             self._fixed[id(value)] = value, fact, held
-        elif not isinstance(value, tuple) and (items := values.items(value)):
+        elif not isinstance(value, tuple) and (items := describe.items(value)):
             self._containers.append((value, items))
         return fact, held
 
     def _tell_array(self, name: str, array: Any) -> None:
-        now = values.version(array)
+        now = describe.version(array)
         known = self._before._arrays if self._before is not None else ()
         same = (fact for each, then, fact in known if each is array and then == now)
-        fact = next(same, None) or values.told(array)
+        fact = next(same, None) or describe.described(array)
         self.facts[name] = fact
         self._arrays.append((array, now, fact))
 

@@ -29,7 +29,7 @@ _SEQUENCES = frozenset({list, tuple, set, frozenset, collections.deque})
 _NUMBERS = ({int}, {float})
 
 
-class Weight(enum.Enum):
+class Size(enum.Enum):
     """Whether something is a plain value, and one that is cheap to read."""
 
     LIGHT = "light"
@@ -78,7 +78,7 @@ def tensor_size(value: Any) -> int | None:
     return int(np.prod(value.shape)) * size
 
 
-def weigh(value: Any) -> Weight:
+def size_of(value: Any) -> Size:
     """Whether something is made of plain values alone, and how large that is."""
     todo, leaves, nbytes = [value], 0, 0
     while todo:
@@ -104,14 +104,14 @@ def weigh(value: Any) -> Weight:
         elif classes.is_plain(kind) and classes.reference(kind):
             inner = list(classes.attributes(item).values())
         elif not _is_plain_leaf(item):
-            return Weight.OTHER
+            return Size.OTHER
         if nbytes > WHOLE_BYTES or leaves + len(todo) + len(inner) > LEAVES:
-            return Weight.LARGE
+            return Size.LARGE
         todo.extend(inner)
-    return Weight.LIGHT
+    return Size.LIGHT
 
 
-def size(value: Any) -> int | None:
+def nbytes_of(value: Any) -> int | None:
     """Bytes of an array or a tensor; None for anything else."""
     if type(value) is np.ndarray and not value.dtype.hasobject:
         return int(value.nbytes)
