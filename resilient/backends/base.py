@@ -20,8 +20,6 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from resilient.serialization import JSON
-
 
 @dataclass(frozen=True)
 class Part:
@@ -124,10 +122,10 @@ class Backend(Protocol):
         kept: nobody writes to it.
         """
 
-    def random_state(self) -> JSON:
-        """The backend's global random state, as JSON."""
+    def random_state(self) -> dict[str, Any]:
+        """The backend's global random state, as plain Python values."""
 
-    def set_random_state(self, state: JSON) -> None:
+    def set_random_state(self, state: dict[str, Any]) -> None:
         """Set what ``random_state`` returned."""
 
     def versions(self) -> dict[str, str]:

@@ -33,7 +33,6 @@ from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.orbax_stored import StoredArray
 from resilient.backends.shards import Shards, owned_shards
 from resilient.errors import NotSupportedError
-from resilient.serialization import JSON
 
 
 class JaxBackend:
@@ -83,10 +82,10 @@ class JaxBackend:
             warnings.filterwarnings("ignore", "Explicitly requested dtype")
             target.assign(new)
 
-    def random_state(self) -> JSON:
+    def random_state(self) -> dict[str, Any]:
         return {}
 
-    def set_random_state(self, state: JSON) -> None:
+    def set_random_state(self, state: dict[str, Any]) -> None:
         pass
 
     def versions(self) -> dict[str, str]:

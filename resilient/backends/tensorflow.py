@@ -39,7 +39,6 @@ from resilient.backends.arrays import (
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.paths import plain
 from resilient.errors import NotSupportedError
-from resilient.serialization import JSON, rng
 
 _CPU = "CPU:0"
 _READERS = 4
@@ -106,14 +105,14 @@ class TensorFlowBackend:
             tensor = tf.constant(value, dtype=variable.dtype)
         variable.assign(tensor)
 
-    def random_state(self) -> JSON:
+    def random_state(self) -> dict[str, Any]:
         context = _eager_context()
         generator = _stateful_random_ops().global_generator
         # `_rng` exists only once a global seed was set.
         seeds = getattr(context, "_rng", None)
         return {
             "seed": None if context._seed is None else int(context._seed),
-            "operation_seeds": None if seeds is None else rng.state(seeds),
+            "operation_seeds": None if seeds is None else seeds.getstate(),
             "global_generator": None
             if generator is None
             else {
@@ -122,13 +121,13 @@ class TensorFlowBackend:
             },
         }
 
-    def set_random_state(self, state: JSON) -> None:
+    def set_random_state(self, state: dict[str, Any]) -> None:
         # Also clears the cache of eager kernels, which have random state of their own.
         tf.random.set_seed(state["seed"])
         vars(_eager_context()).pop("_rng", None)  # as before any seed was set
         if state["operation_seeds"] is not None:
             _eager_context()._rng = random.Random()
-            rng.set_state(_eager_context()._rng, state["operation_seeds"])
+            _eager_context()._rng.setstate(state["operation_seeds"])
         if state["global_generator"] is not None:
             _set_global_generator(**state["global_generator"])
 

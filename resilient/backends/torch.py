@@ -36,7 +36,6 @@ from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.dcp_format import StoredTensor
 from resilient.backends.parallel_copy import copy_all
 from resilient.errors import NotExactWarning, NotSupportedError
-from resilient.serialization import JSON, rng
 
 _FILE = "state.pt"
 _BUFFER = 1 << 16  # bytes; torch.save makes hundreds of small writes
@@ -107,14 +106,14 @@ class TorchBackend:
             else:
                 _assign_part(tensor, to_torch(value))
 
-    def random_state(self) -> JSON:
+    def random_state(self) -> dict[str, Any]:
         return {
-            "cpu": rng.state(torch.default_generator),
-            "cuda": [rng.state(each) for each in _cuda_generators()],
+            "cpu": _state(torch.default_generator),
+            "cuda": [_state(each) for each in _cuda_generators()],
         }
 
-    def set_random_state(self, state: JSON) -> None:
-        rng.set_state(torch.default_generator, state["cpu"])
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        _set_state(torch.default_generator, state["cpu"])
         live, saved = _cuda_generators(), state["cuda"]
         if len(live) != len(saved):
             warnings.warn(
@@ -124,10 +123,18 @@ class TorchBackend:
                 stacklevel=2,
             )
         for generator, device_state in zip(live, saved, strict=False):
-            rng.set_state(generator, device_state)
+            _set_state(generator, device_state)
 
     def versions(self) -> dict[str, str]:
         return {"torch": str(torch.__version__)}
+
+
+def _state(generator: torch.Generator) -> bytes:
+    return generator.get_state().numpy().tobytes()  # type: ignore[no-any-return]
+
+
+def _set_state(generator: torch.Generator, state: bytes) -> None:
+    generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
 def _cuda_generators() -> Sequence[torch.Generator]:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
 
-from resilient.errors import message
-from resilient.policies.validate import integer, number
+from resilient.errors import message, require_integer, require_number
 
 Mode = Literal["auto", "min", "max"]
 
@@ -107,7 +106,7 @@ class KeepPolicy:
 
 def latest(n: int) -> KeepPolicy:
     """Keep the ``n`` newest checkpoints."""
-    return KeepPolicy(integer(n, "latest(...)"))
+    return KeepPolicy(require_integer(n, "latest(...)"))
 
 
 def one_per(*, hours: float) -> KeepPolicy:
@@ -123,7 +122,7 @@ def one_per(*, hours: float) -> KeepPolicy:
         TypeError: If it is not a number.
         ValueError: If it is not positive.
     """
-    return KeepPolicy(hours=number(hours, "one_per(hours=...)"))
+    return KeepPolicy(hours=require_number(hours, "one_per(hours=...)"))
 
 
 def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
@@ -155,7 +154,7 @@ def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
         raise ValueError(
             message('`mode` must be "min", "max" or "auto".', received=repr(mode))
         )
-    return KeepPolicy(bests=(Best(integer(n, "best(...)"), monitor, mode),))
+    return KeepPolicy(bests=(Best(require_integer(n, "best(...)"), monitor, mode),))
 
 
 def keep_policy(value: int | KeepPolicy) -> KeepPolicy:
@@ -163,7 +162,7 @@ def keep_policy(value: int | KeepPolicy) -> KeepPolicy:
     if isinstance(value, KeepPolicy):
         return value
     or_else = ", or a policy such as latest(3) | best(1, monitor)"
-    return latest(integer(value, "keep", or_else=or_else))
+    return latest(require_integer(value, "keep", or_else=or_else))
 
 
 def _one_per(checkpoints: Iterable[HasMetrics], seconds: float) -> set[int]:

@@ -7,9 +7,8 @@ adaptive(overhead=0.01)
 from dataclasses import dataclass
 from typing import Literal
 
-from resilient.errors import message
+from resilient.errors import message, require_integer, require_number
 from resilient.policies.interval import Adaptive, Cost
-from resilient.policies.validate import integer, number
 from resilient.progress import Progress
 
 _OR_ELSE = ', "auto", "epoch", or a policy such as every(minutes=10)'
@@ -112,13 +111,13 @@ def every(
         )
     policy = SavePolicy()
     if epochs is not None:
-        policy |= SavePolicy(epochs=(integer(epochs, "every(epochs=...)"),))
+        policy |= SavePolicy(epochs=(require_integer(epochs, "every(epochs=...)"),))
     if steps is not None:
-        policy |= SavePolicy(steps=(integer(steps, "every(steps=...)"),))
+        policy |= SavePolicy(steps=(require_integer(steps, "every(steps=...)"),))
     if seconds is not None:
-        policy |= SavePolicy(seconds=number(seconds, "every(seconds=...)"))
+        policy |= SavePolicy(seconds=require_number(seconds, "every(seconds=...)"))
     if minutes is not None:
-        policy |= SavePolicy(seconds=60 * number(minutes, "every(minutes=...)"))
+        policy |= SavePolicy(seconds=60 * require_number(minutes, "every(minutes=...)"))
     return policy
 
 
@@ -137,13 +136,13 @@ def adaptive(*, overhead: float = 0.02, mtbf: float = 3600.0) -> SavePolicy:
         TypeError: If one of them is not a number.
         ValueError: If one is not positive, or the share is 1 or more.
     """
-    share = number(overhead, "adaptive(overhead=...)")
+    share = require_number(overhead, "adaptive(overhead=...)")
     if share >= 1:
         what = "adaptive(overhead=...) is a share of the training time."
         raise ValueError(
             message(what, received=share, hint="Use a number such as 0.02.")
         )
-    each = Adaptive(overhead=share, mtbf=number(mtbf, "adaptive(mtbf=...)"))
+    each = Adaptive(overhead=share, mtbf=require_number(mtbf, "adaptive(mtbf=...)"))
     return SavePolicy(epochs=(1,), autos=(each,))
 
 
@@ -160,7 +159,7 @@ def save_policy(value: str | int | SavePolicy) -> SavePolicy:
     if value == "epoch":
         return every(epochs=1)
     if not isinstance(value, str):
-        return every(steps=integer(value, "save_freq", or_else=_OR_ELSE))
+        return every(steps=require_integer(value, "save_freq", or_else=_OR_ELSE))
     raise ValueError(
         message(
             f"`save_freq` must be a number of batches{_OR_ELSE}.", received=repr(value)

@@ -4,8 +4,7 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from resilient.errors import message
-from resilient.policies.validate import number
+from resilient.errors import message, require_number
 from resilient.preemption.clouds import Probe
 
 # SIGTERM: schedulers and clouds. SIGINT: Ctrl-C. SIGUSR1: SLURM, where a job asks for
@@ -42,7 +41,7 @@ class Preemption:
         signals = (_signal(each) for each in _items(self.signals, "signals"))
         checked = tuple(dict.fromkeys(signals))
         notices = tuple(_probe(each) for each in _items(self.notices, "notices"))
-        period = number(self.grace_period, "Preemption(grace_period=...)")
+        period = require_number(self.grace_period, "Preemption(grace_period=...)")
         object.__setattr__(self, "signals", checked)
         object.__setattr__(self, "notices", notices)
         object.__setattr__(self, "grace_period", period)

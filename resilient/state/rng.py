@@ -22,6 +22,7 @@ from resilient.errors import (
     NotSupportedError,
 )
 from resilient.serialization import JSON, rng
+from resilient.serialization.json_values import decode, encode
 
 # Backends with a global random state of their own.
 _DRAWN_FROM = ("tensorflow", "torch")
@@ -37,7 +38,10 @@ def capture(backend: Backend) -> JSON:
         "python": rng.state(rng.PYTHON),
         "numpy": _numpy_state(),
         "keras": keras_internals.global_seed_generator_state(),
-        "backends": {name: each.random_state() for name, each in backends.items()},
+        "backends": {
+            name: encode(each.random_state(), {}, name)
+            for name, each in backends.items()
+        },
     }
 
 
@@ -58,7 +62,7 @@ def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> Non
             continue
         each = backend if name == backend.name else _other_backend(name)
         if each is not None:
-            each.set_random_state(backend_state)
+            each.set_random_state(decode(backend_state, {}))
     # Before Python's: a seed generator that is made anew may draw its seed from there.
     keras_internals.set_global_seed_generator_state(state["keras"], backend.assign)
     if "numpy" not in leave:

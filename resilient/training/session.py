@@ -14,8 +14,6 @@ from resilient.backends.base import Part
 from resilient.data.inputs import DataInputs
 from resilient.data.shard import ShardedData
 from resilient.distributed.group import Group
-from resilient.distributed.rendezvous import join
-from resilient.distributed.strategies import parallel_strategy, supported
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
@@ -26,14 +24,11 @@ from resilient.saving.record import Loaded
 from resilient.serialization.position import Positions
 from resilient.state import fingerprint, replicas
 from resilient.state.rng import kept_random_state
-from resilient.storage import layout
-from resilient.storage.lock import DirectoryLock
 from resilient.storage.store import Store
 from resilient.telemetry import heartbeat
 from resilient.telemetry.console import Notifier
 from resilient.telemetry.events import Events, attempts_so_far
 from resilient.training.options import RunOptions
-from resilient.training.outcome import reported
 
 
 class Session:
@@ -154,41 +149,3 @@ def load(store: Store, step: int | None, replicas: int) -> Loaded:
     """A checkpoint to look at; arguments and errors as of ``choose.to_look_at``."""
     mine = record.reader(get_backend(), Part(0, 1, replicas))
     return choose.to_look_at(store, step, mine)
-
-
-@contextlib.contextmanager
-def open_session(
-    options: RunOptions, strategy: Any, *, by_hand: bool = False
-) -> Iterator[Session]:
-    """Set up everything around a training.
-
-    Args:
-        options: What the run was asked for.
-        strategy: That of tf.distribute; None on other backends.
-        by_hand: Whether the loop is the user's own, and not Keras's ``fit``.
-
-    Raises:
-        DirectoryInUseError: Another run is using the directory.
-        PeerLostError: The processes do not find each other.
-        NotSupportedError: They do not share the directory, or the strategy is not one
-            that can be resumed exactly.
-    """
-    supported.require_supported(strategy)
-    parallel = parallel_strategy(strategy, by_hand=by_hand)
-    store = options.store
-    layout.make_directory(store.directory)
-    with join(parallel, store.directory) as group, _alone(group, store):
-        session = Session(options, strategy, parallel, group)
-        with session.watch, reported(session), group.explained(), session.saving:
-            yield session
-
-
-@contextlib.contextmanager
-def _alone(group: Group, store: Store) -> Iterator[None]:
-    """The right to change the directory, which process 0 has for all."""
-    if group.index:
-        yield
-        return
-    with DirectoryLock(store.directory):
-        store.remove_stale_staging()
-        yield

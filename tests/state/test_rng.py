@@ -17,6 +17,7 @@ from support.draws import draw
 from resilient import keras_internals
 from resilient.backends import Backend, get_backend
 from resilient.errors import NotExactWarning, NotSupportedError
+from resilient.serialization.json_values import decode, encode
 from resilient.state import rng
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -24,6 +25,11 @@ pytestmark = pytest.mark.usefixtures("seeded")
 
 def through_json(state: Any) -> Any:
     return json.loads(json.dumps(state))
+
+
+def random_state(adapter: Backend) -> Any:
+    """A backend's state, as a checkpoint gives it back."""
+    return decode(through_json(encode(adapter.random_state(), {}, "state")), {})
 
 
 def test_drawing_again_after_a_restore_gives_the_same_numbers(
@@ -196,7 +202,7 @@ def test_other_cuda_devices_than_saved_are_named_in_a_warning(
         pytest.skip("only torch has a generator for each device")
     import torch
 
-    state = through_json(adapter.random_state())
+    state = random_state(adapter)
     first = torch.rand(3)
     saved_elsewhere = state | {"cuda": [state["cpu"]] * (len(state["cuda"]) + 1)}
     with pytest.warns(NotExactWarning, match="CUDA"):
@@ -216,7 +222,7 @@ def test_each_cuda_device_goes_on_with_its_own_numbers(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "default_generators", devices)
-    state = through_json(adapter.random_state())
+    state = random_state(adapter)
     first = [torch.rand(3, generator=each).tolist() for each in devices]
     adapter.set_random_state(state)
     assert [torch.rand(3, generator=each).tolist() for each in devices] == first
@@ -270,7 +276,7 @@ def test_tensorflows_global_generator_goes_on_inside_traced_functions(
     tensorflow.random.set_global_generator(generator)
     traced = tensorflow.function(lambda: generator.uniform((3,)))
     traced()
-    state = through_json(adapter.random_state())
+    state = random_state(adapter)
     first = traced().numpy().tolist()
     adapter.set_random_state(state)
     assert traced().numpy().tolist() == first
@@ -283,7 +289,7 @@ def test_tensorflows_global_generator_is_replaced_where_it_is_another(
     """A fresh process has none yet; a changed script may have another algorithm."""
     make = tensorflow.random.Generator.from_seed
     tensorflow.random.set_global_generator(make(3))
-    state = through_json(adapter.random_state())
+    state = random_state(adapter)
     first = tensorflow.random.get_global_generator().uniform((3,)).numpy().tolist()
     other = None if live == "none" else make(4, alg=live)
     tensorflow.random.set_global_generator(other)
@@ -297,7 +303,7 @@ def test_an_unseeded_tensorflow_stays_unseeded(
 ) -> None:
     """Restoring "no global seed" does not fix one."""
     tensorflow.random.set_seed(None)
-    state = through_json(adapter.random_state())
+    state = random_state(adapter)
     assert state["seed"] is None
     adapter.set_random_state(state)
     draws = [tensorflow.random.uniform((4,)).numpy().tolist() for _ in range(2)]

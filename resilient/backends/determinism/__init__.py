@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from resilient.backends import get_backend
-from resilient.policies.validate import integer
+from resilient.errors import require_integer
 
 __all__ = ["deterministic", "in_effect"]
 
@@ -52,9 +52,10 @@ def deterministic(seed: int | None = None, *, threads: int | None = None) -> Non
         ValueError: An integer is out of range.
     """
     if seed is not None:
-        seed = integer(seed, "`seed`", least=0, most=2**32 - 1)  # those of NumPy
+        # NumPy takes no others.
+        seed = require_integer(seed, "`seed`", least=0, most=2**32 - 1)
     if threads is not None:
-        threads = integer(threads, "`threads`")
+        threads = require_integer(threads, "`threads`")
     _module().make_deterministic(threads)
     if seed is not None:
         _seed_all(seed)

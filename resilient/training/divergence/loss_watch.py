@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from resilient.distributed.group import ALONE, Group
-from resilient.errors import NotSupportedError, message
-from resilient.policies.validate import integer, number
+from resilient.errors import NotSupportedError, message, require_integer, require_number
 from resilient.serialization import JSON
 
 _WINDOW = 100  # batches whose median a spike is compared with
@@ -46,7 +45,7 @@ class Rollback:
 
     def __post_init__(self) -> None:
         for name in ("steps", "skip", "limit"):
-            checked = integer(getattr(self, name), f"Rollback({name}=...)")
+            checked = require_integer(getattr(self, name), f"Rollback({name}=...)")
             object.__setattr__(self, name, checked)
         if self.skip <= self.steps:
             what = "Rollback(skip=...) has to reach beyond the bad batch."
@@ -79,7 +78,7 @@ def checked_loss_spike(value: float | None, on_nan: OnNaN) -> float | None:
     """``loss_spike``, if it means something; otherwise TypeError or ValueError."""
     if value is None:
         return None
-    factor = number(value, "loss_spike")
+    factor = require_number(value, "loss_spike")
     if factor <= 1:
         what = "`loss_spike` is a factor that the loss must not grow by."
         raise ValueError(

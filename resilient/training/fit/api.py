@@ -187,7 +187,7 @@ class ResilientFit(OnDirectory):
         from resilient.state.variables import require_model
         from resilient.training.fit.attempt import FitPlan
         from resilient.training.fit.run import run
-        from resilient.training.session import open_session
+        from resilient.training.opening import open_session
 
         require_model(self._model)
         strategy = replicas.strategy_of(self._model)

@@ -27,8 +27,7 @@ from resilient.storage.checkpoint import Checkpoint
 from resilient.training.attempt import Attempt
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import LossWatch, Rollback
-from resilient.training.fit.iterators import TrainingIterator
-from resilient.training.fit.resumption import Resumption
+from resilient.training.fit.resumption import EpochInput, Resumption
 from resilient.training.fit.run_state import FitState
 from resilient.training.session import Session
 
@@ -84,7 +83,7 @@ class FitAttempt:
         self._found: tuple[Checkpoint, SavedState[FitRun]] | None = None
         if found is not None:
             self._begin_from(found)
-        self.iterator: TrainingIterator | None = None
+        self.iterator: EpochInput | None = None
         self.callback_list: Any = None
         self._arguments: Mapping[str, Any] = {}
         self._inputs: DataInputs | None = None
@@ -121,7 +120,7 @@ class FitAttempt:
         positions = None if self._found is None else self._found[1].positions()
         self._inputs = self.session.inputs(arguments, positions)
 
-    def begin(self, iterator: TrainingIterator) -> None:
+    def begin(self, iterator: EpochInput) -> None:
         """Keras made the training input."""
         self.iterator = iterator
         self.inputs.begin(iterator)

@@ -7,11 +7,12 @@ wins; for the learning rate the checkpoint's wins, as part of the optimizer's st
 """
 
 import logging
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 
 from resilient.backends import get_backend
+from resilient.data.inputs import TrainingInput
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import CheckpointMismatchError
 from resilient.objects.training_setup.changes import TrainingSetup, changes
@@ -28,6 +29,19 @@ logger = logging.getLogger(__name__)
 
 # Unknown until the model is built: its layers may come into being then.
 _OF_LAYERS = ("layers", "dtype policies")
+
+
+class EpochInput(TrainingInput, Protocol):
+    """Keras's iterator over the epochs of the training data, with a position."""
+
+    def last_batches(self) -> range:
+        """Numbers of the batches that were trained last, all at once."""
+
+    def batches_trained(self) -> int:
+        """Batches trained in the epoch that just ended."""
+
+    def let_go(self) -> None:
+        """Drop what batches are drawn from, which fit is done with."""
 
 
 class Resumption:

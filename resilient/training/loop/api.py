@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from resilient.data import OnDataChange
-from resilient.errors import ResilientError, message
+from resilient.errors import ResilientError, message, require_integer
 from resilient.policies import KeepPolicy, SaveFreq
-from resilient.policies.validate import integer
 from resilient.preemption.options import Preemption
 from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume
@@ -134,7 +133,7 @@ class Run(RunContext):
             ResilientError: As ``resilient.fit``.
         """
         data, options = self._given(data, batch_size, shuffle, steps_per_epoch)
-        integer(epochs, "`epochs`")
+        require_integer(epochs, "`epochs`")
         return self._loop(data, options, epochs)
 
     def epochs(self, epochs: int) -> Iterator[int]:
@@ -150,7 +149,7 @@ class Run(RunContext):
         Args:
             epochs: Of the whole run, counted from its start.
         """
-        integer(epochs, "`epochs`")
+        require_integer(epochs, "`epochs`")
         return self._epochs(epochs)
 
     def batches(
@@ -242,7 +241,7 @@ class Run(RunContext):
             ("steps_per_epoch", steps_per_epoch),
         ):
             if number is not None:
-                integer(number, f"`{name}`")
+                require_integer(number, f"`{name}`")
         if shuffle not in (None, True, False, "batch"):
             raise ValueError(
                 message(

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from resilient.policies.validate import integer
+from resilient.errors import require_integer
 from resilient.saving.directory import OnDirectory
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
@@ -70,7 +70,7 @@ class RunContext(OnDirectory):
         Raises:
             Preempted: The run was asked to stop, and is saved.
         """
-        integer(steps, "`steps`")
+        require_integer(steps, "`steps`")
         attempt = self._require_attempt("advance")
         if attempt.in_loop:
             raise wrong_place_error(

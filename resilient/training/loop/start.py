@@ -18,7 +18,8 @@ from resilient.storage.checkpoint import Checkpoint
 from resilient.training.loop.attempt import LoopAttempt
 from resilient.training.loop.position import LoopPlan, LoopPosition
 from resilient.training.loop.run_state import LoopState
-from resilient.training.session import Session, load, open_session
+from resilient.training.opening import open_session
+from resilient.training.session import Session, load
 
 
 @contextlib.contextmanager

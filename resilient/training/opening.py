@@ -1,0 +1,53 @@
+"""Opens the session of a training: processes meet, and the directory is locked."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from resilient.distributed.group import Group
+from resilient.distributed.rendezvous import join
+from resilient.distributed.strategies import parallel_strategy, supported
+from resilient.storage import layout
+from resilient.storage.lock import DirectoryLock
+from resilient.storage.store import Store
+from resilient.training.options import RunOptions
+from resilient.training.outcome import reported
+from resilient.training.session import Session
+
+
+@contextlib.contextmanager
+def open_session(
+    options: RunOptions, strategy: Any, *, by_hand: bool = False
+) -> Iterator[Session]:
+    """Set up everything around a training.
+
+    Args:
+        options: What the run was asked for.
+        strategy: That of tf.distribute; None on other backends.
+        by_hand: Whether the loop is the user's own, and not Keras's ``fit``.
+
+    Raises:
+        DirectoryInUseError: Another run is using the directory.
+        PeerLostError: The processes do not find each other.
+        NotSupportedError: They do not share the directory, or the strategy is not one
+            that can be resumed exactly.
+    """
+    supported.require_supported(strategy)
+    parallel = parallel_strategy(strategy, by_hand=by_hand)
+    store = options.store
+    layout.make_directory(store.directory)
+    with join(parallel, store.directory) as group, _alone(group, store):
+        session = Session(options, strategy, parallel, group)
+        with session.watch, reported(session), group.explained(), session.saving:
+            yield session
+
+
+@contextlib.contextmanager
+def _alone(group: Group, store: Store) -> Iterator[None]:
+    """The right to change the directory, which process 0 has for all."""
+    if group.index:
+        yield
+        return
+    with DirectoryLock(store.directory):
+        store.remove_stale_staging()
+        yield
