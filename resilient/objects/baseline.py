@@ -160,7 +160,8 @@ class Seen:
     def _is_same(self, value: Any) -> bool:
         """Whether no change is seen in something that we do not understand."""
         if self._scope.whole:
-            return self.value() is value
+            opaque = self._size is Size.OTHER and self.kind != "object"
+            return opaque and self.value() is value
         now = opaque_hash(value, self._elsewhere)
         if self._was_nothing():  # made on demand, as handles are
             self._later = self._later or (type(value), now)

@@ -5,7 +5,7 @@ from typing import Any
 
 from resilient.objects.baseline import IMMUTABLE, Seen
 from resilient.objects.content import Scope
-from resilient.objects.traversal import Part, Visit, array_name
+from resilient.objects.traversal import Part, Visit, array_name, has_items
 
 GONE = object()  # in the place of what is not there
 
@@ -43,6 +43,20 @@ class Beginning:
                 self.seen[path] = self._look_at(part)
         shared = self.shared(self.first)
         self.were_shared = shared.keys() | set(shared.values())
+        self._places = {
+            id(part.value): path
+            for path, part in reversed(self.first.parts.items())
+            if path not in self.first.homes and not isinstance(part.value, IMMUTABLE)
+        }
+        # The items that containers had, in their order.
+        self.items: dict[str, dict[Any, Any]] = {
+            home: {}
+            for home, owner in self.first.owners.items()
+            if has_items(owner) and not isinstance(owner, tuple)
+        }
+        for part in self.first.parts.values():
+            if part.of in self.items:
+                self.items[part.of][part.key] = part.value
 
     def _look_at(self, part: Part) -> Seen:
         if part.path in self.first.homes:
@@ -64,6 +78,11 @@ class Beginning:
     def object(self, path: str) -> Any:
         """What was there."""
         return self.seen[path].value() if path in self.seen else None
+
+    def place(self, value: Any) -> str | None:
+        """Where the very object was, if it was anywhere."""
+        path = self._places.get(id(value))
+        return path if path is not None and self.object(path) is value else None
 
     def shared(self, live: Visit) -> dict[str, str]:
         """Paths that lead to a value of another path, to which it belongs."""

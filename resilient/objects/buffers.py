@@ -51,6 +51,8 @@ def write(value: Any, kind: str, plain: Any) -> None:
     if kind == "file":
         _write_file(value, *plain)
     elif kind == "array":
+        if plain.dtype != np.dtype(value.typecode):
+            raise ValueError("another type of numbers")
         value[:] = array.array(value.typecode, plain.tobytes())
     elif kind == "shared":
         np.frombuffer(_shared(value), np.uint8)[...] = plain

@@ -109,7 +109,7 @@ def read(value: Any, scope: Scope) -> Content:
         variables = _not_own(variables, scope)
         if sum(map(_variable_bytes, variables)) > scope.limit:
             return Content("value", value, Size.OTHER)  # a model, not an augmentation
-        packed = [pack(getattr(v, "value", v)) for v in variables]
+        packed = [pack(_tensor_of(each)) for each in variables]
         return Content("variables", packed, Size.LIGHT)
     if rng.is_torch_generator(value):
         return Content("generator", rng.state(value), Size.LIGHT)
@@ -141,10 +141,13 @@ def write(value: Any, kind: str, plain: Any, scope: Scope) -> None:
         buffers.write(value, kind, plain)
 
 
-def made(kind: str, plain: Any) -> Any:
+def made(kind: str, plain: Any, scope: Scope) -> Any:
     """A new value of content that was read and is not written in place."""
     if kind == "tensor":
-        return unpack(plain)
+        tensor = unpack(plain)
+        # A callback's are where Keras computes.
+        on_torch = scope.whole and kinds.is_tensor_of_keras(tensor)
+        return keras.ops.convert_to_tensor(tensor) if on_torch else tensor
     return rng.jax_key(*plain) if kind == "key" else plain
 
 
@@ -197,6 +200,12 @@ def _encoded(plain: Any, arrays: dict[str, np.ndarray], name: str) -> Encoded:
         return encode(plain, arrays, name)
     except RuntimeError as error:  # another thread changed a dict under our hands
         raise NotEncodable(name, plain, str(error)) from error
+
+
+def _tensor_of(variable: Any) -> Any:
+    if isinstance(variable, keras.Variable):
+        return variable.value
+    return variable.value()  # a variable of TensorFlow
 
 
 def _not_own(variables: list[Any], scope: Scope) -> list[Any]:

@@ -10,6 +10,13 @@ from resilient.serialization import classes, rng
 
 def assign_in_place(live: Any, value: Any) -> bool:
     """Give a mutable object the content of another; False if that cannot be done."""
+    if hasattr(live, "data_ptr") and hasattr(
+        value, "data_ptr"
+    ):  # PyTorch's, parameters
+        if (live.shape, live.dtype) != (value.shape, value.dtype):
+            return False
+        live.data.copy_(value)
+        return True
     if type(live) is not type(value):
         return False
     if isinstance(live, np.ndarray):
@@ -30,10 +37,6 @@ def assign_in_place(live: Any, value: Any) -> bool:
         if rng.kind(live) != rng.kind(value):
             return False
         rng.set_state(live, rng.state(value))
-    elif hasattr(live, "copy_"):  # a tensor of PyTorch, which may change in place
-        if (live.shape, live.dtype) != (value.shape, value.dtype):
-            return False
-        live.data.copy_(value)
     elif classes.is_plain(type(live)):
         classes.set_attributes(live, classes.attributes(value))
     else:

@@ -67,6 +67,12 @@ def is_configuration(value: object) -> bool:
     return bool(names & _DATASETS)
 
 
+def is_tensor_of_keras(value: object) -> bool:
+    """Whether it is a tensor of PyTorch, and Keras runs on it."""
+    on_torch = keras.backend.backend() == "torch"
+    return on_torch and bool(keras.ops.is_tensor(value))
+
+
 def has_state_dict(value: object) -> bool:
     """Whether the object returns its state and takes it back."""
     cls = type(value)

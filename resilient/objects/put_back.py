@@ -32,6 +32,7 @@ class PutBack:
         changes = self._state.get("changes", {})
         deleted = self._state.get("deleted", ())
         problems = []
+        self._reset_containers()
         live = self._beginning.visit()
         gone = [
             part._replace(value=GONE)
@@ -50,7 +51,20 @@ class PutBack:
             if path in live.parts:
                 delete(live.parts[path])
         self._share(changes)
-        return problems
+        for home, keys in self._state.get("orders", {}).items():
+            _sort(self._first.owners.get(home), keys)
+        return list(dict.fromkeys(problems))
+
+    def _reset_containers(self) -> None:
+        """Give containers the items that they had, before anything else is put back."""
+        for home, items in self._beginning.items.items():
+            owner = self._first.owners[home]
+            if isinstance(owner, list):
+                if len(owner) != len(items):
+                    owner[:] = items.values()
+            elif list(owner) != list(items):
+                owner.clear()
+                owner.update(items)
 
     def _owner(self, entry: JSON, live: Visit) -> Any:
         return live.owners.get(entry["of"], self._first.owners.get(entry["of"]))
@@ -74,9 +88,11 @@ class PutBack:
         if kind in ("alias", "object"):
             return True  # has its turn when all others are there
         first = seen.value() if seen is not None and entry["same"] else None
+        if "was" in entry:
+            first = self._beginning.object(entry["was"])
         if kind in WRITTEN:
-            if first is not None and part.value is not first:
-                put(part, first)
+            if first is not None and part.value is not first and not put(part, first):
+                return False
             return self._write(part.value if first is None else first, kind, plain)
         if part.owner is None:
             return False
@@ -85,12 +101,10 @@ class PutBack:
                 return False
             plain = [seen.items[place] for place in plain.tolist()]
         else:
-            plain = made(kind, plain)
-        if first is not None and assign_in_place(first, plain):
+            plain = made(kind, plain, self._scope)
+        if first is not None and _assigned(first, plain):
             plain = first
-        if part.value is not plain:
-            put(part, plain)
-        return True
+        return part.value is plain or put(part, plain)
 
     def _write(self, value: Any, kind: str, plain: Any) -> bool:
         """Give an object this content; False if it is not one for it."""
@@ -98,7 +112,7 @@ class PutBack:
             return False
         try:
             write(value, kind, plain, self._scope)
-        except (ValueError, OSError):
+        except Exception:  # of another shape, or whatever an object has for this
             return False
         return True
 
@@ -111,9 +125,8 @@ class PutBack:
             return True
         if seen.kind == "object":
             stands_in = live.homes.get(part.path) == part.path
-            if part.value is not seen.value() and not stands_in:
-                put(part, seen.value())
-            return True
+            as_before = part.value is seen.value() or stands_in
+            return as_before or put(part, seen.value())
         if seen.is_written_in_place() and part.value is not seen.value():
             put(part, seen.value())
             part = part._replace(value=seen.value())
@@ -122,8 +135,7 @@ class PutBack:
         if _is_as_before(part, seen):
             return True
         if seen.is_whole() or (self._scope.whole and not seen.is_light()):
-            put(part, seen.value())
-            return True
+            return put(part, seen.value())
         try:
             entry = {"kind": seen.kind, "same": True}
             return self._apply(part, entry, seen.again())
@@ -137,6 +149,21 @@ class PutBack:
             return home == part.path
         of_new = part.of not in self._first.owners
         return of_new or not Seen(self._scope, "", part.value).is_light()
+
+
+def _assigned(live: Any, plain: Any) -> bool:
+    try:
+        return assign_in_place(live, plain)
+    except Exception:  # it is lent to others, or its elements share memory
+        return False
+
+
+def _sort(owner: Any, keys: list[Any]) -> None:
+    """Give a dict this order, if it has these keys."""
+    if isinstance(owner, dict) and set(owner) == set(keys):
+        items = {key: owner[key] for key in keys}
+        owner.clear()
+        owner.update(items)
 
 
 def _is_as_before(part: Part, seen: Seen) -> bool:

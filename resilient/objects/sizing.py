@@ -72,10 +72,13 @@ def tensor_size(value: Any) -> int | None:
         return None
     if hasattr(value, "assign") or not hasattr(value, "__array__"):
         return None
-    if hasattr(value, "nbytes"):
-        return int(value.nbytes)
-    size: int = np.dtype(value.dtype.as_numpy_dtype).itemsize
-    return int(np.prod(value.shape)) * size
+    try:
+        if hasattr(value, "nbytes"):
+            return int(value.nbytes)
+        size: int = np.dtype(value.dtype.as_numpy_dtype).itemsize
+        return int(np.prod(value.shape)) * size
+    except Exception:  # sparse tensors of torch, and of unknown shape
+        return None
 
 
 def size_of(value: Any) -> Size:

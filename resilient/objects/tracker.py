@@ -18,7 +18,7 @@ import numpy as np
 from resilient.errors import warn_not_exact
 from resilient.objects.baseline import Lost, Seen
 from resilient.objects.beginning import Beginning
-from resilient.objects.content import Scope
+from resilient.objects.content import WRITTEN, Scope
 from resilient.objects.put_back import PutBack
 from resilient.objects.traversal import Part
 from resilient.serialization import JSON
@@ -64,7 +64,11 @@ class Tracker:
                 except Lost:
                     lost.append(self._beginning.name(part))
                     continue
-            if found is not None:
+            if found is None:
+                continue
+            if isinstance(part.owner, tuple) and not _in_place(found):
+                lost.append(self._beginning.name(part))
+            else:
                 changes[path] = {"of": part.of, "key": part.key, **found}
         self._lost.update(dict.fromkeys(lost))
         deleted = [
@@ -72,8 +76,15 @@ class Tracker:
             for path, part in self._beginning.first.parts.items()
             if part.of in live.owners and path not in live.parts
         ]
+        orders = {
+            home: list(owner)
+            for home, owner in live.owners.items()
+            if isinstance(owner, dict)
+            and home in self._beginning.items
+            and list(owner) != list(self._beginning.items[home])
+        }
         kept = {"changes": changes, "arrays": arrays, "deleted": deleted, "lost": lost}
-        return {name: item for name, item in kept.items() if item}
+        return {name: item for name, item in {**kept, "orders": orders}.items() if item}
 
     def restore(self, state: JSON) -> None:
         """Make the objects what they were when ``state`` was captured."""
@@ -112,14 +123,22 @@ class Tracker:
             if part.path not in self._new:
                 self._new[part.path] = self._beginning.nothing(part.path)
             seen = self._new[part.path]
-        moved = seen.value() is not part.value
-        if moved and part.path in self._beginning.were_shared:
-            # Equal or not, the others that had this object do not have the new one.
+        if seen.value() is part.value:
+            return seen.change(part.value, arrays)
+        place = self._beginning.place(part.value)
+        if place is not None or part.path in self._beginning.were_shared:
+            # Equal or not, it is another object: others that had the one that was here
+            # do not have this one, or it was elsewhere.
             seen = self._beginning.nothing(part.path)
-        return seen.change(part.value, arrays)
+        found = seen.change(part.value, arrays)
+        return found if found is None or place is None else {**found, "was": place}
 
     def _leads_to(self, part: Part, kind: str, where: str) -> JSON | None:
         """What is kept of a place with an object at home elsewhere, or its alias."""
         if part.path == where or part.value is self._beginning.object(part.path):
             return None
         return {"kind": kind, "data": where}
+
+
+def _in_place(found: JSON) -> bool:
+    return found["kind"] in WRITTEN or bool(found.get("same"))

@@ -100,7 +100,7 @@ class Visit:
         # Others may still refer to what no root leads to any more.
         for home, owner in first.owners.items() if first is not None else ():
             if home not in self.owners and id(owner) not in self.known:
-                self._look_into(home, owner, _inner(owner, scope) or [], 1)
+                self._look_into(home, owner, _contents(owner), 1)
 
     def root(self, path: str) -> str:
         """The name of the root from which a path leads."""
@@ -129,9 +129,13 @@ class Visit:
         for base in type(owner).__mro__:
             if not classes.is_foreign(base) and id(base) not in self.known:
                 shared = self._known_home(base) or f"{home}:{base.__name__}"
+                while shared in self.owners:  # its base has this name, too
+                    shared += "'"
                 self._look_into(shared, base, _of_class(base), depth + 1)
+        items = has_items(owner)
         for key, value in inner:
-            path = f"{home}.{key}" if isinstance(key, str) else f"{home}[{key!r}]"
+            is_name = not items and str(key).isidentifier()
+            path = f"{home}.{key}" if is_name else f"{home}[{key!r}]"
             self.parts[path] = Part(path, home, owner, key, value)
             self._find_home(path, value, depth)
 
@@ -145,8 +149,7 @@ class Visit:
             return
         self.homes[path] = home
         if home not in self.owners and home not in self.roots:
-            inner = _inner(value, self._scope) if inner is None else inner
-            self._look_into(home, value, inner or [], depth + 1)
+            self._look_into(home, value, inner or _contents(value), depth + 1)
 
     def _known_home(self, value: Any) -> str | None:
         home = self.known.get(id(value))
@@ -157,8 +160,11 @@ class Visit:
 
     def _inner(self, path: str, value: Any) -> Inner | None:
         """Attributes or items, where a value is looked into; None if it is not."""
-        if self._first is None or path in self._first.owners:
+        if self._first is None:
             return _inner(value, self._scope)
+        if path in self._first.owners:  # may stand in for what was there
+            alike = type(value) is type(self._first.owners[path])
+            return _inner(value, self._scope) if alike else None
         is_new_object = self._scope.whole and not isinstance(value, list | tuple | dict)
         if not is_new_object or self._scope.size_of(value) is Size.LIGHT:
             return None
@@ -186,14 +192,27 @@ def _inner(value: Any, scope: Scope) -> Inner | None:
         or isinstance(value, keras.callbacks.Callback)
         or any((classes.top_module(b), b.__name__) in _LOOKED_INTO for b in cls.__mro__)
     ):
-        return _attributes(value)
+        return _contents(value)
     if not isinstance(value, list | tuple | dict) or len(value) > _ITEMS:
         return None
     if scope.size_of(value) is Size.LIGHT or getattr(value, "__dict__", None):
         return None  # what has both items and attributes is one value
-    if isinstance(value, dict):
-        return list(dict.items(value))
-    return list(enumerate(value))
+    if isinstance(value, dict) and not {type(key) for key in value} <= {str, int}:
+        return None
+    return _contents(value)
+
+
+def has_items(owner: Any) -> bool:
+    """Whether its items are looked into, and not its attributes."""
+    container = isinstance(owner, list | tuple | dict)
+    return container and not getattr(owner, "__dict__", None)
+
+
+def _contents(value: Any) -> Inner:
+    if has_items(value):
+        pairs = dict.items(value) if isinstance(value, dict) else enumerate(value)
+        return list(pairs)
+    return _of_class(value) if isinstance(value, type) else _attributes(value)
 
 
 def _attributes(value: Any) -> Inner:
@@ -215,23 +234,30 @@ def _of_class(cls: type) -> Inner:
     ]
 
 
-def put(part: Part, value: Any) -> None:
-    """Set an attribute or item; those of a tuple stay."""
-    if isinstance(part.owner, list) and part.key == len(part.owner):
-        part.owner.append(value)
-    elif isinstance(part.owner, dict | list):
-        part.owner[part.key] = value
-    elif not isinstance(part.owner, tuple):
-        try:
-            object.__setattr__(part.owner, part.key, value)  # frozen dataclasses, too
-        except TypeError:  # a class, or an object of threads
-            setattr(part.owner, part.key, value)
+def put(part: Part, value: Any) -> bool:
+    """Set an attribute or item; False if that cannot be done."""
+    owner = part.owner
+    if isinstance(owner, tuple):
+        return False
+    with contextlib.suppress(AttributeError, IndexError, TypeError):
+        if isinstance(owner, list) and part.key == len(owner):
+            owner.append(value)
+        elif isinstance(owner, dict | list):
+            owner[part.key] = value
+        else:
+            try:
+                object.__setattr__(owner, part.key, value)  # frozen dataclasses, too
+            except TypeError:  # a class, or an object of threads
+                setattr(owner, part.key, value)
+        return True
+    return False
 
 
 def delete(part: Part) -> None:
     """Delete an attribute or item."""
     if isinstance(part.owner, dict | list):
-        del part.owner[part.key]
+        with contextlib.suppress(IndexError, KeyError):
+            del part.owner[part.key]
     elif not isinstance(part.owner, tuple):
         with contextlib.suppress(AttributeError):  # its class has it
             try:

@@ -23,6 +23,7 @@ _FOREIGN = frozenset(
     | {"ml_dtypes", "scipy", "pandas", "sklearn", "orbax", "grain", "h5py", "google"}
     | {"resilient"}
 )
+_MADE_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _TRANSPARENT = frozenset({"object", "ABC", "Generic", "Protocol"})
 
 
@@ -68,6 +69,7 @@ def _slots(cls: type) -> list[tuple[str, types.MemberDescriptorType]]:
     return [
         (name, member)
         for base in cls.__mro__
+        if base.__flags__ & _MADE_IN_PYTHON  # others show what is inside, as globals
         for name, member in vars(base).items()
         if isinstance(member, types.MemberDescriptorType)
     ]

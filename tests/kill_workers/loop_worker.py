@@ -14,7 +14,6 @@ from support.waited import wait_for_each_save
 
 import resilient
 
-wait_for_each_save()  # so that a step says what is committed
 ROWS, BATCH, FEATURES = 24, 8, 3  # of all processes together
 X = np.random.RandomState(0).rand(ROWS, FEATURES).astype("float32")
 
@@ -110,6 +109,8 @@ def jax_loop(directory, reached):
 
 
 def main(directory, rank, step):
+    wait_for_each_save()  # so that a step says what is committed
+
     def reached(at):
         if (int(os.environ["RANK"]), at) == (rank, step):
             os.kill(os.getpid(), signal.SIGKILL)

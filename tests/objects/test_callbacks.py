@@ -732,6 +732,132 @@ def test_an_object_made_later_is_restored_where_the_script_made_it_again():
     assert (linked.values, linked.inner.total, linked.note) == ([1, 2], 3.0, None)
 
 
+def test_swapped_metrics_are_the_same_metrics_with_their_content():
+    def make():
+        return Mine(a=keras.metrics.Mean(), b=keras.metrics.Mean())
+
+    def change(callback):
+        callback.a, callback.b = callback.b, callback.a
+        callback.a.update_state([1.0, 4.0])
+
+    first, second = make(), make()
+    states = begin([first])
+    change(first)
+    a, b = second.a, second.b
+    again = begin([second])
+    for _ in range(2):
+        again.restore(*saved(states))
+        assert (second.a, second.b) == (b, a)
+        assert [float(each.result()) for each in (a, b)] == [0.0, 2.5]
+        change(second)
+
+
+class Other:
+    """As plain as Meter, and no Meter."""
+
+    def __init__(self):
+        self.total = 7.0
+
+
+def test_an_object_of_another_class_takes_the_place():
+    def change(callback):
+        callback.phase = Other()
+
+    first, second = resumed(lambda: Mine(phase=Meter()), change)
+    assert type(second.phase) is Other
+    assert vars(second.phase) == vars(first.phase)
+
+
+def test_containers_that_hold_opaque_objects_get_their_items_back():
+    """Items that were added, removed, replaced, and their order."""
+
+    def make():
+        lock = threading.Lock()
+        table = {"lock": lock, "a": 1, "b": 2}
+        return Mine(grown=[lock, 1], cut=[lock, 1, 2], light=[lock, 1], table=table)
+
+    def change(callback):
+        callback.grown.extend([2, 3, 4])
+        del callback.cut[1:]
+        callback.light[:] = [7, 8, 9]
+        callback.table["c"] = callback.table.pop("a")
+        callback.table["b"] = 5
+
+    first, second = make(), make()
+    states = begin([first])
+    change(first)
+    again = begin([second])
+    for _ in range(2):
+        again.restore(*saved(states))
+        assert second.grown[1:] == [1, 2, 3, 4]
+        assert second.cut == second.grown[:1]
+        assert second.light == [7, 8, 9]
+        assert list(second.table.items())[1:] == [("b", 5), ("c", 1)]
+        second.grown.clear()
+        second.table.clear()
+        second.cut.append(0)
+    assert states.uncaptured() == []
+
+
+def test_what_cannot_be_kept_any_more_is_named():
+    def change(callback):
+        callback.rows.append(object())
+        callback.pair = (3, callback.pair[1])
+        callback.by_object = {object(): 1}
+
+    first = Mine(rows=[], pair=(1, threading.Lock()), by_object={})
+    states = begin([first])
+    change(first)
+    saved(states)
+    assert [name.split()[0] for name in states.uncaptured()] == [
+        "Mine.rows",
+        "Mine.pair[0]",
+        "Mine.by_object",
+    ]
+
+
+def test_odd_names_of_attributes_and_keys_are_told_apart():
+    def make():
+        odd = Mine(x=Linked([1]), table={"b": Linked([1]), "b.values": [1]})
+        vars(odd)["x.values"] = [1]
+        return odd
+
+    def change(callback):
+        callback.x.values.append(2)
+        vars(callback)["x.values"].append(3)
+        callback.table["b"].values.append(4)
+        callback.table["b.values"].append(5)
+
+    _, second = resumed(make, change)
+    assert second.x.values == [1, 2]
+    assert vars(second)["x.values"] == [1, 3]
+    assert second.table["b"].values == [1, 4]
+    assert second.table["b.values"] == [1, 5]
+
+
+def test_variables_and_odd_tensors_of_the_backend(backend):
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        _, second = resumed(
+            lambda: Mine(v=tf.Variable(1.0)), lambda callback: callback.v.assign(5.0)
+        )
+        assert float(second.v) == 5.0
+    elif backend == "torch":
+        import torch
+
+        sparse = torch.eye(2).to_sparse()
+        assert begin([Mine(sparse=sparse)]).uncaptured() != []
+        _, second = resumed(
+            lambda: Mine(p=torch.nn.Parameter(torch.zeros(2))),
+            lambda callback: callback.p.data.add_(1.0),
+        )
+        assert type(second.p) is torch.nn.Parameter
+        assert second.p.tolist() == [1.0, 1.0]
+    else:
+        pytest.skip("JAX has neither")
+
+
 def test_callbacks_inside_a_callback_are_restored():
     def make():
         inner = keras.callbacks.EarlyStopping(monitor="loss", patience=3)
@@ -824,7 +950,7 @@ def test_what_cannot_be_captured_is_named_once():
     assert states.uncaptured() == [
         "Odd.numbers (range_iterator)",
         "Odd.file (object)",
-        "Odd.inside.a[1] (generator)",
+        "Odd.inside['a'][1] (generator)",
     ]
     callback.function = lambda: 1
     callback.late = object()

@@ -159,7 +159,7 @@ def test_what_cannot_be_traced_again_is_said(tmp_path, monkeypatch):
     making, _ = KINDS["arrays"]
     fitting.interrupted(tmp_path, net=made(making))
     monkeypatch.setattr(traces, "_traceable", lambda function: [])
-    with pytest.warns(NotExactWarning, match="batches of several sizes") as said:
+    with pytest.warns(NotExactWarning, match="batch sizes seen before") as said:
         fitting.fit(made(making), tmp_path, callbacks=[fitting.Interrupt()])
     assert [w.category for w in said].count(NotExactWarning) == 1
 
@@ -298,7 +298,7 @@ def test_what_was_compiled_is_compiled_again_before_the_first_batch():
 def test_batches_that_are_built_otherwise_are_said():
     other = Compiled()
     other.retracing.expect({"train_function": [[[4, 3]]]})
-    with pytest.warns(NotExactWarning, match="batches of several sizes"):
+    with pytest.warns(NotExactWarning, match="batch sizes seen before"):
         other.train(4)
 
 

@@ -91,13 +91,7 @@ class CallbackStates:
                 state, whose = callback.state_dict(), type(callback).__qualname__
                 entry["state_dict"] = encoded_state(state, arrays, name, whose)
             else:
-                entry["changes"] = {
-                    path: change
-                    for path, change in changed.get("changes", {}).items()
-                    if is_below(path, name)
-                }
-                deleted = changed.get("deleted", ())
-                entry["deleted"] = [path for path in deleted if is_below(path, name)]
+                entry |= _below(name, changed)
             if name in self._special:
                 special = self._special[name].capture(arrays, f"{name}.special")
                 entry["special"] = special
@@ -171,12 +165,12 @@ class CallbackStates:
     def _plan_attributes(
         self, pairs: Sequence[tuple[str, Encoded]], arrays: Arrays
     ) -> Callable[[], list[str]]:
-        changes: dict[str, Encoded] = {}
-        deleted: list[str] = []
+        state: dict[str, Any] = {"changes": {}, "orders": {}, "deleted": []}
         for _, entry in pairs:
-            changes |= entry.get("changes", {})
-            deleted += entry.get("deleted", ())
-        return self._tracker.plan({"changes": changes, "deleted": deleted}, arrays)
+            state["changes"] |= entry.get("changes", {})
+            state["orders"] |= entry.get("orders", {})
+            state["deleted"] += entry.get("deleted", ())
+        return self._tracker.plan(state, arrays)
 
     def _plan_others(self, name: str, entry: Encoded, arrays: Arrays) -> list[Action]:
         actions: list[Action] = []
@@ -214,6 +208,20 @@ def _named(callbacks: Sequence[Any]) -> dict[str, Any]:
         **{f"callbacks.{index}": each for index, each in enumerate(others)},
         **{f"{_BARS}{index}": each for index, each in enumerate(bars)},
     }
+
+
+def _below(name: str, changed: Mapping[str, Any]) -> dict[str, Encoded]:
+    """What changed of one callback."""
+    found: dict[str, Encoded] = {
+        key: {
+            path: change
+            for path, change in changed.get(key, {}).items()
+            if is_below(path, name)
+        }
+        for key in ("changes", "orders")
+    }
+    deleted = [path for path in changed.get("deleted", ()) if is_below(path, name)]
+    return {**found, "deleted": deleted}
 
 
 def _unfit(callback: Any, entry: Encoded) -> list[str]:
