@@ -5,7 +5,7 @@ from typing import Any
 
 from resilient.objects.baseline import IMMUTABLE, Seen
 from resilient.objects.content import Scope
-from resilient.objects.traversal import Part, Visit, array_name, has_items
+from resilient.objects.traversal import Slot, Visit, array_name, has_items
 
 GONE = object()  # in the place of what is not there
 
@@ -58,7 +58,7 @@ class Beginning:
             if part.of in self.items:
                 self.items[part.of][part.key] = part.value
 
-    def _look_at(self, part: Part) -> Seen:
+    def _look_at(self, part: Slot) -> Seen:
         if part.path in self.first.homes:
             return Seen.looked_into(self.scope, array_name(part.path), part.value)
         others = self._elsewhere - {id(part.value)}
@@ -98,7 +98,7 @@ class Beginning:
             shared.update({path: owner for path in paths if path != owner})
         return shared
 
-    def name(self, part: Part) -> str:
+    def name(self, part: Slot) -> str:
         """As ``"MyDataset.attribute (type)"``, for messages."""
         if part.value is GONE:
             part = self.first.parts.get(part.path, part)

@@ -7,7 +7,7 @@ from resilient.objects.baseline import Lost, Seen
 from resilient.objects.beginning import GONE, Beginning
 from resilient.objects.content import WRITTEN, made, read, write
 from resilient.objects.in_place import assign_in_place
-from resilient.objects.traversal import Part, Visit, delete, put
+from resilient.objects.traversal import Slot, Visit, delete, put
 from resilient.serialization import JSON
 
 
@@ -44,7 +44,7 @@ class PutBack:
                 problems.append(self._beginning.name(part))
         for path, entry in changes.items():
             now = live.parts[path].value if path in live.parts else GONE
-            part = Part(path, entry["of"], self._owner(entry, live), entry["key"], now)
+            part = Slot(path, entry["of"], self._owner(entry, live), entry["key"], now)
             if not self._apply(part, entry, self._plains[path]):
                 problems.append(self._beginning.name(part))
         for path in reversed(deleted):
@@ -80,9 +80,9 @@ class PutBack:
             elif entry["kind"] == "alias" and where in live.parts:
                 found = live.parts[where].value
             if found is not None and owner is not None:
-                put(Part(path, entry["of"], owner, entry["key"], None), found)
+                put(Slot(path, entry["of"], owner, entry["key"], None), found)
 
-    def _apply(self, part: Part, entry: JSON, plain: Any) -> bool:
+    def _apply(self, part: Slot, entry: JSON, plain: Any) -> bool:
         """Put back what was captured; False if that cannot be done."""
         seen, kind = self._beginning.seen.get(part.path), entry["kind"]
         if kind in ("alias", "object"):
@@ -116,7 +116,7 @@ class PutBack:
             return False
         return True
 
-    def _undo(self, part: Part, live: Visit) -> bool:
+    def _undo(self, part: Slot, live: Visit) -> bool:
         """Undo what this process alone changed; False if that cannot be done."""
         seen = self._beginning.seen.get(part.path)
         if seen is None:
@@ -142,7 +142,7 @@ class PutBack:
         except LookupError:
             return False
 
-    def _may_stay(self, part: Part, live: Visit) -> bool:
+    def _may_stay(self, part: Slot, live: Visit) -> bool:
         """Whether something new may stay: a file opened meanwhile, a new object."""
         home = live.homes.get(part.path)
         if home is not None:
@@ -166,7 +166,7 @@ def _sort(owner: Any, keys: list[Any]) -> None:
         owner.update(items)
 
 
-def _is_as_before(part: Part, seen: Seen) -> bool:
+def _is_as_before(part: Slot, seen: Seen) -> bool:
     try:
         return seen.change(part.value, {}) is None
     except Lost:

@@ -20,7 +20,7 @@ from resilient.objects.baseline import Lost, Seen
 from resilient.objects.beginning import Beginning
 from resilient.objects.content import WRITTEN, Scope
 from resilient.objects.put_back import PutBack
-from resilient.objects.traversal import Part
+from resilient.objects.traversal import Slot
 from resilient.serialization import JSON
 from resilient.serialization.json_values import decode
 
@@ -117,7 +117,7 @@ class Tracker:
         """What no capture holds, as ``"MyDataset.attribute (type)"``."""
         return list(self._lost)
 
-    def _change(self, part: Part, arrays: dict[str, np.ndarray]) -> JSON | None:
+    def _change(self, part: Slot, arrays: dict[str, np.ndarray]) -> JSON | None:
         seen = self._beginning.seen.get(part.path)
         if seen is None:
             if part.path not in self._new:
@@ -133,7 +133,7 @@ class Tracker:
         found = seen.change(part.value, arrays)
         return found if found is None or place is None else {**found, "was": place}
 
-    def _leads_to(self, part: Part, kind: str, where: str) -> JSON | None:
+    def _leads_to(self, part: Slot, kind: str, where: str) -> JSON | None:
         """What is kept of a place with an object at home elsewhere, or its alias."""
         if part.path == where or part.value is self._beginning.object(part.path):
             return None

@@ -38,7 +38,7 @@ _SHARED_VALUES = (int, float, complex, str, bytes, tuple, type(None))
 Inner = list[tuple[Any, Any]]
 
 
-class Part(NamedTuple):
+class Slot(NamedTuple):
     """An attribute or an item, and whose it is.
 
     Attributes:
@@ -83,7 +83,7 @@ class Visit:
         self.roots = dict(roots)
         self._scope = scope
         self._first: Visit | None = first
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, Slot] = {}
         self.owners: dict[str, Any] = {}
         self.homes: dict[str, str] = {}
         self.known: dict[int, str] = {}
@@ -96,7 +96,7 @@ class Visit:
                 inner = [(k, v) for k, v in _attributes(value) if k not in hidden]
                 self._look_into(name, value, inner, 1)
             elif not scope.whole:  # else by whoever made this
-                self.parts[name] = Part(name, "", None, name, value)
+                self.parts[name] = Slot(name, "", None, name, value)
         # Others may still refer to what no root leads to any more.
         for home, owner in first.owners.items() if first is not None else ():
             if home not in self.owners and id(owner) not in self.known:
@@ -136,7 +136,7 @@ class Visit:
         for key, value in inner:
             is_name = not items and str(key).isidentifier()
             path = f"{home}.{key}" if is_name else f"{home}[{key!r}]"
-            self.parts[path] = Part(path, home, owner, key, value)
+            self.parts[path] = Slot(path, home, owner, key, value)
             self._find_home(path, value, depth)
 
     def _find_home(self, path: str, value: Any, depth: int) -> None:
@@ -234,7 +234,7 @@ def _of_class(cls: type) -> Inner:
     ]
 
 
-def put(part: Part, value: Any) -> bool:
+def put(part: Slot, value: Any) -> bool:
     """Set an attribute or item; False if that cannot be done."""
     owner = part.owner
     if isinstance(owner, tuple):
@@ -253,7 +253,7 @@ def put(part: Part, value: Any) -> bool:
     return False
 
 
-def delete(part: Part) -> None:
+def delete(part: Slot) -> None:
     """Delete an attribute or item."""
     if isinstance(part.owner, dict | list):
         with contextlib.suppress(IndexError, KeyError):

@@ -36,7 +36,9 @@ class TorchArrays(SlicedArrays):
         loader = super().get_torch_dataloader()
         return torch.utils.data.DataLoader(
             loader.dataset,
-            batch_sampler=Batches(self.one_order(loader.batch_sampler), self._draw),
+            batch_sampler=SampledBatches(
+                self.one_order(loader.batch_sampler), self._draw
+            ),
             collate_fn=loader.collate_fn,
         )
 
@@ -49,7 +51,7 @@ class TorchArrays(SlicedArrays):
         return self._rows(iter(batches))
 
 
-class Batches(torch.utils.data.Sampler):  # type: ignore[misc]
+class SampledBatches(torch.utils.data.Sampler):  # type: ignore[misc]
     """A batch sampler whose indices are drawn from it in another way.
 
     Args:

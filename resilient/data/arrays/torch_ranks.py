@@ -8,7 +8,7 @@ process would: their states may differ, and stay each rank's own.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from resilient.data.arrays.torch import Batches, TorchArrays
+from resilient.data.arrays.torch import SampledBatches, TorchArrays
 from resilient.distributed.strategies.torch_slices import require_divisible, rows
 
 
@@ -42,7 +42,7 @@ class RankArrays(TorchArrays):
         self._rank, self._world, self._share = rank, world, share
 
     def one_order(self, batches: Any) -> Any:
-        return Batches(batches, self._drawn_alike)
+        return SampledBatches(batches, self._drawn_alike)
 
     def _drawn_alike(self, batches: Any) -> Iterator[list[int]]:
         """This rank's part of Keras's batches, in the order that rank 0 draws."""
