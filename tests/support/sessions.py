@@ -7,7 +7,7 @@ about a third of a file on each. The long session runs the rest, and what is mar
 
     --session=short       what plain nox runs
     --session=long        the rest
-    --session=long:3/12   the third of 12 shares of the rest
+    --session=long:3/24   the third of 24 shares of the rest
 """
 
 import os
