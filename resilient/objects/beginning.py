@@ -52,7 +52,9 @@ class Beginning:
         self.items: dict[str, dict[Any, Any]] = {
             home: {}
             for home, owner in self.first.owners.items()
-            if has_items(owner) and not isinstance(owner, tuple)
+            if has_items(owner)
+            and not isinstance(owner, tuple)
+            and home not in self.first.roots  # of these the items are not tracked
         }
         for part in self.first.parts.values():
             if part.of in self.items:
