@@ -131,3 +131,11 @@ def test_any_changes_come_back(
     apply(first, after)
     tracker.restore(state)
     assert picture(first) == expected
+
+
+def test_a_list_that_is_a_root_keeps_its_items() -> None:
+    """Such as the dataset of a torch ``DataLoader``."""
+    rows = [np.zeros(2), np.ones(2)]
+    tracker = Tracker({"dataset": rows})
+    tracker.restore(through_json(tracker.capture()))
+    assert len(rows) == 2
