@@ -10,13 +10,13 @@ Refuses nothing: what is not kept is named by ``uncaptured``, and what could not
 back by what ``plan`` returns.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import numpy as np
 
 from resilient.errors import warn_not_exact
-from resilient.objects.baseline import Lost, Seen
+from resilient.objects.baseline import IMMUTABLE, Lost, Seen
 from resilient.objects.beginning import Beginning
 from resilient.objects.content import WRITTEN, Scope
 from resilient.objects.put_back import PutBack
@@ -53,6 +53,7 @@ class Tracker:
         lost: list[str] = []
         live = self._beginning.visit()
         shared = self._beginning.shared(live)
+        present = {id(part.value) for part in live.parts.values()}
         for path, part in live.parts.items():
             if path in live.homes:
                 found = self._leads_to(part, "object", live.homes[path])
@@ -60,7 +61,7 @@ class Tracker:
                 found = self._leads_to(part, "alias", shared[path])
             else:
                 try:
-                    found = self._change(part, arrays)
+                    found = self._change(part, arrays, present)
                 except Lost:
                     lost.append(self._beginning.name(part))
                     continue
@@ -117,18 +118,21 @@ class Tracker:
         """What no capture holds, as ``"MyDataset.attribute (type)"``."""
         return list(self._lost)
 
-    def _change(self, part: Slot, arrays: dict[str, np.ndarray]) -> JSON | None:
+    def _change(
+        self, part: Slot, arrays: dict[str, np.ndarray], present: Set[int]
+    ) -> JSON | None:
         seen = self._beginning.seen.get(part.path)
         if seen is None:
             if part.path not in self._new:
                 self._new[part.path] = self._beginning.nothing(part.path)
             seen = self._new[part.path]
-        if seen.value() is part.value:
+        first = seen.value()
+        if first is part.value:
             return seen.change(part.value, arrays)
         place = self._beginning.place(part.value)
-        if place is not None or part.path in self._beginning.were_shared:
-            # Equal or not, it is another object: others that had the one that was here
-            # do not have this one, or it was elsewhere.
+        elsewhere = id(first) in present and not isinstance(first, IMMUTABLE)
+        if elsewhere or place is not None or part.path in self._beginning.were_shared:
+            # Equal or not, it is another object than others have, or had.
             seen = self._beginning.nothing(part.path)
         found = seen.change(part.value, arrays)
         return found if found is None or place is None else {**found, "was": place}

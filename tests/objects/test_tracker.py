@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from resilient.objects.content import Scope
@@ -109,6 +109,9 @@ def through_json(state: Any) -> Any:
 @pytest.mark.parametrize("scope", [Scope(), Scope(whole=True)], ids=["data", "whole"])
 @settings(max_examples=150, deadline=None)
 @given(before=changes, after=changes, meanwhile=changes)
+@example(
+    before=[("same", 0, "a", (2, "a")), ("list", 2, "a", 2)], after=[], meanwhile=[]
+)  # a list that moved, and an equal one in its place
 def test_any_changes_come_back(
     scope: Scope, before: list[Any], after: list[Any], meanwhile: list[Any]
 ) -> None:
