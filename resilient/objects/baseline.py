@@ -64,7 +64,8 @@ class Seen:
         value: Any = None,
         elsewhere: AnySet[int] = frozenset(),
     ) -> None:
-        self._scope, self._name, self._elsewhere = scope, name, elsewhere
+        self._scope, self._name = scope, name
+        self._elsewhere, self._itself = elsewhere, id(value)
         content = read(value, scope)
         self.kind = content.kind
         self._size = content.size
@@ -86,7 +87,7 @@ class Seen:
             if self.items is None:  # do not keep it alive when its owner drops it
                 self.value = _weak(value)
         if self._size is Size.OTHER and not scope.whole:
-            self._mark = opaque_hash(value, elsewhere)
+            self._mark = self._hash(value)
 
     @classmethod
     def looked_into(cls, scope: Scope, name: str, value: Any) -> "Seen":
@@ -162,7 +163,7 @@ class Seen:
         if self._scope.whole:
             opaque = self._size is Size.OTHER and self.kind != "object"
             return opaque and self.value() is value
-        now = opaque_hash(value, self._elsewhere)
+        now = self._hash(value)
         if self._was_nothing():  # made on demand, as handles are
             self._later = self._later or (type(value), now)
             return self._later in ((type(value), now), (type(value), None))
@@ -172,6 +173,9 @@ class Seen:
             return now == self._mark
         # Nothing can be seen. Another of its kind is a handle that was reopened.
         return type(value) is type(self.value())
+
+    def _hash(self, value: Any) -> str | None:
+        return opaque_hash(value, self._elsewhere - {self._itself})
 
     def is_whole(self) -> bool:
         """Whether it was large, and the very object has not changed."""

@@ -63,8 +63,8 @@ class Beginning:
     def _look_at(self, part: Slot) -> Seen:
         if part.path in self.first.homes:
             return Seen.looked_into(self.scope, array_name(part.path), part.value)
-        others = self._elsewhere - {id(part.value)}
-        seen = Seen(self.scope, array_name(part.path), part.value, others)
+        name = array_name(part.path)
+        seen = Seen(self.scope, name, part.value, self._elsewhere)
         if self.scope.whole and not seen.is_known():
             self.unknown.append(self.name(part))
         return seen
