@@ -245,22 +245,26 @@ _HOLDING = (
 )
 
 
-def _variables(value: Any) -> list[Any]:
-    if not isinstance(value, _HOLDING):
+def _variables(value: Any, within: frozenset[int] = frozenset()) -> list[Any]:
+    if not isinstance(value, _HOLDING) or id(value) in within:  # it holds itself
         return []
-    if isinstance(value, (list, tuple)):
-        return [v for item in value for v in _variables(item)]
-    if isinstance(value, dict):
-        return [v for item in value.values() for v in _variables(item)]
     if isinstance(value, keras.optimizers.Optimizer):
         return list(value.variables) if value.built else []
     if isinstance(value, keras.random.SeedGenerator):
         return [value.state]
     if isinstance(value, keras.metrics.Metric):
         return list(value.variables)
-    if isinstance(value, keras.losses.Loss):
-        return [v for item in vars(value).values() for v in _variables(item)]
-    return [value]
+    items: Iterable[Any]
+    if isinstance(value, (list, tuple)):
+        items = value
+    elif isinstance(value, dict):
+        items = value.values()
+    elif isinstance(value, keras.losses.Loss):
+        items = vars(value).values()
+    else:
+        return [value]
+    within |= {id(value)}
+    return [v for item in items for v in _variables(item, within)]
 
 
 def require_model(model: Any) -> None:

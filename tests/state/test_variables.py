@@ -167,6 +167,16 @@ def test_metrics_and_seeds_in_lists_and_dicts_of_layers_are_found_once():
     assert len(set(names)) == len(names)
 
 
+def test_a_list_that_holds_itself_is_looked_through_once():
+    """Keras lets a loss be made with anything."""
+    loss = keras.losses.MeanSquaredError()
+    loss.weights = [keras.Variable(1.0), keras.Variable(2.0)]
+    loss.weights.append({"all": loss.weights, "loss": loss})
+    net = stepped(fitting.model(loss=loss))
+    assert holds(net, *loss.weights[:2])
+    assert counts(net)["extra"] == 2
+
+
 def test_a_second_optimizer_is_found_as_soon_as_it_is_built():
     net = stepped(fitting.model())
     net.second = keras.optimizers.Adam()
