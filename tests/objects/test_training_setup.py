@@ -348,6 +348,7 @@ def test_what_steps_change_by_themselves_is_no_change(compiling, tmp_path):
 
 def test_what_is_hard_to_look_at_stands_in_nobodys_way(tmp_path):
     settings = [Recipe(a=1), Secretive(), functools.partial(doubled, x=Recipe())]
+    settings.append(functools.partial(doubled, x=settings))  # they hold themselves
     with warnings.catch_warnings():
         warnings.simplefilter("error", NotExactWarning)
         fitting.interrupted(tmp_path, net=net(loss=Odd(settings)), save_freq=1)

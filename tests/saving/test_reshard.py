@@ -114,8 +114,12 @@ def test_processes_at_one_place_are_followed_by_any_number():
     assert found.positions().x.elsewhere
 
 
-def test_processes_at_different_places_are_refused():
-    parts = [part(source={"order": np.arange(4) + k}) for k in range(2)]
+@pytest.mark.parametrize("length", [4, 10_000])
+def test_processes_at_different_places_are_refused(length):
+    """Also where the place is a large array, which is not in the JSON."""
+    same = [part(source={"order": np.arange(length)}) for _ in range(2)]
+    assert reshard_processes(same)[0] == same[0].run
+    parts = [part(source={"order": np.arange(length) + k}) for k in range(2)]
     with pytest.raises(DataNotResumableError, match="a part of the data"):
         reshard_processes(parts)
 

@@ -92,6 +92,26 @@ def test_capturing_draws_nothing(adapter: Backend) -> None:
     assert draw() == first
 
 
+def test_it_is_told_which_generators_were_drawn_from(adapter: Backend) -> None:
+    before = rng.capture(adapter)
+    assert rng.drawn_from(before, rng.capture(adapter)) == set()
+    random.random()
+    assert rng.drawn_from(before, rng.capture(adapter)) == {"python"}
+    np.random.rand()
+    assert rng.drawn_from(before, rng.capture(adapter)) == {"python", "numpy"}
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="elsewhere nobody may have loaded torch"
+)
+def test_it_is_told_that_torch_was_drawn_from(adapter: Backend) -> None:
+    import torch
+
+    before = rng.capture(adapter)
+    torch.rand(1)
+    assert rng.drawn_from(before, rng.capture(adapter)) == {"torch"}
+
+
 @pytest.mark.parametrize("draws", [0, 1, 2])
 def test_half_of_a_pair_of_normals_is_kept(adapter: Backend, draws: int) -> None:
     """Both Python and numpy draw normals in pairs and hold the second back."""

@@ -24,6 +24,7 @@ from resilient.errors import (
 )
 from resilient.policies import best, latest
 from resilient.progress import Progress
+from resilient.storage.layout import replaced_name
 from resilient.storage.manifest import Manifest
 from resilient.storage.store import Store
 
@@ -160,6 +161,26 @@ def test_a_step_that_is_saved_again_is_replaced(tmp_path):
     assert os.listdir(tmp_path) == ["step-00000010"]
 
 
+@pytest.mark.parametrize("look", [newest_good, lambda store: verified(store, 20)])
+def test_a_replacement_that_was_interrupted_is_undone(tmp_path, look):
+    """As a kill between its two renames leaves it, whoever asks for the checkpoint."""
+    store = filled(tmp_path, 10, 20)
+    (tmp_path / "step-00000020").rename(tmp_path / replaced_name(20))
+    found = look(store)
+    assert found.step == 20
+    assert holds(found)
+    assert sorted(os.listdir(tmp_path)) == ["step-00000010", "step-00000020"]
+
+
+@pytest.mark.parametrize("look", [newest_good, lambda store: verified(store, 20)])
+def test_of_a_replacement_that_was_done_nothing_is_left(tmp_path, look):
+    store = filled(tmp_path, 10, 20)
+    (tmp_path / "step-00000020").rename(tmp_path / replaced_name(20))
+    save(store, 20, version=1)
+    assert holds(look(store), version=1)
+    assert sorted(os.listdir(tmp_path)) == ["step-00000010", "step-00000020"]
+
+
 def test_prune_keeps_what_the_policy_selects(tmp_path):
     store = Store(tmp_path)
     for step, loss in [(10, 0.5), (20, 0.1), (30, 0.4), (40, 0.3), (50, 0.6)]:
@@ -207,6 +228,9 @@ def test_discard_all_starts_over_and_deletes_nothing(tmp_path):
     assert store.discard_all() == [10, 20]
     assert newest_good(store) is None
     kept = tmp_path / "quarantine" / "step-00000020-1"
+    reason = json.loads((kept / "reason.json").read_text())
+    assert reason["kind"] == "discarded"
+    assert reason["text"] == "the run was started over"
     assert Manifest.from_bytes((kept / "manifest.json").read_bytes())
     assert (kept / "run.json").exists()
 

@@ -268,6 +268,26 @@ def test_other_objects_are_refused(tmp_path):
         pass
 
 
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="of torch")
+def test_another_optimizer_of_torch_is_refused(tmp_path):
+    """Of another class, or of other parameters."""
+    import torch
+
+    def optimizer(cls, width):
+        return cls(torch.nn.Linear(width, 1).parameters(), lr=0.1)
+
+    with run_on(tmp_path, optimizer=optimizer(torch.optim.SGD, 2)) as run:
+        run.advance()
+    for other in (optimizer(torch.optim.Adam, 2), optimizer(torch.optim.SGD, 3)):
+        with (
+            pytest.raises(CheckpointMismatchError, match=r"optimizer: .*'SGD', .*2\]"),
+            run_on(tmp_path, optimizer=other),
+        ):
+            pass
+    with run_on(tmp_path, optimizer=optimizer(torch.optim.SGD, 2)) as again:
+        assert again.step == 1
+
+
 def test_unknown_objects_are_refused_at_once(tmp_path):
     with pytest.raises(TypeError, match="`table` cannot be saved and restored"):
         run_on(tmp_path, table={})
@@ -421,6 +441,23 @@ def test_a_variable_of_two_objects_is_saved_once(tmp_path):
     groups = (net, net.optimizer, keras.metrics.Mean())
     expected = sum(len(group.variables) for group in groups)
     assert len(found) == expected
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="others have none")
+def test_gradients_that_a_loop_accumulates_go_on(tmp_path):
+    """And what is trained, since a loop may freeze some of it."""
+    import torch
+
+    net = torch.nn.Linear(2, 1)
+    net.bias.requires_grad_(False)
+    with run_on(tmp_path, net=net) as run:
+        net(torch.tensor([[3.0, 4.0]])).sum().backward()
+        run.advance()
+    other = torch.nn.Linear(2, 1)
+    with run_on(tmp_path, net=other):
+        assert other.weight.grad.tolist() == [[3.0, 4.0]]
+        assert other.bias.grad is None
+        assert not other.bias.requires_grad
 
 
 def test_python_generators_are_objects(tmp_path):
