@@ -142,3 +142,16 @@ def test_a_list_that_is_a_root_keeps_its_items() -> None:
     tracker = Tracker({"dataset": rows})
     tracker.restore(through_json(tracker.capture()))
     assert len(rows) == 2
+
+
+def test_what_was_replaced_is_the_same_object_again() -> None:
+    """Others may refer to it, of whom we do not know."""
+    node = Node(1)
+    made = node.a
+    tracker = Tracker({"x": node})
+    state = through_json(tracker.capture())
+    made.append(2)
+    node.a = [1]
+    tracker.restore(state)
+    assert node.a is made
+    assert made == [1]

@@ -431,6 +431,20 @@ def test_a_model_that_is_not_built_is_built_as_it_was(tmp_path):
                 assert np.array_equal(both["a"], both["b"])
 
 
+def test_an_optimizer_that_a_loop_does_not_use_is_not_built(tmp_path):
+    def made():
+        net = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        net.compile("adam", "mse")
+        return net
+
+    with run_on(tmp_path, net=made()) as run:
+        run.advance()
+    other = made()
+    with run_on(tmp_path, net=other) as again:
+        assert again.step == 1
+    assert not other.optimizer.built
+
+
 def test_a_variable_of_two_objects_is_saved_once(tmp_path):
     net = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     net.compile("adam", "mse")
