@@ -220,9 +220,10 @@ def _raw_config(thing: Any) -> JSON:
 def _config(thing: Any) -> JSON:
     """The plain values of a layer's or optimizer's config, but for names."""
     # Seeds differ by process where the script gives none, and are restored. Shapes of
-    # input layers depend on what the model was built with; weights have their own.
+    # input layers depend on what the model was built with; weights have their own. A
+    # model inside has its input and output layers by name, which may be automatic.
     left_out = (
-        *("name", "dtype", "build_config", "layers", "learning_rate", "seed"),
+        *("name", "dtype", "learning_rate", "seed", "input_layers", "output_layers"),
         *("batch_shape", "batch_input_shape"),
     )
     config = _raw_config(thing)
