@@ -253,6 +253,17 @@ def next_keras_suite(session: nox.Session, backend: str) -> None:
     own_tests(session, backend, "--checkout", str(checkout))
 
 
+@nox.session(default=False)
+def mutants(session: nox.Session) -> None:
+    """Change the code in a sample of places, and see whether the tests notice."""
+    install(session, *tested("torch"), "mutmut")
+    shutil.rmtree("mutants", ignore_errors=True)  # results of other tests
+    session.run(
+        *("python", "tests/support/mutants.py", *session.posargs),
+        env={"KERAS_BACKEND": "torch", **in_memory()},
+    )
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Format and lint; imports between packages go down only."""

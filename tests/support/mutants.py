@@ -5,7 +5,7 @@ days. Here a mutant meets a few seconds of these: some of the file that mirrors 
 module, some of its package, and some others, the shortest first. So a survivor may be
 killed by a test that had no turn.
 
-    python tests/support/mutants.py --seed=1 --of-each=50
+    python tests/support/mutants.py --seed=1 --of-each=60
 """
 
 import argparse
@@ -112,7 +112,7 @@ def table(names: list[str], chosen: list[str]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--of-each", type=int, default=50, metavar="N")
+    parser.add_argument("--of-each", type=int, default=60, metavar="N")
     arguments = parser.parse_args()
     names = generate()
     chosen = sample(names, arguments.of_each, arguments.seed)
