@@ -8,12 +8,14 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from support import BACKENDS
+from support.compiling import compile_once
 from support.waited import each_save_waited_for
 
 if TYPE_CHECKING:
@@ -42,6 +44,12 @@ os.environ |= {
     "TF_NUM_INTRAOP_THREADS": "1",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
 }
+
+
+# JAX compiles what two tests have alike once; each process has its own cache, for none
+# is made to be read while another one writes.
+_compiled = tempfile.TemporaryDirectory(prefix="compiled-")
+os.environ |= compile_once(Path(_compiled.name))
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import keras
 import pytest
-from kill.harness import compile_once
 from support import EXAMPLES
 from test_examples import digest, run
 
@@ -25,7 +24,6 @@ def test_killed_in_mid_epoch_it_ends_with_the_digest_of_a_run_left_alone(
     """The same command, killed by itself once, resumes and ends alike."""
     step, options = LOOPS[name]
     example, environment = EXAMPLES / name, child_environment
-    environment = environment | compile_once(tmp_path / "compiled")
     # What the guide has is the reference: left alone it ends as with us.
     reference = ("--way=before",) if options else ()
     status, alone = run(example, tmp_path / "alone", environment, *reference)

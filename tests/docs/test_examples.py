@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from kill.harness import compile_once
 from support import EXAMPLES
 
 # Compiling the example on JAX takes longest; its short session has the loop of optax.
@@ -42,7 +41,7 @@ def test_digits_killed_in_mid_epoch_ends_with_the_digest_of_a_run_left_alone(
     tmp_path: Path, child_environment: dict[str, str]
 ) -> None:
     """The same command, killed by itself once, resumes and ends alike."""
-    environment = child_environment | compile_once(tmp_path / "compiled")
+    environment = child_environment
     status, alone = run(DIGITS, tmp_path / "alone", environment, "--epochs=2")
     assert status == 0, alone
     options = ("--epochs=2", "--kill-at=1:17")

@@ -62,7 +62,8 @@ class Client:
 
 def serve(answer: Callable[[dict[str, Any]], Any], *modules: str) -> None:
     """Answer requests until an empty line; ``modules`` of ours are imported before."""
-    warnings.simplefilter("ignore")  # JAX warns of forks; no thread runs here yet
+    # JAX warns of forks; no thread runs here yet.
+    warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
     for name in modules:
         import_module(f"resilient.{name}")
     gc.freeze()  # or each attempt's first collection copies all of this process's pages
@@ -72,14 +73,19 @@ def serve(answer: Callable[[dict[str, Any]], Any], *modules: str) -> None:
         print(json.dumps(answer(json.loads(line))), flush=True)
 
 
+def redirect(log: Path) -> None:
+    """Write what this process prints to a file; it reads nothing."""
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, number in ((null, 0), (target, 1), (target, 2)):
+        os.dup2(source, number)
+
+
 def become(log: Path, perform: Callable[[], None]) -> NoReturn:
     """In a child: do that, with its output in ``log``, and end."""
     status = 1
     try:
-        target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        null = os.open(os.devnull, os.O_RDONLY)
-        for source, number in ((null, 0), (target, 1), (target, 2)):
-            os.dup2(source, number)
+        redirect(log)
         perform()
         status = 0
     except SystemExit as end:

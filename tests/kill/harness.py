@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support.compiling import compile_once
+
 from . import attempt, record
 from .forking import Client
 from .record import Record
@@ -41,15 +43,6 @@ def environment() -> dict[str, str]:
     """This process's environment, quiet, on one thread, with its import path."""
     paths = os.pathsep.join(path for path in sys.path if path)
     return os.environ | ENVIRONMENT | {"PYTHONPATH": paths}
-
-
-def compile_once(cache: Path) -> dict[str, str]:
-    """Environment in which JAX compiles each program in one attempt only."""
-    return {
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
 
 
 class Server:

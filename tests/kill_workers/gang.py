@@ -1,83 +1,109 @@
-"""Starts the processes of a gang, and ends them all, whatever happens."""
+"""Runs a script in several processes, which are forked: see ``gang_server``."""
 
+import atexit
+import functools
 import os
-import subprocess
-import sys
 import tempfile
-import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import resilient
+from kill.forking import Client
+from kill.harness import environment
+from support.compiling import compile_once
+
 from resilient.supervise.environment import free_ports, of_process, ports_needed
 
-_HERE = Path(__file__).parent
-_OURS = [str(Path(resilient.__file__).parents[1]), str(_HERE), str(_HERE.parent)]
-
-_TOLD = 4000  # characters of a process's output, in a failure
+HERE = Path(__file__).parent
+TOLD = 4000  # characters of a process's output, in a failure
 
 
+@functools.cache
+def _client() -> Client:
+    """The server's: one for all tests of this process."""
+    cache = tempfile.TemporaryDirectory()  # of compiled programs
+    told = {name: value for name, value in environment().items() if name != "TF_CONFIG"}
+    client = Client(
+        [str(HERE / "gang_server.py")], told | compile_once(Path(cache.name, "0"))
+    )
+    atexit.register(cache.cleanup)
+    atexit.register(client.stop)
+    return client
+
+
+@dataclass
 class Ended:
-    """What is left of a gang: by rank, exit statuses and outputs."""
+    """What is left of a gang: by rank, exit statuses and outputs.
 
-    def __init__(self, statuses, outputs):
-        self.statuses, self.outputs = statuses, outputs
+    A status is negative if a signal killed the process; ``"stopped"`` where it sleeps,
+    and ``"too long"`` where it had to be killed in the end.
+    """
 
-    def check(self):
+    statuses: list[int | str]
+    outputs: list[str]
+
+    def check(self) -> "Ended":
         """Raise where a process failed, with the end of what each printed.
 
         What one printed that failed by itself, and was not killed for it, comes last.
         """
         if any(self.statuses):
-            ranks = sorted(range(len(self.outputs)), key=lambda i: self.statuses[i])
-            told = [f"rank {i}:\n{self.outputs[i][-_TOLD:]}" for i in ranks]
+            ranks = sorted(
+                range(len(self.outputs)), key=lambda i: str(self.statuses[i])
+            )
+            told = [f"rank {i}:\n{self.outputs[i][-TOLD:]}" for i in ranks]
             raise AssertionError(f"{self.statuses}\n" + "\n".join(told))
         return self
 
 
-def run(script, *arguments, world=2, timeout=120, **variables):
-    """Run a Python script in `world` processes, until all ended.
+def run(
+    script: str | Path,
+    *arguments: object,
+    world: int = 2,
+    timeout: float = 120,
+    told: Mapping[str, str] | None = None,
+    ends_at_once: bool = False,
+) -> Ended:
+    """Run a Python script in ``world`` processes that find each other.
 
-    They are killed when one fails, or after `timeout` seconds.
+    Args:
+        script: Each runs it, with the same ``arguments``.
+        arguments: Of the script.
+        world: How many processes there are.
+        timeout: Seconds, after which they are killed.
+        told: Environment of all of them, beside what tells them of each other.
+        ends_at_once: Whether they skip what Python and the backend do at the exit: with
+            TensorFlow that takes ten seconds once another process is lost.
     """
-    path = os.pathsep.join([*_OURS, *sys.path])
-    common = os.environ | {"PYTHONPATH": path} | variables
-    command = [sys.executable, str(script), *map(str, arguments)]
     ports = free_ports(ports_needed(world))
-    processes, files = [], []
-    try:
-        for rank in range(world):
-            told = of_process(common, Path(os.devnull), rank, world, ports)
-            files.append(tempfile.TemporaryFile())  # noqa: SIM115 -- closed by _text
-            processes.append(
-                subprocess.Popen(
-                    command,
-                    env=told,
-                    stdout=files[-1],
-                    stderr=subprocess.STDOUT,
-                    stdin=subprocess.DEVNULL,
-                )
-            )
-        _wait(processes, time.monotonic() + timeout)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-        outputs = [_text(file) for file in files]
-    return Ended([process.returncode for process in processes], outputs)
+    each = [
+        of_process(told or {}, Path(os.devnull), rank, world, ports)
+        for rank in range(world)
+    ]
+    return run_with(
+        each, script, *arguments, timeout=timeout, ends_at_once=ends_at_once
+    )
 
 
-def _wait(processes, until):
-    """Until all ended, one failed, or it takes too long."""
-    while time.monotonic() < until:
-        statuses = [process.poll() for process in processes]
-        if None not in statuses:
-            return
-        if any(statuses):
-            until = min(until, time.monotonic() + 10)  # the others may tell why, too
-        time.sleep(0.02)
-
-
-def _text(file):
-    with file:
-        file.seek(0)
-        return file.read().decode(errors="replace")
+def run_with(
+    environments: Sequence[Mapping[str, str]],
+    script: str | Path,
+    *arguments: object,
+    timeout: float,
+    ends_at_once: bool = False,
+) -> Ended:
+    """Run a Python script in as many processes as there are environments."""
+    with tempfile.TemporaryDirectory() as place:
+        logs = [Path(place, str(rank)) for rank in range(len(environments))]
+        request = {
+            "script": str(script),
+            "arguments": [str(each) for each in arguments],
+            "processes": [
+                {"log": str(log), "environment": dict(environment)}
+                for log, environment in zip(logs, environments, strict=True)
+            ],
+            "limit": timeout,
+            "ends_at_once": ends_at_once,
+        }
+        statuses = _client().ask(request)
+        return Ended(statuses, [log.read_text(errors="replace") for log in logs])

@@ -9,54 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gang
+from gang import HERE
 from kill import record
-from kill.forking import Client
-from kill.harness import SEED, compile_once, environment
+from kill.harness import SEED
 from kill.record import Record
 from worker import Order
 
-from resilient.supervise.environment import free_ports, of_process, ports_needed
-
-HERE = Path(__file__).parent
-
 LIMIT = 120.0  # seconds
-
-
-class Server:
-    """Where gangs come from, see ``gang_server``.
-
-    Args:
-        cache: Directory for compiled programs.
-    """
-
-    def __init__(self, cache: Path) -> None:
-        command = [str(HERE / "gang_server.py")]
-        self._client = Client(command, environment() | compile_once(cache))
-        self.stop = self._client.stop
-
-    def perform(
-        self, order: Order, logs: list[Path], told: dict[str, str]
-    ) -> list[int | str]:
-        """Run one attempt; how each process ended.
-
-        Args:
-            order: What they do.
-            logs: What each prints goes there.
-            told: Environment of all of them.
-        """
-        count = len(logs)
-        ports = free_ports(ports_needed(count))
-        processes = [
-            {
-                "log": str(log),
-                "environment": of_process(
-                    told, log.with_suffix(".beat"), number, count, ports
-                ),
-            }
-            for number, log in enumerate(logs)
-        ]
-        request = {"order": order.to_json(), "processes": processes, "limit": LIMIT}
-        return self._client.ask(request)
 
 
 @dataclass(frozen=True)
@@ -82,7 +42,6 @@ class End:
 class Run:
     """Attempts of several processes on one directory."""
 
-    server: Server
     home: Path
     layout: str = "data"
     count: int = 2
@@ -99,14 +58,19 @@ class Run:
     ) -> list[End]:
         """Make an attempt; the processes that are named are killed on their way."""
         order = self.order(kills, mode)
-        logs = [
-            self.home / f"log-{self.attempts}-{index}" for index in range(self.count)
-        ]
-        statuses = self.server.perform(order, logs, told or {})
-        texts = [log.read_text(errors="replace") for log in logs]
+        ended = gang.run(
+            HERE / "worker.py",
+            order.to_json(),
+            world=self.count,
+            timeout=LIMIT,
+            told=told,
+            ends_at_once=True,
+        )
         ends = [
             End(status, text) if status != 0 else self.left(order, index, text)
-            for index, (status, text) in enumerate(zip(statuses, texts, strict=True))
+            for index, (status, text) in enumerate(
+                zip(ended.statuses, ended.outputs, strict=True)
+            )
         ]
         unexpected = [
             index

@@ -8,12 +8,13 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gangs import HERE, End, Run, Server
+from gang import HERE
+from gangs import End, Run
 from kill.harness import KILLED, assert_same, environment
 from own_data import BACKEND, NO_PARTS, OWN_DATA, OWN_DATA_BACKENDS
 
@@ -35,32 +36,25 @@ MakeRun = Callable[..., Run]
 Expected = Callable[..., list[End]]
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("compiled"))
-    yield server
-    server.stop()
-
-
 @pytest.fixture
-def run_of(server: Server, tmp_path: Path) -> MakeRun:
+def run_of(tmp_path: Path) -> MakeRun:
     """Make a ``Run`` in a directory of its own."""
 
     def make(layout: str = "data", **settings: Any) -> Run:
-        return Run(server, tmp_path / "run", layout, **({"options": EVERY} | settings))
+        return Run(tmp_path / "run", layout, **({"options": EVERY} | settings))
 
     return make
 
 
 @pytest.fixture(scope="session")
-def uninterrupted(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Expected:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Expected:
     """What as many processes leave when nothing goes wrong."""
     known: dict[tuple[str, int], list[End]] = {}
 
     def expected(layout: str = "data", count: int = 2) -> list[End]:
         if (layout, count) not in known:
             home = tmp_path_factory.mktemp("uninterrupted") / "run"
-            known[layout, count] = Run(server, home, layout, count, EVERY)()
+            known[layout, count] = Run(home, layout, count, EVERY)()
         return known[layout, count]
 
     return expected

@@ -44,6 +44,7 @@ def digests(text: str, of: str) -> dict[int, str]:
     return {int(step): digest for step, digest in found}
 
 
+@pytest.mark.long  # what it shows is TensorFlow's; the coordinator's kill is ours
 @pytest.mark.timeout(600)
 def test_a_killed_worker_costs_no_step(
     tmp_path: Path, child_environment: dict[str, str]

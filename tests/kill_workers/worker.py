@@ -1,7 +1,6 @@
 """What one process of several does between its start and its death.
 
-``python worker.py ORDER`` does it in a fresh interpreter, as one process of
-a launcher's; ``gang_server`` forks processes that do it.
+``python worker.py ORDER`` does it, as one process of a launcher's, or of a ``gang``.
 """
 
 import contextlib
@@ -109,34 +108,10 @@ def join(layout: str) -> Callable[[], contextlib.AbstractContextManager[Any]]:
         import jax
 
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        compile_once(jax)
     if OWN_DATA:
         keras.distribution.initialize()
         keras.distribution.set_distribution(distribution(layout))
     return contextlib.nullcontext
-
-
-def compile_once(jax: Any) -> None:
-    """Let each process have a cache of its own for what it compiles.
-
-    Only the first one writes to a cache, and it compiles other programs.
-    """
-    from jax._src import compiler, distributed
-
-    cache = jax.config.jax_compilation_cache_dir
-    if cache is None:
-        return
-    jax.config.update("jax_compilation_cache_dir", f"{cache}-{os.environ['RANK']}")
-    real, state = compiler._cache_write, distributed.global_state
-
-    def write(*args: Any) -> None:
-        number, state.process_id = state.process_id, 0
-        try:
-            real(*args)
-        finally:
-            state.process_id = number
-
-    compiler._cache_write = write
 
 
 def distribution(layout: str) -> Any:

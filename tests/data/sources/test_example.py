@@ -7,7 +7,6 @@ from pathlib import Path
 
 import keras
 import pytest
-from kill.harness import compile_once
 
 pytestmark = pytest.mark.sources
 
@@ -26,7 +25,7 @@ def test_each_sample_once_per_epoch_in_the_uninterrupted_order(
     """Its own verdict, line by line, in fresh processes that are really killed."""
     done = subprocess.run(
         [sys.executable, EXAMPLE],
-        env=child_environment | compile_once(tmp_path),
+        env=child_environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
