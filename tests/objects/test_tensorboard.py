@@ -18,6 +18,8 @@ HOST = socket.gethostname()
 DEAD = {"host": HOST, "pid": 99_999_999, "started": 1000.5}
 LATER = {"host": HOST, "pid": 99_999_998, "started": 2000.5}
 
+pytestmark = pytest.mark.spread
+
 
 def event_file(directory, created, pid, number=0, *, content=b"x" * 10, host=HOST):
     directory.mkdir(parents=True, exist_ok=True)
@@ -250,6 +252,7 @@ def records(directory):
     return found
 
 
+@pytest.mark.everywhere
 def test_killed_twice_tensorboard_shows_what_it_shows_uninterrupted(
     tmp_path, backend, child_environment
 ):

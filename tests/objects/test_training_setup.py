@@ -13,6 +13,7 @@ from resilient import CheckpointMismatchError, NotExactWarning
 from resilient.objects.opaque_hash import contents_of_code
 
 pytestmark = [
+    pytest.mark.spread,
     pytest.mark.waits,
     pytest.mark.usefixtures("seeded"),
     # Keras on NumPy 2 (keras.Variable.__array__).
@@ -319,6 +320,7 @@ class Odd(keras.losses.MeanSquaredError):
         self.settings = settings
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("compiling", [{}, TRACED], ids=["eager", "traced"])
 def test_what_steps_change_by_themselves_is_no_change(compiling, tmp_path):
     """Containers and what functions count: each process does so anew."""

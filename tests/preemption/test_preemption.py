@@ -25,7 +25,10 @@ from resilient.progress import Progress
 from resilient.telemetry import heartbeat
 from resilient.telemetry.events import read_events
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
+pytestmark = [
+    pytest.mark.spread,
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
+]
 TERM, INT, USR1 = signal.SIGTERM, signal.SIGINT, signal.SIGUSR1
 
 
@@ -185,6 +188,7 @@ def test_other_threads_watch_no_signals(requests, caplog):
     assert "main thread" in caplog.text
 
 
+@pytest.mark.everywhere
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX
 def test_a_forked_worker_has_the_handlers_from_before(requests):
     """It ends by SIGTERM; Ctrl-C, which it gets as well, is for who forked it."""
@@ -457,6 +461,7 @@ def test_a_stop_file_that_is_there_already(tmp_path):
     fitting.assert_equal(weights, net)
 
 
+@pytest.mark.everywhere
 def test_a_stop_file_in_mid_epoch(tmp_path, looks):
     def ask():
         (tmp_path / "stop").touch()
@@ -640,6 +645,7 @@ def slow(at=None):
     return given
 
 
+@pytest.mark.everywhere
 def test_waiting_for_data_is_interrupted(tmp_path, looks):
     """Before the grace period is over."""
     dataset = slow(at=2)

@@ -2,8 +2,10 @@
 
 What a test marked ``spread`` shows hardly depends on the backend. The short session
 runs it on one of them, chosen by a hash of its name: every such test on some backend,
-about a third of a file on each. The long session runs the rest, and what is marked
-``long``. By hand, without ``--session``, pytest runs whatever it is asked to.
+and more of them where a test takes less time. In a module that is marked so, a test
+runs on each backend if it is marked ``everywhere``, or skipped on some. The long
+session runs the rest, and what is marked ``long``. By hand, without ``--session``,
+pytest runs whatever it is asked to.
 
     --session=short       what plain nox runs
     --session=long        the rest
@@ -19,6 +21,9 @@ from typing import Any
 import pytest
 
 from . import BACKENDS
+
+# Of six tests. To trace a step takes TensorFlow longer than a whole test takes torch.
+TURNS = {"torch": 3, "jax": 2, "tensorflow": 1}
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,15 @@ class Session:
 def is_turn(item: pytest.Item, backend: str) -> bool:
     """Whether the short session runs a test on this backend."""
     marker = item.get_closest_marker("spread")
-    if marker is None or is_skipped(item):
+    if marker is None or item.get_closest_marker("everywhere") or is_skipped(item):
         return True
-    over = marker.kwargs.get("over", BACKENDS)
-    return bool(backend == over[one_of(len(over), group_of(item))])
+    over = marker.kwargs.get("over")
+    if over is None:
+        if any(each.name == "skipif" for each in item.own_markers):
+            return True
+        over = BACKENDS
+    turns = [each for each in over for _ in range(TURNS[each])]
+    return bool(backend == turns[one_of(len(turns), group_of(item))])
 
 
 def group_of(item: pytest.Item) -> str:

@@ -9,12 +9,18 @@ import resilient
 from resilient import Rollback
 from resilient.telemetry.events import read_events
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
+pytestmark = [
+    pytest.mark.spread,
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
+]
 
 BATCHES, SIZE = 15, 4
 BAD = 9
 HOW = Rollback(steps=3, skip=5)  # batches 6 to 10 are left out
-ONE_BY_ONE = "Keras's torch trainer executes batches one by one"
+NOT_ONE_BY_ONE = pytest.mark.skipif(
+    keras.backend.backend() == "torch",
+    reason="Keras's torch trainer executes batches one by one",
+)
 ROWS = np.r_[0 : 6 * SIZE, 11 * SIZE : BATCHES * SIZE]
 
 
@@ -61,6 +67,7 @@ def events(directory, name):
     return [event for event in read_events(directory) if event["event"] == name]
 
 
+@pytest.mark.everywhere
 @pytest.mark.waits
 def test_a_run_is_taken_back_and_around_the_bad_batch(tmp_path):
     """As if these batches had not been in the data."""
@@ -149,14 +156,14 @@ def test_a_checkpoint_that_is_older_is_trained_on_from(tmp_path):
     fitting.assert_equal(without()[0], net)
 
 
-def test_with_validation_and_steps_per_execution(tmp_path, backend):
+@NOT_ONE_BY_ONE
+def test_with_validation_and_steps_per_execution(tmp_path):
     """Batches that are executed at once are left out at once."""
     how = Rollback(steps=2, skip=4)
-    at_once = 1 if backend == "torch" else 2  # Keras has no more there
     given = {"validation_data": fitting.data(8), "epochs": 2}
 
     def model():
-        return fitting.model(steps_per_execution=at_once, run_eagerly=False)
+        return fitting.model(steps_per_execution=2, run_eagerly=False)
 
     net = model()
     history = fit(net, tmp_path, *data(), on_nan=how, **given)
@@ -164,11 +171,10 @@ def test_with_validation_and_steps_per_execution(tmp_path, backend):
     assert len(events(tmp_path, "rolled back to")) == 2
 
 
+@NOT_ONE_BY_ONE
 @pytest.mark.parametrize("steps", [1, 2])
-def test_batches_executed_at_once_are_bad_together(tmp_path, backend, steps):
+def test_batches_executed_at_once_are_bad_together(tmp_path, steps):
     """Though the last one, which is the one that is told, is further than `steps`."""
-    if backend == "torch":
-        pytest.skip(ONE_BY_ONE)
     how, bad = Rollback(steps=steps, skip=steps + 1), 5
     net = fitting.model(steps_per_execution=4, run_eagerly=False)
     fit(net, tmp_path, *data((bad,)), on_nan=how, save_freq=4)
@@ -181,10 +187,9 @@ def test_batches_executed_at_once_are_bad_together(tmp_path, backend, steps):
     fitting.assert_equal(expected, net)
 
 
-def test_the_last_batches_of_an_epoch_may_be_fewer(tmp_path, backend):
+@NOT_ONE_BY_ONE
+def test_the_last_batches_of_an_epoch_may_be_fewer(tmp_path):
     """Of those executed at once."""
-    if backend == "torch":
-        pytest.skip(ONE_BY_ONE)
     net = fitting.model(steps_per_execution=4, run_eagerly=False)
     with pytest.raises(resilient.DivergedError, match="at batch 14 of the run"):
         fit(net, tmp_path, *data((13,)), on_nan="stop")
@@ -316,6 +321,7 @@ def batches(bad=BAD):
         yield x[first : first + SIZE], y[first : first + SIZE]
 
 
+@pytest.mark.everywhere
 @pytest.mark.waits
 def test_a_generator_goes_on_in_another_process(tmp_path):
     """It cannot be turned back; all else is on the disk when fit ends."""

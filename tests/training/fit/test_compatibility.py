@@ -16,6 +16,7 @@ from resilient import CheckpointMismatchError, NotExactWarning, ResilientFit
 from resilient.storage.store import Store
 
 pytestmark = [
+    pytest.mark.spread,
     pytest.mark.usefixtures("seeded"),
     # Keras on NumPy 2 (keras.Variable.__array__).
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
@@ -212,6 +213,7 @@ def test_other_data_or_settings_of_it_are_refused(directory, changed):
     assert all(", this run has " in line for line in lines)
 
 
+@pytest.mark.everywhere
 def test_another_number_of_steps_per_execution_is_refused(directory, backend):
     if backend == "torch":  # Keras allows 1 there
         net = fitting.model()
@@ -223,6 +225,7 @@ def test_another_number_of_steps_per_execution_is_refused(directory, backend):
     assert names == ["steps_per_execution"]
 
 
+@pytest.mark.everywhere
 def test_a_checkpoint_of_another_backend_is_refused(directory, backend):
     other = "jax" if backend != "jax" else "torch"
     edited(directory, set_fact("identity", "backend", other))

@@ -7,7 +7,10 @@ from support.fitting import Do, Interrupt, Interrupted
 import resilient
 from resilient.telemetry.events import read_events
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
+pytestmark = [
+    pytest.mark.spread,
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
+]
 
 
 class Broken(Exception):

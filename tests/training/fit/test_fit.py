@@ -25,6 +25,7 @@ from resilient import (
 from resilient.telemetry.events import read_events
 
 pytestmark = [
+    pytest.mark.spread,
     pytest.mark.usefixtures("seeded"),
     # Keras on NumPy 2 (keras.Variable.__array__).
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
@@ -65,6 +66,7 @@ def nothing_left_in_keras():
 # The same as model.fit ------------------------------------------------------------
 
 
+@pytest.mark.everywhere
 @pytest.mark.waits
 def test_an_uninterrupted_run_is_model_fit(tmp_path):
     values, *rest = alone()
@@ -161,6 +163,7 @@ def test_an_unknown_argument_gets_keras_own_error(tmp_path):
 # Run again ------------------------------------------------------------------------
 
 
+@pytest.mark.everywhere
 @pytest.mark.waits
 @pytest.mark.parametrize(
     ("epoch", "batch", "trained"),
@@ -199,6 +202,7 @@ def test_an_epoch_of_fewer_steps_goes_on_in_the_data(tmp_path, shuffle):
         fitting.assert_equal(expected, net)
 
 
+@pytest.mark.everywhere
 @pytest.mark.waits
 def test_a_traced_model_resumes_exactly(tmp_path):
     compiling = {"run_eagerly": False}
@@ -217,6 +221,7 @@ def test_a_traced_model_resumes_exactly(tmp_path):
     assert follow.seen[0] == (1, 1 + at_once)
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("built", [True, False])
 def test_the_same_model_may_be_fitted_again(tmp_path, built):
     def make():
@@ -452,6 +457,7 @@ def test_a_run_that_stopped_in_mid_epoch_stays_stopped(tmp_path):
 # Nothing is left behind in the model or in Keras ----------------------------------
 
 
+@pytest.mark.everywhere
 @pytest.mark.waits
 def test_a_later_fit_of_the_model_is_keras_own(tmp_path):
     plain = fitting.model()
@@ -508,6 +514,7 @@ def test_a_resilient_fit_inside_a_callback_has_its_own_run(tmp_path):
     assert outer.history.epoch == [0, 1, 2]
 
 
+@pytest.mark.everywhere
 def test_evaluate_and_predict_inside_a_callback_change_nothing(tmp_path):
     x, y = fitting.data()
 
@@ -550,6 +557,7 @@ class Thread(threading.Thread):
             raise self._error
 
 
+@pytest.mark.everywhere
 @pytest.mark.waits
 def test_fits_in_other_threads_are_keras_own(tmp_path):
     follow = Interrupt()
@@ -820,6 +828,7 @@ def test_checkpoints_and_latest_tell_what_is_there(tmp_path):
     assert run.latest.environment["keras"] == keras.__version__
 
 
+@pytest.mark.everywhere
 def test_restore_loads_weights_and_optimizer_of_a_step(tmp_path):
     expected = fitting.model()
     expected.fit(**fitting.arguments(epochs=1, callbacks=[Interrupt()]))

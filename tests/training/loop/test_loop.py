@@ -32,6 +32,8 @@ from resilient.telemetry.events import read_events
 
 BATCH, STEPS = 4, 5
 
+pytestmark = pytest.mark.spread
+
 
 def arrays():
     x = np.arange(BATCH * STEPS, dtype="float32")
@@ -60,6 +62,7 @@ def test_epochs_and_steps_count_from_0_over_the_whole_run(tmp_path):
     assert run.latest.finished
 
 
+@pytest.mark.everywhere
 def test_another_process_goes_on_where_the_checkpoint_is(tmp_path):
     """In place, with history and random numbers; and more epochs continue a run."""
     first, generator = value(), np.random.default_rng(1)
@@ -102,6 +105,7 @@ def test_what_is_logged_after_the_batches_belongs_to_the_epoch(tmp_path):
     }
 
 
+@pytest.mark.everywhere
 def test_history_takes_scalars_of_every_kind(tmp_path):
     run = run_on(tmp_path, v=value())
     tensor = keras.ops.convert_to_tensor(0.1)
@@ -122,6 +126,7 @@ def test_what_is_no_number_is_not_logged(what, tmp_path):
         run_on(tmp_path, v=value()).log(loss=what)
 
 
+@pytest.mark.everywhere
 def test_many_numbers_are_fetched_meanwhile(tmp_path):
     run = run_on(tmp_path, v=value())
     for number in range(300):
@@ -196,6 +201,7 @@ def test_saves_when_asked(tmp_path):
     assert block.latest.step == 4
 
 
+@pytest.mark.everywhere
 @pytest.mark.waits
 def test_restore_goes_back(tmp_path):
     """Within ``with`` the run goes on from there; outside it is to look at it."""
@@ -484,6 +490,7 @@ def test_python_generators_are_objects(tmp_path):
         assert other.getstate() == own.getstate()
 
 
+@pytest.mark.everywhere
 def test_a_pytree_gets_back_the_types_that_its_first_step_made(tmp_path, backend):
     """Numbers and arrays of NumPy become JAX's; a number's type gives way to others."""
     if backend != "jax":
@@ -519,6 +526,7 @@ def test_a_pytree_gets_back_the_types_that_its_first_step_made(tmp_path, backend
     assert run_once(tmp_path / "resumed", last=None) == expected
 
 
+@pytest.mark.everywhere
 def test_state_is_for_jax(tmp_path, backend):
     if backend != "jax":
         with pytest.raises(resilient.NotSupportedError, match="KERAS_BACKEND=jax"):
@@ -735,6 +743,7 @@ def counting(backend):
     return found
 
 
+@pytest.mark.everywhere
 def test_attributes_that_change_are_named_once(tmp_path, backend):
     parts = counting(backend)
     objects = {name.partition(":")[0]: passed for name, (_, passed) in parts.items()}
