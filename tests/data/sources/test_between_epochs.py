@@ -12,6 +12,7 @@ import resilient
 from resilient.errors import DataNotResumableError, NotExactWarning
 
 pytestmark = [
+    pytest.mark.spread,
     pytest.mark.waits,
     pytest.mark.sources,
     # On PyTorch Keras gives tensors as logs where NumPy's warning is an error.

@@ -24,6 +24,7 @@ from resilient.data.source import SourceContext
 from resilient.serialization.position import DataPosition
 
 pytestmark = [
+    pytest.mark.spread,
     pytest.mark.waits,
     pytest.mark.sources,
     pytest.mark.filterwarnings("ignore:.*ran out of data"),
@@ -91,6 +92,7 @@ def from_global_numbers():
         yield np.random.rand(2, 3) + random.random(), np.random.rand(2, 1)
 
 
+@pytest.mark.everywhere
 def test_a_generator_goes_on_where_it_was():
     one = adapter(batches())
     expected = drawn(one, 5)
@@ -108,6 +110,7 @@ def test_nothing_is_lost_that_is_drawn_to_build_the_model():
     assert_batches(drawn(adapter(batches()), 6), drawn(one, 6))
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("given", [0, 1, 2])
 def test_within_the_two_batches_that_keras_draws_ahead(given):
     one = adapter(batches())
@@ -145,6 +148,7 @@ def test_global_random_numbers_are_drawn_again_and_leave_no_trace():
     np.testing.assert_array_equal(other._source.last[0], expected[-1][0])
 
 
+@pytest.mark.everywhere
 def test_what_builds_the_model_draws_nothing():
     """Before the position is known, an iterator gives the first two batches only."""
     one = adapter(batches())

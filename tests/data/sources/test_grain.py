@@ -13,7 +13,7 @@ from resilient.data.grain import GrainData, GrainSource
 from resilient.data.source import SourceContext
 from resilient.serialization.position import BatchMark
 
-pytestmark = [pytest.mark.sources, pytest.mark.waits]
+pytestmark = [pytest.mark.spread, pytest.mark.sources, pytest.mark.waits]
 
 
 def maps(rows=ROWS):
@@ -65,6 +65,7 @@ def drawn(one, count):
     return [next(iterator) for _ in range(count)]
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("dataset", KINDS)
 @pytest.mark.parametrize("replay", [False, True])
 @pytest.mark.parametrize("given", [0, 1, 3])

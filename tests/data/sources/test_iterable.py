@@ -22,6 +22,7 @@ from resilient.data.iterable import IterableData
 from resilient.data.source import SourceContext
 
 pytestmark = [
+    pytest.mark.spread,
     pytest.mark.waits,
     pytest.mark.sources,
     pytest.mark.filterwarnings("ignore:.*ran out of data"),
@@ -86,6 +87,7 @@ def fit(directory, data, at=(), **given):
     return net
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("cls", [Rows, Sized])
 @pytest.mark.parametrize("at", [(0, 0), (1, 2), (1, None), (2, 5)])
 def test_killed_and_resumed_is_uninterrupted(cls, at, tmp_path):

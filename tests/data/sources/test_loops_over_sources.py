@@ -110,6 +110,7 @@ def loop(name, directory, until=None):
     return found
 
 
+@pytest.mark.spread
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.parametrize("name", SOURCES)
 def test_resumed_loop_is_given_the_batches_that_are_left(name, tmp_path, backend):

@@ -16,6 +16,7 @@ from resilient import keras_internals
 from resilient.data.py_dataset.order import Order
 
 pytestmark = [
+    pytest.mark.spread,
     pytest.mark.waits,
     pytest.mark.sources,
     # Keras converts tensors in a way that NumPy 2.4 deprecates.
@@ -86,6 +87,7 @@ def expected(data, **given):
     return net
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("workers", [0, 2])
 def test_resumed_with_other_workers(tmp_path, workers):
     """How batches are made may change between attempts, within an epoch's order."""

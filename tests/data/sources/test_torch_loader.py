@@ -34,6 +34,7 @@ from torch.utils.data import (  # noqa: E402
 from resilient.data.torch_loader.adapter import TorchLoaderData  # noqa: E402
 
 pytestmark = [
+    pytest.mark.spread,
     pytest.mark.waits,
     pytest.mark.sources,
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata's
@@ -200,6 +201,7 @@ LOADERS = {
 }
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("given", [0, 1, 3, 5])
 @pytest.mark.parametrize("name", LOADERS)
 def test_another_process_goes_on(name, given):
