@@ -439,6 +439,7 @@ def test_the_command_says_what_it_wrote(run, tmp_path, capsys):
     assert "--model nowhere:make: ModuleNotFoundError" in capsys.readouterr().err
 
 
+@pytest.mark.spread
 def test_the_command_needs_no_keras_backend_to_be_chosen(
     run, tmp_path, child_environment
 ):

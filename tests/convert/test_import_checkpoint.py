@@ -25,7 +25,10 @@ from resilient import CheckpointMismatchError, NotExactWarning, NotSupportedErro
 from resilient.cli.main import main
 
 # Keras reads a variable in a way that numpy 2.4 says will end.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
+pytestmark = [
+    pytest.mark.spread,
+    pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),
+]
 
 BACKEND = keras.backend.backend()
 ANEW = r"does not contain these, so they start from scratch"
@@ -158,6 +161,7 @@ WHOLE = [as_keras, as_weights, as_backup, as_safetensors] + {
 }[BACKEND]
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("write", WHOLE)
 def test_the_next_fit_goes_on_with_the_weights_and_the_optimizer(
     trained, tmp_path, write
@@ -261,6 +265,7 @@ def test_a_kill_before_the_first_save_begins_from_the_import_again(trained, tmp_
     assert int(net.optimizer.iterations) == 18
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("write", WHOLE)
 def test_another_model_is_refused_and_nothing_is_written(trained, tmp_path, write):
     source = write(trained, tmp_path)
@@ -420,6 +425,7 @@ def test_a_keras_file_with_more_than_weights_is_refused(trained, tmp_path):
         )
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("name", ["x.keras", "x.weights.h5", "x.safetensors", "x.pt"])
 def test_what_is_no_such_file_is_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"no such file")

@@ -82,7 +82,10 @@ HERE = [
     pytest.param(
         program,
         id=program.path.stem,
-        marks=pytest.mark.sources if program.libraries else (),
+        marks=[
+            pytest.mark.spread(over=program.backends),
+            *([pytest.mark.sources] if program.libraries else ()),
+        ],
     )
     for program in PROGRAMS
     if os.environ["KERAS_BACKEND"] in program.backends

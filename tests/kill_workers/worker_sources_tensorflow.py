@@ -93,6 +93,6 @@ def cases(directory, group):
         "loader": lambda: (1, {"x": loader()}),
         "grain": lambda: (1, {"x": grain_data()}),
     }
-    few = ("arrays different", "OFF", "views", "validated")
+    few = ("arrays different", "OFF", "validated")
     found = in_groups(found, others, group, more=lambda name: name not in few)
     return {name: (case, STRATEGY.scope) for name, case in found.items()}

@@ -20,10 +20,12 @@ from typing import Any
 
 import pytest
 
-from . import BACKENDS
+from . import BACKENDS, ROOT
 
-# Of six tests. To trace a step takes TensorFlow longer than a whole test takes torch.
-TURNS = {"torch": 3, "jax": 2, "tensorflow": 1}
+OF_PROCESSES = ("docs", "kill", "kill_workers", "supervise")
+
+# Of six tests. TensorFlow traces and JAX compiles for longer than a test takes torch.
+TURNS = {"torch": 4, "jax": 1, "tensorflow": 1}
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,12 @@ def is_skipped(item: pytest.Item) -> bool:
     return any(conditions) or item.get_closest_marker("skip") is not None
 
 
+def starts_processes(item: pytest.Item) -> bool:
+    """Whether it is about whole processes, as tests in these directories are."""
+    folders = (ROOT / "tests" / name for name in OF_PROCESSES)
+    return any(item.path.is_relative_to(folder) for folder in folders)
+
+
 def one_of(count: int, text: str) -> int:
     """The same number below ``count`` for the same text, in each process."""
     return zlib.crc32(text.encode()) % count
@@ -115,7 +123,8 @@ def pytest_collection_modifyitems(
     config.stash[LEFT_OUT] = len(left)
     if left:
         config.hook.pytest_deselected(items=left)
-        items[:] = kept
+    # What takes long begins first, or one worker would be left with it in the end.
+    items[:] = sorted(kept, key=lambda item: not starts_processes(item))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

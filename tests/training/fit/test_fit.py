@@ -221,7 +221,6 @@ def test_a_traced_model_resumes_exactly(tmp_path):
     assert follow.seen[0] == (1, 1 + at_once)
 
 
-@pytest.mark.everywhere
 @pytest.mark.parametrize("built", [True, False])
 def test_the_same_model_may_be_fitted_again(tmp_path, built):
     def make():
@@ -514,7 +513,6 @@ def test_a_resilient_fit_inside_a_callback_has_its_own_run(tmp_path):
     assert outer.history.epoch == [0, 1, 2]
 
 
-@pytest.mark.everywhere
 def test_evaluate_and_predict_inside_a_callback_change_nothing(tmp_path):
     x, y = fitting.data()
 
@@ -557,7 +555,6 @@ class Thread(threading.Thread):
             raise self._error
 
 
-@pytest.mark.everywhere
 @pytest.mark.waits
 def test_fits_in_other_threads_are_keras_own(tmp_path):
     follow = Interrupt()
@@ -828,7 +825,6 @@ def test_checkpoints_and_latest_tell_what_is_there(tmp_path):
     assert run.latest.environment["keras"] == keras.__version__
 
 
-@pytest.mark.everywhere
 def test_restore_loads_weights_and_optimizer_of_a_step(tmp_path):
     expected = fitting.model()
     expected.fit(**fitting.arguments(epochs=1, callbacks=[Interrupt()]))
