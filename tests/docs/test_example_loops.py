@@ -10,14 +10,17 @@ from test_examples import digest, run
 
 # Name -> step to be killed at, options.
 LOOPS = {
-    "tensorflow": {"gan.py": (40, ()), "tensorflow_guide.py": (13, ("--way=after",))},
+    "tensorflow": {"tensorflow_guide.py": (13, ("--way=after",)), "gan.py": (40, ())},
     "jax": {"jax_loop.py": (40, ())},
     "torch": {"torch_loop.py": (40, ())},
 }[keras.backend.backend()]
+FIRST, *OTHERS = LOOPS
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize(
+    "name", [FIRST, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
+)
 def test_killed_in_mid_epoch_it_ends_with_the_digest_of_a_run_left_alone(
     name: str, tmp_path: Path, child_environment: dict[str, str]
 ) -> None:

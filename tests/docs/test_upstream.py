@@ -106,6 +106,8 @@ def server(
         env=child_environment | {"TMPDIR": str(tmp_path_factory.mktemp("upstream"))},
     ) as process:
         yield process
+        # Not by the end of its stdin: processes that tests forked may hold it open.
+        process.kill()
 
 
 def run(program: Program, server: subprocess.Popen[str]) -> tuple[int, str]:

@@ -9,7 +9,15 @@ from .conftest import Expected, MakeRun
 from .harness import assert_same
 from .scenarios import SCENARIOS
 from .test_scenarios import kill_and_resume, leave_alone
-from .test_schedules import EXAMPLES, batches, interrupt, others, save_freqs, steady
+from .test_schedules import (
+    EXAMPLES,
+    FEW,
+    batches,
+    interrupt,
+    others,
+    save_freqs,
+    steady,
+)
 
 pytestmark = pytest.mark.sources
 
@@ -53,7 +61,7 @@ schedules = {
 
 
 @pytest.mark.timeout(1500)
-@settings(steady, max_examples=3)
+@settings(steady, max_examples=FEW // 2)
 @given(**schedules)
 def test_any_schedule(run_of: MakeRun, uninterrupted: Expected, **schedule):
     """1 to 4 kills at random batches, any policy: the uninterrupted run's bytes."""

@@ -12,10 +12,10 @@ from own_data import NO_PARTS
 pytestmark = pytest.mark.skipif(NO_PARTS, reason="refused, see test_loops.py")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# The loop by hand is TensorFlow's.
+# The loop by hand is TensorFlow's; test_worker_loops.py kills a worker of it, too.
 NAMES: list = [pytest.param("multi_worker.py", marks=pytest.mark.spread)]
 if keras.backend.backend() == "tensorflow":
-    NAMES.append("multi_worker_loop.py")
+    NAMES.append(pytest.param("multi_worker_loop.py", marks=pytest.mark.long))
 
 
 def run(
