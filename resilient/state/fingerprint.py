@@ -26,7 +26,7 @@ from resilient.errors import warn_not_exact
 from resilient.serialization import JSON, strict
 from resilient.state import replicas
 from resilient.state.build import is_built
-from resilient.state.topology import topology
+from resilient.state.topology import ends, topology
 
 # Arguments of fit that may change between attempts, but not between processes.
 _SHARED = ("epochs", "validation_freq", "validation_steps", "class_weight")
@@ -220,13 +220,13 @@ def _raw_config(thing: Any) -> JSON:
 def _config(thing: Any) -> JSON:
     """The plain values of a layer's or optimizer's config, but for names."""
     # Seeds differ by process where the script gives none, and are restored. Shapes of
-    # input layers depend on what the model was built with; weights have their own. A
-    # model inside has its input and output layers by name, which may be automatic.
+    # input layers depend on what the model was built with; weights have their own.
     left_out = (
-        *("name", "dtype", "learning_rate", "seed", "input_layers", "output_layers"),
+        *("name", "dtype", "learning_rate", "seed"),
         *("batch_shape", "batch_input_shape"),
     )
     config = _raw_config(thing)
+    config |= ends(config)
     simple = {k: _simple(v) for k, v in config.items() if k not in left_out}
     return {k: v for k, v in simple.items() if v is not None}
 

@@ -16,15 +16,37 @@ def topology(config: JSON) -> JSON:
     Returns:
         A fact for each layer of a functional model; none for other models.
     """
-    layers = [x for x in config.get("layers", ()) if isinstance(x, dict)]
-    places = {layer.get("name"): place for place, layer in enumerate(layers)}
+    places = _places(config)
     return {
         f"inputs of layer {place} ({layer.get('class_name')})": _renamed(
             layer["inbound_nodes"], places
         )
-        for place, layer in enumerate(layers)
+        for place, layer in enumerate(_layers(config))
         if layer.get("inbound_nodes")
     }
+
+
+def ends(config: JSON) -> JSON:
+    """Which layers are the inputs and the outputs of a functional model."""
+    places = _places(config)
+    keys = ("input_layers", "output_layers")
+    return {key: _placed(config[key], places) for key in keys if key in config}
+
+
+def _layers(config: JSON) -> list[JSON]:
+    return [x for x in config.get("layers", ()) if isinstance(x, dict)]
+
+
+def _places(config: JSON) -> dict[Any, int]:
+    return {layer.get("name"): place for place, layer in enumerate(_layers(config))}
+
+
+def _placed(value: Any, places: dict[Any, int]) -> Any:
+    if isinstance(value, dict):
+        return {key: _placed(item, places) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_placed(item, places) for item in value]
+    return places.get(value) if isinstance(value, str) else value
 
 
 def _renamed(value: Any, places: dict[Any, int]) -> Any:

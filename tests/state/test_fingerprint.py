@@ -39,6 +39,28 @@ def test_a_model_inside_may_be_called_otherwise(adapter):
         assert differences(one[kind], other[kind]) == []
 
 
+def test_other_outputs_of_a_model_inside_are_told(adapter):
+    def inner(*order):
+        x = keras.Input((4, 2))
+        found = [keras.layers.Dense(2)(x)]
+        found.append(keras.layers.Dense(2)(found[0]))
+        return keras.Model(x, [found[place] for place in order])
+
+    def outer(*order):
+        x = keras.Input((4, 2))
+        return keras.Model(x, inner(*order)(x)[0])
+
+    def settings(*order):
+        net = outer(*order)
+        net.compile("sgd", "mse")
+        arguments = {"initial_epoch": 0, "steps_per_epoch": None}
+        return fingerprint(net, {}, arguments, adapter)["settings"]
+
+    assert differences(settings(0, 1), settings(0, 1)) == []
+    (line,) = differences(settings(0, 1), settings(1, 0))
+    assert "output_layers: the checkpoint has [[1, 0, 0], [2, 0, 0]]" in line
+
+
 def test_an_optimizer_that_another_wraps_is_compared(adapter):
     one, other = (
         of(keras.layers.Dense(1), adapter, keras.optimizers.LossScaleOptimizer(inner))
