@@ -41,11 +41,10 @@ def test_digits_killed_in_mid_epoch_ends_with_the_digest_of_a_run_left_alone(
     tmp_path: Path, child_environment: dict[str, str]
 ) -> None:
     """The same command, killed by itself once, resumes and ends alike."""
-    environment = child_environment
-    status, alone = run(DIGITS, tmp_path / "alone", environment, "--epochs=2")
+    status, alone = run(DIGITS, tmp_path / "alone", child_environment, "--epochs=2")
     assert status == 0, alone
     options = ("--epochs=2", "--kill-at=1:17")
-    command = (DIGITS, tmp_path / "killed", environment, *options)
+    command = (DIGITS, tmp_path / "killed", child_environment, *options)
     status, killed = run(*command)
     assert status == -signal.SIGKILL, killed
     assert "digest" not in killed

@@ -158,7 +158,8 @@ def test_killed_where_batches_and_variables_are_divided(
     run = run_of("both", count=4, options={"save_freq": 4, "keep": 2})
     for one, other in zip(run(mode="keras"), uninterrupted("both", 4), strict=True):
         assert_same(one.record, other.record)
-    assert is_killed(kill(run, {3: "train_batch_end@1:3"}))
+    assert is_killed(kill(run, {0: "train_batch_end@1:3"}))
+    assert is_killed(kill(run, {3: "train_batch_end@2:1"}))
     check(run, uninterrupted)
 
 

@@ -43,7 +43,6 @@ def test_killed_it_ends_as_a_run_left_alone(tmp_path):
     killed = attempt(tmp_path / "killed", killed=True)
     assert killed.statuses[1] == -signal.SIGKILL
     resumed = attempt(tmp_path / "killed").check()
-    assert (
-        f"Resumed at step {16 if BACKEND == 'tensorflow' else 4}" in resumed.outputs[0]
-    )
+    step = 16 if BACKEND == "tensorflow" else 4
+    assert f"Resumed at step {step}" in resumed.outputs[0]
     assert digests(resumed) == digests(alone)

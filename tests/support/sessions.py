@@ -67,11 +67,10 @@ def is_turn(item: pytest.Item, backend: str) -> bool:
     marker = item.get_closest_marker("spread")
     if marker is None or item.get_closest_marker("everywhere") or is_skipped(item):
         return True
-    over = marker.kwargs.get("over")
-    if over is None:
-        if any(each.name == "skipif" for each in item.own_markers):
-            return True
-        over = BACKENDS
+    own = {each.name for each in item.own_markers}
+    if "over" not in marker.kwargs and "skipif" in own:
+        return True
+    over = marker.kwargs.get("over", BACKENDS)
     turns = [each for each in over for _ in range(TURNS[each])]
     return bool(backend == turns[one_of(len(turns), group_of(item))])
 
