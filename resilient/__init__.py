@@ -29,7 +29,7 @@ from resilient.policies.estimator import RunConfig
 from resilient.preemption import clouds
 from resilient.preemption.options import Preemption
 from resilient.saving.variables_only import Checkpoints
-from resilient.training.divergence.loss_watch import Rollback
+from resilient.training.divergence.options import Rollback
 from resilient.training.fit.api import ResilientFit, fit
 from resilient.training.loop.api import Run
 

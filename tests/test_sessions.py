@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import pytest
 from support import BACKENDS, ROOT
 
@@ -52,7 +53,8 @@ def collected(backend: str) -> dict[str, tuple[bool, list[bool]]]:
 
 
 @pytest.mark.sources  # all backends are installed there
-@pytest.mark.spread
+@pytest.mark.long
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="it starts every one")
 @pytest.mark.timeout(900)
 def test_each_test_is_run_by_some_backend_and_left_to_one_share_by_the_others():
     short, every = set(), set()

@@ -23,7 +23,7 @@ from resilient.storage.store import Store
 if TYPE_CHECKING:
     import keras
 
-    from resilient.convert.sources import ImportSource
+    from resilient.convert.recognise import ImportSource
     from resilient.convert.tensor_files import Tensors
     from resilient.state.variables import Leaf
 
@@ -68,7 +68,7 @@ def import_checkpoint(
         ResilientError: ``checkpoint_dir`` has checkpoints.
         ValueError: ``epoch`` or ``step`` is needed, or cannot be right.
     """
-    from resilient.convert.sources import recognised
+    from resilient.convert.recognise import recognised
     from resilient.state.variables import require_model
 
     require_model(model)

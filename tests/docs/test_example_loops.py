@@ -1,4 +1,4 @@
-"""Examples of loops by hand do what they promise, run as a reader would run them."""
+"""Examples of loops by hand do what they promise."""
 
 import signal
 from pathlib import Path
@@ -22,16 +22,16 @@ FIRST, *OTHERS = LOOPS
     "name", [FIRST, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
 )
 def test_killed_in_mid_epoch_it_ends_with_the_digest_of_a_run_left_alone(
-    name: str, tmp_path: Path, child_environment: dict[str, str]
+    name: str, tmp_path: Path
 ) -> None:
     """The same command, killed by itself once, resumes and ends alike."""
     step, options = LOOPS[name]
-    example, environment = EXAMPLES / name, child_environment
+    example = EXAMPLES / name
     # What the guide has is the reference: left alone it ends as with us.
     reference = ("--way=before",) if options else ()
-    status, alone = run(example, tmp_path / "alone", environment, *reference)
+    status, alone = run(example, tmp_path / "alone", *reference)
     assert status == 0, alone
-    command = (example, tmp_path / "killed", environment, *options)
+    command = (example, tmp_path / "killed", *options)
     status, killed = run(*command, f"--kill-at={step}")
     assert status == -signal.SIGKILL, killed
     assert "digest" not in killed

@@ -1,13 +1,12 @@
-"""The examples do what they promise, run as a reader would run them."""
+"""The examples do what they promise."""
 
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support import EXAMPLES
+from support.gang import run_alone
 
 # Compiling the example on JAX takes longest; its short session has the loop of optax.
 pytestmark = pytest.mark.spread(over=["tensorflow", "torch"])
@@ -15,19 +14,9 @@ pytestmark = pytest.mark.spread(over=["tensorflow", "torch"])
 DIGITS = EXAMPLES / "digits.py"
 
 
-def run(
-    example: Path, directory: Path, environment: dict[str, str], *options: str
-) -> tuple[int, str]:
-    """The exit status and the output of an example, in a fresh process."""
-    done = subprocess.run(
-        [sys.executable, example, "--checkpoint-dir", directory, *options],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=250,
-    )
-    return done.returncode, done.stdout
+def run(example: Path, directory: Path, *options: str) -> tuple[int | str, str]:
+    """How an example ended, and what it printed."""
+    return run_alone(example, "--checkpoint-dir", directory, *options, timeout=250)
 
 
 def digest(text: str) -> str:
@@ -38,13 +27,12 @@ def digest(text: str) -> str:
 
 @pytest.mark.timeout(600)
 def test_digits_killed_in_mid_epoch_ends_with_the_digest_of_a_run_left_alone(
-    tmp_path: Path, child_environment: dict[str, str]
+    tmp_path: Path,
 ) -> None:
     """The same command, killed by itself once, resumes and ends alike."""
-    status, alone = run(DIGITS, tmp_path / "alone", child_environment, "--epochs=2")
+    status, alone = run(DIGITS, tmp_path / "alone", "--epochs=2")
     assert status == 0, alone
-    options = ("--epochs=2", "--kill-at=1:17")
-    command = (DIGITS, tmp_path / "killed", child_environment, *options)
+    command = (DIGITS, tmp_path / "killed", "--epochs=2", "--kill-at=1:17")
     status, killed = run(*command)
     assert status == -signal.SIGKILL, killed
     assert "digest" not in killed

@@ -6,7 +6,6 @@ come out of the checkpoint, not out of a script that happens to be seeded.
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from support.compiling import compile_once
+from support.forking import Client, environment
 
 from . import attempt, record
-from .forking import Client
 from .record import Record
 from .scenarios import SCENARIOS
 
@@ -27,22 +26,6 @@ ANY = "any"  # in place of a seed: leave random number generators to chance
 LIMIT = 150.0
 KILLED = -signal.SIGKILL
 STOPPED = (143, 130)  # asked to, by SIGTERM or SIGUSR1, and by SIGINT
-
-ENVIRONMENT = {
-    "CUDA_VISIBLE_DEVICES": "",
-    "JAX_PLATFORMS": "cpu",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "PYTHONHASHSEED": "random",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
-}
-
-
-def environment() -> dict[str, str]:
-    """This process's environment, quiet, on one thread, with its import path."""
-    paths = os.pathsep.join(path for path in sys.path if path)
-    return os.environ | ENVIRONMENT | {"PYTHONPATH": paths}
 
 
 class Server:

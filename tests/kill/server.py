@@ -1,4 +1,4 @@
-"""The server that forks attempts, see ``forking``.
+"""The server that forks attempts, see ``support.forking``.
 
 ``python -m <package>.server MODULE...`` imports the modules first.
 """
@@ -16,8 +16,9 @@ for _name in sys.argv[1:]:  # torch must come before TensorFlow, or the process 
 
 # isort: split
 import keras  # noqa: E402
+from support import forking  # noqa: E402
 
-from . import attempt, forking  # noqa: E402
+from . import attempt  # noqa: E402
 
 BEGUN = b"."
 

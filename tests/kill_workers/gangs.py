@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import gang
-from gang import HERE
 from kill import record
 from kill.harness import SEED
 from kill.record import Record
+from support import gang
 from worker import Order
 
+HERE = Path(__file__).parent
 LIMIT = 120.0  # seconds
 
 

@@ -8,7 +8,7 @@ import pytest
 if os.environ["KERAS_BACKEND"] != "torch":
     pytest.skip("DTensors are torch's", allow_module_level=True)
 
-import gang
+from support import gang
 
 
 def test_dtensors_are_saved_by_their_owners_and_read_into_other_parts(tmp_path):

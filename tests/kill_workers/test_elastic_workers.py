@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gang import Ended, run
 from own_data import BACKEND, NO_PARTS, OWN_DATA
+from support.gang import Ended, run
 
 import resilient
 from resilient.backends import get_backend

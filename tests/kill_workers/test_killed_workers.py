@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gang import HERE
-from gangs import End, Run
-from kill.harness import KILLED, assert_same, environment
+from gangs import HERE, End, Run
+from kill.harness import KILLED, assert_same
 from own_data import BACKEND, NO_PARTS, OWN_DATA, OWN_DATA_BACKENDS
+from support.forking import environment
 
 KILLS = int(os.environ.get("RESILIENT_KILLS", "60"))
 MET = 10  # calls, after which the processes have found each other

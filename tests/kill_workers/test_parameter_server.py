@@ -60,6 +60,7 @@ def test_a_killed_worker_costs_no_step(
     assert text.endswith("exit status 0")
 
 
+@pytest.mark.long  # eight starts of TensorFlow; the next one assigns to a server, too
 @pytest.mark.timeout(600)
 def test_a_killed_coordinator_goes_on_from_the_last_checkpoint(
     tmp_path: Path, child_environment: dict[str, str]

@@ -10,10 +10,10 @@ import pytest
 if os.environ["KERAS_BACKEND"] != "torch":
     pytest.skip("only with the torch backend", allow_module_level=True)
 
-import gang
 import scipy.sparse
 import torch
 import torch_parts
+from support import gang
 
 from resilient import keras_internals
 from resilient.distributed.strategies.torch_slices import (

@@ -5,19 +5,25 @@ import signal
 from pathlib import Path
 
 import pytest
-from gang import HERE, Ended, run
 from own_data import BACKEND, NO_PARTS
+from support import EXAMPLES
+from support.gang import Ended, run
 
-EXAMPLE = HERE.parents[1] / "examples" / "multi_worker_loop.py"
+LOOP_WORKER = Path(__file__).with_name("loop_worker.py")
 
 
 def attempt(directory: Path, *, killed: bool = False) -> Ended:
     """Two processes of the example, on TensorFlow; elsewhere of ``loop_worker``."""
     if BACKEND == "tensorflow":
         kill = ("--kill-worker=1", "--at-step=20") if killed else ()
-        command = (EXAMPLE, "--checkpoint-dir", directory, *kill)
+        command = (
+            EXAMPLES / "multi_worker_loop.py",
+            "--checkpoint-dir",
+            directory,
+            *kill,
+        )
     else:
-        command = (HERE / "loop_worker.py", directory, "1@5" if killed else "0@-1")
+        command = (LOOP_WORKER, directory, "1@5" if killed else "0@-1")
     return run(*command, ends_at_once=killed)
 
 

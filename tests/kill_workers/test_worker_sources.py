@@ -11,9 +11,9 @@ import re
 import shutil
 from pathlib import Path
 
-import gang
 import pytest
 from own_data import BACKEND, NO_PARTS, OWN_DATA
+from support import gang
 
 from resilient.storage.store import Store
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-import gang
+from support import gang
 
 from resilient.supervise.environment import HOST, free_ports
 

@@ -4,11 +4,10 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 
 import keras
 import pytest
+from support.gang import run_alone
 
 from resilient.errors import NotExactWarning
 from resilient.objects.callbacks.capture import CallbackStates
@@ -253,25 +252,16 @@ def records(directory):
 
 
 @pytest.mark.everywhere
-def test_killed_twice_tensorboard_shows_what_it_shows_uninterrupted(
-    tmp_path, backend, child_environment
-):
+def test_killed_twice_tensorboard_shows_what_it_shows_uninterrupted(tmp_path, backend):
     if backend != "tensorflow":
         pytest.skip("Keras's TensorBoard callback needs TensorFlow")
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
 
     def attempt(directory, kill):
-        done = subprocess.run(
-            [sys.executable, str(script), str(tmp_path / directory), kill],
-            env=child_environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode in (0, -signal.SIGKILL), done.stderr
-        return done.returncode
+        status, text = run_alone(script, tmp_path / directory, kill)
+        assert status in (0, -signal.SIGKILL), text
+        return status
 
     assert attempt("alone", "alone") == 0
     assert attempt("killed", "1:1") == -signal.SIGKILL  # a checkpoint in mid-epoch

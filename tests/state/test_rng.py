@@ -2,7 +2,6 @@
 
 import json
 import random
-import subprocess
 import sys
 import types
 import warnings
@@ -14,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 from support.draws import draw
+from support.gang import run_alone
 
 from resilient import keras_internals
 from resilient.backends import Backend, get_backend
@@ -48,9 +48,7 @@ def test_drawing_again_after_a_restore_gives_the_same_numbers(
     assert draw() == first
 
 
-def test_a_fresh_process_goes_on_with_the_same_numbers(
-    adapter: Backend, tmp_path: Path, child_environment: dict[str, str]
-) -> None:
+def test_a_fresh_process_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
     """One process captures and draws on; another, unseeded, restores and draws."""
     start = (
         "import json, sys, keras\n"
@@ -68,18 +66,11 @@ def test_a_fresh_process_goes_on_with_the_same_numbers(
         "rng.restore(get_backend(), state)\n"
         "print(draw() == first)\n"
     )
-    output = [
-        subprocess.run(
-            [sys.executable, "-c", start + code, str(tmp_path / "state.json")],
-            env=child_environment,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=True,
-        ).stdout
-        for code in (save, load)
-    ]
-    assert output == ["", "True\n"]
+    script, state = tmp_path / "script.py", tmp_path / "state.json"
+    script.write_text(start + save)
+    assert run_alone(script, state) == (0, "")
+    script.write_text(start + load)
+    assert run_alone(script, state) == (0, "True\n")
 
 
 def test_capturing_draws_nothing(adapter: Backend) -> None:

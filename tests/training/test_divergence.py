@@ -15,13 +15,8 @@ from resilient import (
 from resilient.policies import KeepPolicy
 from resilient.storage import layout
 from resilient.training.divergence import rollback
-from resilient.training.divergence.loss_watch import (
-    Bad,
-    Diverged,
-    LossWatch,
-    checked_loss_spike,
-    checked_on_nan,
-)
+from resilient.training.divergence.loss_watch import Bad, Diverged, LossWatch
+from resilient.training.divergence.options import checked_loss_spike, checked_on_nan
 from resilient.training.divergence.rollback import Skip, left_out
 
 pytestmark = pytest.mark.once

@@ -1,4 +1,5 @@
 """A loss that is not finite: how it is detected, and how a run goes back.
 
-``loss_watch`` looks at the losses, ``rollback`` keeps which batches a run leaves out.
+``options`` is what the user says of it, ``loss_watch`` looks at the losses, and
+``rollback`` keeps which batches a run leaves out.
 """

@@ -24,7 +24,8 @@ from resilient.errors import (
 from resilient.progress import Progress
 from resilient.storage.layout import ROLLBACKS, committed_steps, replace_text
 from resilient.storage.store import Store
-from resilient.training.divergence.loss_watch import Bad, Rollback
+from resilient.training.divergence.loss_watch import Bad
+from resilient.training.divergence.options import Rollback
 
 
 @dataclass(frozen=True)

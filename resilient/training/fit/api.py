@@ -24,7 +24,7 @@ from resilient.saving.directory import OnDirectory
 from resilient.serialization.state_dict import Stateful, StatefulObjects
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
-from resilient.training.divergence.loss_watch import (
+from resilient.training.divergence.options import (
     OnNaN,
     Rollback,
     checked_loss_spike,

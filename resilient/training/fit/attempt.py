@@ -26,7 +26,8 @@ from resilient.state.fingerprint import RunFingerprint
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.attempt import Attempt
 from resilient.training.divergence import rollback
-from resilient.training.divergence.loss_watch import LossWatch, Rollback
+from resilient.training.divergence.loss_watch import LossWatch
+from resilient.training.divergence.options import Rollback
 from resilient.training.fit.resumption import EpochInput, Resumption
 from resilient.training.fit.run_state import FitState
 from resilient.training.session import Session

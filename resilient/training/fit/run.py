@@ -13,7 +13,8 @@ from resilient.saving.record import Loaded, is_of
 from resilient.saving.run_json import ImportRun
 from resilient.state import weights
 from resilient.training.divergence import rollback
-from resilient.training.divergence.loss_watch import Bad, Diverged, Rollback
+from resilient.training.divergence.loss_watch import Bad, Diverged
+from resilient.training.divergence.options import Rollback
 from resilient.training.fit.attempt import FitAttempt, FitPlan
 from resilient.training.fit.hook import hooked
 from resilient.training.session import load

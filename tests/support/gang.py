@@ -1,4 +1,4 @@
-"""Runs a script in several processes, which are forked: see ``gang_server``."""
+"""Runs a script in one process or several, which are forked: see ``gang_server``."""
 
 import atexit
 import functools
@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kill.forking import Client
-from kill.harness import environment
-from support.compiling import compile_once
-
 from resilient.supervise.environment import free_ports, of_process, ports_needed
 
-HERE = Path(__file__).parent
+from .compiling import compile_once
+from .forking import Client, environment
+
 TOLD = 4000  # characters of a process's output, in a failure
 
 
@@ -23,9 +21,8 @@ def _client() -> Client:
     """The server's: one for all tests of this process."""
     cache = tempfile.TemporaryDirectory()  # of compiled programs
     told = {name: value for name, value in environment().items() if name != "TF_CONFIG"}
-    client = Client(
-        [str(HERE / "gang_server.py")], told | compile_once(Path(cache.name, "0"))
-    )
+    command = ["-m", "support.gang_server"]
+    client = Client(command, told | compile_once(Path(cache.name, "0")))
     atexit.register(cache.cleanup)
     atexit.register(client.stop)
     return client
@@ -107,3 +104,11 @@ def run_with(
         }
         statuses = _client().ask(request)
         return Ended(statuses, [log.read_text(errors="replace") for log in logs])
+
+
+def run_alone(
+    script: str | Path, *arguments: object, timeout: float = 120
+) -> tuple[int | str, str]:
+    """Run a Python script in one process: how it ended, and what it printed."""
+    ended = run_with([{}], script, *arguments, timeout=timeout)
+    return ended.statuses[0], ended.outputs[0]

@@ -1,4 +1,4 @@
-"""The server that forks all processes of a gang at a time, see ``kill.forking``.
+"""The server that forks all processes of a gang at a time, see ``forking``.
 
 Each runs a script as Python would. What a gang's processes start (TensorFlow's server,
 JAX's devices, torch's group), they start after the fork.
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import keras
-import worker  # noqa: F401 -- so that what it imports is here
-from kill import forking
+
+from . import forking
 
 _LOOK_EVERY = 0.01  # seconds
 

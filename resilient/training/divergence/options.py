@@ -1,0 +1,79 @@
+"""What a user says of losses that are bad: ``on_nan``, ``loss_spike``, ``Rollback``."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from resilient.errors import message, require_integer, require_number
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """How to get over a divergence: PaLM's recipe (Chowdhery et al. 2022, section 5.1).
+
+    Training goes back to where it was ``steps`` batches before the bad one, leaves out
+    the next ``skip`` batches of the data, and continues. The last batch of an epoch is
+    never left out.
+
+    Attributes:
+        steps: How many batches to go back.
+        skip: How many batches to leave out from there; more than ``steps``, or the bad
+            batch would come again.
+        limit: How often in a run; after that training stops.
+
+    Raises:
+        TypeError: One of them is not an integer.
+        ValueError: One is not positive, or ``skip`` not more than ``steps``.
+    """
+
+    steps: int = 100
+    skip: int = 300
+    limit: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "skip", "limit"):
+            checked = require_integer(getattr(self, name), f"Rollback({name}=...)")
+            object.__setattr__(self, name, checked)
+        if self.skip <= self.steps:
+            what = "Rollback(skip=...) has to reach beyond the bad batch."
+            received = f"skip={self.skip}, steps={self.steps}"
+            raise ValueError(
+                message(what, received=received, hint="Make it more than `steps`.")
+            )
+
+
+OnNaN = Literal["ignore", "stop", "rollback"] | Rollback
+
+
+def checked_on_nan(value: OnNaN) -> Literal["ignore", "stop"] | Rollback:
+    """``on_nan``, if it means something; otherwise ValueError."""
+    if isinstance(value, Rollback):
+        return value
+    if isinstance(value, str) and value == "rollback":
+        return Rollback()
+    if isinstance(value, str) and value in ("ignore", "stop"):
+        return value
+    raise ValueError(
+        message(
+            '`on_nan` must be "ignore", "stop", "rollback" or a Rollback(...).',
+            received=repr(value),
+        )
+    )
+
+
+def checked_loss_spike(value: float | None, on_nan: OnNaN) -> float | None:
+    """``loss_spike``, if it means something; otherwise TypeError or ValueError."""
+    if value is None:
+        return None
+    factor = require_number(value, "loss_spike")
+    if factor <= 1:
+        what = "`loss_spike` is a factor that the loss must not grow by."
+        raise ValueError(
+            message(what, received=value, hint="Use a number such as 5, or None.")
+        )
+    if on_nan == "ignore":
+        what = "`loss_spike` says what is treated like NaN, and NaN is ignored."
+        todo = 'Pass on_nan="stop" or on_nan="rollback", too.'
+        raise ValueError(
+            message(what, received=f"loss_spike={value}, on_nan='ignore'", hint=todo)
+        )
+    return factor
