@@ -75,15 +75,19 @@ def uninterrupted(
 spread = pytest.mark.spread
 
 
-def of_speed(scenario: Scenario) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.long] if scenario.slow else []
+def marks(scenario: Scenario, backend: str) -> list[pytest.MarkDecorator]:
+    """The short session runs it on one backend, of those on which it is not slow."""
+    over = [each for each in scenario.backends if each not in scenario.slow]
+    return [
+        spread(over=over),
+        *([pytest.mark.long] if backend in scenario.slow else []),
+    ]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test with a ``scenario`` argument runs on all that this backend can train.
 
-    With a ``source`` argument, on all of them that are about a source of data. The
-    short session of nox runs each of them on one of its backends.
+    With a ``source`` argument, on all of them that are about a source of data.
     """
     backend = keras.backend.backend()
     for argument in ("scenario", "source"):
@@ -91,7 +95,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             wanted = argument == "source"
             known = [s for s in SCENARIOS.values() if s.source == wanted]
             params = [
-                pytest.param(s.name, marks=[spread(over=s.backends), *of_speed(s)])
+                pytest.param(s.name, marks=marks(s, backend))
                 for s in known
                 if backend in s.backends
             ]

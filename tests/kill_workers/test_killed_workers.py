@@ -297,7 +297,7 @@ def test_all_fall_back_where_the_part_of_one_is_damaged(
     assert part.name in fallen[0]["reason"]
 
 
-@pytest.mark.spread
+@pytest.mark.long  # the example of two workers is killed under it, too
 def test_the_supervisor_starts_both_again(run_of: MakeRun, uninterrupted: Expected):
     run = run_of()
     order = run.order({1: "train_batch_end@1:2"}, "resilient", once=True)

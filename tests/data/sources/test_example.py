@@ -13,7 +13,7 @@ pytestmark = pytest.mark.sources
 EXAMPLE = Path(__file__).parents[3] / "examples" / "shuffled_tf_data.py"
 
 
-# Almost all of its time goes into imports, in four processes.
+@pytest.mark.long  # such pipelines are killed in tests/kill; this is four imports more
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow",
     reason="shuffled pipelines are killed on every backend in tests/kill",

@@ -95,7 +95,7 @@ def whole_epoch_per_execution() -> Case:
     return case(compiled(noisy(), steps_per_execution=7), epochs=4)
 
 
-@scenario("train_batch_end@1:1", "train_batch_end@1:4", save_freq=2)
+@scenario("train_batch_end@1:1", "train_batch_end@1:4", save_freq=2, slow=["jax"])
 def run_eagerly() -> Case:
     return case(compiled(noisy(), run_eagerly=True), epochs=2)
 

@@ -106,7 +106,13 @@ def stateful_object() -> Case:
     return found
 
 
-@scenario("train_batch_end@0:4", "train_batch_end@1:5", "epoch_end@1", save_freq=2)
+@scenario(
+    "train_batch_end@0:4",
+    "train_batch_end@1:5",
+    "epoch_end@1",
+    save_freq=2,
+    slow=["jax"],
+)
 def attributes_of_eager_steps() -> Case:
     """No variables, and not traced: a callback changes what each step reads anew."""
     model = noisy()

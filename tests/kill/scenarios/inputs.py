@@ -30,7 +30,9 @@ def pandas_frame() -> Case:
     return case(compiled(noisy((64,))), (frame, pandas.Series(y)))
 
 
-@scenario("train_batch_end@1:3", save_freq=2, backends=("tensorflow", "jax"))
+@scenario(
+    "train_batch_end@1:3", save_freq=2, backends=("tensorflow", "jax"), slow=["jax"]
+)
 def scipy_sparse() -> Case:
     import scipy.sparse
 

@@ -73,7 +73,7 @@ def mirrored_arrays() -> Case:
     return Case(model, (x, y), settings)
 
 
-@scenario(*KILLS, save_freq=2, backends=["tensorflow"], slow=True)
+@scenario(*KILLS, save_freq=2, backends=["tensorflow"], slow=["tensorflow"])
 def mirrored_tf_data() -> Case:
     import tensorflow as tf
 
@@ -83,6 +83,6 @@ def mirrored_tf_data() -> Case:
     return of_batches(make)
 
 
-@scenario(*KILLS, save_freq=2, backends=["tensorflow"], slow=True)
+@scenario(*KILLS, save_freq=2, backends=["tensorflow"], slow=["tensorflow"])
 def mirrored_py_dataset() -> Case:
     return of_batches(Batches)

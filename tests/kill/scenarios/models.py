@@ -19,7 +19,7 @@ def convolution() -> Case:
     return _convolution()
 
 
-@scenario("epoch_end@0", "train_batch_end@1:3", backends=("torch",), slow=True)
+@scenario("epoch_end@0", "train_batch_end@1:3", backends=("torch",), slow=("torch",))
 def torch_compile() -> Case:
     """The same, compiled: for half a minute in each process."""
     return _convolution(jit_compile=True)

@@ -48,7 +48,7 @@ class Scenario:
         keeps_seed: Whether every attempt must be seeded alike, since the data itself
             draws from what the script seeds and can only be replayed.
         in_keras: Whether Keras's own ``fit`` takes this data.
-        slow: Whether it is for long sessions only.
+        slow: Backends on which it is for long sessions only.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Scenario:
     source: bool = False
     keeps_seed: bool = False
     in_keras: bool = True
-    slow: bool = False
+    slow: tuple[str, ...] = ()
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -69,7 +69,7 @@ def scenario(
     *kills: str,
     save_freq: Any = 2,
     backends: Iterable[str] = BACKENDS,
-    slow: bool = False,
+    slow: Iterable[str] = (),
 ) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
     """Register the decorated function under its own name."""
 
@@ -77,7 +77,7 @@ def scenario(
         name = build.__name__
         assert name not in SCENARIOS, name
         SCENARIOS[name] = Scenario(
-            name, build, tuple(backends), kills, save_freq, slow=slow
+            name, build, tuple(backends), kills, save_freq, slow=tuple(slow)
         )
         return build
 
@@ -94,6 +94,7 @@ def source(
     backends: Iterable[str] = BACKENDS,
     keeps_seed: bool = False,
     in_keras: bool = True,
+    slow: Iterable[str] = (),
 ) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
     """Register a scenario about a source of data; see ``Scenario``."""
 
@@ -109,6 +110,7 @@ def source(
             source=True,
             keeps_seed=keeps_seed,
             in_keras=in_keras,
+            slow=tuple(slow),
         )
         return build
 

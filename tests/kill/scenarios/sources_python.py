@@ -99,7 +99,7 @@ def _validated() -> Case:
     )
 
 
-@source(backends=("tensorflow", "jax"))
+@source(backends=("tensorflow", "jax"), slow=["jax"])
 def generator_of_sparse_batches() -> Case:
     """scipy's matrices, which Keras converts; batches drawn ahead are kept as such."""
     model = keras.Sequential(

@@ -183,7 +183,7 @@ def tf_data_several_steps_per_execution() -> Case:
     return made
 
 
-@source(backends=("tensorflow", "jax"))
+@source(backends=("tensorflow", "jax"), slow=["jax"])
 def tf_data_sparse() -> Case:
     """Sparse rows."""
     import keras
