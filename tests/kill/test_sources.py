@@ -60,6 +60,7 @@ schedules = {
 }
 
 
+@pytest.mark.spread(over=["torch"])  # where it is the quickest
 @pytest.mark.timeout(1500)
 @settings(steady, max_examples=FEW // 2)
 @given(**schedules)
