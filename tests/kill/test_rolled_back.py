@@ -1,7 +1,7 @@
 """Killed anywhere in a run that is rolled back: the same batches are left out."""
 
 import pytest
-from support import BACKENDS
+from support import PARTS
 
 from resilient.telemetry.events import read_events
 
@@ -37,22 +37,22 @@ def test_killed_and_stopped_around_rollbacks(run_of: MakeRun, undisturbed):
     assert_same(undisturbed.record, run().record)
 
 
-THIRDS = [
+EACH = [
     pytest.param(n, marks=pytest.mark.spread(over=[name]))
-    for n, name in enumerate(BACKENDS)
+    for n, name in enumerate(PARTS)
 ]
 
 
-@pytest.mark.parametrize("third", THIRDS)
+@pytest.mark.parametrize("part", EACH)
 @pytest.mark.timeout(900)
-def test_killed_at_each_step_of_a_rollback(third, run_of: MakeRun, undisturbed):
+def test_killed_at_each_step_of_a_rollback(part, run_of: MakeRun, undisturbed):
     """While checkpoints are moved away, and while it is written down."""
     calls = undisturbed.calls
     written = [n for n, call in enumerate(calls, 1) if "rollbacks.json.tmp" in call]
     first = written[0] - 8
     assert any("step-" in call for call in calls[first - 1 : written[0]])
     run = run_of("one_bad_sample", options=OPTIONS)
-    for number in range(first + third, written[0] + 3, len(BACKENDS)):
+    for number in range(first + part, written[0] + 3, len(PARTS)):
         home = run.home.with_name(f"call-{number}")
         run.home, run.attempts = home, 0
         assert run(f"call@{number}").killed
