@@ -11,7 +11,7 @@ from resilient.supervise.failures import Ending
 from resilient.supervise.headway import Gain
 from resilient.supervise.options import Options
 
-_TODO = {
+_ADVICE = {
     "out of memory": "Use a smaller batch or model, or a machine with more memory.",
     "diverged": "Look at the data of that step, lower the learning rate or clip "
     "gradients.",
@@ -94,5 +94,5 @@ def _same_failure(ending: Ending, times: int) -> str:
         if times > 1
         else f"Gave up: {ending.kind}, and --same-failure 1 allows no other try."
     )
-    todo = _TODO.get(ending.kind, _TODO["error"])
+    todo = _ADVICE.get(ending.kind, _ADVICE["error"])
     return message(what, received=ending.why, hint=f"{todo} {_AGAIN}")

@@ -109,12 +109,12 @@ def cases(directory, group):
             return 1, {**arrays, "validation_data": make(), **steps}
 
         found[f"validated on {name}"] = case
-    alike = {
+    more = {name for name in found if "validated on" in name}
+    more |= {
         "arrays by batch",
         "arrays in order",
         "generator ends",
         "pydataset workers",
     }
-    more = alike | {name for name in found if "validated on" in name}
     found = in_groups(found, others, group, more=more.__contains__)
     return {name: (case, nullcontext) for name, case in found.items()}

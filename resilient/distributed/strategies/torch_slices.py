@@ -16,7 +16,7 @@ from torch.utils.data import DistributedSampler
 
 from resilient.errors import NotSupportedError, message
 
-_TODO = (
+_ADVICE = (
     "Choose a batch size that the number of processes divides, and drop the rest at "
     "the end of an epoch (drop_last, or a number of samples that it divides)."
 )
@@ -38,7 +38,7 @@ def rows(size: int, rank: int, world: int) -> slice:
             message(
                 "A batch must have equally many rows on each process.",
                 received=f"a batch of {size} rows, {world} processes",
-                hint=_TODO,
+                hint=_ADVICE,
             )
         )
     each = size // world
@@ -68,7 +68,7 @@ def require_divisible(samples: int, batch_size: int, world: int) -> None:
                     f"{samples} samples in batches of {batch_size}: the last one has "
                     f"{last} rows, for {world} processes"
                 ),
-                hint=_TODO,
+                hint=_ADVICE,
             )
         )
 
