@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from resilient.errors import CheckpointWriteError, ResilientError, message
-from resilient.storage import commit, layout
+from resilient.storage import commit, files
 
 
 def require_free(target: Path, *, overwrite: bool) -> None:
@@ -47,10 +47,10 @@ def staged(target: Path, *, overwrite: bool) -> Iterator[Path]:
     beside = target.with_name(f".tmp-{uuid.uuid4().hex[:12]}.{target.name}")
     try:
         yield beside
-        layout.sync(beside)
+        files.sync(beside)
         require_free(target, overwrite=overwrite)
         os.replace(beside, target)
-        layout.sync(target.parent)
+        files.sync(target.parent)
     except (ResilientError, FileExistsError):
         raise
     except Exception as error:

@@ -1,13 +1,15 @@
-"""Dataclasses as JSON objects, and back.
+"""Dataclasses as JSON objects, and back: what a file may say is what a class says.
 
-A missing field without a default, an unknown field, or a value of another type is a
-``SchemaError`` that names the field. A field of type ``Any`` is taken as it is.
+Types and bounds (``Annotated[int, Meta(ge=0)]``) are checked by msgspec. A missing
+field without a default, or a value of another type or out of bounds, is a
+``SchemaError`` that names the field. Fields that are not known are left out: a later
+version may have added them. A field of type ``Any`` is taken as it is.
 """
 
 import dataclasses
-import types
-import typing
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from resilient.serialization import JSON
 
@@ -27,59 +29,29 @@ def to_json(value: Any) -> JSON:
     }
 
 
-def from_json(cls: type[T], data: object, where: str = "") -> T:
+def from_json(cls: type[T], data: object) -> T:
     """The dataclass that ``to_json`` was given.
 
     Args:
-        cls: The dataclass.
+        cls: The dataclass, or any type that msgspec knows.
         data: What was read.
-        where: Its name in errors.
 
     Raises:
-        SchemaError: A field is missing, unknown, or of another type.
+        SchemaError: It does not match.
     """
-    if not isinstance(data, dict):
-        raise SchemaError(f"{where or cls.__name__} is not an object")
-    hints = typing.get_type_hints(cls)
-    if unknown := data.keys() - hints.keys():
-        raise SchemaError(f"{where}{min(map(str, unknown))} is not known")
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        optional = {field.default, field.default_factory} != {dataclasses.MISSING}
-        if field.name not in data and not optional:
-            raise SchemaError(f"{where}{field.name} is missing")
-    return cls(
-        **{name: _read(hints[name], x, f"{where}{name}") for name, x in data.items()}
-    )
+    try:
+        return msgspec.convert(data, cls)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise SchemaError(str(error)) from None
 
 
-def _read(hint: Any, value: Any, where: str) -> Any:
-    """A value, if it is of a type."""
-    origin, inside = typing.get_origin(hint), typing.get_args(hint)
-    if dataclasses.is_dataclass(hint):
-        return from_json(typing.cast(type, hint), value, f"{where}.")
-    if origin is types.UnionType:
-        if value is None and type(None) in inside:
-            return None
-        (hint,) = (each for each in inside if each is not type(None))
-        return _read(hint, value, where)
-    if origin is Literal:
-        good = value in inside
-    elif hint is float:
-        good = isinstance(value, int | float) and not isinstance(value, bool)
-    elif hint is int:
-        good = isinstance(value, int) and not isinstance(value, bool)
-    else:
-        good = hint is Any or isinstance(value, origin or hint)
-    if not good:
-        raise SchemaError(f"{where} is a {type(value).__name__}, not {_name(hint)}")
-    if origin is list:
-        return [_read(inside[0], item, f"{where}[]") for item in value]
-    if origin is dict:
-        return {
-            key: _read(inside[1], item, f"{where}.{key}") for key, item in value.items()
-        }
-    return value
+def parse(raw: bytes) -> Any:
+    """Plain JSON values, of strict JSON.
 
-
-def _name(hint: Any) -> str:
-    return getattr(hint, "__name__", None) or str(hint)
+    Raises:
+        SchemaError: It is none, or nested too deep.
+    """
+    try:
+        return msgspec.json.decode(raw)
+    except (ValueError, RecursionError) as error:
+        raise SchemaError(str(error)) from None

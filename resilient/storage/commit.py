@@ -22,6 +22,7 @@ from resilient.errors import CheckpointWriteError, ResilientError
 from resilient.progress import Progress
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.files import sync
 from resilient.storage.flush import flushed_meanwhile
 from resilient.storage.manifest import FileRecord, Manifest, record
 
@@ -113,7 +114,7 @@ def recover(directory: Path) -> None:
             delete(former)
         else:
             os.rename(former, committed)
-            layout.sync(directory)
+            sync(directory)
 
 
 def delete(path: Path) -> None:
@@ -214,7 +215,7 @@ def _tree(directory: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
 
 def _sync(paths: Iterable[str]) -> None:
     for path in paths:
-        layout.sync(path)
+        sync(path)
 
 
 def _finish(staging: Path, manifest: Manifest) -> None:
@@ -240,7 +241,7 @@ def _publish(staging: Path, step: int) -> Path:
         if former is not None:
             os.rename(former, committed)
         raise
-    layout.sync(directory)
+    sync(directory)
     if former is not None:
         # What is left of it, `recover` deletes: the commit has succeeded.
         with contextlib.suppress(OSError):

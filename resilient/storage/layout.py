@@ -17,15 +17,14 @@ Other names are left alone. Paths that are not local directories are refused her
 before anything is created.
 """
 
-import errno
 import os
 import re
-import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from resilient.errors import CheckpointWriteError, NotSupportedError, message
+from resilient.storage import files
 
 QUARANTINE = "quarantine"
 EVENTS = "events.jsonl"
@@ -38,6 +37,7 @@ REASON = "reason.json"
 
 _COMMITTED = re.compile(r"step-(\d{8,})")
 _STAGING = re.compile(r"step-\d{8,}\.tmp-[0-9a-f]+(-\d+)?")
+_SMALL = re.compile(r"rollbacks\.json\.tmp-[0-9a-f]{16}")
 _SHARED = re.compile(r"shared-[0-9a-f]{16}")
 _REPLACED = re.compile(r"(step-\d{8,})\.old-[0-9a-f]+")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -81,7 +81,7 @@ def committed_steps(directory: Path) -> list[int]:
 
 def staging_paths(directory: Path) -> list[Path]:
     """What was being written or deleted, and files that live for a moment."""
-    kinds = (_STAGING, _SHARED)
+    kinds = (_STAGING, _SHARED, _SMALL)
     names = [n for n in _names(directory) if any(kind.fullmatch(n) for kind in kinds)]
     return [directory / name for name in names]
 
@@ -147,37 +147,10 @@ def make_directory(directory: Path) -> None:
     try:
         os.makedirs(directory, exist_ok=True)
         for path in reversed(missing):
-            sync(path.parent)
+            files.sync(path.parent)
     except OSError as error:
         raise CheckpointWriteError(
             f"The checkpoint directory cannot be created: {error.strerror}.",
             received=f"{directory}: {error}",
             hint="Choose a checkpoint_dir in a directory that this user may write to.",
         ) from error
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Replace a small file; a kill leaves the former one, or all of this.
-
-    Raises:
-        OSError: The file system failed; the file is as it was.
-    """
-    beside = path.with_name(f"{path.name}.tmp")
-    beside.write_text(text, encoding="utf-8")
-    sync(beside)
-    os.replace(beside, path)
-    sync(path.parent)
-
-
-def sync(path: str | os.PathLike[str]) -> None:
-    """Wait until a file's bytes, or a directory's names, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some network file systems sync directories by themselves: EINVAL.
-        unsupported = error.errno in (errno.EINVAL, errno.ENOTSUP)
-        if not (unsupported and stat.S_ISDIR(os.fstat(descriptor).st_mode)):
-            raise
-    finally:
-        os.close(descriptor)

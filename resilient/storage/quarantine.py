@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from resilient.storage.layout import QUARANTINE, REASON, replace_text, sync
+from resilient.storage.files import replace_text, sync
+from resilient.storage.layout import QUARANTINE, REASON
 
 Kind = Literal["damaged", "superseded", "discarded"]
 

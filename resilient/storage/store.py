@@ -19,7 +19,7 @@ from resilient.errors import (
 )
 from resilient.policies import KeepPolicy
 from resilient.progress import Progress
-from resilient.storage import commit, layout, quarantine
+from resilient.storage import commit, files, layout, quarantine
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
 from resilient.storage.manifest import FileRecord, Manifest, ManifestError
 
@@ -236,7 +236,7 @@ class Store:
             os.rename(path, target)
             renamed.append(target)
         if renamed:
-            layout.sync(self.directory)
+            files.sync(self.directory)
         for path in renamed:
             commit.delete(path)
 

@@ -48,7 +48,7 @@ EACH = [
 def test_killed_at_each_step_of_a_rollback(part, run_of: MakeRun, undisturbed):
     """While checkpoints are moved away, and while it is written down."""
     calls = undisturbed.calls
-    written = [n for n, call in enumerate(calls, 1) if "rollbacks.json.tmp" in call]
+    written = [n for n, call in enumerate(calls, 1) if "rollbacks.json.tmp-" in call]
     first = written[0] - 8
     assert any("step-" in call for call in calls[first - 1 : written[0]])
     run = run_of("one_bad_sample", options=OPTIONS)

@@ -37,10 +37,9 @@ def test_anything_else_is_refused(data):
         decoded(data)
 
 
-def test_a_key_that_no_schema_has_is_refused():
-    with pytest.raises(SchemaError, match="callbacks is not known"):
-        decoded(encoded(IMPORTED) | {"callbacks": []})
-    with pytest.raises(SchemaError, match="progress is missing"):
+def test_a_key_that_no_schema_has_is_left_out():
+    assert decoded(encoded(IMPORTED) | {"callbacks": []}) == IMPORTED
+    with pytest.raises(SchemaError, match="missing required field `progress`"):
         decoded({"kind": "loop", "stopped": False})
     assert "stopped" in LoopRun.__annotations__
 
@@ -55,4 +54,6 @@ def test_a_position_that_no_schema_has_is_an_error_that_says_so():
         CorruptCheckpointError, match="the position of the data"
     ) as found:
         saved.positions()
-    assert "Received: x. is not an object" in str(found.value)
+    assert "Received: Expected `object | null`, got `int` - at `$.x`" in str(
+        found.value
+    )

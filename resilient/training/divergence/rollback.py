@@ -22,7 +22,8 @@ from resilient.errors import (
     RolledBack,
 )
 from resilient.progress import Progress
-from resilient.storage.layout import ROLLBACKS, committed_steps, replace_text
+from resilient.storage.files import replace_text
+from resilient.storage.layout import ROLLBACKS, committed_steps
 from resilient.storage.store import Store
 from resilient.training.divergence.loss_watch import Bad
 from resilient.training.divergence.options import Rollback

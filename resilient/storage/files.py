@@ -1,0 +1,131 @@
+"""Opens files where somebody else may have put something: regular ones only.
+
+Nothing is followed and nothing blocks: a symbolic link, a FIFO, a device or a directory
+in the place of a file is an ``OSError`` that says so, and so is a path that leaves the
+directory. What is checked is what was opened, not what had the name before.
+"""
+
+import errno
+import os
+import secrets
+import stat
+from pathlib import Path, PurePosixPath
+
+# Far above real use: what is larger is not ours.
+JSON_BYTES = 64 << 20
+SMALL_BYTES = 1 << 20
+
+_ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_NOT_FOLLOWED = (errno.ELOOP, errno.EMLINK)
+
+
+def is_inside(name: str) -> bool:
+    """Whether a relative path, with slashes, stays inside its directory."""
+    parts = PurePosixPath(name).parts
+    plain = name == "/".join(parts) and "\0" not in name
+    return plain and bool(parts) and ".." not in parts and parts[0] != "/"
+
+
+def open_file(directory: Path, name: str, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file inside a directory; returns its descriptor.
+
+    Args:
+        directory: May itself be reached by links.
+        name: Relative, with slashes: no link on this path is followed.
+        flags: Beside those that are always set. A file that is made has the mode that
+            the umask leaves.
+
+    Raises:
+        OSError: There is none, or something else has this name.
+    """
+    if not is_inside(name):
+        raise OSError(errno.EINVAL, "the path leaves the directory", name)
+    *parents, last = name.split("/")
+    at = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for parent in parents:
+            inner = _open_at(at, parent, os.O_RDONLY | os.O_DIRECTORY, name)
+            os.close(at)
+            at = inner
+        descriptor = _open_at(at, last, flags, name)
+    finally:
+        os.close(at)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", name)
+    return descriptor
+
+
+def _open_at(at: int, part: str, flags: int, name: str) -> int:
+    try:
+        return os.open(part, flags | _ALWAYS, 0o666, dir_fd=at)
+    except OSError as error:
+        if error.errno in _NOT_FOLLOWED or _is_link(at, part):
+            what = "a symbolic link, which is not followed"
+            raise OSError(errno.ELOOP, what, name) from None
+        if error.errno == errno.ENXIO:  # a FIFO that nobody reads, a socket
+            raise OSError(errno.EINVAL, "not a regular file", name) from None
+        raise
+
+
+def _is_link(at: int, part: str) -> bool:
+    try:
+        found = os.stat(part, dir_fd=at, follow_symlinks=False)
+    except OSError:
+        return False
+    return stat.S_ISLNK(found.st_mode)
+
+
+def read_file(directory: Path, name: str, limit: int) -> bytes:
+    """All of a small file inside a directory.
+
+    Args:
+        directory: As ``open_file`` takes it.
+        name: The same.
+        limit: Bytes that it may have.
+
+    Raises:
+        OSError: It cannot be opened, or is larger.
+    """
+    with open(open_file(directory, name), "rb", buffering=0) as file:
+        content = bytearray()
+        while block := file.read(min(limit + 1 - len(content), 1 << 20)):
+            content += block
+            if len(content) > limit:
+                what = f"larger than the {limit:,} bytes that it may have"
+                raise OSError(errno.EFBIG, what, name)
+    return bytes(content)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace a small file; a kill leaves the former one, or all of this.
+
+    Raises:
+        OSError: The file system failed; the file is as it was.
+    """
+    beside = path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
+    try:
+        # Nobody can have put a link where nobody knew the name.
+        with open(beside, "x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Wait until a file's bytes, or a directory's names, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems sync directories by themselves: EINVAL.
+        unsupported = error.errno in (errno.EINVAL, errno.ENOTSUP)
+        if not (unsupported and stat.S_ISDIR(os.fstat(descriptor).st_mode)):
+            raise
+    finally:
+        os.close(descriptor)
