@@ -30,7 +30,10 @@ from resilient.objects.opaque_hash import opaque_hash
 from resilient.objects.sizing import WHOLE_BYTES, Size, nbytes_of, sample
 from resilient.serialization import JSON, classes
 from resilient.serialization.batches import pack
-from resilient.serialization.json_values import NotEncodable, decode
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import NotEncodable
+from resilient.serialization.known import Known
+from resilient.serialization.schema import MalformedError
 
 # Nobody sees whether these are the same objects.
 IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset, type(None))
@@ -55,6 +58,7 @@ class Seen:
         items: The items that a long container had.
         kind: How its content was read.
         data: Its content, but for larger arrays.
+        known: The classes and functions that are in it: later content may have these.
     """
 
     def __init__(
@@ -73,10 +77,11 @@ class Seen:
         self.data: Any = None
         self._mark: str | None = None
         self._later: tuple[type, str | None] | None = None
+        self.known = Known()
         self.value: Callable[[], Any] = lambda: value
         if content.size is Size.LIGHT:
             try:
-                self.data, arrays, self._mark = digest(content.plain, name)
+                self.data, arrays, self._mark = digest(content.plain, name, self.known)
                 if sum(array.nbytes for array in arrays.values()) > WHOLE_BYTES:
                     self.value = _weak(value)
             except NotEncodable:
@@ -88,6 +93,7 @@ class Seen:
                 self.value = _weak(value)
         if self._size is Size.OTHER and not scope.whole:
             self._mark = self._hash(value)
+        self.known.close()
 
     @classmethod
     def looked_into(cls, scope: Scope, name: str, value: Any) -> "Seen":
@@ -98,9 +104,12 @@ class Seen:
         return made
 
     @classmethod
-    def nothing(cls, scope: Scope, name: str, elsewhere: AnySet[int]) -> "Seen":
-        """A place where nothing was."""
+    def nothing(
+        cls, scope: Scope, name: str, elsewhere: AnySet[int], known: Known
+    ) -> "Seen":
+        """A place where nothing was, or something else."""
         made = cls(scope, name, None, elsewhere)
+        made.known = known
         made.kind, made._mark = "nothing", None
         return made
 
@@ -137,7 +146,7 @@ class Seen:
             return self._large(value, content, arrays)
         if content.size is Size.LIGHT:
             try:
-                found = digest(content.plain, self._name)
+                found = digest(content.plain, self._name, self.known)
                 if self.kind == content.kind and self._mark == found.mark:
                     return None
                 return self._kept(value, content.kind, content.plain, arrays, found)
@@ -192,7 +201,10 @@ class Seen:
         """
         if self._size is not Size.LIGHT:
             raise LookupError
-        return decode(self.data, {})
+        try:
+            return decode(self.data, {}, self.known)
+        except MalformedError as error:
+            raise LookupError from error
 
     def _large(self, value: Any, content: Content, arrays: Arrays) -> JSON | None:
         if self.value() is value and self.is_whole():
@@ -200,7 +212,10 @@ class Seen:
         nbytes = nbytes_of(value)
         if nbytes is not None and nbytes <= KEPT_BYTES:
             plain = pack(value) if content.kind == "tensor" else value
-            return self._kept(value, content.kind, plain, arrays)
+            try:
+                return self._kept(value, content.kind, plain, arrays)
+            except NotEncodable as error:
+                raise Lost from error
         now = _items(value) if type(value) is list else None
         order = _order(self.items, now)
         if order is None:
@@ -215,7 +230,7 @@ class Seen:
         arrays: Arrays,
         found: Encoding | None = None,
     ) -> JSON:
-        data, names = encode_into(arrays, plain, self._name, found)
+        data, names = encode_into(arrays, plain, self._name, self.known, found)
         # Where all is read whole a snapshot follows at once, and copies the values.
         if not self._scope.whole or kind not in ("value", "state_dict"):
             arrays |= {name: np.array(arrays[name]) for name in names}

@@ -6,6 +6,7 @@ from typing import Any
 from resilient.objects.baseline import IMMUTABLE, Seen
 from resilient.objects.content import Scope
 from resilient.objects.traversal import Slot, Visit, array_name, has_items
+from resilient.serialization.known import NOTHING, Known
 
 GONE = object()  # in the place of what is not there
 
@@ -74,8 +75,14 @@ class Beginning:
         return Visit(self._objects, self.scope, self.first)
 
     def nothing(self, path: str) -> Seen:
-        """For a place where nothing was."""
-        return Seen.nothing(self.scope, array_name(path), self._elsewhere)
+        """For a place where nothing was, or another object."""
+        return Seen.nothing(
+            self.scope, array_name(path), self._elsewhere, self.known(path)
+        )
+
+    def known(self, path: str) -> Known:
+        """The classes and functions that what is there may refer to."""
+        return self.seen[path].known if path in self.seen else NOTHING
 
     def object(self, path: str) -> Any:
         """What was there."""

@@ -29,6 +29,7 @@ from resilient.serialization import Encoded, classes, rng
 from resilient.serialization.batches import pack, unpack
 from resilient.serialization.json_arrays import as_bytes
 from resilient.serialization.json_values import NotEncodable, encode
+from resilient.serialization.known import Known
 
 KEPT_BYTES = 2**28  # kept in a checkpoint where it changed
 _BUILT_IN = frozenset(
@@ -65,7 +66,7 @@ class Scope:
         if not self.whole:
             return size_of(value)
         try:
-            _encoded(value, {}, "value")
+            _encoded(value, {}, "value", Known())
         except NotEncodable:
             return Size.OTHER
         return Size.LIGHT
@@ -159,14 +160,19 @@ class Encoding(NamedTuple):
     mark: str
 
 
-def digest(plain: Any, name: str = "content") -> Encoding:
+def digest(plain: Any, name: str = "content", known: Known | None = None) -> Encoding:
     """Encode light content, to compare it with content of the same name.
+
+    Args:
+        plain: What was read.
+        name: What the names of its arrays begin with.
+        known: What it may refer to; anything, if it is never decoded.
 
     Raises:
         NotEncodable: Some part of it cannot be encoded.
     """
     arrays: dict[str, np.ndarray] = {}
-    data = _encoded(plain, arrays, name)
+    data = _encoded(plain, arrays, name, Known() if known is None else known)
     found = xxhash.xxh3_128(json.dumps(data).encode())
     for array in arrays.values():
         found.update(as_bytes(array).data)
@@ -174,7 +180,11 @@ def digest(plain: Any, name: str = "content") -> Encoding:
 
 
 def encode_into(
-    arrays: dict[str, np.ndarray], plain: Any, name: str, found: Encoding | None = None
+    arrays: dict[str, np.ndarray],
+    plain: Any,
+    name: str,
+    known: Known,
+    found: Encoding | None = None,
 ) -> tuple[Encoded, set[str]]:
     """Encode content beside other content; also the names of its larger arrays.
 
@@ -182,6 +192,7 @@ def encode_into(
         arrays: Receives them, not copied.
         plain: What was read.
         name: What their names begin with.
+        known: What it may refer to.
         found: What ``digest`` returned, if it was called.
 
     Raises:
@@ -190,14 +201,16 @@ def encode_into(
     if found is not None and not found.arrays.keys() & arrays.keys():
         arrays.update(found.arrays)
         return found.data, set(found.arrays)
-    known = set(arrays)
-    data = _encoded(plain, arrays, name)
-    return data, arrays.keys() - known
+    before = set(arrays)
+    data = _encoded(plain, arrays, name, known)
+    return data, arrays.keys() - before
 
 
-def _encoded(plain: Any, arrays: dict[str, np.ndarray], name: str) -> Encoded:
+def _encoded(
+    plain: Any, arrays: dict[str, np.ndarray], name: str, known: Known
+) -> Encoded:
     try:
-        return encode(plain, arrays, name)
+        return encode(plain, arrays, name, known)
     except RuntimeError as error:  # another thread changed a dict under our hands
         raise NotEncodable(name, plain, str(error)) from error
 

@@ -36,6 +36,12 @@ _CONFIGURATION = (
     type(threading.RLock()),
     weakref.ReferenceType,
 )
+# Attributes of Keras's callbacks: files, directories and addresses.
+_PLACES = frozenset(
+    {"backup_dir", "_weights_path", "_prev_weights_path", "_training_metadata_path"}
+    | {"_prev_training_metadata_path", "directory", "filename", "filepath"}
+    | {"log_dir", "_log_write_dir", "_train_dir", "_val_dir", "root", "path"}
+)
 # By name, so that none of these libraries has to be imported.
 _DATASETS = frozenset(
     {
@@ -65,6 +71,19 @@ def is_configuration(value: object) -> bool:
         return True  # such as the ResilientFit whose save() a callback calls
     names = {(classes.top_module(b), b.__name__) for b in type(value).__mro__}
     return bool(names & _DATASETS)
+
+
+def names_a_place(owner: object, attribute: object) -> bool:
+    """Whether an attribute of a callback of Keras's says where it writes.
+
+    It is the script's to say: with a checkpoint's word for it, a file that somebody
+    else wrote would choose what is overwritten.
+    """
+    if attribute not in _PLACES or not isinstance(owner, keras.callbacks.Callback):
+        return False
+    bases = type(owner).__mro__
+    concrete = bases[: bases.index(keras.callbacks.Callback)]
+    return any(classes.top_module(base) == "keras" for base in concrete)
 
 
 def is_tensor_of_keras(value: object) -> bool:

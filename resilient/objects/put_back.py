@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from resilient.objects import kinds
 from resilient.objects.baseline import Lost, Seen
 from resilient.objects.beginning import GONE, Beginning
 from resilient.objects.content import WRITTEN, made, read, write
@@ -85,6 +86,8 @@ class PutBack:
     def _apply(self, part: Slot, entry: JSON, plain: Any) -> bool:
         """Put back what was captured; False if that cannot be done."""
         seen, kind = self._beginning.seen.get(part.path), entry["kind"]
+        if kinds.names_a_place(part.owner, part.key):
+            return False
         if kind in ("alias", "object"):
             return True  # has its turn when all others are there
         first = seen.value() if seen is not None and entry["same"] else None

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from resilient.errors import warn_not_exact
+from resilient.objects import kinds
 from resilient.objects.baseline import IMMUTABLE, Lost, Seen
 from resilient.objects.beginning import Beginning
 from resilient.objects.content import WRITTEN, Scope
 from resilient.objects.put_back import PutBack
 from resilient.objects.traversal import Slot
 from resilient.serialization import JSON
-from resilient.serialization.json_values import decode
+from resilient.serialization.decoding import decode
 
 
 class Tracker:
@@ -105,11 +106,11 @@ class Tracker:
             Puts it back, and returns the names of what could not be.
 
         Raises:
-            LookupError: An array, class or function that it refers to is not there.
-            ValueError: This is not a captured state.
+            NotKnownError: It refers to a class or function that is not there.
+            MalformedError: This is not a captured state.
         """
         plains = {
-            path: decode(entry["data"], arrays)
+            path: decode(entry["data"], arrays, self._beginning.known(path))
             for path, entry in state.get("changes", {}).items()
         }
         return PutBack(self._beginning, state, plains).run
@@ -122,6 +123,10 @@ class Tracker:
         self, part: Slot, arrays: dict[str, np.ndarray], present: Set[int]
     ) -> JSON | None:
         seen = self._beginning.seen.get(part.path)
+        if kinds.names_a_place(part.owner, part.key):
+            if seen is not None and seen.change(part.value, {}) is None:
+                return None
+            raise Lost
         if seen is None:
             if part.path not in self._new:
                 self._new[part.path] = self._beginning.nothing(part.path)

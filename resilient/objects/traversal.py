@@ -9,7 +9,9 @@ there, wherever it has moved to, and whatever else refers to it.
 """
 
 import contextlib
+import inspect
 import re
+import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -137,13 +139,13 @@ class Visit:
             is_name = not items and str(key).isidentifier()
             path = f"{home}.{key}" if is_name else f"{home}[{key!r}]"
             self.parts[path] = Slot(path, home, owner, key, value)
-            self._find_home(path, value, depth)
+            self._find_home(path, home, value, depth)
 
-    def _find_home(self, path: str, value: Any, depth: int) -> None:
+    def _find_home(self, path: str, of: str, value: Any, depth: int) -> None:
         inner: Inner | None = None
         home = self._known_home(value)
         if home is None and depth < _DEPTH and path not in self.owners:
-            inner = self._inner(path, value)
+            inner = self._inner(path, of, value)
             home = None if inner is None else path
         if home is None:
             return
@@ -158,17 +160,19 @@ class Visit:
         home = self._first.known.get(id(value))
         return None if home in self.owners else home  # taken by another object
 
-    def _inner(self, path: str, value: Any) -> Inner | None:
+    def _inner(self, path: str, of: str, value: Any) -> Inner | None:
         """Attributes or items, where a value is looked into; None if it is not."""
         if self._first is None:
             return _inner(value, self._scope)
         if path in self._first.owners:  # may stand in for what was there
             alike = type(value) is type(self._first.owners[path])
             return _inner(value, self._scope) if alike else None
-        is_new_object = self._scope.whole and not isinstance(value, list | tuple | dict)
-        if not is_new_object or self._scope.size_of(value) is Size.LIGHT:
+        if not self._scope.whole or isinstance(value, list | tuple | dict):
             return None
-        return _inner(value, self._scope)
+        in_new = of not in self._first.owners
+        if in_new or self._scope.size_of(value) is not Size.LIGHT:
+            return _inner(value, self._scope)  # a new object
+        return None
 
 
 def array_name(path: str) -> str:
@@ -237,7 +241,7 @@ def _of_class(cls: type) -> Inner:
 def put(part: Slot, value: Any) -> bool:
     """Set an attribute or item; False if that cannot be done."""
     owner = part.owner
-    if isinstance(owner, tuple):
+    if isinstance(owner, tuple) or not (has_items(owner) or _is_data(part)):
         return False
     with contextlib.suppress(AttributeError, IndexError, TypeError):
         if isinstance(owner, list) and part.key == len(owner):
@@ -251,6 +255,19 @@ def put(part: Slot, value: Any) -> bool:
                 setattr(owner, part.key, value)
         return True
     return False
+
+
+def _is_data(part: Slot) -> bool:
+    """Whether it is an attribute that holds data, and hides no method of its class."""
+    owner, key = part.owner, part.key
+    if not classes.is_attribute(key):
+        return False
+    if not isinstance(owner, type) and key in getattr(owner, "__dict__", {}):
+        return True
+    cls = owner if isinstance(owner, type) else type(owner)
+    hidden = inspect.getattr_static(cls, key, None)
+    is_method = callable(hidden) or hasattr(type(hidden), "__get__")
+    return isinstance(hidden, types.MemberDescriptorType) or not is_method  # a slot
 
 
 def delete(part: Slot) -> None:

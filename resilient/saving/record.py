@@ -33,7 +33,8 @@ from resilient.saving.run_json import (
     encoded,
 )
 from resilient.serialization import Encoded
-from resilient.serialization.json_values import decode, encode
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
 from resilient.serialization.schema import from_json, to_json
 from resilient.storage.checkpoint import Checkpoint, Reader

@@ -3,15 +3,15 @@
 A class is plain if its instances are their attributes and nothing else: neither it nor
 a base of it belongs to the standard library, Keras, a backend or NumPy. Of other
 installed libraries only dataclasses are plain: other objects may stand for connections,
-displays or processes, which attributes of another process would break. Nothing is
-imported to find a class: it must be loaded already, as it is in a run of the same
-script. Refuses (by ``None`` or ``LookupError``) classes and functions that no dotted
-name reaches, such as local ones and lambdas.
+displays or processes, which attributes of another process would break. Classes and
+functions that no dotted name reaches, such as local ones and lambdas, have no
+``reference``. Nothing here finds an object by a name: see ``known``.
 """
 
 import contextlib
 import dataclasses
 import functools
+import operator
 import sys
 import types
 from pathlib import Path
@@ -83,31 +83,23 @@ def reference(value: Any) -> str | None:
         module = value.__module__ if hasattr(value, "__module__") else None
         if module is None and type(value).__module__.startswith("numpy"):
             module = "numpy"  # its ufuncs do not name their module
-        name = f"{module}:{getattr(value, '__qualname__', None) or value.__name__}"
-        return name if resolve(name) is value else None
+        name = getattr(value, "__qualname__", None) or value.__name__
+        leads_to = operator.attrgetter(name)(sys.modules[str(module)])
+        return f"{module}:{name}" if leads_to is value else None
     except Exception:  # callable objects may have any attribute of any type
         return None
 
 
-def resolve(name: str) -> Any:
-    """Find what ``reference`` named, in modules that are already loaded.
+def rebuild(cls: type, state: dict[str, Any]) -> Any:
+    """A new instance of a plain class with these attributes; ``__init__`` not run.
 
     Raises:
-        LookupError: The module is not loaded or has no such name.
+        ValueError: This is no plain class, or they would change more than its data.
     """
-    module, _, qualname = name.partition(":")
-    if module not in sys.modules:
-        raise LookupError(f"{name}: the module {module} is not loaded")
-    found: Any = sys.modules[module]
-    for part in qualname.split("."):
-        if not hasattr(found, part):
-            raise LookupError(f"{name}: there is no {part!r}")
-        found = getattr(found, part)
-    return found
-
-
-def rebuild(cls: type, state: dict[str, Any]) -> Any:
-    """A new instance of a plain class with these attributes; ``__init__`` not run."""
+    if not isinstance(cls, type) or not is_plain(cls):
+        raise ValueError(f"{cls!r} is not a plain class")
+    if bad := [name for name in state if not is_attribute(name)]:
+        raise ValueError(f"{bad[0]!r} is not the name of an attribute")
     value: Any = object.__new__(cls)
     set_attributes(value, state)
     return value
@@ -120,3 +112,8 @@ def set_attributes(value: object, state: dict[str, Any]) -> None:
             object.__delattr__(value, name)
     for name, part in state.items():
         object.__setattr__(value, name, part)
+
+
+def is_attribute(name: object) -> bool:
+    """Whether it can name an attribute that is data, unlike ``__class__``."""
+    return isinstance(name, str) and not (name.startswith("__") and name.endswith("__"))

@@ -8,6 +8,7 @@ description does not reproduce.
 
 import ast
 import base64
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 
 INLINE_BYTES = 1024
+_LONGEST_DTYPE = 1 << 16  # characters
+_DIMENSIONS = 64  # the most that NumPy has
 
 
 def encode_dtype(dtype: np.dtype[Any]) -> str:
@@ -24,18 +27,44 @@ def encode_dtype(dtype: np.dtype[Any]) -> str:
     else:
         descr = np.lib.format.dtype_to_descr(dtype)
         name = descr if isinstance(descr, str) else repr(descr)
-    if decode_dtype(name) != dtype:
+    if dtype.hasobject or decode_dtype(name) != dtype:
         raise ValueError(f"dtype {dtype} has no exact description")
     return name
 
 
-def decode_dtype(name: str) -> np.dtype[Any]:
-    """The dtype that ``encode_dtype`` described."""
-    if name[0] in "[(":
-        return np.lib.format.descr_to_dtype(ast.literal_eval(name))
-    if name[0].isalpha():
-        import ml_dtypes  # noqa: F401  (registers bfloat16 and others with NumPy)
-    return np.dtype(name)
+def decode_dtype(name: object) -> np.dtype[Any]:
+    """The dtype that ``encode_dtype`` described.
+
+    Raises:
+        ValueError: It is none, or one of Python objects.
+    """
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_DTYPE:
+        raise ValueError("not the description of a dtype")
+    try:
+        if name[0] in "[(":
+            dtype = np.lib.format.descr_to_dtype(ast.literal_eval(name))
+        else:
+            if name[0].isalpha():
+                import ml_dtypes  # noqa: F401  (registers bfloat16 and others with NumPy)
+            dtype = np.dtype(name)
+    except Exception as error:  # NumPy and Python have a dozen for this
+        raise ValueError(f"{name[:100]!r} describes no dtype") from error
+    if dtype.hasobject:
+        raise ValueError(f"{name[:100]!r} is a dtype of Python objects")
+    return dtype
+
+
+def checked_shape(shape: object) -> tuple[int, ...]:
+    """The shape of an array in JSON.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not isinstance(shape, list) or len(shape) > _DIMENSIONS:
+        raise ValueError("not a shape")
+    if not all(type(size) is int and 0 <= size < 2**63 for size in shape):
+        raise ValueError("not a shape")
+    return tuple(shape)
 
 
 def encode_array(
@@ -72,19 +101,22 @@ def decode_array(content: Any, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         LookupError: It refers to an array that is not in ``arrays``.
         ValueError: The bytes do not fit its dtype and shape.
     """
+    if not isinstance(content, dict):
+        raise ValueError("not an array")
     if "base64" in content:
         raw = np.frombuffer(base64.b64decode(content["base64"]), np.uint8)
     elif content["array"] in arrays:
-        raw = as_bytes(arrays[content["array"]])
+        raw = np.asarray(arrays[content["array"]])
     else:
         raise LookupError(f"the array {content['array']!r} is missing")
+    shape, dtype = checked_shape(content["shape"]), decode_dtype(content["dtype"])
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes != raw.nbytes:
+        raise ValueError(f"{raw.nbytes} bytes where {nbytes} are expected")
     turned = content.get("order") == "F"
-    shape = content["shape"][::-1] if turned else content["shape"]
-    built = np.empty(shape, decode_dtype(content["dtype"]))
-    if built.nbytes != raw.nbytes:
-        raise ValueError(f"{raw.nbytes} bytes where {built.nbytes} are expected")
-    if built.nbytes:
-        as_bytes(built)[:] = raw
+    built = np.empty(shape[::-1] if turned else shape, dtype)
+    if nbytes:
+        as_bytes(built)[:] = as_bytes(raw)
     return built.T if turned else built
 
 

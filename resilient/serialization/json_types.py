@@ -1,7 +1,8 @@
 """Codecs of types that JSON lacks.
 
 A codec turns a value into a list of simpler values, and back into an equal value of the
-same type. Subclasses are not matched: they could hold more.
+same type, once these are seen to be of the types that it takes. Subclasses are not
+matched: they could hold more.
 """
 
 import collections
@@ -10,6 +11,8 @@ import decimal
 import fractions
 import pathlib
 import random
+import re
+import types
 import uuid
 import zoneinfo
 from collections.abc import Callable
@@ -20,119 +23,209 @@ import numpy as np
 
 from resilient.serialization import rng
 
+Types = tuple[type, ...]
+
+_NONE = type(None)
+_ZONE = (_NONE, datetime.timezone, zoneinfo.ZoneInfo)
+_INTS = (int, _NONE)
+_FACTORIES = (_NONE, type, types.FunctionType, types.BuiltinFunctionType)
+_ZONE_NAME = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,3}")
+
 
 @dataclass(frozen=True)
 class Codec:
-    """How to take values of a type apart, and put them together."""
+    """How to take values of a type apart, and put them together.
+
+    Attributes:
+        tag: Of the type in JSON.
+        type: The type.
+        parts: Takes a value apart.
+        build: Puts it together; only called with parts of the right types.
+        takes: The types that each part may have, exactly; None for any number of any.
+        least: Parts that there have to be.
+    """
 
     tag: str
     type: type
     parts: Callable[[Any], list[Any]]
     build: Callable[[list[Any]], Any]
+    takes: tuple[Types, ...] | None
+    least: int
+
+    def made(self, parts: list[Any]) -> Any:
+        """A value of this type.
+
+        Raises:
+            ValueError: It has no such parts.
+        """
+        if self.takes is not None:
+            if not self.least <= len(parts) <= len(self.takes):
+                raise ValueError(f"{self.tag} with {len(parts)} parts")
+            for part, allowed in zip(parts, self.takes, strict=False):
+                if type(part) not in allowed and not (
+                    type in allowed and isinstance(part, type)
+                ):
+                    raise ValueError(f"{self.tag} of a {type(part).__name__}")
+        return self.build(parts)
 
 
-_DATE = ("year", "month", "day")
-_TIME = ("hour", "minute", "second", "microsecond", "tzinfo")
-
-
-def _by_arguments(cls: type, *names: str, last: str = "") -> Codec:
-    """A type whose constructor takes its own attributes, the last one by keyword."""
-    every = (*names, last) if last else names
-
-    def build(parts: list[Any]) -> Any:
-        return cls(*parts[:-1], **{last: parts[-1]}) if last else cls(*parts)
-
+def _codec(
+    cls: type,
+    parts: Callable[[Any], list[Any]],
+    build: Callable[[list[Any]], Any],
+    *takes: Types,
+    least: int | None = None,
+) -> Codec:
     return Codec(
-        cls.__name__, cls, lambda v: [getattr(v, name) for name in every], build
+        cls.__name__, cls, parts, build, takes, len(takes) if least is None else least
+    )
+
+
+def _by_arguments(
+    cls: type,
+    names: str,
+    *takes: Types,
+    build: Callable[[list[Any]], Any] | None = None,
+) -> Codec:
+    """A type whose constructor takes its own attributes."""
+    every = names.split()
+    return _codec(
+        cls,
+        lambda value: [getattr(value, name) for name in every],
+        build or (lambda parts: cls(*parts)),
+        *takes,
     )
 
 
 def _by_dict(cls: type) -> Codec:
     """A mapping whose constructor takes a plain one."""
-    return Codec(cls.__name__, cls, lambda v: [dict(v)], lambda parts: cls(parts[0]))
+    return _codec(cls, lambda v: [dict(v)], lambda parts: cls(parts[0]), (dict,))
 
 
 def _by_text(cls: type) -> Codec:
     """A type whose constructor takes its own string form."""
-    return Codec(cls.__name__, cls, lambda v: [str(v)], lambda parts: cls(parts[0]))
+    return _codec(cls, lambda v: [str(v)], lambda parts: cls(parts[0]), (str,))
 
 
 def _by_items(cls: type) -> Codec:
     """A container whose constructor takes its own items."""
-    return Codec(cls.__name__, cls, list, cls)
+    return Codec(cls.__name__, cls, list, cls, None, 0)
 
 
-def _by_state(cls: type, new: Callable[[Any], Any]) -> Codec:
+def _by_state(cls: type, new: Callable[[], Any], states: Types = (dict,)) -> Codec:
     """A generator of random numbers; ``new`` makes another one that takes its state."""
 
     def build(parts: list[Any]) -> Any:
-        generator = new(parts[0])
+        generator = new()
         rng.set_state(generator, parts[0])
         return generator
 
-    return Codec(cls.__name__, cls, lambda value: [rng.state(value)], build)
+    return _codec(cls, lambda value: [rng.state(value)], build, states)
 
 
-def _bit_generator(name: str) -> Any:
-    return getattr(np.random, name)()
+def _random_state(parts: list[Any]) -> Any:
+    name = parts[0].get("bit_generator")
+    if name not in _BIT_GENERATORS:
+        raise ValueError("a random state of an unknown generator")
+    generator = np.random.RandomState(_BIT_GENERATORS[name]())
+    rng.set_state(generator, parts[0])
+    return generator
 
+
+def _zone(parts: list[Any]) -> zoneinfo.ZoneInfo:
+    if not _ZONE_NAME.fullmatch(parts[0]):
+        raise ValueError("not the name of a time zone")
+    return zoneinfo.ZoneInfo(parts[0])
+
+
+def _with_fold(cls: type) -> Callable[[list[Any]], Any]:
+    return lambda parts: cls(*parts[:-1], fold=parts[-1])
+
+
+_DATE = "year month day"
+_TIME = "hour minute second microsecond tzinfo"
+_BIT_GENERATORS: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        *(np.random.MT19937, np.random.PCG64, np.random.PCG64DXSM),
+        *(np.random.Philox, np.random.SFC64),
+    )
+}
 
 CODECS: list[Codec] = [
     _by_items(tuple),
     _by_items(set),
     _by_items(frozenset),
-    _by_arguments(complex, "real", "imag"),
-    _by_arguments(slice, "start", "stop", "step"),
-    _by_arguments(range, "start", "stop", "step"),
-    _by_arguments(fractions.Fraction, "numerator", "denominator"),
-    _by_arguments(datetime.timedelta, "days", "seconds", "microseconds"),
-    _by_arguments(zoneinfo.ZoneInfo, "key"),
+    _by_arguments(complex, "real imag", (float,), (float,)),
+    Codec(
+        "slice",
+        slice,
+        lambda v: [v.start, v.stop, v.step],
+        lambda parts: slice(*parts),
+        None,
+        0,
+    ),
+    _by_arguments(range, "start stop step", (int,), (int,), (int,)),
+    _by_arguments(fractions.Fraction, "numerator denominator", (int,), (int,)),
+    _by_arguments(datetime.timedelta, "days seconds microseconds", *[(int,)] * 3),
+    _by_arguments(zoneinfo.ZoneInfo, "key", (str,), build=_zone),
     _by_text(decimal.Decimal),
     _by_text(uuid.UUID),
     *map(_by_text, {pathlib.PurePosixPath, pathlib.PureWindowsPath}),
     _by_text(type(pathlib.Path())),
-    Codec("bytearray", bytearray, lambda v: [bytes(v)], lambda p: bytearray(p[0])),
-    _by_arguments(datetime.date, *_DATE),
-    _by_arguments(datetime.datetime, *_DATE, *_TIME, last="fold"),
-    _by_arguments(datetime.time, *_TIME, last="fold"),
-    Codec(
-        "timezone",
+    _codec(
+        bytearray, lambda v: [bytes(v)], lambda parts: bytearray(parts[0]), (bytes,)
+    ),
+    _by_arguments(datetime.date, _DATE, *[(int,)] * 3),
+    _by_arguments(
+        datetime.datetime,
+        f"{_DATE} {_TIME} fold",
+        *([(int,)] * 7),
+        *(_ZONE, (int,)),
+        build=_with_fold(datetime.datetime),
+    ),
+    _by_arguments(
+        datetime.time,
+        f"{_TIME} fold",
+        *([(int,)] * 4),
+        *(_ZONE, (int,)),
+        build=_with_fold(datetime.time),
+    ),
+    _codec(
         datetime.timezone,
         lambda v: list(v.__getinitargs__()),
         lambda parts: datetime.timezone(*parts),
+        *((datetime.timedelta,), (str,)),
+        least=1,
     ),
-    Codec(
-        "deque",
+    _codec(
         collections.deque,
         lambda v: [list(v), v.maxlen],
         lambda parts: collections.deque(*parts),
+        *((list,), _INTS),
     ),
     _by_dict(collections.OrderedDict),
     _by_dict(collections.Counter),
-    Codec(
-        "defaultdict",
+    _codec(
         collections.defaultdict,
         lambda v: [v.default_factory, dict(v)],
         lambda parts: collections.defaultdict(*parts),
+        *(_FACTORIES, (dict,)),
     ),
-    _by_state(random.Random, lambda state: random.Random()),
-    _by_state(
+    _by_state(random.Random, random.Random, (list,)),
+    _codec(
         np.random.RandomState,
-        lambda state: np.random.RandomState(_bit_generator(state["bit_generator"])),
+        lambda value: [rng.state(value)],
+        _random_state,
+        (dict,),
     ),
-    Codec(
-        "Generator",
+    _codec(
         np.random.Generator,
         lambda v: [v.bit_generator],
         lambda parts: np.random.Generator(parts[0]),
+        tuple(_BIT_GENERATORS.values()),
     ),
-    *(
-        _by_state(
-            getattr(np.random, name),
-            lambda state: _bit_generator(state["state"]["bit_generator"]),
-        )
-        for name in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
-    ),
+    *(_by_state(cls, cls) for cls in _BIT_GENERATORS.values()),
 ]
 BY_TYPE = {codec.type: codec for codec in CODECS}
 BY_TAG = {codec.tag: codec for codec in CODECS}

@@ -1,13 +1,14 @@
-"""Python values as JSON, and back: the same types, the same bits.
+"""Python values as JSON; ``decoding`` makes the same types and bits of it again.
 
 JSON's own types stand for themselves, everything else is ``{"!": tag, "v": ...}``.
 Arrays above ``json_arrays.INLINE_BYTES`` go by reference into a mapping of named
 arrays, which the backend writes beside the JSON. Those arrays are not copied: write or
-copy them before training goes on. Decoding copies.
+copy them before training goes on.
 
-Refused with ``NotEncodable``, which says where: values that contain themselves, and
-types that are neither known here, nor the user's own plain classes. An object that is
-reachable twice inside one value decodes as two equal objects.
+Refused with ``NotEncodable``, which says where: values that contain themselves, types
+that are neither known here, nor the user's own plain classes, and classes and functions
+that ``known`` does not admit. An object that is reachable twice inside one value
+decodes as two equal objects.
 """
 
 import base64
@@ -17,12 +18,13 @@ import re
 import struct
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from resilient.serialization import Encoded, classes, json_arrays, json_types
+from resilient.serialization.known import NOTHING, Known
 
 _PACK_LENGTH = 64  # longer lists of only floats or only ints are kept as one array
 _EXACT_INT = 2**53  # beyond this some JSON tools round
@@ -51,6 +53,7 @@ class _Place(NamedTuple):
     path: str
     name: str
     around: frozenset[int]
+    known: Known
 
     def inside(self, value: object, path: str, name: str) -> "_Place":
         if id(value) in self.around:
@@ -60,57 +63,26 @@ class _Place(NamedTuple):
         if name:
             name = "." + re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
         around = self.around | {id(value)}
-        return _Place(self.arrays, self.path + path, self.name + name, around)
+        return self._replace(
+            path=self.path + path, name=self.name + name, around=around
+        )
 
 
-def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Encoded:
+def encode(
+    value: Any, arrays: dict[str, np.ndarray], name: str, known: Known = NOTHING
+) -> Encoded:
     """Encode a value.
 
     Args:
         value: Anything.
         arrays: Receives the larger arrays, under names that begin with ``name``.
         name: Letters, digits, ``_``, ``-`` and ``.``; paths in messages begin with it.
+        known: What it may refer to; decoding needs an equal one.
 
     Raises:
         NotEncodable: Some part of the value cannot be encoded.
     """
-    return _encode(value, _Place(arrays, name, name, frozenset()))
-
-
-def decode(data: Encoded, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Decode what ``encode`` returned into new objects that share nothing.
-
-    Raises:
-        LookupError: An array, class or function that it refers to is missing.
-        ValueError: This is not an encoded value.
-    """
-    if isinstance(data, list):
-        return [decode(item, arrays) for item in data]
-    if not isinstance(data, dict):
-        return data
-    tag, content = data.get("!"), data.get("v")
-    if tag in _DECODERS:
-        return _DECODERS[tag](content, arrays)
-    if tag in json_types.BY_TAG:
-        parts = [decode(part, arrays) for part in content or []]
-        return json_types.BY_TAG[tag].build(parts)
-    raise ValueError(f"Not an encoded value: unknown tag {tag!r}")
-
-
-def missing_names(data: Encoded) -> list[str]:
-    """Classes and functions that an encoded value refers to and that are missing."""
-    if isinstance(data, dict):
-        if data.get("!") in ("import", "enum", "namedtuple", "object"):
-            content = data["v"]
-            name = content if isinstance(content, str) else content[0]
-            try:
-                classes.resolve(name)
-            except LookupError as error:
-                return [str(error)]
-        data = list(data.values())
-    if isinstance(data, list):
-        return [name for item in data for name in missing_names(item)]
-    return []
+    return _encode(value, _Place(arrays, name, name, frozenset(), known))
 
 
 def _tagged(tag: str, content: Encoded) -> Encoded:
@@ -210,14 +182,6 @@ def _encode_array(value: Any, place: _Place) -> Encoded:
     return _tagged("array" if isinstance(value, np.ndarray) else "scalar", content)
 
 
-def _decode_objects(data: Encoded, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    shape, items = data
-    built = np.empty(len(items), object)
-    for index, item in enumerate(items):
-        built[index] = decode(item, arrays)
-    return built.reshape(shape)
-
-
 def _encode_other(value: Any, place: _Place) -> Encoded:
     if isinstance(value, np.dtype):
         return _tagged("dtype", json_arrays.encode_dtype(value))
@@ -225,24 +189,27 @@ def _encode_other(value: Any, place: _Place) -> Encoded:
         return _encode_instance("enum", value, value._value_, place)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return _encode_instance("namedtuple", value, list(value), place)
-    name = classes.reference(value)
-    if name is not None:
-        return _tagged("import", name)
+    if classes.reference(value) is not None:
+        return _tagged("import", _name(value, value, place))
     if classes.is_plain(type(value)):
         return _encode_instance("object", value, classes.attributes(value), place)
     return _encode_tensor(value, place)
 
 
 def _encode_instance(tag: str, value: Any, state: Any, place: _Place) -> Encoded:
-    name = classes.reference(type(value))
-    if name is None:
-        raise NotEncodable(place.path, value)
+    name = _name(type(value), value, place)
     return _tagged(tag, [name, _encode(state, place.inside(value, "", ""))])
 
 
-def _decode_instance(data: Encoded, arrays: Mapping[str, np.ndarray]) -> Any:
-    cls, state = classes.resolve(data[0]), decode(data[1], arrays)
-    return classes.rebuild(cls, state)
+def _name(thing: Any, value: Any, place: _Place) -> str:
+    """The name of a class or function that a value at this place refers to."""
+    name = classes.reference(thing)
+    if name is None:
+        raise NotEncodable(place.path, value)
+    if not place.known.admits(name, thing):
+        what = f"{name} was not there when training began"
+        raise NotEncodable(place.path, value, what)
+    return name
 
 
 def _encode_tensor(value: Any, place: _Place) -> Encoded:
@@ -258,33 +225,3 @@ def _encode_tensor(value: Any, place: _Place) -> Encoded:
         raise NotEncodable(place.path, value) from error
     dtype = keras.backend.standardize_dtype(value.dtype)
     return _tagged("tensor", [dtype, _encode_array(array, place)])
-
-
-def _decode_tensor(data: Encoded, arrays: Mapping[str, np.ndarray]) -> Any:
-    keras = sys.modules.get("keras")
-    if keras is None:
-        raise LookupError("a tensor cannot be decoded before Keras is imported")
-    return keras.ops.convert_to_tensor(decode(data[1], arrays), dtype=data[0])
-
-
-_DECODERS: dict[str, Callable[[Encoded, Mapping[str, np.ndarray]], Any]] = {
-    "int": lambda data, _: int(data, 16),
-    "float": lambda data, _: struct.unpack("<d", bytes.fromhex(data))[0],
-    "str": lambda data, _: base64.b64decode(data).decode("utf-32-le", "surrogatepass"),
-    "bytes": lambda data, _: base64.b64decode(data),
-    "list": lambda data, arrays: decode(data, arrays).tolist(),
-    "dict": lambda data, arrays: {
-        decode(key, arrays): decode(item, arrays) for key, item in data
-    },
-    "array": json_arrays.decode_array,
-    "scalar": lambda data, arrays: json_arrays.decode_array(data, arrays)[()],
-    "objects": _decode_objects,
-    "dtype": lambda data, _: json_arrays.decode_dtype(data),
-    "enum": lambda data, arrays: classes.resolve(data[0])(decode(data[1], arrays)),
-    "namedtuple": lambda data, arrays: classes.resolve(data[0])._make(
-        decode(data[1], arrays)
-    ),
-    "import": lambda data, _: classes.resolve(data),
-    "object": _decode_instance,
-    "tensor": _decode_tensor,
-}

@@ -9,6 +9,7 @@ values.
 
 import contextlib
 import random
+import re
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,10 @@ from typing import Any
 import numpy as np
 
 from resilient.serialization import Encoded, classes
+from resilient.serialization.schema import MalformedError
+
+_WORDS = re.compile("[<>|=]?[ui][1248]")  # dtypes
+_POOL = 1 << 16  # words of a seed sequence; NumPy's have 4
 
 # The libraries' own generators. They stay the same objects, whatever seeds them.
 PYTHON: random.Random = random.getstate.__self__  # type: ignore[attr-defined]
@@ -75,18 +80,33 @@ def state(generator: Any) -> Encoded:
 
 
 def set_state(generator: Any, state: Encoded) -> None:
-    """Set what ``state`` returned."""
+    """Set what ``state`` returned.
+
+    Raises:
+        MalformedError: It is not the state of such a generator.
+    """
+    try:
+        _set_state(generator, state)
+    except Exception as error:  # NumPy, PyTorch and Python have a dozen for this
+        raise MalformedError(
+            f"the state of a {type(generator).__name__}: {error}"
+        ) from error
+
+
+def _set_state(generator: Any, state: Encoded) -> None:
     if is_torch_generator(generator):
         import torch
 
         generator.set_state(torch.from_numpy(_array(state, "u1")))
     elif isinstance(generator, np.random.Generator):
-        set_state(generator.bit_generator, state)
+        _set_state(generator.bit_generator, state)
     elif isinstance(generator, np.random.BitGenerator):
         generator.state = _native(state["state"])
         if state["seeds"] is not None and _spawns(generator):
-            set_state(generator.seed_seq, state["seeds"])
+            _set_state(generator.seed_seq, state["seeds"])
     elif isinstance(generator, np.random.SeedSequence):
+        if not 0 < state["pool_size"] <= _POOL:
+            raise ValueError("a pool of that size")
         # Nothing else sets the number of children; others may hold this object, too.
         np.random.SeedSequence.__init__(generator, **_native(state))
     elif isinstance(generator, np.random.RandomState):
@@ -156,6 +176,8 @@ def _text(array: np.ndarray) -> str:
 
 def _array(text: str, dtype: str) -> np.ndarray:
     """A writable array in the machine's byte order."""
+    if not _WORDS.fullmatch(dtype):
+        raise ValueError("not words of a random state")
     array = np.frombuffer(b64decode(text), dtype)
     return array.astype(array.dtype.newbyteorder("="))
 

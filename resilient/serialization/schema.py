@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from resilient.errors import CorruptCheckpointError
 from resilient.serialization import JSON
 
 T = TypeVar("T")
@@ -18,6 +19,18 @@ T = TypeVar("T")
 
 class SchemaError(ValueError):
     """What was read does not match the class."""
+
+
+class MalformedError(CorruptCheckpointError, ValueError):
+    """A value in a checkpoint is not what was written."""
+
+    def __init__(self, why: object) -> None:
+        super().__init__(
+            "A value in the checkpoint is malformed.",
+            received=str(why)[:500],
+            hint="Resume from another step, for example resume=<step> with one that "
+            "`resilient ls` shows.",
+        )
 
 
 def to_json(value: Any) -> JSON:

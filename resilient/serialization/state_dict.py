@@ -1,13 +1,16 @@
 """The user's own state: objects with ``state_dict`` and ``load_state_dict``."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from resilient.errors import NotSupportedError, message
 from resilient.serialization import Encoded
-from resilient.serialization.json_values import NotEncodable, decode, encode
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import NotEncodable, encode
+from resilient.serialization.known import NOTHING, Known
 
 
 @runtime_checkable
@@ -21,8 +24,24 @@ class Stateful(Protocol):
         """Load what ``state_dict`` returned."""
 
 
+def known_in(state: Callable[[], Any]) -> Known:
+    """What the state of an object may refer to: what it refers to now.
+
+    Args:
+        state: Gives it; whatever it raises, it will raise again when it is needed.
+    """
+    known = Known()
+    with contextlib.suppress(Exception):
+        encode(state(), {}, "state", known)
+    return known.close()
+
+
 def encoded_state(
-    state: Any, arrays: dict[str, np.ndarray], name: str, whose: str
+    state: Any,
+    arrays: dict[str, np.ndarray],
+    name: str,
+    whose: str,
+    known: Known = NOTHING,
 ) -> Encoded:
     """A state as JSON.
 
@@ -31,18 +50,20 @@ def encoded_state(
         arrays: Receives the larger arrays, under names that begin with ``name``.
         name: As ``encode`` takes it.
         whose: Names the object in errors.
+        known: What it may refer to.
 
     Raises:
         NotSupportedError: Some part of it cannot be encoded.
     """
     try:
-        return encode(state, arrays, name)
+        return encode(state, arrays, name, known)
     except NotEncodable as error:
         raise NotSupportedError(
             f"The state of {whose} cannot be kept.",
             received=str(error),
             hint="Let state_dict() return plain values, lists, dicts, arrays and "
-            "tensors.",
+            "tensors, or put the class into keras.saving.get_custom_objects(), by "
+            "any name.",
         ) from error
 
 
@@ -63,13 +84,18 @@ class StatefulObjects:
         for name, thing in self._objects.items():
             if not isinstance(name, str) or not isinstance(thing, Stateful):
                 raise _wrong(f"{name!r}: {type(thing).__name__}")
+        self._known = {
+            n: known_in(each.state_dict) for n, each in self._objects.items()
+        }
 
     def capture(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
         """Every object's state as JSON; larger arrays go into ``arrays``."""
         state = {}
         for index, (name, thing) in enumerate(self._objects.items()):
             place, whose = f"stateful.{index}", f"stateful object {name!r}"
-            state[name] = encoded_state(thing.state_dict(), arrays, place, whose)
+            state[name] = encoded_state(
+                thing.state_dict(), arrays, place, whose, self._known[name]
+            )
         return state
 
     def differences(self, saved: Mapping[str, Any]) -> list[str]:
@@ -83,7 +109,7 @@ class StatefulObjects:
         self, saved: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
     ) -> None:
         for name, thing in self._objects.items():
-            thing.load_state_dict(decode(saved[name], arrays))
+            thing.load_state_dict(decode(saved[name], arrays, self._known[name]))
 
 
 def _wrong(received: str) -> TypeError:

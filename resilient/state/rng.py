@@ -22,7 +22,8 @@ from resilient.errors import (
     NotSupportedError,
 )
 from resilient.serialization import JSON, rng
-from resilient.serialization.json_values import decode, encode
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import encode
 
 # Backends with a global random state of their own.
 _DRAWN_FROM = ("tensorflow", "torch")

@@ -9,7 +9,7 @@ import keras
 import pytest
 from support.gang import run_alone
 
-from resilient.errors import NotExactWarning
+from resilient.errors import CheckpointMismatchError, NotExactWarning
 from resilient.objects.callbacks.capture import CallbackStates
 from resilient.objects.callbacks.tensorboard import event_files
 
@@ -78,6 +78,45 @@ def test_files_are_cut_to_what_the_snapshot_saw(tmp_path):
     assert callback._writers == {}
     assert ours.read_bytes() == b"x" * 10
     assert not later.exists()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "../victim",
+        "train/../../victim",
+        "train/victim",
+        "/{victim}",
+        "other/{name}",
+        "train/inner/{name}",
+    ],
+)
+def test_no_other_file_is_ever_cut(tmp_path, key):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    _, states = tensorboard(tmp_path / "logs")
+    ours = event_file(tmp_path / "logs" / "train", 1001, os.getpid())
+    found, arrays = saved(states)
+    text = json.dumps(found)
+    assert f"train/{ours.name}" in text
+    hostile = key.format(victim=victim, name=ours.name)
+    found = json.loads(text.replace(f"train/{ours.name}", hostile))
+    with pytest.raises(CheckpointMismatchError, match="not an event file"):
+        states.restore(found, arrays)
+    assert victim.read_text() == "precious"
+
+
+def test_a_link_in_the_place_of_an_event_file_is_not_followed(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious and long")
+    _, states = tensorboard(tmp_path / "logs")
+    ours = event_file(tmp_path / "logs" / "train", 1001, os.getpid())
+    found = saved(states)
+    ours.unlink()
+    ours.symlink_to(victim)
+    with pytest.warns(NotExactWarning, match="symbolic link"):
+        states.restore(*found)
+    assert victim.read_text() == "precious and long"
 
 
 def test_another_process_cuts_recorded_files_and_removes_later_ones(tmp_path):

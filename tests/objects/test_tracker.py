@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from resilient.objects.content import Scope
 from resilient.objects.tracker import Tracker
-from resilient.serialization.json_values import decode, encode
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import encode
 
 NAMES = ("a", "b", "c")
 NODES = 4

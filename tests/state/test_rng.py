@@ -18,7 +18,8 @@ from support.gang import run_alone
 from resilient import keras_internals
 from resilient.backends import Backend, get_backend
 from resilient.errors import NotExactWarning, NotSupportedError
-from resilient.serialization.json_values import decode, encode
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import encode
 from resilient.state import rng
 
 pytestmark = pytest.mark.usefixtures("seeded")

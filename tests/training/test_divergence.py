@@ -13,7 +13,6 @@ from resilient import (
     Rollback,
 )
 from resilient.policies import KeepPolicy
-from resilient.storage import layout
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import Bad, Diverged, LossWatch
 from resilient.training.divergence.options import checked_loss_spike, checked_on_nan
@@ -234,11 +233,11 @@ def test_a_damaged_file_is_no_reason_to_train_on(tmp_path, content):
 
 
 def test_a_full_disk_leaves_the_old_ones(tmp_path, monkeypatch):
-    def full(path):
+    def full(descriptor):
         raise OSError(28, "No space left on device")
 
     rollback.write(tmp_path, [Skip(1, 3, 2, "why")])
-    monkeypatch.setattr(layout, "sync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(CheckpointWriteError, match="No space left"):
         rollback.write(tmp_path, [])
     assert len(rollback.read(tmp_path)) == 1

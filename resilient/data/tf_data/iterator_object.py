@@ -16,7 +16,8 @@ from resilient.data.tf_data.pipeline import HANGS
 from resilient.errors import DataNotResumableError
 from resilient.objects.adapters.base import Kind, require_backend
 from resilient.serialization import Encoded
-from resilient.serialization.json_values import decode, encode
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import encode
 
 
 def kind_of(name: str, value: Any) -> Kind | None:

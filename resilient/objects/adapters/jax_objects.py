@@ -12,8 +12,8 @@ from resilient.backends.base import Backend
 from resilient.backends.jax import like
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import Encoded, rng
-from resilient.serialization.json_values import decode
-from resilient.serialization.state_dict import encoded_state
+from resilient.serialization.decoding import decode
+from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state.variables import Leaf, Variable
 
 
@@ -22,6 +22,11 @@ class PytreeKind(Kind):
 
     kind: ClassVar[str] = "JAX pytree"
     immutable: ClassVar[bool] = True
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        # A leaf may be a function, or of a class of the user's.
+        self._known = known_in(self._plain)
 
     def variables(self) -> Iterable[Variable]:
         for index, (path, leaf) in enumerate(self._leaves()):
@@ -43,10 +48,13 @@ class PytreeKind(Kind):
             "keys": self._keys(),
             "plain": {
                 str(index): encoded_state(
-                    leaf, arrays, f"{name}.{index}", f"state{path}"
+                    leaf,
+                    arrays,
+                    f"{name}.{index}",
+                    f"state{leaves[index][0]}",
+                    self._known,
                 )
-                for index, (path, leaf) in enumerate(leaves)
-                if not isinstance(leaf, jax.Array)
+                for index, leaf in self._plain().items()
             },
             "weak": [
                 index
@@ -101,7 +109,7 @@ class PytreeKind(Kind):
     def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
         leaves, tree = jax.tree.flatten(self.value)
         for index, value in saved["plain"].items():
-            leaves[int(index)] = decode(value, arrays)
+            leaves[int(index)] = decode(value, arrays, self._known)
         for index in saved["weak"]:
             leaves[index] = _weakly_typed(leaves[index])
         self.value = jax.tree.unflatten(tree, leaves)
@@ -109,6 +117,14 @@ class PytreeKind(Kind):
     def _leaves(self) -> list[tuple[str, Any]]:
         found, _ = jax.tree_util.tree_flatten_with_path(self.value)
         return [(jax.tree_util.keystr(path), leaf) for path, leaf in found]
+
+    def _plain(self) -> dict[int, Any]:
+        """Leaves that are no arrays, by index."""
+        return {
+            index: leaf
+            for index, (_, leaf) in enumerate(self._leaves())
+            if not isinstance(leaf, jax.Array)
+        }
 
     def _keys(self) -> dict[str, str]:
         """Index of each random key -> the name of its generator."""

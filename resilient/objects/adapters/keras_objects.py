@@ -9,7 +9,8 @@ from resilient.objects.adapters.base import Kind
 from resilient.objects.attribute_watch import parts_of
 from resilient.objects.training_setup.changes import TrainingSetup
 from resilient.serialization import Encoded
-from resilient.serialization.json_values import NotEncodable, decode, encode
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import NotEncodable, encode
 from resilient.state import replicas
 from resilient.state.variables import Variable, variables_of
 

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import Encoded, rng
-from resilient.serialization.json_values import decode
-from resilient.serialization.state_dict import Stateful, encoded_state
+from resilient.serialization.decoding import decode
+from resilient.serialization.state_dict import Stateful, encoded_state, known_in
 
 
 def kind_of(name: str, value: Any) -> Kind | None:
@@ -41,11 +41,15 @@ class StatefulKind(Kind):
 
     kind: ClassVar[str] = "stateful object"
 
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self._known = known_in(value.state_dict)
+
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
     ) -> Encoded:
         state, whose = self.value.state_dict(), type(self.value).__name__
-        return encoded_state(state, arrays, name, whose)
+        return encoded_state(state, arrays, name, whose, self._known)
 
     def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
-        self.value.load_state_dict(decode(saved, arrays))
+        self.value.load_state_dict(decode(saved, arrays, self._known))

@@ -12,7 +12,8 @@ import torch
 
 from resilient.backends.torch import to_numpy, to_torch
 from resilient.serialization import JSON
-from resilient.serialization.json_values import decode, encode
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import encode
 from resilient.state.variables import Leaf
 
 

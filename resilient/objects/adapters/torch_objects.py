@@ -11,8 +11,9 @@ import torch
 from resilient.errors import NotSupportedError
 from resilient.objects.adapters.base import Kind, require_backend
 from resilient.serialization import Encoded
-from resilient.serialization.json_values import decode
-from resilient.serialization.state_dict import encoded_state
+from resilient.serialization.decoding import decode
+from resilient.serialization.known import NOTHING
+from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state.variables import Variable
 
 
@@ -29,6 +30,13 @@ class TorchModuleKind(Kind):
     """A module: parameters, all buffers, and what ``get_extra_state`` returns."""
 
     kind: ClassVar[str] = "PyTorch module"
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self._known = {
+            path: known_in(module.get_extra_state)
+            for path, module in self._with_extra_state()
+        }
 
     def variables(self) -> Iterable[Variable]:
         for index, (path, tensor) in enumerate(self.value.named_parameters()):
@@ -51,7 +59,11 @@ class TorchModuleKind(Kind):
     ) -> Encoded:
         return {
             path: encoded_state(
-                module.get_extra_state(), arrays, f"{name}.{index}", name
+                module.get_extra_state(),
+                arrays,
+                f"{name}.{index}",
+                name,
+                self._known.get(path, NOTHING),
             )
             for index, (path, module) in enumerate(self._with_extra_state())
         }
@@ -65,7 +77,8 @@ class TorchModuleKind(Kind):
 
     def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
         for path, module in self._with_extra_state():
-            module.set_extra_state(decode(saved[path], arrays))
+            known = self._known.get(path, NOTHING)
+            module.set_extra_state(decode(saved[path], arrays, known))
 
     def _with_extra_state(self) -> Iterator[tuple[str, Any]]:
         plain = torch.nn.Module.get_extra_state
@@ -89,13 +102,19 @@ class TorchOptimizerKind(Kind):
 
     kind: ClassVar[str] = "PyTorch optimizer"
 
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self._known = known_in(value.state_dict)
+
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
     ) -> Encoded:
         return {
             "class": type(self.value).__name__,
             "parameters": self._sizes(),
-            "state": encoded_state(self.value.state_dict(), arrays, name, name),
+            "state": encoded_state(
+                self.value.state_dict(), arrays, name, name, self._known
+            ),
         }
 
     def differences(self, name: str, saved: Encoded) -> list[str]:
@@ -106,7 +125,7 @@ class TorchOptimizerKind(Kind):
         return [f"{name}: the checkpoint has {theirs}, this run has {ours}"]
 
     def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
-        state = decode(saved["state"], arrays)
+        state = decode(saved["state"], arrays, self._known)
         self.value.load_state_dict(state)
         # That casts what it loads to the parameters' types.
         parameters = [p for group in self.value.param_groups for p in group["params"]]

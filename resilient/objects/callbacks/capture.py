@@ -28,11 +28,8 @@ from resilient.objects.content import Scope
 from resilient.objects.tracker import Tracker
 from resilient.objects.traversal import is_below
 from resilient.serialization import Encoded
-from resilient.serialization.json_values import (
-    decode,
-    missing_names,
-)
-from resilient.serialization.state_dict import encoded_state
+from resilient.serialization.decoding import decode
+from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state import variables
 
 _BAR = "keras.callbacks.ProgbarLogger"
@@ -64,6 +61,11 @@ class CallbackStates:
         self._own: set[int] | None = None
         found = {n: special(c, attempts) for n, c in self._callbacks.items()}
         self._special = {n: extra for n, extra in found.items() if extra is not None}
+        self._known = {
+            name: known_in(callback.state_dict)
+            for name, callback in self._callbacks.items()
+            if kinds.has_state_dict(callback)
+        }
         hidden = {name: extra.skipped for name, extra in self._special.items()}
         self._tracker: Tracker = Tracker(
             self._callbacks,
@@ -89,7 +91,9 @@ class CallbackStates:
             entry: dict[str, Encoded] = {"class": _class_name(callback)}
             if kinds.has_state_dict(callback):
                 state, whose = callback.state_dict(), type(callback).__qualname__
-                entry["state_dict"] = encoded_state(state, arrays, name, whose)
+                entry["state_dict"] = encoded_state(
+                    state, arrays, name, whose, self._known[name]
+                )
             else:
                 entry |= _below(name, changed)
             if name in self._special:
@@ -175,7 +179,7 @@ class CallbackStates:
     def _plan_others(self, name: str, entry: Encoded, arrays: Arrays) -> list[Action]:
         actions: list[Action] = []
         if "state_dict" in entry:
-            value = decode(entry["state_dict"], arrays)
+            value = decode(entry["state_dict"], arrays, self._known[name])
             actions.append(partial(self._callbacks[name].load_state_dict, value))
         if name in self._special and entry.get("special") is not None:
             actions += self._special[name].plan(entry["special"], arrays)
@@ -230,7 +234,7 @@ def _unfit(callback: Any, entry: Encoded) -> list[str]:
     if kinds.has_state_dict(callback) != ("state_dict" in entry):
         had = "had" if "state_dict" in entry else "had no"
         return [f"{name} {had} state_dict() and load_state_dict() when saved"]
-    return [f"{name}: {missing}" for missing in missing_names(entry)]
+    return []
 
 
 def monitored(logs: Mapping[str, Any] | None) -> dict[str, float]:

@@ -12,6 +12,7 @@ import csv
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -22,7 +23,9 @@ from resilient.objects.callbacks.orbax import OrbaxSteps
 from resilient.objects.callbacks.special import Action, Arrays, Special
 from resilient.objects.callbacks.tensorboard import EventFiles
 from resilient.serialization import Encoded
-from resilient.serialization.json_values import NotEncodable, decode, encode
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import NotEncodable, encode
+from resilient.serialization.schema import SchemaError, from_json
 
 CSV_LIMIT = 64 * 2**20  # bytes
 
@@ -39,6 +42,24 @@ def special(callback: Any, attempts: Sequence[Mapping[str, Any]]) -> Special | N
     if orbax is not None and isinstance(callback, orbax):
         return OrbaxSteps(callback, attempts)
     return None
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What a checkpoint has of a ``CSVLogger``."""
+
+    content: Any
+    written: bool
+    keys: list[str] | None
+    append_header: bool
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """What a checkpoint has of a progress bar."""
+
+    seen: dict[str, Any]
+    ago: dict[str, float]
 
 
 class CsvFile:
@@ -74,7 +95,9 @@ class CsvFile:
         return encode(state, arrays, name)
 
     def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        state = decode(saved, arrays)
+        state = from_json(_Rows, decode(saved, arrays))
+        if not isinstance(state.content, np.ndarray):
+            raise SchemaError("the rows of a CSVLogger are not bytes")
         return [lambda: self._restore(state)]
 
     def begin_anew(self) -> None:
@@ -86,7 +109,7 @@ class CsvFile:
         if found.st_size and found.st_mtime >= started:
             self._warn("it has rows of an attempt that died before a checkpoint")
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def _restore(self, state: _Rows) -> None:
         callback = self._callback
         file = callback.csv_file
         if file is None or file.closed or not self._is_local(file):
@@ -94,16 +117,16 @@ class CsvFile:
         file.seek(0)
         file.truncate()
         file.flush()
-        file.buffer.write(state["content"].tobytes())
+        file.buffer.write(state.content.tobytes())
         file.flush()
-        callback.keys = state["keys"]
-        callback.append_header = state["append_header"]
+        callback.keys = state.keys
+        callback.append_header = state.append_header
         callback.writer = None
-        if state["written"]:
+        if state.written:
             # Otherwise Keras makes it with the next row, and repeats the header.
             callback.writer = csv.DictWriter(
                 file,
-                fieldnames=["epoch", *(state["keys"] or [])],
+                fieldnames=["epoch", *(state.keys or [])],
                 delimiter=callback.sep,
             )
 
@@ -146,17 +169,18 @@ class ProgressBar:
             return None
 
     def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        state = decode(saved, arrays)
+        state = from_json(_Bar, decode(saved, arrays))
         return [lambda: self._restore(state)]
 
     def begin_anew(self) -> None:
         """A screen holds nothing of an earlier attempt."""
 
-    def _restore(self, state: dict[str, dict[str, Any]]) -> None:
+    def _restore(self, state: _Bar) -> None:
         bar = self._callback.progbar
         if bar is None:  # the epoch has not begun
             return
         now = time.time()
-        vars(bar).update(state["seen"])
+        vars(bar).update({k: v for k, v in state.seen.items() if k in self._SEEN})
         # As if the time in between had not passed.
-        vars(bar).update({key: now - ago for key, ago in state["ago"].items()})
+        began = {key: now - ago for key, ago in state.ago.items()}
+        vars(bar).update({k: v for k, v in began.items() if k in self._CLOCKS})

@@ -10,22 +10,45 @@ left alone, with a warning. A profile that was interrupted is not taken again.
 
 import os
 import re
+import secrets
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
 from resilient.errors import warn_not_exact
 from resilient.keras_internals import contract
 from resilient.keras_internals.expected import OF_TENSORBOARD
 from resilient.objects.callbacks.special import Action, Arrays
 from resilient.serialization import Encoded
-from resilient.serialization.json_values import decode, encode
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import encode
+from resilient.serialization.schema import SchemaError, from_json
 
 _NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.(.+)\.(\d+)\.(\d+)\.v2")
+
+
+_WRITERS = ("train", "validation")
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a checkpoint has of it.
+
+    Attributes:
+        files: Bytes of each event file, by its path in the log directory.
+        epoch_began_ago: Seconds; None before the first epoch.
+        step: Of the default writer.
+    """
+
+    files: dict[str, Annotated[int, Meta(ge=0)]]
+    epoch_began_ago: float | None
+    step: int | None = None
 
 
 class EventFile(NamedTuple):
@@ -61,14 +84,21 @@ def _is_mine(file: EventFile) -> bool:
     return (file.host, file.pid) == (socket.gethostname(), os.getpid())
 
 
+def _is_key(key: object) -> bool:
+    """Whether this is an event file as ``capture`` names it: nothing else is cut."""
+    parts = Path(key).parts if isinstance(key, str) else ()
+    return len(parts) == 2 and parts[0] in _WRITERS and bool(_NAME.fullmatch(parts[1]))
+
+
 def _shorten(path: Path, size: int) -> None:
     """Keep the first ``size`` bytes.
 
     In a new file: a writer of the old one may still be alive in this process, and must
     not flush into this one.
     """
-    part = path.with_name(f".{path.name}.part")
-    with open(path, "rb") as source, open(part, "wb") as target:
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    with open(descriptor, "rb") as source, open(part, "xb") as target:
         while size and (chunk := source.read(min(size, 2**20))):
             target.write(chunk)
             size -= len(chunk)
@@ -128,7 +158,9 @@ class EventFiles:
         return encode(state, arrays, name)
 
     def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        state = decode(saved, arrays)
+        state = from_json(_State, decode(saved, arrays))
+        if strange := [key for key in state.files if not _is_key(key)]:
+            raise SchemaError(f"{strange[0]!r} is not an event file of TensorBoard")
         return [lambda: self._restore(state)]
 
     def begin_anew(self) -> None:
@@ -136,11 +168,11 @@ class EventFiles:
         if not self._is_remote():
             self._remove_later({})
 
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        callback, files = self._callback, state["files"]
-        if (ago := state["epoch_began_ago"]) is not None:
+    def _restore(self, state: _State) -> None:
+        callback, files = self._callback, state.files
+        if state.epoch_began_ago is not None:
             # As if the time in between had not passed.
-            callback._epoch_start_time = time.time() - ago
+            callback._epoch_start_time = time.time() - state.epoch_began_ago
         if self._is_remote():
             return
         self._recorded = files
@@ -158,7 +190,7 @@ class EventFiles:
         self._remove_later(files)
         if pushed:
             # The default writer of summaries, which also records those of others.
-            step = state.get("step")
+            step = state.step
             if step is None:
                 step = callback._global_train_batch
             callback._push_writer(callback._train_writer, step)
@@ -171,6 +203,9 @@ class EventFiles:
         return step if isinstance(step, int) else None
 
     def _cut(self, path: Path, size: int) -> None:
+        if path.is_symlink():
+            self._warn(f"{path} is a symbolic link, which is not followed")
+            return
         found = path.stat().st_size if path.exists() else -1
         if found < size:
             state = "is gone" if found < 0 else f"lost its last {size - found:,} bytes"
@@ -203,7 +238,7 @@ class EventFiles:
         return Path(self._callback.log_dir)
 
     def _files(self) -> list[EventFile]:
-        directories = (self._root / "train", self._root / "validation")
+        directories = (self._root / writer for writer in _WRITERS)
         return [file for path in directories for file in event_files(path)]
 
     def _own(self) -> list[EventFile]:

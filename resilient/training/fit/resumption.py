@@ -20,7 +20,7 @@ from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import FitRun
 from resilient.serialization import JSON
-from resilient.serialization.json_values import decode
+from resilient.serialization.decoding import decode
 from resilient.state import fingerprint, variables
 from resilient.state.build import ensure_built, is_built
 from resilient.storage.checkpoint import Checkpoint

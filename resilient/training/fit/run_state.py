@@ -14,7 +14,8 @@ from resilient.objects.training_setup.look import is_eager
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import FitRun
-from resilient.serialization.json_values import decode, encode
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import model_config, retracing, variables

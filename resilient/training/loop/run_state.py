@@ -15,7 +15,8 @@ from resilient.objects.training_setup.changes import changes
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import LoopRun
-from resilient.serialization.json_values import decode, encode
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
 from resilient.state import fingerprint, rng, rng_ops, variables
 from resilient.storage.checkpoint import Checkpoint

@@ -20,7 +20,8 @@ from resilient.errors import NotExactWarning, NotSupportedError
 from resilient.objects import baseline, content, sizing
 from resilient.objects.tracker import Tracker
 from resilient.serialization.batches import checksum
-from resilient.serialization.json_values import decode, encode
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import encode
 
 pytestmark = [pytest.mark.sources, pytest.mark.waits]
 

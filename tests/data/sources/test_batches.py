@@ -12,7 +12,8 @@ import torch
 
 from resilient import NotSupportedError
 from resilient.serialization.batches import checksum, copied, pack, unpack
-from resilient.serialization.json_values import decode, encode
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import encode
 
 pytestmark = pytest.mark.sources
 

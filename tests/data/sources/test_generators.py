@@ -17,7 +17,8 @@ from resilient.data.py_dataset.adapter import PyDatasetData
 from resilient.data.source import SourceContext
 from resilient.objects import find_generators
 from resilient.objects.in_place import assign_in_place
-from resilient.serialization.json_values import decode, encode
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import encode
 from resilient.serialization.rng import set_state, state
 
 pytestmark = [pytest.mark.sources, pytest.mark.waits]

@@ -1,0 +1,81 @@
+"""Which classes and functions a value may refer to: those that the script holds there.
+
+A checkpoint has names of classes and functions, and no name in it is ever looked up in
+modules. It chooses among what a place held when training began (an attribute of a
+callback, the state of an object), the built-in types below, and what the script has
+put into ``keras.saving.get_custom_objects()``. What is none of these cannot be encoded
+there either: a value is either restored, or said to be lost before.
+"""
+
+import collections
+import sys
+from typing import Any
+
+import numpy as np
+
+from resilient.errors import CheckpointMismatchError
+from resilient.serialization import classes
+
+_TYPES = (
+    *(bool, int, float, complex, str, bytes, bytearray, object),
+    *(list, tuple, dict, set, frozenset, slice, range),
+    *(collections.OrderedDict, collections.Counter, collections.deque),
+    *(collections.defaultdict, np.ndarray),
+    *{cls for cls in np.sctypeDict.values() if cls is not np.object_},
+)
+_UFUNCS = [value for value in vars(np).values() if isinstance(value, np.ufunc)]
+_BUILT_IN = {classes.reference(each): each for each in (*_TYPES, *_UFUNCS)}
+
+
+class NotKnownError(CheckpointMismatchError, LookupError):
+    """A value refers to a class or function that the script does not hold there."""
+
+    def __init__(self, name: object) -> None:
+        super().__init__(
+            "The checkpoint has a value of a class or function of the script that it "
+            "does not hold at this place.",
+            received=str(name)[:200],
+            hint="Run the script that saved it, or put the class or function into "
+            "keras.saving.get_custom_objects(), by any name.",
+        )
+
+
+class Known:
+    """What one place may refer to, by name.
+
+    It learns from what is encoded until it is closed.
+    """
+
+    def __init__(self) -> None:
+        self._objects: dict[str, Any] = {}
+        self._closed = False
+
+    def close(self) -> "Known":
+        """From now on, refuse what was not met yet."""
+        self._closed = True
+        return self
+
+    def admits(self, name: str, value: Any) -> bool:
+        """Whether a value to be encoded may have this class, or be this function."""
+        if not self._closed:
+            self._objects[name] = value
+        return self.get(name) is value
+
+    def get(self, name: str) -> Any:
+        """The class or function of this name; None where there is none."""
+        if name in self._objects:
+            return self._objects[name]
+        return _BUILT_IN[name] if name in _BUILT_IN else _of_keras().get(name)
+
+
+NOTHING = Known().close()
+
+
+def _of_keras() -> dict[str | None, Any]:
+    """What is registered, and what Keras's callbacks compare with."""
+    keras = sys.modules.get("keras")
+    if keras is None:
+        return {}
+    custom = keras.saving.get_custom_objects().values()
+    found = (keras.ops.less, keras.ops.greater, *custom)
+    return {classes.reference(value): value for value in found}

@@ -1,0 +1,150 @@
+"""What somebody else wrote as a callback's state changes its data, and no more."""
+
+import inspect
+import json
+import os
+
+import keras
+import numpy as np
+import pytest
+
+from resilient.errors import CheckpointMismatchError, NotExactWarning
+from resilient.objects.callbacks.capture import CallbackStates
+from resilient.serialization.json_values import encode
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
+    pytest.mark.spread,
+]
+
+CANARY = "canary"
+
+
+class Mine(keras.callbacks.Callback):
+    limit = 3
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+        self.better = np.less
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.count += 1
+
+    @property
+    def half(self):
+        raise AssertionError("a property was asked")
+
+    @half.setter
+    def half(self, value):
+        raise AssertionError("a property was set")
+
+
+def states_of(callback):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    callback.set_model(model)
+    callback.set_params({"verbose": 0, "epochs": 1, "steps": 1})
+    callback.on_train_begin()
+    return CallbackStates([callback])
+
+
+def with_change(states, path, key, data, **entry):
+    """A state as the callback's own, and this in it."""
+    found = json.loads(json.dumps(states.capture({})))
+    of = "callbacks.0"
+    change = {"of": of, "key": key, "kind": "value", "data": data, "same": False}
+    found[0]["changes"][path] = change | entry
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "entry"),
+    [
+        ("callbacks.0.on_epoch_end", "on_epoch_end", {}),
+        ("callbacks.0.set_model", "set_model", {}),
+        ("callbacks.0.half", "half", {}),
+        ("callbacks.0.__class__", "__class__", {}),
+        ("callbacks.0.__dict__", "__dict__", {}),
+        ("callbacks.0:Mine.on_epoch_end", "on_epoch_end", {"of": "callbacks.0:Mine"}),
+        ("callbacks.0:Mine.__init__", "__init__", {"of": "callbacks.0:Mine"}),
+    ],
+)
+def test_methods_and_classes_stay_what_they_are(path, key, entry):
+    callback = Mine()
+    states = states_of(callback)
+    builtin = encode(int, {}, "v")
+    with pytest.warns(NotExactWarning, match="could not be restored"):
+        states.restore(with_change(states, path, key, builtin, **entry), {})
+    assert type(callback) is Mine
+    assert set(vars(callback)) >= {"count", "better"}
+    assert "on_epoch_end" not in vars(callback)
+    callback.on_epoch_end(0)
+    assert callback.count == 1
+    assert inspect.isfunction(Mine.on_epoch_end)
+    assert inspect.isfunction(Mine.__init__)
+
+
+def test_a_function_is_not_exchanged_for_one_that_was_not_there():
+    callback = Mine()
+    states = states_of(callback)
+    for name in ("os:system", "test_hostile_callbacks:states_of", "builtins:exec"):
+        change = {"!": "import", "v": name}
+        with pytest.raises(CheckpointMismatchError, match="not hold at this place"):
+            states.restore(
+                with_change(states, "callbacks.0.better", "better", change), {}
+            )
+    assert callback.better is np.less
+
+
+def keras_callbacks(place):
+    """Every callback of Keras that is given a place to write to."""
+    for name, cls in sorted(vars(keras.callbacks).items()):
+        if not inspect.isclass(cls) or not issubclass(cls, keras.callbacks.Callback):
+            continue
+        places = {"filepath", "filename", "directory", "log_dir", "backup_dir", "root"}
+        given = places & set(inspect.signature(cls.__init__).parameters)
+        if not given or (name == "TensorBoard" and not has("tensorflow")):
+            continue
+        if name == "OrbaxCheckpoint" and not has("orbax.checkpoint"):
+            continue
+        end = "/a.weights.h5" if "filepath" in given else "/a"
+        more = {"save_weights_only": True} if "filepath" in given else {}
+        yield cls(**dict.fromkeys(given, f"{place}{end}"), **more)
+
+
+def has(module):
+    try:
+        __import__(module)
+    except ImportError:
+        return False
+    return True
+
+
+def test_where_keras_writes_is_not_for_a_checkpoint_to_say(tmp_path):
+    """Of every attribute in which Keras keeps a path that the script gave."""
+    (tmp_path / CANARY).mkdir()
+    found = list(keras_callbacks(tmp_path / CANARY))
+    assert len(found) >= 4
+    for callback in found:
+        states = states_of(callback)
+        texts = {
+            key: value
+            for key, value in vars(callback).items()
+            if isinstance(value, str | os.PathLike) and CANARY in str(value)
+        }
+        assert texts, type(callback)
+        for key in texts:
+            change = with_change(states, f"callbacks.0.{key}", key, "/somewhere/else")
+            with pytest.warns(NotExactWarning, match="could not be restored"):
+                states.restore(change, {})
+        assert {key: getattr(callback, key) for key in texts} == texts
+        if isinstance(callback, keras.callbacks.CSVLogger):
+            callback.csv_file.close()
+
+
+def test_a_place_that_the_script_changed_is_told(tmp_path):
+    callback = keras.callbacks.ModelCheckpoint(tmp_path / "a.keras")
+    states = states_of(callback)
+    callback.filepath = str(tmp_path / "b.keras")
+    states.capture({})
+    assert states.uncaptured() == ["ModelCheckpoint.filepath (str)"]
