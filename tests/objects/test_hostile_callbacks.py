@@ -107,9 +107,9 @@ def keras_callbacks(place):
             continue
         if name == "OrbaxCheckpoint" and not has("orbax.checkpoint"):
             continue
-        end = "/a.weights.h5" if "filepath" in given else "/a"
+        end = ".weights.h5" if "filepath" in given else ""
         more = {"save_weights_only": True} if "filepath" in given else {}
-        yield cls(**dict.fromkeys(given, f"{place}{end}"), **more)
+        yield cls(**dict.fromkeys(given, f"{place}/{name}{end}"), **more)
 
 
 def has(module):
