@@ -58,6 +58,23 @@ def from_json(cls: type[T], data: object) -> T:
         raise SchemaError(str(error)) from None
 
 
+def well_formed(kind: type[T], data: object, what: str) -> T:
+    """A part of a checkpoint, if it is as a type says.
+
+    Args:
+        kind: A dataclass, a ``TypedDict`` or any type that msgspec knows.
+        data: What was read.
+        what: It is, for the error.
+
+    Raises:
+        MalformedError: It is not.
+    """
+    try:
+        return from_json(kind, data)
+    except SchemaError as error:
+        raise MalformedError(f"{what}: {error}") from None
+
+
 def parse(raw: bytes) -> Any:
     """Plain JSON values, of strict JSON.
 
