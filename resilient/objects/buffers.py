@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 KINDS = frozenset({"file", "array", "shared", "subclass"})
+_IN_MEMORY = (io.BytesIO, io.StringIO)
 _NUMBERS = frozenset("cbBhHiIlLqQfd?")  # types of ctypes that hold no pointer
 
 
@@ -76,7 +77,7 @@ def _file(file: Any) -> HeldBuffer | None:
         content, size = None, 0
         if type(file) is io.BytesIO:
             size = file.getbuffer().nbytes
-        if type(file) in (io.BytesIO, io.StringIO):
+        if type(file) in _IN_MEMORY:
             content = file.getvalue()  # copied on write
         return HeldBuffer("file", (_name(file), file.tell(), content), size)
     return None
@@ -90,6 +91,8 @@ def _write_file(file: Any, name: str, place: int, content: Any) -> None:
     if name != _name(file):
         raise ValueError("another file")
     if content is not None:
+        if type(file) not in _IN_MEMORY:
+            raise ValueError("a file that is not in memory")  # nor for us to overwrite
         file.seek(0)
         file.truncate()
         file.write(content)

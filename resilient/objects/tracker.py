@@ -23,7 +23,9 @@ from resilient.objects.content import WRITTEN, Scope
 from resilient.objects.put_back import PutBack
 from resilient.objects.traversal import Slot
 from resilient.serialization import JSON
+from resilient.serialization.changes import Change, Changes
 from resilient.serialization.decoding import decode
+from resilient.serialization.schema import MalformedError, well_formed
 
 
 class Tracker:
@@ -90,7 +92,8 @@ class Tracker:
 
     def restore(self, state: JSON) -> None:
         """Make the objects what they were when ``state`` was captured."""
-        put_back = self.plan(state, state.get("arrays", {}))
+        arrays = state.get("arrays", {}) if isinstance(state, dict) else {}
+        put_back = self.plan(state, arrays)
         problems = [*state.get("lost", ()), *put_back()]
         if problems and not self._warned:
             self._warned = True
@@ -109,11 +112,18 @@ class Tracker:
             NotKnownError: It refers to a class or function that is not there.
             MalformedError: This is not a captured state.
         """
+        checked = well_formed(Changes, state, "the changes of objects")
         plains = {
-            path: decode(entry["data"], arrays, self._beginning.known(path))
-            for path, entry in state.get("changes", {}).items()
+            path: self._decoded(path, entry, arrays)
+            for path, entry in checked.get("changes", {}).items()
         }
         return PutBack(self._beginning, state, plains).run
+
+    def _decoded(self, path: str, entry: Change, arrays: Mapping[str, Any]) -> Any:
+        plain = decode(entry["data"], arrays, self._beginning.known(path))
+        if entry["kind"] in ("alias", "object") and not isinstance(plain, str):
+            raise MalformedError(f"{path} leads to no path")
+        return plain
 
     def uncaptured(self) -> list[str]:
         """What no capture holds, as ``"MyDataset.attribute (type)"``."""

@@ -13,6 +13,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Container, Iterator
+from typing import Any, TypedDict
 
 from resilient.backends import get_backend
 from resilient.backends.base import Backend
@@ -20,13 +21,24 @@ from resilient.errors import (
     BackendNotAvailableError,
     NotExactWarning,
     NotSupportedError,
+    ResilientError,
 )
 from resilient.serialization import JSON, rng
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
+from resilient.serialization.schema import MalformedError, well_formed
 
 # Backends with a global random state of their own.
 _DRAWN_FROM = ("tensorflow", "torch")
+
+
+class RandomState(TypedDict):
+    """What ``capture`` returns."""
+
+    python: Any
+    numpy: dict[str, Any]
+    keras: Any
+    backends: dict[str, Any]
 
 
 def capture(backend: Backend) -> JSON:
@@ -58,14 +70,17 @@ def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> Non
     """
     from resilient import keras_internals
 
+    state = well_formed(RandomState, state, "the random state")
     for name, backend_state in state["backends"].items():
         if name in leave:
             continue
         each = backend if name == backend.name else _other_backend(name)
         if each is not None:
-            each.set_random_state(decode(backend_state, {}))
+            with _malformed(name):
+                each.set_random_state(decode(backend_state, {}))
     # Before Python's: a seed generator that is made anew may draw its seed from there.
-    keras_internals.set_global_seed_generator_state(state["keras"], backend.assign)
+    with _malformed("keras"):
+        keras_internals.set_global_seed_generator_state(state["keras"], backend.assign)
     if "numpy" not in leave:
         rng.set_state(rng.NUMPY, state["numpy"])
     if "python" not in leave:
@@ -94,8 +109,21 @@ def drawn_from(before: JSON, after: JSON) -> set[str]:
     return found | ({"torch"} if None not in torch and torch[0] != torch[1] else set())
 
 
+@contextlib.contextmanager
+def _malformed(whose: str) -> Iterator[None]:
+    """What a library raises inside means that the state is none of its own."""
+    try:
+        yield
+    except (ResilientError, Warning):
+        raise
+    except Exception as error:  # each library its own
+        raise MalformedError(f"the random state of {whose}: {error}") from error
+
+
 def _other_backend(name: str) -> Backend | None:
     """A library that was merely loaded; imported here, if it can be."""
+    if name not in _DRAWN_FROM:
+        raise MalformedError(f"the random state of {name!r}")
     try:
         return get_backend(name)
     except BackendNotAvailableError as error:

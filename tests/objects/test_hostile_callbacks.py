@@ -148,3 +148,17 @@ def test_a_place_that_the_script_changed_is_told(tmp_path):
     callback.filepath = str(tmp_path / "b.keras")
     states.capture({})
     assert states.uncaptured() == ["ModelCheckpoint.filepath (str)"]
+
+
+def test_a_file_of_the_user_is_never_overwritten(tmp_path):
+    """Of a file only the place is kept; its content is not a checkpoint's to say."""
+    from resilient.objects import buffers
+
+    path = tmp_path / "data"
+    path.write_text("precious")
+    with open(path, "r+") as file:
+        kind, (name, _, content), _ = buffers.held(file)
+        assert content is None
+        with pytest.raises(ValueError, match="not in memory"):
+            buffers.write(file, kind, (name, 0, "overwritten"))
+    assert path.read_text() == "precious"

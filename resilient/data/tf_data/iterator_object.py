@@ -5,7 +5,7 @@ Pipelines that need more are refused: pass such a dataset to ``loop``.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +18,12 @@ from resilient.objects.adapters.base import Kind, require_backend
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
+
+
+class _Iterator(TypedDict):
+    state: Any
+    counts: list[int]
+    seeds: list[Any]
 
 
 def kind_of(name: str, value: Any) -> Kind | None:
@@ -36,6 +42,7 @@ class IteratorKind(Kind):
     """
 
     kind: ClassVar[str] = "tf.data iterator"
+    schema: ClassVar[Any] = _Iterator
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)

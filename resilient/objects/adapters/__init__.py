@@ -16,6 +16,7 @@ from resilient.keras_internals import BACKEND
 from resilient.objects.adapters.base import Kind, SavedObject, require_backend
 from resilient.objects.adapters.find_kind import kind_of
 from resilient.serialization import Encoded
+from resilient.serialization.schema import MalformedError, well_formed
 from resilient.state import variables
 from resilient.state.variables import Leaf
 
@@ -138,13 +139,28 @@ class Objects:
         return {**found, _GRADIENTS: torch_gradients.capture(live, arrays)}
 
     def build(self, saved: SavedObject) -> None:
-        """Build the variables that a checkpoint has and this process has not yet."""
+        """Build the variables that a checkpoint has and this process has not yet.
+
+        Raises:
+            MalformedError: It does not have what ``capture`` returned.
+        """
+        self._require_well_formed(saved)
         strategy = self.strategy()
         with nullcontext() if strategy is None else strategy.scope():
             for name, thing in self._objects.items():
                 if name in saved.objects:
                     known = {_place(leaf): leaf.target for leaf in self.leaves()}
                     thing.build(saved.objects[name], known)
+
+    def _require_well_formed(self, saved: SavedObject) -> None:
+        schemas = {name: thing.schema for name, thing in self._objects.items()}
+        if BACKEND == "torch":
+            from resilient.objects.adapters import torch_gradients
+
+            schemas[_GRADIENTS] = torch_gradients.Gradients
+        for name, schema in schemas.items():
+            if name in saved.objects:
+                well_formed(schema, saved.objects[name], f"the object {name}")
 
     def differences(self, saved: SavedObject) -> list[str]:
         """How a checkpoint's objects differ from the live ones; empty if equal."""
@@ -161,6 +177,8 @@ class Objects:
 
     def restore(self, backend: Backend, saved: SavedObject) -> None:
         """Set everything, once ``differences`` has found none."""
+        if lacking := self._objects.keys() - saved.objects.keys():
+            raise MalformedError(f"nothing of the object {min(lacking)}")
         pairs = list(zip(saved.layout, self.leaves(), strict=True))
         for name, thing in self._objects.items():
             mine = [pair for pair in pairs if pair[1].name.split(".")[1] == name]

@@ -39,10 +39,12 @@ class Kind:
     Attributes:
         kind: What messages call it.
         immutable: Whether its variables are values, so that two may be one object.
+        schema: The type of what ``capture`` returns.
     """
 
     kind: ClassVar[str] = "object"
     immutable: ClassVar[bool] = False
+    schema: ClassVar[Any] = Any
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -1,7 +1,7 @@
 """A JAX pytree, which ``run.state`` is."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,23 @@ from resilient.backends.jax import like
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import Encoded, rng
 from resilient.serialization.decoding import decode
+from resilient.serialization.schema import MalformedError
 from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state.variables import Leaf, Variable
+
+
+class _Pytree(TypedDict):
+    paths: list[str]
+    keys: dict[str, str]
+    plain: dict[str, Any]
+    weak: list[int]
 
 
 class PytreeKind(Kind):
     """A tree whose leaves are arrays, random keys, and plain values."""
 
     kind: ClassVar[str] = "JAX pytree"
+    schema: ClassVar[Any] = _Pytree
     immutable: ClassVar[bool] = True
 
     def __init__(self, value: Any) -> None:
@@ -108,6 +117,10 @@ class PytreeKind(Kind):
 
     def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
         leaves, tree = jax.tree.flatten(self.value)
+        arrays_of = {i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)}
+        plain = {str(i) for i in range(len(leaves))} - {str(i) for i in arrays_of}
+        if not (set(saved["plain"]) == plain and set(saved["weak"]) <= arrays_of):
+            raise MalformedError("the leaves of a pytree")
         for index, value in saved["plain"].items():
             leaves[int(index)] = decode(value, arrays, self._known)
         for index in saved["weak"]:

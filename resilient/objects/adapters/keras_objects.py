@@ -1,7 +1,7 @@
 """Keras objects: models and layers, optimizers, metrics, variables, seeds."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import keras
 
@@ -13,6 +13,14 @@ from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import NotEncodable, encode
 from resilient.state import replicas
 from resilient.state.variables import Variable, variables_of
+
+
+class _Layer(TypedDict):
+    build: Any
+    compiled: bool
+
+
+_Optimizer = TypedDict("_Optimizer", {"class": str, "for": list[str] | None})
 
 
 def kind_of(name: str, value: Any) -> Kind | None:
@@ -32,6 +40,7 @@ class LayerKind(Kind):
     """A model or a layer, with everything attached to it."""
 
     kind: ClassVar[str] = "Keras layer"
+    schema: ClassVar[Any] = _Layer
 
     def strategy(self) -> Any:
         return replicas.strategy_of(self.value)
@@ -74,6 +83,7 @@ class KerasOptimizerKind(Kind):
     """An optimizer, and which variables it was built for."""
 
     kind: ClassVar[str] = "Keras optimizer"
+    schema: ClassVar[Any] = _Optimizer
     _built_for: list[str] | None = None
 
     def variables(self) -> Iterable[Variable]:

@@ -1,12 +1,14 @@
 """Random generators, and objects with ``state_dict`` and ``load_state_dict``."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import Encoded, rng
 from resilient.serialization.decoding import decode
 from resilient.serialization.state_dict import Stateful, encoded_state, known_in
+
+_Generator = TypedDict("_Generator", {"class": str, "state": Any})
 
 
 def kind_of(name: str, value: Any) -> Kind | None:
@@ -20,6 +22,7 @@ class NumberGeneratorKind(Kind):
     """A generator of random numbers of Python, NumPy or PyTorch."""
 
     kind: ClassVar[str] = "random generator"
+    schema: ClassVar[Any] = _Generator
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]

@@ -105,6 +105,7 @@ class TensorFlowGeneratorKind(Kind):
     """A ``tf.random.Generator``."""
 
     kind: ClassVar[str] = "TensorFlow random generator"
+    schema: ClassVar[Any] = int
 
     def variables(self) -> Iterable[Variable]:
         yield "non_trainable", 0, "state", self.value.state

@@ -5,7 +5,7 @@ tensors are trained is saved, too, since a loop may unfreeze layers.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -14,7 +14,15 @@ from resilient.backends.torch import to_numpy, to_torch
 from resilient.serialization import JSON
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
+from resilient.serialization.schema import MalformedError
 from resilient.state.variables import Leaf
+
+
+class Gradients(TypedDict):
+    """What ``capture`` returns: indices of variables, and encoded gradients of some."""
+
+    trained: list[str]
+    gradients: dict[str, Any]
 
 
 def capture(live: Sequence[Leaf], arrays: dict[str, Any]) -> JSON:
@@ -58,9 +66,17 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _built(parts: list[Any], like: torch.Tensor) -> torch.Tensor:
-    first, *rest = parts
-    indices = to_torch(first).to(like.device)
-    if not rest:
-        return indices  # the gradient itself
-    values = to_torch(rest[0]).to(like.device)
-    return torch.sparse_coo_tensor(indices, values, like.shape, is_coalesced=rest[1])
+    try:
+        first, *rest = parts
+        indices = to_torch(first).to(like.device)
+        if not rest:
+            return indices.reshape(like.shape).to(like.dtype)  # the gradient itself
+        values, is_coalesced = rest
+        values = to_torch(values).to(like.device)
+        return torch.sparse_coo_tensor(
+            *(indices, values, like.shape),
+            is_coalesced=bool(is_coalesced),
+            check_invariants=True,
+        )
+    except Exception as error:  # of torch: it is no such gradient
+        raise MalformedError(f"a gradient: {error}") from error

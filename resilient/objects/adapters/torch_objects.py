@@ -4,7 +4,7 @@ Schedulers, gradient scalers and the like are saved through their ``state_dict``
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import torch
 
@@ -15,6 +15,10 @@ from resilient.serialization.decoding import decode
 from resilient.serialization.known import NOTHING
 from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state.variables import Variable
+
+_Optimizer = TypedDict(
+    "_Optimizer", {"class": str, "parameters": list[Any], "state": Any}
+)
 
 
 def kind_of(name: str, value: Any) -> Kind | None:
@@ -30,6 +34,7 @@ class TorchModuleKind(Kind):
     """A module: parameters, all buffers, and what ``get_extra_state`` returns."""
 
     kind: ClassVar[str] = "PyTorch module"
+    schema: ClassVar[Any] = dict[str, Any]
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
@@ -101,6 +106,7 @@ class TorchOptimizerKind(Kind):
     """An optimizer, whose state begins with its first step."""
 
     kind: ClassVar[str] = "PyTorch optimizer"
+    schema: ClassVar[Any] = _Optimizer
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)

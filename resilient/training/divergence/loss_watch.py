@@ -10,11 +10,14 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
 
 from resilient.distributed.group import ALONE, Group
 from resilient.errors import NotSupportedError
 from resilient.serialization import JSON
+from resilient.serialization.schema import well_formed
 
 _WINDOW = 100  # batches whose median a spike is compared with
 _FEWEST = 20  # of them, before anything is called a spike
@@ -44,6 +47,14 @@ class Diverged(BaseException):
     def __init__(self, bad: Bad) -> None:
         super().__init__(bad)
         self.bad = bad
+
+
+class _Seen(TypedDict):
+    """What a checkpoint has of it."""
+
+    batches: Annotated[int, Meta(ge=0)]
+    mean: float
+    good: list[float]
 
 
 class LossWatch:
@@ -143,6 +154,7 @@ class LossWatch:
 
     def restore(self, state: JSON) -> None:
         """Take what ``state`` gave."""
+        seen = well_formed(_Seen, state, "the losses that were seen")
         self._pending.clear()
-        self._batches, self._mean = state["batches"], state["mean"]
-        self._good = deque(state["good"], maxlen=_WINDOW)
+        self._batches, self._mean = seen["batches"], seen["mean"]
+        self._good = deque(seen["good"], maxlen=_WINDOW)
