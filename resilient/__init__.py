@@ -23,6 +23,7 @@ from resilient.errors import (
     Preempted,
     ResilientError,
     RolledBack,
+    UntrustedCheckpointError,
 )
 from resilient.policies import adaptive, best, every, latest, one_per
 from resilient.policies.estimator import RunConfig
@@ -55,6 +56,7 @@ __all__ = [
     "RolledBack",
     "Run",
     "RunConfig",
+    "UntrustedCheckpointError",
     "__version__",
     "adaptive",
     "best",

@@ -39,6 +39,10 @@ class CorruptCheckpointError(ResilientError):
     """Checkpoints exist, but none of them passes verification."""
 
 
+class UntrustedCheckpointError(ResilientError):
+    """``RESILIENT_KEY`` is set, and this checkpoint is not signed with it."""
+
+
 class CheckpointMismatchError(ResilientError):
     """A checkpoint belongs to another model, data, callbacks or settings."""
 

@@ -18,7 +18,7 @@ from resilient.errors import CheckpointWriteError, message
 from resilient.progress import Progress
 from resilient.serialization import Encoded
 from resilient.storage import commit, layout
-from resilient.storage.manifest import FileRecord
+from resilient.storage.file_record import FileRecord
 
 # Fills a directory; calls what it is given when it is about to write tensors.
 Write = Callable[[str, Callable[[], None]], None]

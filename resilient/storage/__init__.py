@@ -7,6 +7,7 @@ Parts, from the outside in:
     quarantine   holds checkpoints that must not be used, each with its reason
     checkpoint   one committed directory, and whether it is still what was committed
     manifest     the file that makes a directory a checkpoint
+    signature    who can have written it
     layout       the names in a checkpoint directory
     lock         one living run per directory
 

@@ -1,18 +1,28 @@
 """One committed directory, and whether it is still what was committed.
 
 Verifying reads every byte that the manifest lists. Other files are no damage: network
-file systems, file browsers and editors leave their own, and readers ignore them. A
-symbolic link counts as what it points to.
+file systems, file browsers and editors leave their own, and readers never open them.
+The directory may be a link to where somebody moved it; a link inside it is damage.
+
+What was verified is read by its name again: who writes there at that very moment can
+still change it.
 """
 
+import errno
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from resilient.errors import CorruptCheckpointError, UntrustedCheckpointError
+from resilient.storage import files, signature
+from resilient.storage.file_record import FileRecord, record
+from resilient.storage.files import open_file, read_file
 from resilient.storage.layout import MANIFEST, committed_name
-from resilient.storage.manifest import FileRecord, Manifest, ManifestError, record
+from resilient.storage.manifest import Manifest, ManifestError
+from resilient.storage.signature import Signature
 
 T = TypeVar("T")
 
@@ -31,7 +41,8 @@ class Reader(Generic[T]):
     Attributes:
         read: Reads it.
         compares: Pattern of the files that ``read`` itself verifies to the last byte.
-            Only their size is verified before, so that they are read once.
+            Only their size is verified before, so that they are read once; where there
+            is a key, their SHA-256 is.
     """
 
     read: "Callable[[Checkpoint], T]"
@@ -46,7 +57,7 @@ class Checkpoint(Manifest):
         path: The directory.
     """
 
-    path: Path
+    path: Path = field(kw_only=True)
 
     @property
     def step(self) -> int:
@@ -68,7 +79,7 @@ class Checkpoint(Manifest):
             PermissionError: If this user may not read it, which is not damage.
         """
         try:
-            manifest = Manifest.from_bytes((path / MANIFEST).read_bytes())
+            raw = read_file(path, MANIFEST, files.JSON_BYTES)
         except FileNotFoundError:
             raise ManifestError("is missing") from None
         except NotADirectoryError:
@@ -76,7 +87,8 @@ class Checkpoint(Manifest):
         except PermissionError:
             raise
         except OSError as error:
-            raise ManifestError(f"cannot be read ({error.strerror})") from None
+            raise ManifestError(_why(error)) from None
+        manifest = Manifest.from_bytes(raw)
         if committed_name(manifest.progress.step) != path.name:
             step = manifest.progress.step
             raise ManifestError(f"belongs to step {step:,}, not to {path.name}")
@@ -99,15 +111,51 @@ class Checkpoint(Manifest):
         """Let a reader read it, if every byte is what was committed.
 
         Raises:
-            DamageError: If it is not.
+            DamageError: If it is not, or the reader cannot make sense of it.
             PermissionError: If this user may not read it, which is not damage.
+            UntrustedCheckpointError: There is a key here, and it did not sign this.
         """
-        _refuse(self._manifest_problems() or self._file_problems(but=reader.compares))
+        self._require_trusted()
+        compares = "" if signature.has_key() else reader.compares
+        _refuse(self._manifest_problems() or self._file_problems(but=compares))
         try:
             return reader.read(self)
-        except Exception:  # blame damage, if there is any
+        except Exception as error:  # blame damage, if there is any
             _refuse(self._file_problems())
+            if isinstance(error, CorruptCheckpointError):
+                text = f"{error.problem} {error.received or ''}"
+                raise DamageError([" ".join(text.split())]) from error
             raise
+
+    def content(self, name: str) -> bytes:
+        """A file that is no tensor, if the manifest lists it.
+
+        Raises:
+            CorruptCheckpointError: It does not, or there is something else now.
+        """
+        try:
+            if name in self.files:
+                return read_file(self.path, name, files.JSON_BYTES)
+            why = f"is not listed in {MANIFEST}"
+        except OSError as error:
+            why = _why(error)
+        raise CorruptCheckpointError(
+            f"{name} {why}.",
+            received=os.fspath(self.path),
+            hint="Resume from another step, for example resume=<step> with one that "
+            "`resilient ls` shows.",
+        )
+
+    def _require_trusted(self) -> None:
+        if not signature.has_key() or self.signature is Signature.OURS:
+            return
+        raise UntrustedCheckpointError(
+            f"{self.path} is {self.signature.partition(':')[0]}, so it is not used.",
+            received=f"{signature.VARIABLE} is set, and is not what signed it",
+            hint=f"Set {signature.VARIABLE} to the key that it was signed with. If you "
+            "know that nobody else could write there, unset it: then checkpoints are "
+            "used, and saved, without a signature.",
+        )
 
     def _manifest_problems(self) -> list[str]:
         try:
@@ -120,7 +168,7 @@ class Checkpoint(Manifest):
 
     def _file_problems(self, but: str = "") -> list[str]:
         problems = (
-            _problem(self.path / name, name, expected, only_size=fnmatchcase(name, but))
+            _problem(self.path, name, expected, only_size=fnmatchcase(name, but))
             for name, expected in self.files.items()
         )
         return [problem for problem in problems if problem is not None]
@@ -132,18 +180,26 @@ def _refuse(problems: list[str]) -> None:
 
 
 def _problem(
-    path: Path, name: str, expected: FileRecord, *, only_size: bool
+    directory: Path, name: str, expected: FileRecord, *, only_size: bool
 ) -> str | None:
     try:
-        size = path.stat().st_size
-        if size != expected.size:
-            return f"{name} has {size:,} bytes instead of {expected.size:,}"
-        if not only_size and record(path) != expected:
-            return f"{name} has other content than was written (checksum)"
+        with open(open_file(directory, name), "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != expected.size:
+                return f"{name} has {size:,} bytes instead of {expected.size:,}"
+            if not (only_size or record(file, size).matches(expected)):
+                return f"{name} has other content than was written (checksum)"
     except (FileNotFoundError, NotADirectoryError):
         return f"{name} is missing"
     except PermissionError:
         raise
     except OSError as error:
-        return f"{name} cannot be read ({error.strerror})"
+        return f"{name} {_why(error)}"
     return None
+
+
+def _why(error: OSError) -> str:
+    """Why a file is not read; after its name."""
+    if error.errno == errno.ELOOP:
+        return "is a symbolic link, which is not followed: copy with `cp -L`"
+    return f"cannot be read ({error.strerror})"

@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
-from resilient.errors import CheckpointWriteError, ResilientError
+from resilient.errors import CheckpointWriteError, NotSupportedError, ResilientError
 from resilient.progress import Progress
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.files import sync
+from resilient.storage.file_record import FileRecord, record
+from resilient.storage.files import JSON_BYTES, open_file, sync
 from resilient.storage.flush import flushed_meanwhile
-from resilient.storage.manifest import FileRecord, Manifest, record
+from resilient.storage.manifest import Manifest, ManifestError
 
 # What a full or failing disk looks like. Backends report these as TensorFlow's
 # ResourceExhaustedError, Orbax's ValueError, torch's RuntimeError: by text only.
@@ -64,7 +65,7 @@ def commit(
     try:
         files = stage(staging, progress, write)
         with _explained(staging, progress):
-            sealed = manifest(files)
+            sealed = manifest(files).signed()
             _finish(staging, sealed)
             return Checkpoint.of(sealed, _publish(staging, progress.step))
     finally:
@@ -185,11 +186,15 @@ def _seal(staging: Path, files: list[str], beside: Executor) -> dict[str, FileRe
         beside: Of one thread, which has flushed them meanwhile: that is over by now.
     """
     syncing = beside.submit(_sync, files)
-    records = {
-        Path(path).relative_to(staging).as_posix(): record(path) for path in files
-    }
+    names = [Path(path).relative_to(staging).as_posix() for path in files]
+    records = {name: _record(staging, name) for name in names}
     syncing.result()
     return records
+
+
+def _record(staging: Path, name: str) -> FileRecord:
+    with open(open_file(staging, name), "rb", buffering=0) as file:
+        return record(file, os.fstat(file.fileno()).st_size)
 
 
 def _tree(directory: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
@@ -221,11 +226,27 @@ def _sync(paths: Iterable[str]) -> None:
 def _finish(staging: Path, manifest: Manifest) -> None:
     """Write the manifest, and wait until it and every name are on the disk."""
     _, directories = _tree(staging)
+    raw = manifest.to_bytes()
+    _require_readable(raw)
     with open(staging / layout.MANIFEST, "wb") as file:
-        file.write(manifest.to_bytes())
+        file.write(raw)
         file.flush()
         os.fsync(file.fileno())
     _sync(directories)
+
+
+def _require_readable(manifest: bytes) -> None:
+    why = f"{len(manifest):,} bytes" if len(manifest) > JSON_BYTES else None
+    try:
+        Manifest.from_bytes(manifest)
+    except ManifestError as error:
+        why = f"it {error}"
+    if why is not None:
+        raise NotSupportedError(
+            "The manifest of this checkpoint could not be read back: nothing is saved.",
+            received=why,
+            hint="Use shorter names of metrics and files, and fewer of them.",
+        )
 
 
 def _publish(staging: Path, step: int) -> Path:

@@ -2,30 +2,44 @@
 
 Written last, as strict JSON. It has the size and the checksum of every other file, and
 a checksum of itself, so that a flipped bit anywhere is noticed. The checksums find
-accidents, not attackers: xxh3 is not cryptographic.
+accidents, not attackers: xxh3 is not cryptographic, and anybody can compute it. So a
+manifest is believed only as far as its schema goes; see ``signature`` for more.
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 import xxhash
+from msgspec import Meta
 
 from resilient.errors import NotSupportedError
 from resilient.progress import Progress
 from resilient.serialization import strict
+from resilient.serialization.schema import SchemaError, from_json, parse
+from resilient.storage import signature
+from resilient.storage.file_record import Count, FileRecord, Sha256
+from resilient.storage.files import is_inside
+from resilient.storage.layout import MANIFEST, REASON
+from resilient.storage.signature import Signature
 
 SCHEMA = 1
+LIBRARY = "keras-resilient"  # its version, in the environment
 
-# The manifest's own checksum is taken with these zeros in its place. Every schema
-# begins this way, so that a later one is not taken for damage.
-_ZEROS = b"0" * 32
-_CHECKSUM = re.compile(rb'\A\{\n "xxh3_128": "([0-9a-f]{32})",\n')
-# Large blocks let xxhash release the interpreter's lock while training goes on.
-_BLOCK = 1 << 20
+# The manifest's own checksum is taken with these zeros in its place, and signed with
+# zeros for both. Every schema begins this way, so that a later one is not taken for
+# damage.
+_ZEROS, _UNSIGNED = "0" * 32, "0" * 64
+_BEGIN = re.compile(
+    rb'\A\{\n "xxh3_128": "([0-9a-f]{32})",\n(?: "hmac_sha256": "([0-9a-f]{64})",\n)?'
+)
+
+_Text = Annotated[str, Meta(max_length=1000)]
+_Path = Annotated[str, Meta(max_length=4096)]
+_NotFinite = Annotated[str, Meta(pattern=r"\A(nan|-?inf)\Z")]
+_Time = Annotated[str, Meta(pattern=r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\Z")]
 
 
 class ManifestError(Exception):
@@ -33,11 +47,30 @@ class ManifestError(Exception):
 
 
 @dataclass(frozen=True)
-class FileRecord:
-    """What one file of a checkpoint has to be."""
+class _Schema:
+    schema: Annotated[int, Meta(ge=1, le=1_000_000)]
 
-    size: int
-    xxh3_128: str
+
+@dataclass(frozen=True)
+class _Progress:
+    step: Count
+    epoch: Count
+    batch: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Body:
+    """What a manifest may say."""
+
+    progress: _Progress
+    finished: bool
+    metrics: Annotated[dict[_Text, float | _NotFinite], Meta(max_length=10_000)]
+    created: _Time
+    environment: Annotated[dict[_Text, _Text], Meta(max_length=1000)]
+    files: Annotated[dict[_Path, FileRecord], Meta(max_length=1_000_000)]
+    # Not in the records of the files: version 0.1 knows what is in those.
+    sha256: dict[str, Sha256] = field(default_factory=dict)
+    hmac_sha256: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +84,8 @@ class Manifest:
         created: When it was committed, ISO 8601 in UTC.
         environment: Versions of what wrote it, by name.
         files: By path relative to the checkpoint, with slashes.
+        hmac_sha256: Its signature, if it has one.
+        signature: Whose that is, as far as is known here.
     """
 
     progress: Progress
@@ -59,26 +94,46 @@ class Manifest:
     created: str
     environment: Mapping[str, str]
     files: Mapping[str, FileRecord]
+    hmac_sha256: str | None = None
+    signature: Signature = Signature.NONE
+
+    def signed(self) -> "Manifest":
+        """The same, signed if there is a key here."""
+        hmac = signature.sign(replace(self, hmac_sha256=_UNSIGNED)._unsealed())
+        if hmac is None:
+            return self
+        return replace(self, hmac_sha256=hmac, signature=Signature.OURS)
 
     def to_bytes(self) -> bytes:
         """The manifest as a file."""
+        raw = self._unsealed()
+        checksum = xxhash.xxh3_128_hexdigest(raw)
+        return raw.replace(_ZEROS.encode(), checksum.encode(), 1)
+
+    def _unsealed(self) -> bytes:
+        files = self.files.items()
+        sha256 = {name: file.sha256 for name, file in files if file.sha256 is not None}
         body = {
-            "xxh3_128": _ZEROS.decode(),
+            "xxh3_128": _ZEROS,
+            **({"hmac_sha256": self.hmac_sha256} if self.hmac_sha256 else {}),
             "schema": SCHEMA,
             "progress": self.progress.to_json(),
             "finished": self.finished,
             "metrics": {name: strict(float(x)) for name, x in self.metrics.items()},
             "created": self.created,
             "environment": dict(self.environment),
-            "files": {name: vars(record) for name, record in self.files.items()},
+            "files": {
+                name: {"size": file.size, "xxh3_128": file.xxh3_128}
+                for name, file in files
+            },
+            **({"sha256": sha256} if sha256 else {}),
         }
         text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        raw = text.encode()
-        return raw.replace(_ZEROS, xxhash.xxh3_128_hexdigest(raw).encode(), 1)
+        return text.encode()
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Manifest":
-        """Read a manifest, if it is exactly what was written.
+        """Read a manifest, if it is exactly what was written, and a manifest.
 
         Raises:
             ManifestError: If it is not.
@@ -86,39 +141,76 @@ class Manifest:
         """
         if not raw:
             raise ManifestError("is empty")
-        match = _CHECKSUM.match(raw)
+        match = _BEGIN.match(raw)
         if match is None:
             raise ManifestError("does not begin as a manifest does")
-        start, end = match.span(1)
-        zeroed = raw[:start] + _ZEROS + raw[end:]
+        zeroed = _zeroed(raw, match, 1)
         if xxhash.xxh3_128_hexdigest(zeroed).encode() != match[1]:
             raise ManifestError("has other content than was written (checksum)")
-        return cls._from_json(json.loads(raw))
+        try:
+            data = parse(raw)
+            _require_known_schema(data)
+            body = from_json(_Body, data)
+            _require_unique_names(raw)
+        except SchemaError as error:
+            raise ManifestError(f"is not as its schema says: {error}") from None
+        signed = None if match[2] is None else match[2].decode()
+        if body.hmac_sha256 != signed:
+            raise ManifestError("has a signature in another place than a manifest")
+        whose = signature.whose(signed, _zeroed(zeroed, match, 2))
+        return cls._of(body, whose)
 
     @classmethod
-    def _from_json(cls, body: Mapping[str, Any]) -> "Manifest":
-        if body["schema"] != SCHEMA:
-            raise NotSupportedError(
-                "Another version of keras-resilient wrote this checkpoint.",
-                received=f"schema {body['schema']} where this version knows {SCHEMA}",
-                hint="Install the version that wrote it, or a later one.",
-            )
+    def _of(cls, body: _Body, whose: Signature) -> "Manifest":
+        for name in body.files:
+            inside = is_inside(name) and name.isprintable()
+            if not inside or name in (MANIFEST, REASON):
+                raise ManifestError(f"lists what is no file of a checkpoint: {name!a}")
+        missing = body.files.keys() - body.sha256.keys()
+        if body.sha256.keys() - body.files.keys() or (body.hmac_sha256 and missing):
+            raise ManifestError("has a SHA-256 of other files than it lists")
+        progress, shas = body.progress, body.sha256
         return cls(
-            progress=Progress.from_json(body["progress"]),
-            finished=bool(body["finished"]),
-            metrics={name: float(x) for name, x in body["metrics"].items()},
-            created=str(body["created"]),
-            environment=dict(body["environment"]),
-            files={name: FileRecord(**x) for name, x in body["files"].items()},
+            progress=Progress(progress.step, progress.epoch, progress.batch),
+            finished=body.finished,
+            metrics={name: float(x) for name, x in body.metrics.items()},
+            created=body.created,
+            environment=body.environment,
+            files={n: replace(x, sha256=shas.get(n)) for n, x in body.files.items()},
+            hmac_sha256=body.hmac_sha256,
+            signature=whose,
         )
 
 
-def record(path: str | os.PathLike[str]) -> FileRecord:
-    """The record of a file; reads all of it."""
-    digest, size = xxhash.xxh3_128(), 0
-    block = memoryview(bytearray(_BLOCK))
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(block):
-            digest.update(block[:count])
-            size += count
-    return FileRecord(size, digest.hexdigest())
+def _zeroed(raw: bytes, match: re.Match[bytes], group: int) -> bytes:
+    """The same with zeros in place of a group, if that is there."""
+    start, end = match.span(group)
+    return raw if start < 0 else raw[:start] + b"0" * (end - start) + raw[end:]
+
+
+def _require_known_schema(data: Mapping[str, Any]) -> None:
+    """Raises SchemaError if it is none, NotSupportedError if it is a later one."""
+    number = from_json(_Schema, data).schema
+    if number == SCHEMA:
+        return
+    environment = data.get("environment")
+    wrote = environment.get(LIBRARY) if isinstance(environment, dict) else None
+    known = isinstance(wrote, str) and re.fullmatch(r"[0-9][0-9a-z.+]{0,50}", wrote)
+    raise NotSupportedError(
+        f"A later version of {LIBRARY} wrote this checkpoint.",
+        received=f"schema {number} where this version knows {SCHEMA}",
+        hint=f'Install it or a later one: pip install "{LIBRARY}>={wrote}".'
+        if known
+        else "Install the version that wrote it, or a later one.",
+    )
+
+
+def _require_unique_names(raw: bytes) -> None:
+    def unique(pairs: list[tuple[str, Any]]) -> None:
+        if len(dict(pairs)) != len(pairs):
+            raise SchemaError("a name is there twice")
+
+    try:
+        json.loads(raw, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise SchemaError(str(error)) from None

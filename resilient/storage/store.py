@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from resilient._version import __version__
 from resilient.errors import (
     CheckpointNotFoundError,
     CheckpointWriteError,
@@ -19,9 +20,10 @@ from resilient.errors import (
 )
 from resilient.policies import KeepPolicy
 from resilient.progress import Progress
-from resilient.storage import commit, files, layout, quarantine
+from resilient.storage import commit, files, layout, quarantine, signature
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
-from resilient.storage.manifest import FileRecord, Manifest, ManifestError
+from resilient.storage.file_record import FileRecord
+from resilient.storage.manifest import LIBRARY, Manifest, ManifestError
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ class Store:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory: Path = layout.local_directory(directory)
         self._settled = False
+        signature.has_key()  # one that is too short is an error now, not at a save
 
     def checkpoints(self) -> list[Checkpoint]:
         """The committed checkpoints by step, from their manifests alone.
@@ -157,7 +160,7 @@ class Store:
             write: Fills the empty staging directory that it is given the path of.
             metrics: What keep policies look at.
             finished: Whether the run is over.
-            environment: Versions of what writes it.
+            environment: Versions of what writes it, beside this library.
             name: Of the staging directory, where others have to know it.
             others: Moves into it what other processes wrote and flushed.
 
@@ -168,8 +171,8 @@ class Store:
 
         def manifest(files: dict[str, FileRecord]) -> Manifest:
             files |= {} if others is None else others(staging)
-            now = quarantine.now()
-            return Manifest(progress, finished, metrics, now, environment, files)
+            now, versions = quarantine.now(), {LIBRARY: __version__, **environment}
+            return Manifest(progress, finished, metrics, now, versions, files)
 
         checkpoint = commit.commit(staging, progress, write, manifest)
         if not self._settled:

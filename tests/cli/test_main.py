@@ -16,6 +16,7 @@ from support.checkpoint_samples import (
     verified,
 )
 
+from resilient import __version__
 from resilient.cli.main import main
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.store import Store
@@ -113,7 +114,10 @@ def test_show_as_json(store, capsys):
     code, data = run_json(capsys, "show", store.directory, 25)
     assert code == OK
     assert data["path"] == str(store.directory / "step-00000025")
-    assert data["environment"] == {"keras": "3.15.1"}
+    assert data["environment"] == {
+        "keras-resilient": __version__,
+        "keras": "3.15.1",
+    }
     assert data["files"]["run.json"] == vars(verified(store, 25).files["run.json"])
 
 

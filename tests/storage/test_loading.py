@@ -78,14 +78,14 @@ def test_what_a_reader_compares_by_itself_is_not_read_before_it(store, monkeypat
     compared = []
     real = module.record
 
-    def record(path):
-        compared.append(path.name)
-        return real(path)
+    def record(file, size):
+        compared.append(os.fstat(file.fileno()).st_ino)
+        return real(file, size)
 
     monkeypatch.setattr(module, "record", record)
     reader = Reader(read_other, compares="oth*")
     store.load(20, reader)
-    assert compared == ["one"]
+    assert compared == [(store.directory / "step-00000020" / "one").stat().st_ino]
     with open(store.directory / "step-00000020" / "other", "ab") as file:
         file.write(b"more")
     with pytest.raises(CorruptCheckpointError, match="1,004 bytes"):
@@ -122,14 +122,14 @@ def test_a_chosen_checkpoint_that_is_damaged_stays_where_it_is(store):
 
 
 def test_a_disk_that_cannot_give_a_file_back_is_damage(store, monkeypatch):
-    real = module.record
+    real = module.open_file
 
-    def record(path):
-        if path.name == "other" and "20" in path.parent.name:
+    def open_file(directory, name):
+        if name == "other" and "20" in directory.name:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return real(path)
+        return real(directory, name)
 
-    monkeypatch.setattr(module, "record", record)
+    monkeypatch.setattr(module, "open_file", open_file)
     assert store.load_newest(Reader(read_other))[0].step == 10
 
 

@@ -1,0 +1,47 @@
+"""What one file of a checkpoint has to be: its size and its checksums."""
+
+import hashlib
+import io
+from dataclasses import dataclass
+from typing import Annotated
+
+import xxhash
+from msgspec import Meta
+
+from resilient.storage import signature
+
+# Large blocks let xxhash release the interpreter's lock while training goes on.
+_BLOCK = 1 << 20
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """What one file of a checkpoint has to be; the SHA-256 is for who has a key."""
+
+    size: Count
+    xxh3_128: Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+    sha256: Sha256 | None = None
+
+    def matches(self, other: "FileRecord") -> bool:
+        """Whether all that both say is the same."""
+        shas = {self.sha256, other.sha256} - {None}
+        same = (self.size, self.xxh3_128) == (other.size, other.xxh3_128)
+        return same and len(shas) < 2
+
+
+def record(file: io.RawIOBase, size: int) -> FileRecord:
+    """The record of an open file; reads all of it, and never more than ``size``."""
+    digest, count = xxhash.xxh3_128(), 0
+    sha256 = hashlib.sha256() if signature.has_key() else None
+    block = memoryview(bytearray(min(_BLOCK, size)))
+    while read := file.readinto(block[: size - count]):
+        digest.update(block[:read])
+        if sha256 is not None:
+            sha256.update(block[:read])
+        count += read
+    return FileRecord(
+        count, digest.hexdigest(), None if sha256 is None else sha256.hexdigest()
+    )

@@ -1,0 +1,80 @@
+"""Who can have written a checkpoint: a key in the environment signs, and checks.
+
+Where ``RESILIENT_KEY`` is set, the manifest of each new checkpoint has an HMAC-SHA256,
+and the SHA-256 of every file; a checkpoint without is refused. So nobody without the
+key can write one, or change one, that is used.
+
+What it does not say: that a checkpoint is the newest. Who can write to the directory
+can delete checkpoints, and put back, or bring from another run, what was signed with
+the same key, under the name of its own step. Files beside the checkpoints
+(``rollbacks.json``, events, requests) are not signed.
+"""
+
+import enum
+import hashlib
+import hmac
+import os
+
+from resilient.errors import message
+
+VARIABLE = "RESILIENT_KEY"
+
+_LEAST = 16  # characters
+_DOMAIN = b"keras-resilient manifest v1"
+
+
+class Signature(enum.StrEnum):
+    """Whose signature a manifest has, in words."""
+
+    OURS = f"signed with the key in {VARIABLE}"
+    OTHER = f"not signed with the key in {VARIABLE}, but with another one"
+    UNCHECKED = "signed, no key here to check"
+    NONE = "not signed: anyone who can write here can have written it"
+
+
+def has_key() -> bool:
+    """Whether checkpoints are signed here.
+
+    Raises:
+        ValueError: The key is too short to be one.
+    """
+    return _key() is not None
+
+
+def sign(content: bytes) -> str | None:
+    """The HMAC of a manifest; None where there is no key."""
+    key = _key()
+    return None if key is None else hmac.new(key, content, hashlib.sha256).hexdigest()
+
+
+def whose(signature: str | None, content: bytes) -> Signature:
+    """Whose signature it is.
+
+    Args:
+        signature: That the manifest has, in hexadecimal; None if it has none.
+        content: What was signed.
+    """
+    if signature is None:
+        return Signature.NONE
+    ours = sign(content)
+    if ours is None:
+        return Signature.UNCHECKED
+    same = hmac.compare_digest(ours, signature)
+    return Signature.OURS if same else Signature.OTHER
+
+
+def _key() -> bytes | None:
+    """A key for manifests alone: what else may be signed one day has its own."""
+    given = os.environ.get(VARIABLE)
+    if given is None:
+        return None
+    if len(given) < _LEAST:  # also where a secret that should be there is empty
+        raise ValueError(
+            message(
+                f"{VARIABLE} is too short to be a key.",
+                received=f"{len(given)} characters",
+                hint=f"Set {_LEAST} or more, such as `openssl rand -hex 32` prints; or "
+                "unset it, and checkpoints are not signed.",
+            )
+        )
+    return hmac.new(os.fsencode(given), _DOMAIN, hashlib.sha256).digest()
