@@ -95,7 +95,13 @@ class Backend(Protocol):
                 overwritten, which is four times as fast as fresh memory.
         """
 
-    def read(self, directory: str, part: Part = ALONE) -> dict[str, Any]:
+    def read(
+        self,
+        directory: str,
+        part: Part = ALONE,
+        *,
+        files: Mapping[str, int] | None = None,
+    ) -> dict[str, Any]:
         """Read the tensors of a written snapshot, as numpy arrays.
 
         With several processes, those that all have, and those of ``part``. A tensor
@@ -109,6 +115,8 @@ class Backend(Protocol):
         Args:
             directory: What ``Snapshot.write`` filled, of all processes.
             part: Whose.
+            files: The size of each file, by path relative to ``directory``, that the
+                checkpoint lists: no other is opened. None where nothing lists them.
         """
 
     def assign(self, target: Any, value: Any) -> None:

@@ -63,7 +63,13 @@ class JaxBackend:
                 piece.copy_to_host_async()
         return HeldSnapshot(held, orbax_format.write, _as_array)
 
-    def read(self, directory: str, part: Part = ALONE) -> dict[str, Any]:
+    def read(
+        self,
+        directory: str,
+        part: Part = ALONE,
+        *,
+        files: Mapping[str, int] | None = None,
+    ) -> dict[str, Any]:
         return orbax_format.read(directory, part, piecewise=jax.process_count() > 1)
 
     def assign(self, target: Any, value: Any) -> None:

@@ -63,7 +63,13 @@ class TensorFlowBackend:
         held = {name: _hold(name, value, here) for name, value in tensors.items()}
         return HeldSnapshot(held, _write, _to_numpy)
 
-    def read(self, directory: str, part: Part = ALONE) -> dict[str, np.ndarray]:
+    def read(
+        self,
+        directory: str,
+        part: Part = ALONE,
+        *,
+        files: Mapping[str, int] | None = None,
+    ) -> dict[str, np.ndarray]:
         with plain(directory) as path:
             tensors = self._read(os.path.join(path, _PREFIX))
             if part.index:

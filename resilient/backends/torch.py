@@ -84,7 +84,13 @@ class TorchBackend:
             torch.cuda.synchronize(device)
         return _Copies(held, partial(_write, spread), to_numpy, spread)
 
-    def read(self, directory: str, part: Part = ALONE) -> dict[str, Any]:
+    def read(
+        self,
+        directory: str,
+        part: Part = ALONE,
+        *,
+        files: Mapping[str, int] | None = None,
+    ) -> dict[str, Any]:
         if dcp_format.is_here(directory):
             return dcp_format.read(directory, part, to_numpy)
         path = os.path.join(directory, _FILE)

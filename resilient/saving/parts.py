@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from resilient.distributed.group import Group
-from resilient.errors import CheckpointWriteError, message
+from resilient.errors import CheckpointWriteError, NotSupportedError, message
 from resilient.progress import Progress
 from resilient.serialization import Encoded
-from resilient.storage import commit, layout
+from resilient.serialization.schema import SchemaError, from_json
+from resilient.storage import commit, layout, signature
 from resilient.storage.file_record import FileRecord
+from resilient.storage.files import is_inside
 
 # Fills a directory; calls what it is given when it is about to write tensors.
 Write = Callable[[str, Callable[[], None]], None]
@@ -65,16 +67,17 @@ class Parts:
             CheckpointWriteError: One of the others could not write its part.
             PeerLostError: One of them is gone.
         """
-        records = {}
+        records = dict[str, FileRecord]()
         for index, part in enumerate(self._collected()[1:], 1):
             if part["error"] is not None:
                 raise CheckpointWriteError(part["error"])
             own = staging.parent / layout.part_name(self.name, index)
-            for path, record in part["files"].items():
+            found = _records(index, part["files"])
+            for path in found:
                 target = staging / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.rename(own / path, target)
-                records[path] = FileRecord(**record)
+            records |= found
             shutil.rmtree(own, ignore_errors=True)
         return records
 
@@ -132,6 +135,29 @@ class Parts:
             return
         shutil.rmtree(staging, ignore_errors=True)
         raise mine or CheckpointWriteError(failure)
+
+
+def _records(index: int, said: Encoded) -> dict[str, FileRecord]:
+    """What another process says of its files; nothing is taken on trust."""
+    try:
+        records = from_json(dict[str, FileRecord], said)
+    except SchemaError as error:
+        raise CheckpointWriteError(
+            f"Process {index} says something else than what files it wrote.",
+            received=error,
+            hint="Run the same version of keras-resilient in all processes.",
+        ) from None
+    if outside := [path for path in records if not is_inside(path)]:
+        raise CheckpointWriteError(
+            f"Process {index} names files outside of its part.", received=outside[0]
+        )
+    unsigned = any(record.sha256 is None for record in records.values())
+    if unsigned and signature.has_key():
+        raise NotSupportedError(
+            f"Process {index} has no {signature.VARIABLE}, and process 0 has.",
+            hint=f"Set {signature.VARIABLE} to the same key for all processes.",
+        )
+    return records
 
 
 def _text(group: Group, error: Exception) -> str:

@@ -5,24 +5,27 @@ resumes. Everything that is not a tensor is JSON; every tensor is in ``variables
 the backend's own format.
 """
 
-import contextlib
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeGuard, TypeVar
 
-import numpy as np
-
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.errors import (
     CheckpointMismatchError,
-    CorruptCheckpointError,
     NotSupportedError,
 )
 from resilient.progress import Progress
 from resilient.saving import reshard
+from resilient.saving.part_files import (
+    VARIABLES,
+    malformed,
+    paths,
+    processes,
+    read_part,
+    readable,
+)
 from resilient.saving.run_json import (
     FitRun,
     ImportRun,
@@ -52,8 +55,6 @@ _SAVED_BY: Mapping[type[RunJson], str] = {
     VariablesRun: "resilient.Checkpoints",
     ImportRun: "an import",
 }
-_RUN = "run.json"
-_VARIABLES = "variables"
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class SavedState(Generic[R_co]):
         Raises:
             CorruptCheckpointError: It does not follow the schema.
         """
-        with _malformed("the position of the data"):
+        with malformed("the position of the data"):
             return from_json(Positions, decode(self.position, self.tensors))
 
 
@@ -131,14 +132,16 @@ class PendingCheckpoint:
                 about to.
         """
         root = Path(directory)
-        run, position = _paths(self.part)
-        for path, content in ((run, encoded(self.run)), (position, self.position)):
+        run, position = paths(self.part)
+        for path, raw in (
+            (run, readable(run, encoded(self.run), decoded)),
+            (position, readable(position, self.position)),
+        ):
             (root / path).parent.mkdir(exist_ok=True)
-            text = json.dumps(content, allow_nan=False)
-            (root / path).write_text(text, encoding="utf-8")
-        (root / _VARIABLES).mkdir()
+            (root / path).write_bytes(raw)
+        (root / VARIABLES).mkdir()
         ready()
-        self.snapshot.write(str(root / _VARIABLES), self.part)
+        self.snapshot.write(str(root / VARIABLES), self.part)
 
     def release(self) -> None:
         """Let go of what the snapshot holds."""
@@ -177,14 +180,8 @@ def reader(
         to_look: Nothing resumes: processes may differ in their position in the data and
             in what else is their own. It is that of process 0.
     """
-    compares = backend.compares and f"{_VARIABLES}/{backend.compares}"
+    compares = backend.compares and f"{VARIABLES}/{backend.compares}"
     return Reader(partial(_read, backend, part, to_look), compares)
-
-
-def _paths(part: Part) -> tuple[str, str]:
-    """Where a part's run and its position are."""
-    run = f"run/{part.name}.json" if part.index else _RUN
-    return run, f"data/{part.name}.json"
 
 
 def _read(
@@ -193,12 +190,13 @@ def _read(
     """Read what a process needs, whichever processes saved it.
 
     Raises:
-        CorruptCheckpointError: Tensors and their list in ``run.json`` disagree.
+        CorruptCheckpointError: A file is missing, not as its schema says, or does not
+            fit the others.
         DataNotResumableError: Another number of processes has no position in the data.
     """
-    count = _processes(checkpoint)
+    count = processes(checkpoint)
     mine = part if count == part.count else Part(0, count)
-    found = _read_part(backend, mine, checkpoint)
+    found = SavedState(*read_part(backend, mine, checkpoint))
     if is_of(found, ImportRun) and part.count > 1:
         raise NotSupportedError(
             "An imported checkpoint can only be resumed by a single process.",
@@ -209,7 +207,9 @@ def _read(
     if count == part.count and saved == part.replicas:
         return found
     numbers = [k for k in range(count) if k != mine.index]
-    others = [_read_part(backend, Part(k, count), checkpoint) for k in numbers]
+    others = [
+        SavedState(*read_part(backend, Part(k, count), checkpoint)) for k in numbers
+    ]
     if count != part.count and not to_look:
         found = SavedState(*reshard.reshard_processes([found, *others]))
     tensors = reshard.ReplicaRemap(
@@ -218,43 +218,3 @@ def _read(
         live=part.replicas,
     )
     return SavedState(found.run, found.position, tensors)
-
-
-def _processes(checkpoint: Checkpoint) -> int:
-    return sum(path.startswith("data/process-") for path in checkpoint.files)
-
-
-def _read_part(
-    backend: Backend, part: Part, checkpoint: Checkpoint
-) -> SavedState[RunJson]:
-    paths = [checkpoint.path / path for path in _paths(part)]
-    with _malformed(str(paths[0])):
-        run = decoded(json.loads(paths[0].read_text(encoding="utf-8")))
-    with _malformed(str(paths[1])):
-        position = json.loads(paths[1].read_text(encoding="utf-8"))
-    tensors = backend.read(str(checkpoint.path / _VARIABLES), part)
-    expected = set(run.tensors)
-    if not expected <= set(tensors):
-        raise CorruptCheckpointError(
-            f"{checkpoint.path} does not hold the tensors that it lists.",
-            received=f"missing: {sorted(expected - set(tensors))}, "
-            f"unexpected: {sorted(set(tensors) - expected)}",
-            hint="Resume from another step, for example "
-            "resume=<step> with one that `resilient ls` shows.",
-        )
-    # Anything but variables is needed completely.
-    own = {name: np.asarray(tensors[name]) for name in run.arrays}
-    return SavedState(run, position, {**tensors, **own})
-
-
-@contextlib.contextmanager
-def _malformed(what: str) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:  # no JSON, no text, or not as our schema has it
-        raise CorruptCheckpointError(
-            f"{what} does not match the checkpoint format of this version.",
-            received=str(error),
-            hint="Resume from another step, for example resume=<step> with one that "
-            "`resilient ls` shows.",
-        ) from error

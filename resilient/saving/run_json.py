@@ -5,12 +5,17 @@ Everything of a checkpoint that is neither a tensor nor a position in the data.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta
 
 from resilient.errors import warn_not_exact
 from resilient.serialization import JSON, Encoded
-from resilient.serialization.schema import SchemaError, from_json, to_json
+from resilient.serialization.schema import Count, SchemaError, from_json, to_json
 
 _KIND = "kind"
+
+_Name = Annotated[str, Meta(max_length=16_384)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +30,9 @@ class RunJson:
     """
 
     variables: list[JSON] = field(default_factory=list)
-    replicas: int = 1
-    tensors: list[str] = field(default_factory=list)
-    arrays: list[str] = field(default_factory=list)
+    replicas: Annotated[int, Meta(ge=1, le=100_000)] = 1
+    tensors: list[_Name] = field(default_factory=list)
+    arrays: list[_Name] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +131,37 @@ KINDS: Mapping[str, type[RunJson]] = {
 }
 
 
+@dataclass(frozen=True)
+class _Variable:
+    name: _Name
+    path: _Name
+    shape: Annotated[list[Count], Meta(max_length=64)]
+    dtype: Annotated[str, Meta(max_length=100)]
+
+
+@dataclass(frozen=True)
+class _Progress:
+    step: Count
+    epoch: Count
+    batch: Count
+
+
+@dataclass(frozen=True)
+class _Fingerprint:
+    identity: JSON
+    settings: JSON
+    determinism: JSON
+
+
+@dataclass(frozen=True)
+class _Inside:
+    """What is inside of fields that are used as plain JSON."""
+
+    variables: list[_Variable] = field(default_factory=list)
+    progress: _Progress | None = None
+    fingerprint: _Fingerprint | None = None
+
+
 def encoded(run: RunJson) -> JSON:
     """A run as ``run.json`` has it."""
     kind = next(name for name, cls in KINDS.items() if type(run) is cls)
@@ -142,4 +178,6 @@ def decoded(data: object) -> RunJson:
     if not isinstance(data, dict) or not isinstance(kind, str) or kind not in KINDS:
         raise SchemaError(f"kind is {kind!r}, not one of {', '.join(KINDS)}")
     rest = {name: item for name, item in data.items() if name != _KIND}
-    return from_json(KINDS[kind], rest)
+    run = from_json(KINDS[kind], rest)
+    from_json(_Inside, rest)
+    return run

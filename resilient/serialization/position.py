@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from resilient.serialization import JSON
+from resilient.serialization.schema import Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,7 @@ class BatchMark:
         again: What its source needs to make it again; empty where it cannot.
     """
 
-    given: int
+    given: Count
     last: str | None
     again: JSON = field(default_factory=dict)
 
@@ -40,10 +41,10 @@ class DataPosition:
         ended: The last batch of the iterator that ended last.
     """
 
-    drawn: int
+    drawn: Count
     source: JSON
-    epochs: int = 0
-    given: int | None = None
+    epochs: Count = 0
+    given: Count | None = None
     pending: list[Any] = field(default_factory=list)
     last: str | None = None
     ended: BatchMark | None = None
@@ -78,7 +79,7 @@ class TrainingPosition:
     held: bool
     drawn_by_all: bool
     data: DataPosition
-    num_batches: int | None = None
+    num_batches: Count | None = None
     begun: bool = False
     elsewhere: bool = False
 

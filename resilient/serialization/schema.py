@@ -7,7 +7,7 @@ version may have added them. A field of type ``Any`` is taken as it is.
 """
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -15,6 +15,9 @@ from resilient.errors import CorruptCheckpointError
 from resilient.serialization import JSON
 
 T = TypeVar("T")
+
+# How many of something; what JSON keeps exactly.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class SchemaError(ValueError):

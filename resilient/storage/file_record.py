@@ -8,12 +8,12 @@ from typing import Annotated
 import xxhash
 from msgspec import Meta
 
+from resilient.serialization.schema import Count
 from resilient.storage import signature
 
 # Large blocks let xxhash release the interpreter's lock while training goes on.
 _BLOCK = 1 << 20
 
-Count = Annotated[int, Meta(ge=0, le=2**53)]
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 

@@ -18,9 +18,9 @@ from msgspec import Meta
 from resilient.errors import NotSupportedError
 from resilient.progress import Progress
 from resilient.serialization import strict
-from resilient.serialization.schema import SchemaError, from_json, parse
+from resilient.serialization.schema import Count, SchemaError, from_json, parse
 from resilient.storage import signature
-from resilient.storage.file_record import Count, FileRecord, Sha256
+from resilient.storage.file_record import FileRecord, Sha256
 from resilient.storage.files import is_inside
 from resilient.storage.layout import MANIFEST, REASON
 from resilient.storage.signature import Signature

@@ -11,6 +11,7 @@ from support.checkpoint_samples import FILES, filled, holds, newest_good, save, 
 
 from resilient.errors import CorruptCheckpointError
 from resilient.policies import latest
+from resilient.storage.file_record import record
 from resilient.storage.manifest import Manifest, ManifestError
 from resilient.storage.store import Store
 
@@ -44,6 +45,18 @@ def replace_by_directory(path):
     path.mkdir()
 
 
+def replace_by_link(path):
+    """As copying without `-L` leaves it, or who wants a file elsewhere to be read."""
+    other = path.parents[2] / "elsewhere"
+    path.rename(other)
+    path.symlink_to(other)
+
+
+def replace_by_fifo(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
 def swap_for_the_one_before(path):
     """What a restored backup of single files would do."""
     shutil.copy(Path(str(path).replace("step-00000020", "step-00000010")), path)
@@ -56,6 +69,8 @@ DAMAGES = [
     flip_a_bit,
     append,
     replace_by_directory,
+    replace_by_link,
+    replace_by_fifo,
     swap_for_the_one_before,
 ]
 
@@ -140,6 +155,37 @@ def test_a_missing_directory_inside_is_noticed(tmp_path):
         "variables/index.json is missing",
         "variables/weights.bin is missing",
     ]
+
+
+@pytest.mark.parametrize("name", EVERY_FILE)
+def test_a_link_is_damage_that_says_how_to_copy(tmp_path, name):
+    store = filled(tmp_path, 10)
+    replace_by_link(tmp_path / "step-00000010" / name)
+    assert store.problems(10) == [
+        f"{name} is a symbolic link, which is not followed: copy with `cp -L`"
+    ]
+
+
+def test_a_directory_inside_that_is_a_link_is_damage(tmp_path):
+    store = filled(tmp_path, 10)
+    inner = tmp_path / "step-00000010" / "variables"
+    inner.rename(tmp_path / "elsewhere")
+    inner.symlink_to("../elsewhere")
+    assert [line.partition(":")[0] for line in store.problems(10)] == [
+        "variables/index.json is a symbolic link, which is not followed",
+        "variables/weights.bin is a symbolic link, which is not followed",
+    ]
+
+
+def test_of_a_file_that_grows_no_more_is_read_than_the_manifest_lists(tmp_path):
+    """One that was cut off and extended again takes no room, and could be endless."""
+    store = filled(tmp_path, 10)
+    path = tmp_path / "step-00000010" / "run.json"
+    os.truncate(path, 1 << 40)
+    assert store.problems(10)[0].startswith("run.json has 1,099,511,627,776 bytes")
+    with open(path, "rb", buffering=0) as file:
+        assert record(file, 5).size == 5
+        assert file.tell() == 5
 
 
 def test_a_file_in_place_of_a_checkpoint_is_moved_away(tmp_path):

@@ -23,6 +23,20 @@ def resealed(body: dict) -> bytes:
     return sealed(json.dumps(body, indent=1).encode())
 
 
+def replace(checkpoint: Path, name: str, content: bytes | None) -> None:
+    """Give a file of a checkpoint another content, or none, that the manifest lists."""
+    path = checkpoint / name
+    if content is None:
+        path.unlink()
+        change(checkpoint, lambda said: said["files"].pop(name))
+        return
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    checksum = xxhash.xxh3_128_hexdigest(content)
+    record = {"size": len(content), "xxh3_128": checksum}
+    change(checkpoint, lambda said: said["files"].update({name: record}))
+
+
 def change(checkpoint: Path, act) -> None:
     """Let `act` change what the manifest of a checkpoint says."""
     path = checkpoint / "manifest.json"

@@ -1,0 +1,148 @@
+"""The files of one process's part of a checkpoint, and what they have to be.
+
+Whoever wrote them: a checkpoint is data, and what is malformed is damage. Only files
+that the manifest lists are opened.
+"""
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from resilient.backends.base import Backend, Part
+from resilient.errors import (
+    CorruptCheckpointError,
+    NotSupportedError,
+    ResilientError,
+)
+from resilient.saving.run_json import RunJson, decoded
+from resilient.serialization import Encoded
+from resilient.serialization.schema import SchemaError, parse
+from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.files import JSON_BYTES
+
+VARIABLES = "variables"
+
+_RUN = "run.json"
+_REPLICA = re.compile(r"\.replica_\d+\Z")
+_HINT = (
+    "Resume from another step, for example resume=<step> with one that `resilient ls` "
+    "shows."
+)
+
+
+def paths(part: Part) -> tuple[str, str]:
+    """Where a part's run and its position are."""
+    run = f"run/{part.name}.json" if part.index else _RUN
+    return run, f"data/{part.name}.json"
+
+
+def readable(
+    name: str, content: Encoded, read: Callable[[Any], object] = lambda _: None
+) -> bytes:
+    """The bytes of a file of JSON that ``read_part`` will take.
+
+    Args:
+        name: Of the file.
+        content: Of it.
+        read: Raises ``SchemaError`` where it is not what this file has.
+
+    Raises:
+        NotSupportedError: It would not.
+    """
+    raw, why = json.dumps(content, allow_nan=False).encode(), None
+    if len(raw) > JSON_BYTES:
+        why = f"{len(raw):,} bytes, of at most {JSON_BYTES:,}"
+    else:
+        try:
+            read(parse(raw))
+        except SchemaError as error:
+            why = str(error)
+    if why is not None:
+        raise NotSupportedError(
+            f"{name} could not be read back: nothing is saved.",
+            received=why,
+            hint="Keep less in callbacks and objects, and what is large in arrays.",
+        )
+    return raw
+
+
+def processes(checkpoint: Checkpoint) -> int:
+    """How many processes saved."""
+    found = {name for name in checkpoint.files if name.startswith("data/process-")}
+    expected = {paths(Part(k, len(found)))[1] for k in range(len(found))}
+    if not found or found != expected:
+        raise CorruptCheckpointError(
+            f"{checkpoint.path} does not have the data of each process.",
+            received=f"missing: {_some(expected - found) or 'all'}, "
+            f"unexpected: {_some(found - expected) or 'none'}",
+            hint=_HINT,
+        )
+    return len(found)
+
+
+def read_part(
+    backend: Backend, part: Part, checkpoint: Checkpoint
+) -> tuple[RunJson, Encoded, dict[str, Any]]:
+    """The run, the position in the data, and the tensors.
+
+    Raises:
+        CorruptCheckpointError: A file is missing, not as its schema says, or does not
+            fit the others.
+    """
+    of_run, of_data = paths(part)
+    with malformed(str(checkpoint.path / of_run)):
+        run = decoded(parse(checkpoint.content(of_run)))
+    with malformed(str(checkpoint.path / of_data)):
+        position = parse(checkpoint.content(of_data))
+    inside = f"{VARIABLES}/"
+    files = {
+        name.removeprefix(inside): file.size
+        for name, file in checkpoint.files.items()
+        if name.startswith(inside)
+    }
+    tensors = backend.read(str(checkpoint.path / VARIABLES), part, files=files)
+    _require_complete(run, set(tensors), checkpoint)
+    # Anything but variables is needed completely.
+    own = {name: np.asarray(tensors[name]) for name in run.arrays}
+    return run, position, {**tensors, **own}
+
+
+def _require_complete(run: RunJson, there: set[str], checkpoint: Checkpoint) -> None:
+    """Raise where ``run.json`` names tensors that are not there."""
+    expected = {*run.tensors, *run.arrays}
+    of_replicas = {_REPLICA.sub("", name) for name in there}
+    missing = expected - there
+    missing |= {v["name"] for v in run.variables} - there - of_replicas
+    if missing:
+        raise CorruptCheckpointError(
+            f"{checkpoint.path} does not hold the tensors that it lists.",
+            received=f"missing: {_some(missing)}, "
+            f"unexpected: {_some(there - expected) or 'none'}",
+            hint=_HINT,
+        )
+
+
+def _some(names: set[str]) -> str:
+    """Names for a message, which stays short."""
+    shown = [name[:200] for name in sorted(names)[:10]]
+    return ", ".join(shown) + (", ..." if len(names) > len(shown) else "")
+
+
+@contextlib.contextmanager
+def malformed(what: str) -> Iterator[None]:
+    """Whatever decoding raises inside is an error that says what is malformed."""
+    try:
+        yield
+    except (ResilientError, MemoryError, OSError):
+        raise
+    except Exception as error:  # of any class: it depends on the bytes
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise CorruptCheckpointError(
+            f"{what} does not match the checkpoint format of this version.",
+            received=f"{kind}{error}"[:1000],
+            hint=_HINT,
+        ) from error

@@ -1,0 +1,269 @@
+"""A checkpoint whose checksums are right may still hold anything: that is damage."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import manifests
+
+from resilient.errors import CorruptCheckpointError, NotSupportedError
+from resilient.progress import Progress
+from resilient.saving import part_files
+from resilient.saving.choose import choose_together
+from resilient.saving.record import NOWHERE, PendingCheckpoint, SavedState, reader
+from resilient.saving.run_json import ImportRun, LoopRun, VariablesRun
+from resilient.serialization.json_values import encode
+from resilient.serialization.position import DataPosition, Positions, TrainingPosition
+from resilient.serialization.schema import to_json
+from resilient.storage.store import Store
+from resilient.telemetry.events import Events
+
+pytestmark = pytest.mark.once
+
+VARIABLE = {"name": "loop.0", "path": "kernel", "shape": [2], "dtype": "float32"}
+RUN = VariablesRun(variables=[VARIABLE], tensors=["loop.0", "a"], arrays=["a"])
+DATA = "data/process-0-of-1.json"
+
+
+class Tensors:
+    """A backend and a snapshot: each tensor is 0.0, and only its name is kept."""
+
+    compares = ""
+
+    def write(self, directory, part):
+        Path(directory, "names").write_text("loop.0 a")
+
+    def read(self, directory, part, *, files):
+        self.files = files
+        names = Path(directory, "names").read_text()
+        return {name: np.zeros(2) for name in names.split()}
+
+
+BACKEND = Tensors()
+
+
+def save(store, step, run=RUN):
+    content = PendingCheckpoint(run, NOWHERE, BACKEND)
+    progress = Progress(step, 0, step)
+    store.commit(progress, content.write, metrics={}, finished=False, environment={})
+    return store.directory / f"step-{step:08d}"
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path)
+    for step in (10, 20):
+        save(store, step)
+    return store
+
+
+def newest(store):
+    return store.load_newest(reader(BACKEND))
+
+
+def test_a_checkpoint_is_read(store):
+    checkpoint, saved = newest(store)
+    assert checkpoint.step == 20
+    assert saved.run == RUN
+    assert sorted(saved.tensors) == ["a", "loop.0"]
+    assert saved.positions() == Positions()
+    assert BACKEND.files == {"names": 8}
+
+
+def run_json(**other):
+    said = {
+        "kind": "variables",
+        "variables": [VARIABLE],
+        "replicas": 1,
+        "tensors": ["loop.0", "a"],
+        "arrays": ["a"],
+    }
+    return json.dumps(said | other).encode()
+
+
+LOOP = {
+    "progress": {"step": 1, "epoch": 0, "batch": 1},
+    "stopped": False,
+    "counting": None,
+    "random": {},
+    "objects": {},
+    "history": None,
+    "fingerprint": {"identity": {}, "settings": {}, "determinism": {}},
+    "data": None,
+    "setups": {},
+}
+
+
+def loop(**other):
+    return run_json(kind="loop", **(LOOP | other))
+
+
+CONTENTS = {
+    "run.json": {
+        "missing": None,
+        "empty": b"",
+        "no JSON": b"{",
+        "no object": b"[]",
+        "no UTF-8": b'{"kind": "\xff"}',
+        "NaN": run_json().replace(b"1", b"NaN"),
+        "nested deep": b"[" * 100_000,
+        "a long number": run_json().replace(b"1", b"1" * 5000),
+        "another kind": run_json(kind="other"),
+        "no replicas": run_json(replicas=0),
+        "many replicas": run_json(replicas=10**9),
+        "replicas are a float": run_json(replicas=1.5),
+        "a name is a number": run_json(tensors=[1]),
+        "a name is long": run_json(tensors=["x" * 20_000]),
+        "variables are an object": run_json(variables={}),
+        "a variable is text": run_json(variables=["loop.0"]),
+        "a variable has no name": run_json(variables=[{**VARIABLE, "name": None}]),
+        "a variable has no shape": run_json(variables=[{"name": "a", "path": "a"}]),
+        "a shape is negative": run_json(variables=[{**VARIABLE, "shape": [-1]}]),
+        "a shape is long": run_json(variables=[{**VARIABLE, "shape": [1] * 65}]),
+        "a tensor is missing": run_json(tensors=["loop.0", "b"]),
+        "an array is missing": run_json(arrays=["b"]),
+        "a variable is missing": run_json(variables=[{**VARIABLE, "name": "loop.1"}]),
+        "a step is negative": loop(progress={"step": -1, "epoch": 0, "batch": 0}),
+        "a progress is empty": loop(progress={}),
+        "a fingerprint is empty": loop(fingerprint={}),
+        "a fingerprint is of text": loop(
+            fingerprint={"identity": "", "settings": "", "determinism": ""}
+        ),
+    },
+    DATA: {"missing": None, "empty": b"", "nested deep": b"[" * 100_000, "NaN": b"NaN"},
+    "data/process-1-of-1.json": {"too many": b"{}"},
+    "data/process-7-of-9.json": {"a gap": b"{}"},
+    "data/process-x": {"no number": b"{}"},
+}
+MALFORMED = {
+    f"{name}, {what}": (name, content)
+    for name, contents in CONTENTS.items()
+    for what, content in contents.items()
+}
+
+
+def test_a_loop_is_read(store):
+    """What is changed above is good without."""
+    manifests.replace(store.directory / "step-00000020", "run.json", loop())
+    assert type(newest(store)[1].run) is LoopRun
+
+
+@pytest.mark.parametrize(("name", "content"), MALFORMED.values(), ids=MALFORMED)
+def test_what_is_malformed_is_damage_and_the_one_before_is_used(store, name, content):
+    path = store.directory / "step-00000020"
+    manifests.replace(path, name, content)
+    assert store.problems(20) == []
+    with pytest.raises(CorruptCheckpointError, match="step 20 is damaged"):
+        store.load(20, reader(BACKEND))
+    reports = []
+    checkpoint, _ = store.load_newest(reader(BACKEND), lambda *x: reports.append(x))
+    assert checkpoint.step == 10
+    ((_, reason),) = reports
+    assert "\n" not in reason
+    assert len(reason) < 3000
+    assert (store.directory / "quarantine" / "step-00000020-1").is_dir()
+
+
+def test_a_file_that_the_manifest_does_not_list_is_not_opened(store, monkeypatch):
+    path = store.directory / "step-00000020"
+    raw = (path / DATA).read_bytes()
+    manifests.replace(path, DATA, None)
+    (path / DATA).write_bytes(raw)
+    assert newest(store)[0].step == 10
+
+
+def test_a_file_that_became_a_link_after_it_was_verified_is_not_followed(store):
+    path = store.directory / "step-00000020" / "run.json"
+    path.rename(store.directory / "elsewhere")
+    path.symlink_to(store.directory / "elsewhere")
+    with pytest.raises(CorruptCheckpointError, match="symbolic link"):
+        reader(BACKEND).read(store.checkpoints()[-1])
+
+
+def test_where_none_is_readable_the_error_says_why(tmp_path):
+    store = Store(tmp_path)
+    manifests.replace(save(store, 10), "run.json", b"[]")
+    for _ in range(2):
+        with pytest.raises(CorruptCheckpointError, match=r"kind is None, not one of"):
+            newest(store)
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        None,
+        3,
+        [],
+        {"!": "import", "v": "no.such.module:name"},
+        {"!": "object", "v": ["builtins:object"]},
+        {"!": "dict", "v": 3},
+        {"!": "dict", "v": [[[], 1]]},
+        {"!": "array", "v": "not there"},
+        {"!": "int", "v": "z"},
+        {"!": "float", "v": "00"},
+        {"!": ["unhashable"]},
+        {"!": "no tag", "v": 1},
+    ],
+    ids=str,
+)
+def test_a_malformed_position_is_an_error_that_says_so(position):
+    with pytest.raises(CorruptCheckpointError, match="the position of the data"):
+        SavedState(RUN, position, {}).positions()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"drawn": -1}, {"epochs": -1}, {"given": -1}, {"drawn": 10**30}, {"drawn": True}],
+    ids=str,
+)
+def test_a_position_counts_from_0(change):
+    position = DataPosition(drawn=3, source={})
+    x = TrainingPosition(held=False, drawn_by_all=True, data=position)
+    good = SavedState(RUN, encode(to_json(Positions(x=x)), {}, "data"), {})
+    assert good.positions().x == x
+    bad = Positions(x=replace(x, data=replace(position, **change)))
+    with pytest.raises(CorruptCheckpointError, match=r"\$\.x\.data"):
+        SavedState(RUN, encode(to_json(bad), {}, "data"), {}).positions()
+
+
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        (VariablesRun(replicas=0), ">= 1"),
+        (ImportRun(source="x" * 2000, unknown=[]), "2,108 bytes, of at most 2,000"),
+    ],
+)
+def test_what_could_not_be_read_back_is_not_saved(tmp_path, monkeypatch, run, why):
+    monkeypatch.setattr(part_files, "JSON_BYTES", 2000)
+    with pytest.raises(NotSupportedError, match=r"run\.json could not be") as caught:
+        save(Store(tmp_path), 10, run)
+    assert why in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Two:
+    """Process 0 of two; says what the other one finds of step 20."""
+
+    count, index = 2, 0
+
+    def __init__(self, other):
+        self.tried, self.other = [], other
+
+    def broadcast(self, _, step=None):
+        self.tried.append(step)
+
+    def gather(self, _, mine):
+        return [mine, self.other if self.tried == [20] else None]
+
+
+@pytest.mark.parametrize("other", [None, "run.json is missing"])
+def test_several_processes_use_the_one_before_together(store, tmp_path, other):
+    """Where process 0 finds it malformed, and where it is so for another one only."""
+    if other is None:
+        manifests.replace(store.directory / "step-00000020", "run.json", b"{}")
+    group = Two(other)
+    found = choose_together(group, store, "auto", reader(BACKEND), Events(tmp_path))
+    assert found[0].step == 10
+    assert group.tried == [20, 10, None]
