@@ -34,6 +34,7 @@ from resilient.serialization import JSON, strict
 from resilient.storage import layout, quarantine
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
+from resilient.storage.signature import Signature, has_key
 from resilient.storage.store import Store
 from resilient.telemetry.goodput import goodput
 
@@ -56,8 +57,8 @@ exit codes:
   2  wrong usage
   3  nothing there: no such directory, no checkpoint, or none of that step
   4  the directory is in use by a living run
-  5  the file system does not let us read or write, another version wrote it, or
-     what export or import was asked for cannot be done
+  5  the file system does not let us read or write, another version wrote it, it is
+     not signed with RESILIENT_KEY, or export or import cannot do what was asked
 """
 
 
@@ -142,17 +143,23 @@ def _show(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
 
 
 def _verify(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    results = []
+    results, readable = [], {found.step: found for found in store.checkpoints()}
     for step in layout.committed_steps(store.directory):
         problems = store.problems(step)
         name = layout.committed_name(step)
         # A living run may prune one while it is read: then it is no damage.
         if not problems or os.path.lexists(store.directory / name):
-            results.append({"name": name, "step": step, "problems": problems})
+            found = readable.get(step)
+            unlisted = [] if found is None else found.unlisted()
+            signature = None if found is None else str(found.signature)
+            more = {"signature": signature, "unlisted": unlisted}
+            results.append({"name": name, "step": step, "problems": problems} | more)
     if not results:
         raise _nothing(f"There is no checkpoint in {store.directory}.", arguments)
     data = {"directory": os.fspath(store.directory), "checkpoints": results}
-    return (DAMAGED if any(r["problems"] for r in results) else OK), data
+    trusted = not has_key() or all(r["signature"] == Signature.OURS for r in results)
+    damaged = any(r["problems"] for r in results)
+    return (DAMAGED if damaged else OK if trusted else FAILED), data
 
 
 def _prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:

@@ -60,7 +60,7 @@ def show(data: JSON) -> None:
 
 
 def verify(data: JSON) -> None:
-    """Print a verdict for each checkpoint, with a line for each problem."""
+    """Print a verdict for each checkpoint, with a line for each problem or remark."""
     console = _console()
     for checkpoint in data["checkpoints"]:
         console.print(
@@ -68,6 +68,14 @@ def verify(data: JSON) -> None:
         )
         for problem in checkpoint["problems"]:
             console.print(f"  {problem}")
+        if checkpoint["signature"] is not None:
+            console.print(f"  {checkpoint['signature']}")
+        for name in checkpoint["unlisted"]:
+            shown = name if name.isprintable() else ascii(name)
+            console.print(
+                f"  {shown} is not listed in the manifest: it was added later, and is "
+                "not read"
+            )
 
 
 def prune(data: JSON) -> None:

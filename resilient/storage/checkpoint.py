@@ -8,19 +8,21 @@ What was verified is read by its name again: who writes there at that very momen
 still change it.
 """
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
+from itertools import islice
+from pathlib import Path, PurePosixPath
 from typing import Generic, TypeVar
 
 from resilient.errors import CorruptCheckpointError, UntrustedCheckpointError
 from resilient.storage import files, signature
 from resilient.storage.file_record import FileRecord, record
 from resilient.storage.files import open_file, read_file
-from resilient.storage.layout import MANIFEST, committed_name
+from resilient.storage.layout import MANIFEST, REASON, committed_name
 from resilient.storage.manifest import Manifest, ManifestError
 from resilient.storage.signature import Signature
 
@@ -126,6 +128,23 @@ class Checkpoint(Manifest):
                 text = f"{error.problem} {error.received or ''}"
                 raise DamageError([" ".join(text.split())]) from error
             raise
+
+    def unlisted(self, most: int = 100) -> list[str]:
+        """What lies here and the manifest does not list, so that nobody opens it.
+
+        Args:
+            most: How many to name; a directory that holds nothing listed counts as one.
+        """
+        listed = [PurePosixPath(name) for name in self.files]
+        directories = {str(parent) for path in listed for parent in path.parents}
+        known = {MANIFEST, REASON, *self.files, *directories}
+        found: list[str] = []
+        for inner in sorted(directories | {"."}):
+            with contextlib.suppress(OSError), os.scandir(self.path / inner) as entries:
+                paths = (str(PurePosixPath(inner, entry.name)) for entry in entries)
+                others = (path for path in paths if path not in known)
+                found += islice(others, most - len(found))
+        return sorted(found)
 
     def content(self, name: str) -> bytes:
         """A file that is no tensor, if the manifest lists it.

@@ -137,7 +137,9 @@ def test_show_of_a_damaged_manifest_says_so(store, capsys):
 def test_verify_finds_all_good(store, capsys):
     code, out, _ = run(capsys, "verify", store.directory)
     assert code == OK
-    assert out == "".join(f"step-000000{step}: good\n" for step in (10, 25, 40))
+    unsigned = "  not signed: anyone who can write here can have written it\n"
+    good = [f"step-000000{step}: good\n{unsigned}" for step in (10, 25, 40)]
+    assert out == "".join(good)
 
 
 def test_verify_reports_every_problem_and_changes_nothing(store, capsys):
@@ -146,7 +148,7 @@ def test_verify_reports_every_problem_and_changes_nothing(store, capsys):
     before = sorted(os.listdir(store.directory))
     code, out, _ = run(capsys, "verify", store.directory)
     assert code == DAMAGED
-    assert out.splitlines()[1:4] == [
+    assert out.splitlines()[2:5] == [
         "step-00000025: damaged",
         "  run.json has 0 bytes instead of 20,008",
         "  variables/weights.bin is missing",
@@ -155,6 +157,28 @@ def test_verify_reports_every_problem_and_changes_nothing(store, capsys):
     assert code == DAMAGED
     assert [bool(c["problems"]) for c in data["checkpoints"]] == [False, True, False]
     assert sorted(os.listdir(store.directory)) == before
+
+
+def test_verify_names_what_the_manifest_does_not_list(store, capsys):
+    """It is no damage: network file systems leave files of their own."""
+    inside = store.directory / "step-00000025" / "variables"
+    (inside / ".metadata").write_bytes(b"x")
+    (inside / "\x1b[2J").write_bytes(b"x")
+    code, out, _ = run(capsys, "verify", store.directory)
+    assert code == OK
+    added = "is not listed in the manifest: it was added later, and is not read"
+    assert out.splitlines()[2:6] == [
+        "step-00000025: good",
+        "  not signed: anyone who can write here can have written it",
+        f"  'variables/\\x1b[2J' {added}",
+        f"  variables/.metadata {added}",
+    ]
+    code, data = run_json(capsys, "verify", store.directory)
+    assert code == OK
+    assert data["checkpoints"][1]["unlisted"] == [
+        "variables/\x1b[2J",
+        "variables/.metadata",
+    ]
 
 
 def test_verify_works_beside_a_living_run(store, capsys):

@@ -7,7 +7,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.checkpoint_samples import FILES, filled, holds, newest_good, save, steps
+from support.checkpoint_samples import (
+    FILES,
+    filled,
+    holds,
+    newest_good,
+    save,
+    steps,
+    verified,
+)
 
 from resilient.errors import CorruptCheckpointError
 from resilient.policies import latest
@@ -198,9 +206,24 @@ def test_a_file_in_place_of_a_checkpoint_is_moved_away(tmp_path):
 def test_files_that_nobody_listed_are_no_damage(tmp_path):
     """File browsers and network file systems leave their own."""
     store = filled(tmp_path, 10)
-    (tmp_path / "step-00000010" / ".DS_Store").write_bytes(b"x")
-    (tmp_path / "step-00000010" / "variables" / ".nfs0001").write_bytes(b"x")
+    path = tmp_path / "step-00000010"
+    assert verified(store, 10).unlisted() == []
+    (path / ".DS_Store").write_bytes(b"x")
+    (path / "variables" / ".nfs0001").write_bytes(b"x")
+    os.mkfifo(path / "data" / "fifo")
+    (path / "data" / "link").symlink_to("/etc")
+    (path / "run").mkdir()
+    for number in range(3):
+        (path / "run" / f"process-{number}.json").write_bytes(b"x")
     assert store.problems(10) == []
+    assert verified(store, 10).unlisted() == [
+        ".DS_Store",
+        "data/fifo",
+        "data/link",
+        "run",
+        "variables/.nfs0001",
+    ]
+    assert len(verified(store, 10).unlisted(most=3)) == 3
 
 
 def test_several_damaged_ones_are_all_passed_over(tmp_path):

@@ -9,10 +9,11 @@ import pytest
 from support import fitting
 from support.checkpoint_samples import filled
 
-from resilient.errors import CorruptCheckpointError
+from resilient.errors import CorruptCheckpointError, UntrustedCheckpointError
 from resilient.progress import Progress
 from resilient.storage import checkpoint as module
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
+from resilient.storage.signature import Signature
 from resilient.storage.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
@@ -158,3 +159,21 @@ def test_one_flipped_bit_in_the_tensors_and_the_checkpoint_before_is_used(
     assert f"{newest.name} is damaged, the one before is used" in caplog.text
     fitting.assert_equal(net, again)
     assert np.array_equal(before.history["loss"], after.history["loss"])
+
+
+def test_a_run_with_a_key_resumes_from_what_is_signed_only(tmp_path, monkeypatch):
+    """With each format; and the key is in no file that the run leaves."""
+    key = "canary-0123456789abcdef"
+    monkeypatch.setenv("RESILIENT_KEY", key)
+    for epochs in (1, 2):
+        fitting.fit(fitting.model(), tmp_path, epochs=epochs, keep=2)
+    signatures = {found.signature for found in Store(tmp_path).checkpoints()}
+    assert signatures == {Signature.OURS}
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) > 4
+    assert not any(key.encode() in path.read_bytes() for path in written)
+    monkeypatch.delenv("RESILIENT_KEY")
+    fitting.fit(fitting.model(), tmp_path, epochs=3, keep=2)
+    monkeypatch.setenv("RESILIENT_KEY", key)
+    with pytest.raises(UntrustedCheckpointError):
+        fitting.fit(fitting.model(), tmp_path, epochs=4, keep=2)
