@@ -152,6 +152,12 @@ def message(problem: str, *, received: object = None, hint: str | None = None) -
     return "\n".join(part for part in (problem, got, hint) if part is not None)
 
 
+def printable(text: str, limit: int = 2000) -> str:
+    """What somebody else wrote, for a message: with nothing that a terminal obeys."""
+    shown = text if len(text) <= limit else f"{text[:limit]}..."
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)
+
+
 def warn_not_exact(what: str, names: Sequence[str]) -> None:
     """Say what is not exact, and name each thing, in one warning."""
     warnings.warn(

@@ -19,6 +19,7 @@ from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.store import Store
+from resilient.telemetry.events import Events
 
 if TYPE_CHECKING:
     import keras
@@ -104,6 +105,8 @@ def _commit(
         tensors=sorted(values),
     )
     checkpoint = record.commit(store, progress, run, values, backend)
+    saved = {**progress.to_json(), "nbytes": checkpoint.nbytes}
+    Events(store.directory).emit("saved", **saved)
     run.warn()
     return checkpoint
 

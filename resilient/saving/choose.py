@@ -6,9 +6,10 @@ from typing import Literal, TypeVar
 from resilient.distributed.group import Group
 from resilient.errors import CheckpointNotFoundError
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
+from resilient.storage.layout import EVENTS
 from resilient.storage.manifest import ManifestError
 from resilient.storage.store import Store
-from resilient.telemetry.events import Events
+from resilient.telemetry.events import Events, read_events
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +25,11 @@ def find(
 ) -> tuple[Checkpoint, T] | None:
     """The checkpoint that ``resume`` asks for, with what the reader made of it.
 
+    Returns:
+        None where a run begins: once it has saved, only ``resume="never"`` starts anew.
+
     Raises:
-        CheckpointNotFoundError: It asks for one that is not there.
+        CheckpointNotFoundError: It asks for one that is not there, or all are gone.
         CorruptCheckpointError: There are some, and none that may be used is intact.
     """
     if resume == "never":
@@ -38,9 +42,27 @@ def find(
         events.emit("fell back", checkpoint=name, reason=reason)
 
     found = store.load_newest(reader, fell_back)
-    if found is None and resume == "must":
+    if found is not None:
+        return found
+    if resume == "must":
         raise not_found(store.directory)
-    return found
+    if _has_saved(store):
+        raise CheckpointNotFoundError(
+            "This run has saved, and there is no checkpoint any more.",
+            received=f"{store.directory}, {EVENTS} tells of them",
+            hint="Bring them back under their own names (is a disk not mounted?), or "
+            'start over with resume="never" or in another directory.',
+        )
+    return None
+
+
+def _has_saved(store: Store) -> bool:
+    """Whether there was a checkpoint since the run was last started over."""
+    saved = False
+    for event in read_events(store.directory):
+        if event.get("event") in ("saved", "restored", "started over"):
+            saved = event["event"] != "started over"
+    return saved
 
 
 def choose_together(
@@ -119,7 +141,7 @@ def discard(store: Store, resume: Resume, events: Events) -> None:
     """Move away the checkpoints that ``resume`` says not to use."""
     if resume == "never":
         discarded = store.discard_all()
-        if discarded:
+        if discarded or _has_saved(store):
             events.emit("started over", discarded=discarded)
     elif isinstance(resume, int):
         discarded = store.discard_after(resume)

@@ -12,14 +12,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from resilient.backends import Backend, get_backend
-from resilient.errors import CheckpointMismatchError, ResilientError
+from resilient.errors import CheckpointMismatchError, ResilientError, require_integer
 from resilient.policies import keep_policy
 from resilient.progress import Progress
 from resilient.saving import choose, record
 from resilient.saving.run_json import VariablesRun
+from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.store import Store
+from resilient.telemetry.events import Events
 
 if TYPE_CHECKING:
     from resilient.state.variables import Leaf
@@ -56,6 +58,7 @@ class Checkpoints:
         self._variables = list(variables)
         self._keep = keep_policy(keep)
         self._lock = DirectoryLock(self._store.directory)
+        self._events = Events(self._store.directory)
         self._entered = False
 
     def __enter__(self) -> "Checkpoints":
@@ -84,9 +87,11 @@ class Checkpoints:
 
         Raises:
             CheckpointWriteError: The file system failed; older checkpoints are intact.
+            TypeError, ValueError: ``step`` is no number of steps.
         """
         from resilient.state.variables import tensors as tensors_of
 
+        step = require_integer(step, "save(step)", least=0, most=layout.LAST_STEP)
         backend, live = self._ready()
         tensors = tensors_of(live)
         run = VariablesRun(
@@ -94,6 +99,7 @@ class Checkpoints:
         )
         progress = Progress(step, 0, step)
         checkpoint = record.commit(self._store, progress, run, tensors, backend)
+        self._events.emit("saved", **progress.to_json(), nbytes=checkpoint.nbytes)
         self._store.prune(self._keep)
         return checkpoint
 
@@ -101,28 +107,30 @@ class Checkpoints:
         """Set the variables to the newest intact checkpoint.
 
         Returns:
-            Its step; 0 where there is no checkpoint yet, and nothing was changed.
+            Its step; 0 where there was no checkpoint yet, and nothing was changed.
 
         Raises:
             CheckpointMismatchError: It is of other variables; nothing was changed.
+            CheckpointNotFoundError: There were some, and they are gone.
             CorruptCheckpointError: There are some, and none is intact.
         """
         from resilient.state.variables import LOOP, assign, differences
 
         backend, live = self._ready()
-        found = self._store.load_newest(record.reader(backend), choose.log_fall_back)
+        reader = record.reader(backend)
+        found = choose.find(self._store, "auto", reader, self._events)
         if found is None:
             return 0
         checkpoint, saved = record.of_kind(found, VariablesRun)
-        layout = saved.run.variables
-        if different := differences(layout, live, groups=(LOOP,)):
+        variables = saved.run.variables
+        if different := differences(variables, live, groups=(LOOP,)):
             raise CheckpointMismatchError(
                 f"{checkpoint.path} is of other variables. Nothing was changed.",
                 received="\n  " + "\n  ".join(different),
                 hint="Give the same variables in the same order, all of them built, or "
                 "use another checkpoint_dir.",
             )
-        assign(backend, layout, live, saved.tensors)
+        assign(backend, variables, live, saved.tensors)
         return checkpoint.step
 
     def _ready(self) -> "tuple[Backend, list[Leaf]]":

@@ -2,7 +2,8 @@
 
 Parts, from the outside in:
 
-    store        finds, verifies, falls back, prunes: what the rest of the library uses
+    store        finds, verifies, falls back: what the rest of the library uses
+    prune        deletes what is not to be kept
     commit       turns the bytes in a staging directory into a checkpoint, or nothing
     quarantine   holds checkpoints that must not be used, each with its reason
     checkpoint   one committed directory, and whether it is still what was committed

@@ -4,7 +4,8 @@
 
 The rename is the commit: before it a kill leaves staging that no reader looks at,
 after it the checkpoint is whole. A former checkpoint of the same step is renamed first;
-``recover`` renames it back if a kill came in between.
+``recover`` renames it back if a kill came in between, and deletes it only where the new
+one verifies.
 
 Every failure of the file system, however the writing library reports it, becomes a
 ``CheckpointWriteError``. Other errors of the writing function pass unchanged.
@@ -12,20 +13,24 @@ Every failure of the file system, however the writing library reports it, become
 
 import contextlib
 import errno
+import logging
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from resilient.errors import CheckpointWriteError, NotSupportedError, ResilientError
 from resilient.progress import Progress
-from resilient.storage import layout
+from resilient.storage import layout, quarantine
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.file_record import FileRecord, record
 from resilient.storage.files import JSON_BYTES, open_file, sync
 from resilient.storage.flush import flushed_meanwhile
 from resilient.storage.manifest import Manifest, ManifestError
+
+logger = logging.getLogger(__name__)
 
 # What a full or failing disk looks like. Backends report these as TensorFlow's
 # ResourceExhaustedError, Orbax's ValueError, torch's RuntimeError: by text only.
@@ -111,19 +116,34 @@ def _explained(staging: Path, progress: Progress) -> Iterator[None]:
 def recover(directory: Path) -> None:
     """Finish replacements that a kill interrupted. Needs the lock."""
     for former, committed in layout.replaced_paths(directory):
-        if os.path.lexists(committed):
-            delete(former)
-        else:
+        if layout.leads_nowhere(committed):
+            continue  # to be mounted, then verified
+        try:
+            if os.path.lexists(committed):
+                problems = _problems(committed)
+                if not problems:
+                    delete(former)
+                    continue
+                quarantine.move(committed, "damaged", "; ".join(problems))
             os.rename(former, committed)
             sync(directory)
+        except OSError as error:  # that is seen when a checkpoint is loaded or saved
+            logger.warning("%s stays where it is: %s", former.name, error)
+
+
+def _problems(committed: Path) -> list[str]:
+    try:
+        return Checkpoint.read(committed).verify()
+    except ManifestError as error:
+        return [f"{layout.MANIFEST} {error}"]
 
 
 def delete(path: Path) -> None:
-    """Delete a file or directory; of a symbolic link, only the link."""
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    else:
+    """Delete what has this name; of a link, only the link. Links inside stay unread."""
+    if stat.S_ISDIR(path.lstat().st_mode):
         shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def disk_error(error: BaseException) -> int | None:

@@ -4,7 +4,7 @@
     step-00001200.tmp-<id>/     being written, or being deleted; stale after a kill
     step-00001200.tmp-<id>-<k>/ the same, by process k of several
     step-00001200.old-<id>/     the former checkpoint of a step that is being replaced
-    quarantine/                 what must not be used, each entry with reason.json
+    quarantine/                 what must not be used, and beside it the reason
     events.jsonl                what happened, one JSON object a line
     events-<k>.jsonl            the same, of process k of several
     heartbeat                   the last sign of life of a run, one line of JSON
@@ -33,13 +33,18 @@ HEARTBEAT = "heartbeat"
 ROLLBACKS = "rollbacks.json"
 SAVE, STOP = "save", "stop"
 MANIFEST = "manifest.json"
-REASON = "reason.json"
+REASON = ".reason.json"  # after the name of what it is of
 
-_COMMITTED = re.compile(r"step-(\d{8,})")
-_STAGING = re.compile(r"step-\d{8,}\.tmp-[0-9a-f]+(-\d+)?")
+LAST_STEP = 10**15 - 1
+
+# The one name of each step, in ASCII: others with the same number are not ours.
+_STEP = r"step-([0-9]{8}|[1-9][0-9]{8,14})"
+_COMMITTED = re.compile(_STEP)
+_STAGING = re.compile(_STEP + r"\.tmp-[0-9a-f]+(-[0-9]+)?")
 _SMALL = re.compile(r"rollbacks\.json\.tmp-[0-9a-f]{16}")
 _SHARED = re.compile(r"shared-[0-9a-f]{16}")
-_REPLACED = re.compile(r"(step-\d{8,})\.old-[0-9a-f]+")
+_REPLACED = re.compile(_STEP + r"\.old-[0-9a-f]+")
+_QUARANTINED = re.compile(_STEP + r"-[0-9]+")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -90,7 +95,12 @@ def replaced_paths(directory: Path) -> Iterator[tuple[Path, Path]]:
     """Former checkpoints that were being replaced, each with its former path."""
     for name in _names(directory):
         if match := _REPLACED.fullmatch(name):
-            yield directory / name, directory / match[1]
+            yield directory / name, directory / committed_name(int(match[1]))
+
+
+def quarantined(quarantine: Path) -> list[Path]:
+    """What was moved there, by name, without the reasons."""
+    return [quarantine / n for n in _names(quarantine) if _QUARANTINED.fullmatch(n)]
 
 
 def _names(directory: Path) -> list[str]:
@@ -98,6 +108,11 @@ def _names(directory: Path) -> list[str]:
         return sorted(os.listdir(directory))
     except FileNotFoundError:
         return []
+
+
+def leads_nowhere(path: Path) -> bool:
+    """Whether it is a link to what is missing: a disk that is not mounted, say."""
+    return path.is_symlink() and not os.path.exists(path)
 
 
 def local_directory(directory: str | os.PathLike[str]) -> Path:

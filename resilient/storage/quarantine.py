@@ -1,21 +1,28 @@
 """Holds checkpoints that must not be used: moved, never deleted.
 
-    quarantine/step-00001200-1/reason.json    why, and since when
+    quarantine/step-00001200-1                what had the name of a checkpoint
+    quarantine/step-00001200-1.reason.json    why it is here, and since when
 
-A damaged entry forbids a fresh start until a good checkpoint is committed, or the user
-chooses to start over: until then it is ``open``. The user may delete the directory at
-any time.
+Damage forbids a fresh start until a good checkpoint is committed, or the user chooses
+to start over: until then an entry is ``open``. So is one whose reason cannot be read,
+and a quarantine that is not a directory of its own. The user may delete the directory
+at any time.
+
+A reason lies beside its entry, so that nothing is ever written into the entry, which
+may be a link to somebody else's directory.
 """
 
+import errno
 import json
 import os
+import stat
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from resilient.storage.files import replace_text, sync
-from resilient.storage.layout import QUARANTINE, REASON
+from resilient.serialization.schema import SchemaError, from_json, parse
+from resilient.storage import files, layout
 
 Kind = Literal["damaged", "superseded", "discarded"]
 
@@ -40,7 +47,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Entry:
-    """A checkpoint in quarantine; one without a readable reason counts as damaged."""
+    """What is in quarantine; without a readable reason it counts as damaged."""
 
     path: Path
     reason: Reason
@@ -52,9 +59,9 @@ def now() -> str:
 
 
 def move(path: Path, kind: Kind, text: str) -> Path:
-    """Move a checkpoint into its directory's quarantine.
+    """Move a checkpoint, or what has the name of one, into its directory's quarantine.
 
-    The reason is written first, so that one rename moves both.
+    The reason is written first, so that a kill leaves no entry without one.
 
     Returns:
         Where it is now.
@@ -62,44 +69,90 @@ def move(path: Path, kind: Kind, text: str) -> Path:
     Raises:
         OSError: If the file system does not allow it; the checkpoint stays.
     """
-    quarantine = path.parent / QUARANTINE
-    quarantine.mkdir(exist_ok=True)
-    if path.is_dir():
-        _write(path, Reason(kind, text, now(), open=kind == "damaged"))
-    number = 1
-    while os.path.lexists(target := quarantine / f"{path.name}-{number}"):
-        number += 1
+    quarantine = path.parent / layout.QUARANTINE
+    if not _is_there(quarantine):
+        quarantine.mkdir()
+    target = quarantine / _free_name(quarantine, path.name)
+    _write(target, Reason(kind, text, now(), open=kind == "damaged"))
     os.rename(path, target)
-    sync(quarantine)
-    sync(path.parent)
+    files.sync(quarantine)
+    files.sync(path.parent)
     return target
 
 
 def entries(directory: Path) -> list[Entry]:
     """What is in the quarantine of a checkpoint directory, by name."""
-    quarantine = directory / QUARANTINE
-    if not quarantine.is_dir():
-        return []
-    paths = sorted(quarantine.glob("step-*"))
-    return [Entry(path, _read(path)) for path in paths]
+    quarantine = directory / layout.QUARANTINE
+    try:
+        if not _is_there(quarantine):
+            return []
+        return [Entry(path, _read(path)) for path in layout.quarantined(quarantine)]
+    except OSError as error:
+        return [Entry(quarantine, _unknown(error.strerror or str(error)))]
 
 
 def settle(directory: Path) -> None:
-    """Stop damaged entries from forbidding a fresh start."""
+    """Stop damaged entries from forbidding a fresh start.
+
+    Raises:
+        OSError: If the file system does not allow it.
+    """
+    if not _is_there(directory / layout.QUARANTINE):
+        return
     for entry in entries(directory):
-        if entry.reason.open and entry.path.is_dir():
+        if entry.reason.open:
             _write(entry.path, replace(entry.reason, open=False))
+
+
+def _is_there(quarantine: Path) -> bool:
+    """Whether there is one.
+
+    Raises:
+        OSError: Something else is there: nothing is moved or written through a link.
+    """
+    try:
+        mode = quarantine.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISDIR(mode):
+        what = "a symbolic link" if stat.S_ISLNK(mode) else "not a directory"
+        raise NotADirectoryError(errno.ENOTDIR, what, os.fspath(quarantine))
+    return True
+
+
+def _free_name(quarantine: Path, name: str) -> str:
+    """The name with a number that is free; asks of few, however many are taken."""
+
+    def taken(number: int) -> bool:
+        return os.path.lexists(quarantine / f"{name}-{number}")
+
+    low, high = 0, 1
+    while taken(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if taken(middle) else (low, middle)
+    return f"{name}-{high}"
 
 
 def _write(entry: Path, reason: Reason) -> None:
     # All of it or nothing: a torn reason would count as open damage.
-    replace_text(entry / REASON, json.dumps(asdict(reason), indent=1) + "\n")
+    path = entry.with_name(entry.name + layout.REASON)
+    files.replace_text(path, json.dumps(asdict(reason), indent=1) + "\n")
 
 
 def _read(entry: Path) -> Reason:
+    name = entry.name + layout.REASON
     try:
-        return Reason(**json.loads((entry / REASON).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        # A regular file has no reason: it never was a checkpoint.
-        text = f"no readable {REASON} ({type(error).__name__})"
-        return Reason("damaged", text, "", open=entry.is_dir())
+        raw = files.read_file(entry.parent, name, files.SMALL_BYTES)
+        return from_json(Reason, parse(raw))
+    except FileNotFoundError:
+        return _unknown(f"{name} is missing")
+    except OSError as error:
+        return _unknown(f"{name} cannot be read: {error.strerror}")
+    except SchemaError as error:
+        return _unknown(f"{name} is no reason: {error}")
+
+
+def _unknown(text: str) -> Reason:
+    return Reason("damaged", text, "", open=True)

@@ -8,7 +8,8 @@ the reason. If no good one is left the store raises, and does not start over sil
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,17 +18,21 @@ from resilient.errors import (
     CheckpointNotFoundError,
     CheckpointWriteError,
     CorruptCheckpointError,
+    printable,
 )
 from resilient.policies import KeepPolicy
 from resilient.progress import Progress
-from resilient.storage import commit, files, layout, quarantine, signature
+from resilient.storage import commit, layout, quarantine, signature
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
 from resilient.storage.file_record import FileRecord
 from resilient.storage.manifest import LIBRARY, Manifest, ManifestError
+from resilient.storage.prune import Pruner
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_NAMED = 20  # damaged checkpoints that one message names
 
 
 class Store:
@@ -41,6 +46,7 @@ class Store:
         self.directory: Path = layout.local_directory(directory)
         self._settled = False
         signature.has_key()  # one that is too short is an error now, not at a save
+        self._pruner = Pruner(self.directory)
 
     def checkpoints(self) -> list[Checkpoint]:
         """The committed checkpoints by step, from their manifests alone.
@@ -55,6 +61,8 @@ class Store:
 
     def problems(self, step: int) -> list[str]:
         """What is wrong with the checkpoint of a step; compares every byte."""
+        if layout.leads_nowhere(self._path(step)):
+            return ["it is a link whose target is missing"]
         try:
             return Checkpoint.read(self._path(step)).verify()
         except ManifestError as error:
@@ -70,22 +78,24 @@ class Store:
             report: Called with the name of each that does not verify, and the reason.
 
         Returns:
-            The checkpoint, and what was read. None only if there never was one.
+            The checkpoint, and what was read. None only if nothing tells of one.
 
         Raises:
+            CheckpointNotFoundError: If it is a link whose target is missing.
             CorruptCheckpointError: If there were some and none is good.
         """
         commit.recover(self.directory)
         failed = {}
         for step in reversed(layout.committed_steps(self.directory)):
+            self._require_target(step)
             try:
-                checkpoint = Checkpoint.read(self._path(step))
-                return checkpoint, checkpoint.load(reader)
+                return self.try_to_load(step, reader)
             except ManifestError as error:
                 reason = f"{layout.MANIFEST} {error}"
             except DamageError as error:
                 reason = str(error)
-            failed[self._quarantine(step, "damaged", reason)] = reason
+            reason = printable(reason)
+            failed[self._quarantine(step, reason)] = reason
             self._settled = False
             if report is not None:
                 report(layout.committed_name(step), reason)
@@ -135,6 +145,7 @@ class Store:
                 received=f"step {step}",
                 hint=f"Choose one of the steps that are there: {available}.",
             )
+        self._require_target(step)
         try:
             return Checkpoint.read(self._path(step))
         except ManifestError as error:
@@ -190,33 +201,34 @@ class Store:
         Raises:
             CheckpointWriteError: If the file system does not allow it.
         """
-        checkpoints = self.checkpoints()
-        kept = keep.select(checkpoints) | {c.step for c in checkpoints[-1:]}
-        doomed = [c for c in checkpoints if c.step not in kept]
-        try:
-            self._delete([checkpoint.path for checkpoint in doomed])
-        except OSError as error:
-            raise CheckpointWriteError(
-                f"Old checkpoints cannot be deleted: {error.strerror}.",
-                received=error,
-                hint=f"Allow this user to delete in {self.directory}.",
-            ) from error
-        return [checkpoint.step for checkpoint in doomed]
+        return self._pruner.prune(keep)
 
     def discard_after(self, step: int) -> list[int]:
-        """Move checkpoints newer than ``step`` to quarantine; returns their steps."""
+        """Move checkpoints newer than ``step`` to quarantine; returns their steps.
+
+        Raises:
+            CheckpointWriteError: If the file system does not allow it.
+        """
         newer = [s for s in layout.committed_steps(self.directory) if s > step]
-        for other in newer:
-            self._quarantine(other, "superseded", f"resumed from step {step} instead")
+        reason = f"resumed from step {step} instead"
+        with self._explained():
+            for other in newer:
+                quarantine.move(self._path(other), "superseded", reason)
         return newer
 
     def discard_all(self) -> list[int]:
-        """Start over: move every checkpoint to quarantine; returns their steps."""
+        """Start over: move every checkpoint to quarantine; returns their steps.
+
+        Raises:
+            CheckpointWriteError: If the file system does not allow it.
+        """
         commit.recover(self.directory)
         steps = layout.committed_steps(self.directory)
-        for step in steps:
-            self._quarantine(step, "discarded", "the run was started over")
-        quarantine.settle(self.directory)
+        with self._explained():
+            for step in steps:
+                reason = "the run was started over"
+                quarantine.move(self._path(step), "discarded", reason)
+            quarantine.settle(self.directory)
         return steps
 
     def remove_stale_staging(self) -> list[Path]:
@@ -231,27 +243,35 @@ class Store:
     def _path(self, step: int) -> Path:
         return self.directory / layout.committed_name(step)
 
-    def _delete(self, paths: list[Path]) -> None:
-        """Rename first: a kill never leaves half of what looks like a checkpoint."""
-        renamed = []
-        for path in paths:
-            target = path.with_name(layout.staging_name(int(path.name.split("-")[1])))
-            os.rename(path, target)
-            renamed.append(target)
-        if renamed:
-            files.sync(self.directory)
-        for path in renamed:
-            commit.delete(path)
+    def _require_target(self, step: int) -> None:
+        path = self._path(step)
+        if layout.leads_nowhere(path):
+            raise CheckpointNotFoundError(
+                f"The checkpoint of step {step} is a link whose target is missing.",
+                received=f"{path} -> {printable(os.readlink(path))}",
+                hint="Mount the disk that it is on, or delete the link to use the "
+                "checkpoint before it.",
+            )
 
-    def _quarantine(self, step: int, kind: quarantine.Kind, reason: str) -> Path:
+    def _quarantine(self, step: int, reason: str) -> Path:
         try:
-            return quarantine.move(self._path(step), kind, reason)
+            return quarantine.move(self._path(step), "damaged", reason)
         except OSError as error:
-            if kind != "damaged":
-                raise
             # In a read-only directory an earlier checkpoint can still be used.
             logger.warning("%s stays where it is: %s", self._path(step).name, error)
             return self._path(step)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointWriteError(
+                f"Checkpoints cannot be moved to quarantine: {error.strerror}.",
+                received=error,
+                hint=f"Allow this user to write in {self.directory}, and remove what "
+                f"is no directory and has the name {layout.QUARANTINE}.",
+            ) from error
 
     def _damaged(self, step: int, reason: str) -> CorruptCheckpointError:
         what = f"The checkpoint of step {step} is damaged."
@@ -259,13 +279,15 @@ class Store:
 
     def _corrupt(self, what: str, failed: Mapping[Path, str]) -> CorruptCheckpointError:
         lines = "".join(
-            f"\n  {path.relative_to(self.directory)}: {reason}"
-            for path, reason in failed.items()
+            f"\n  {path.relative_to(self.directory)}: {printable(reason)}"
+            for path, reason in islice(failed.items(), _NAMED)
         )
+        if len(failed) > _NAMED:
+            lines += f"\n  and {len(failed) - _NAMED:,} more"
         return CorruptCheckpointError(
             what,
             received=f"{self.directory}{lines}",
             hint="Bring back a copy of a good checkpoint under its own name, choose "
-            'another step, or start over with resume="never". Damaged checkpoints are '
-            f"kept in {self.directory / layout.QUARANTINE}.",
+            'another step, or start over with resume="never" or in another directory. '
+            f"Damaged checkpoints are kept in {self.directory / layout.QUARANTINE}.",
         )

@@ -3,8 +3,11 @@
 import pytest
 from support.checkpoint_samples import filled, holds
 
-from resilient.saving.choose import find
+from resilient.errors import CheckpointNotFoundError
+from resilient.policies import latest
+from resilient.saving.choose import discard, find
 from resilient.storage.checkpoint import Reader
+from resilient.storage.store import Store
 from resilient.telemetry.events import Events, read_events
 
 pytestmark = pytest.mark.once
@@ -22,3 +25,41 @@ def test_who_falls_back_records_which_checkpoint_and_why(tmp_path):
     assert event["event"] == "fell back"
     assert event["checkpoint"] == "step-00000020"
     assert event["reason"] == "run.json is missing"
+
+
+def gone(directory, *events):
+    """A directory whose events tell this, and nothing else does."""
+    for event in events:
+        Events(directory).emit(event, step=10)
+    return Store(directory), Events(directory)
+
+
+@pytest.mark.parametrize("events", [["saved"], ["started over", "restored"]])
+def test_a_run_whose_checkpoints_are_gone_starts_anew_only_if_it_is_told_to(
+    tmp_path, events
+):
+    """However often it is tried; and that it was told once is enough."""
+    store, log = gone(tmp_path, *events)
+    for _ in range(2):
+        with pytest.raises(CheckpointNotFoundError, match=r'has saved[^$]*"never"'):
+            find(store, "auto", READER, log)
+    assert find(store, "never", READER, log) is None
+    discard(store, "never", log)
+    assert find(store, "auto", READER, log) is None
+
+
+@pytest.mark.parametrize(
+    "events", [[], ["started", "save failed"], ["saved", "started over", "started"]]
+)
+def test_a_run_that_has_not_saved_starts(tmp_path, events):
+    store, log = gone(tmp_path, *events)
+    assert find(store, "auto", READER, log) is None
+    discard(store, "never", log)
+    assert [event["event"] for event in read_events(tmp_path)] == events
+
+
+def test_a_run_that_pruned_resumes(tmp_path):
+    store = filled(tmp_path, 10, 20)
+    log = gone(tmp_path, "saved", "saved")[1]
+    store.prune(latest(1))
+    assert find(store, "auto", READER, log)[1] == 20

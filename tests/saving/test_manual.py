@@ -1,6 +1,8 @@
 """Checkpoints of variables: every byte comes back, or nothing is changed."""
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -79,6 +81,28 @@ def test_older_checkpoints_are_pruned_and_a_damaged_one_is_passed_over(
         (tmp_path / "run" / "step-00000002" / "run.json").unlink()
         with pytest.raises(resilient.CorruptCheckpointError):
             checkpoints.restore()
+
+
+def test_checkpoints_that_are_gone_are_not_taken_for_a_beginning(
+    tmp_path: Path,
+) -> None:
+    """Nothing tells of them but what the run has recorded."""
+    with resilient.Checkpoints(tmp_path / "run", make_variables()) as checkpoints:
+        newest = checkpoints.save(1)
+        shutil.rmtree(newest.path)
+        for _ in range(2):
+            with pytest.raises(resilient.CheckpointNotFoundError, match="has saved"):
+                checkpoints.restore()
+
+
+@pytest.mark.parametrize("step", [-1, 10**15, 1.5, True])
+def test_what_is_no_number_of_steps_is_not_saved(tmp_path: Path, step: Any) -> None:
+    """A checkpoint under such a name would never be found again."""
+    with (
+        resilient.Checkpoints(tmp_path / "run", make_variables()) as checkpoints,
+        pytest.raises((TypeError, ValueError), match=r"save\(step\) must be"),
+    ):
+        checkpoints.save(step)
 
 
 def test_other_variables_are_refused_and_not_changed(tmp_path: Path) -> None:

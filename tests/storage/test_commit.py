@@ -86,7 +86,7 @@ def test_killed_at_each_step_of_a_start(ram):
         assert newest_good(store).step == 20
         assert steps(store) == [10, 20]
         assert leftovers(directory) == []
-        assert (directory / "quarantine" / "step-00000030-1" / "reason.json").exists()
+        assert (directory / "quarantine" / "step-00000030-1.reason.json").exists()
         if exit_code == 0:
             break
         assert exit_code == -9

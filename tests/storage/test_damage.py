@@ -99,7 +99,7 @@ def test_damage_is_noticed_and_the_checkpoint_before_is_used(tmp_path, name, dam
     assert "\n" not in reason
     assert steps(store) == [10]
     written = json.loads(
-        (tmp_path / "quarantine" / "step-00000020-1" / "reason.json").read_text()
+        (tmp_path / "quarantine" / "step-00000020-1.reason.json").read_text()
     )
     assert (written["kind"], written["text"]) == ("damaged", reason)
 
@@ -297,8 +297,8 @@ def test_a_reason_that_cannot_be_read_counts_as_damage(tmp_path):
     store = filled(tmp_path, 10)
     store.discard_all()
     assert newest_good(store) is None
-    empty(tmp_path / "quarantine" / "step-00000010-1" / "reason.json")
-    with pytest.raises(CorruptCheckpointError, match=r"no readable reason\.json"):
+    empty(tmp_path / "quarantine" / "step-00000010-1.reason.json")
+    with pytest.raises(CorruptCheckpointError, match=r"reason\.json is no reason"):
         newest_good(store)
 
 

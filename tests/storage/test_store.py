@@ -27,7 +27,7 @@ from resilient.errors import (
 from resilient.policies import best, latest
 from resilient.progress import Progress
 from resilient.storage import checkpoint
-from resilient.storage.layout import replaced_name
+from resilient.storage.layout import quarantined, replaced_name
 from resilient.storage.manifest import Manifest
 from resilient.storage.store import Store
 
@@ -224,7 +224,7 @@ def test_discard_after_moves_the_newer_to_quarantine(tmp_path):
     assert store.discard_after(10) == [20, 30]
     assert steps(store) == [10]
     reason = json.loads(
-        (tmp_path / "quarantine" / "step-00000030-1" / "reason.json").read_text()
+        (tmp_path / "quarantine" / "step-00000030-1.reason.json").read_text()
     )
     assert reason["kind"] == "superseded"
     assert reason["text"] == "resumed from step 10 instead"
@@ -236,7 +236,7 @@ def test_discard_all_starts_over_and_deletes_nothing(tmp_path):
     assert store.discard_all() == [10, 20]
     assert newest_good(store) is None
     kept = tmp_path / "quarantine" / "step-00000020-1"
-    reason = json.loads((kept / "reason.json").read_text())
+    reason = json.loads(kept.with_name("step-00000020-1.reason.json").read_text())
     assert reason["kind"] == "discarded"
     assert reason["text"] == "the run was started over"
     assert Manifest.from_bytes((kept / "manifest.json").read_bytes())
@@ -248,7 +248,7 @@ def test_quarantine_numbers_repeated_names(tmp_path):
     for _ in range(3):
         save(store, 10)
         store.discard_all()
-    assert sorted(os.listdir(tmp_path / "quarantine")) == [
+    assert [path.name for path in quarantined(tmp_path / "quarantine")] == [
         "step-00000010-1",
         "step-00000010-2",
         "step-00000010-3",

@@ -1,9 +1,13 @@
 """`resilient run` with real processes: what is restarted and what is not."""
 
+import shutil
 import signal
 
 import pytest
+from support.checkpoint_samples import filled
 from support.supervised import gone
+
+from resilient.telemetry.events import Events
 
 pytestmark = pytest.mark.once
 
@@ -83,6 +87,31 @@ def test_a_bug_in_fit_is_known_by_its_events(supervise):
     assert code == 1
     assert "Received: KeyError at step 7: x (train.py:3 loss)" in err
     assert [event["signature"] for event in run.events("exited")] == ["abc", "abc"]
+
+
+@pytest.mark.parametrize("damage", ["rmtree", "replace by a file", "unmount"])
+def test_no_restart_begins_anew_where_checkpoints_were(supervise, tmp_path, damage):
+    """The first attempt moves what is damaged away: the second one knows of it."""
+    store = filled(tmp_path / "run", 10)
+    Events(store.directory).emit("saved", step=10)
+    path = store.directory / "step-00000010"
+    shutil.rmtree(path)
+    if damage == "replace by a file":
+        path.touch()
+    elif damage == "unmount":
+        path.symlink_to("not-mounted")
+    run = supervise("""
+        from resilient.saving.choose import find
+        from resilient.storage.checkpoint import Reader
+        from resilient.storage.store import Store
+        find(Store(directory), "auto", Reader(lambda checkpoint: None), events)
+        (directory / "trained").touch()
+    """)
+    code, _, err = run.end()
+    assert code == 1
+    assert len(run.attempts()) > 1
+    assert "CheckpointError: " in err or "CheckpointNotFoundError: " in err
+    assert not (store.directory / "trained").exists()
 
 
 def test_a_script_that_knows_nothing_of_us(supervise, tmp_path):

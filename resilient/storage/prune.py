@@ -1,0 +1,89 @@
+"""Deletes what a keep policy does not select; never the newest.
+
+After every save, so it has to be quick where a run keeps thousands: a manifest is read
+once, and again only if its file was replaced.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from resilient.errors import CheckpointWriteError
+from resilient.policies import KeepPolicy
+from resilient.storage import commit, files, layout
+from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.manifest import ManifestError
+
+
+class _Known(NamedTuple):
+    """What keep policies look at, and of which file."""
+
+    step: int
+    metrics: Mapping[str, float]
+    created: str
+    file: tuple[int, ...] | None
+
+
+class Pruner:
+    """Prunes one directory; the caller holds its lock."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._known: dict[int, _Known] = {}
+
+    def prune(self, keep: KeepPolicy) -> list[int]:
+        """Delete what the policy does not select; returns the steps.
+
+        Raises:
+            CheckpointWriteError: If the file system does not allow it.
+        """
+        self._look()
+        kept = keep.select(self._known.values()) | set([*self._known][-1:])
+        doomed = [step for step in self._known if step not in kept]
+        try:
+            self._delete(doomed)
+        except OSError as error:
+            raise CheckpointWriteError(
+                f"Old checkpoints cannot be deleted: {error.strerror}.",
+                received=error,
+                hint=f"Allow this user to delete in {self._directory}.",
+            ) from error
+        return doomed
+
+    def _look(self) -> None:
+        """Find the checkpoints by step, and read the manifests that are new."""
+        known = {}
+        for step in layout.committed_steps(self._directory):
+            path = self._directory / layout.committed_name(step)
+            file = _file(path / layout.MANIFEST)
+            before = self._known.get(step)
+            if before is not None and before.file == file is not None:
+                known[step] = before
+                continue
+            with contextlib.suppress(ManifestError):
+                found = Checkpoint.read(path)
+                known[step] = _Known(step, found.metrics, found.created, file)
+        self._known = known
+
+    def _delete(self, steps: list[int]) -> None:
+        """Rename first: a kill never leaves half of what looks like a checkpoint."""
+        renamed = []
+        for step in steps:
+            target = self._directory / layout.staging_name(step)
+            os.rename(self._directory / layout.committed_name(step), target)
+            renamed.append(target)
+        if renamed:
+            files.sync(self._directory)
+        for path in renamed:
+            commit.delete(path)
+
+
+def _file(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file is replaced; None if it cannot be looked at."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
