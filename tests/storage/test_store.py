@@ -26,7 +26,8 @@ from resilient.errors import (
 )
 from resilient.policies import best, latest
 from resilient.progress import Progress
-from resilient.storage import checkpoint
+from resilient.storage import checkpoint, prune
+from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.layout import quarantined, replaced_name
 from resilient.storage.manifest import Manifest
 from resilient.storage.store import Store
@@ -119,7 +120,11 @@ def test_a_directory_that_does_not_exist_has_no_checkpoints(tmp_path):
 
 def test_names_that_are_not_ours_are_left_alone(tmp_path):
     store = filled(tmp_path, 10)
-    names = ["step-10", "step-0000001x", "step-00000005.bak", ".DS_Store"]
+    names = [
+        *("step-10", "step-0000001x", "step-00000005.bak", ".DS_Store"),
+        *("step-000000010", "step-1234567890123456", "step-٠٠٠٠٠٠١٦"),
+        *("step-٠٠٠٠٠٠١٦.tmp-01", "step-000000010.old-01", "step-00000010.tmp-01-٣"),
+    ]
     for name in names:
         (tmp_path / name).mkdir()
     assert steps(store) == [10]
@@ -181,6 +186,40 @@ def test_a_replacement_that_was_interrupted_is_undone(tmp_path, look):
 
 
 @pytest.mark.parametrize("look", [newest_good, lambda store: verified(store, 20)])
+@pytest.mark.parametrize("damaged", ["run.json", "manifest.json"])
+def test_a_replacement_that_is_damaged_is_undone(tmp_path, look, damaged):
+    """The former checkpoint goes only where the new one is whole."""
+    store = filled(tmp_path, 10, 20)
+    (tmp_path / "step-00000020").rename(tmp_path / replaced_name(20))
+    save(store, 20, version=1)
+    (tmp_path / "step-00000020" / damaged).write_bytes(b"x")
+    assert holds(look(store))
+    assert steps(store) == [10, 20]
+    assert leftovers(tmp_path) == []
+    (moved,) = quarantined(tmp_path / "quarantine")
+    assert moved.name == "step-00000020-1"
+    assert (moved / damaged).read_bytes() == b"x"
+
+
+def test_what_leads_out_of_the_directory_is_not_followed_by_a_deletion(tmp_path):
+    """Of a link only the link is deleted, and what is no directory just as well."""
+    store = filled(tmp_path / "runs", 10)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "precious").touch()
+    (tmp_path / "runs" / "step-00000010.old-01").symlink_to(theirs)
+    (tmp_path / "runs" / "step-00000010.old-02").mkdir()
+    (tmp_path / "runs" / "step-00000010.old-02" / "link").symlink_to(theirs)
+    (tmp_path / "runs" / "step-00000010.tmp-01").symlink_to(theirs)
+    os.mkfifo(tmp_path / "runs" / "step-00000010.tmp-02")
+    os.mkfifo(tmp_path / "runs" / "step-00000010.old-03")
+    assert len(store.remove_stale_staging()) == 2
+    assert os.listdir(tmp_path / "runs") == ["step-00000010"]
+    assert os.listdir(theirs) == ["precious"]
+    assert holds(verified(store, 10))
+
+
+@pytest.mark.parametrize("look", [newest_good, lambda store: verified(store, 20)])
 def test_of_a_replacement_that_was_done_nothing_is_left(tmp_path, look):
     store = filled(tmp_path, 10, 20)
     (tmp_path / "step-00000020").rename(tmp_path / replaced_name(20))
@@ -196,6 +235,29 @@ def test_prune_keeps_what_the_policy_selects(tmp_path):
     assert store.prune(latest(2) | best(1, "loss")) == [10, 30]
     assert steps(store) == [20, 40, 50]
     assert leftovers(tmp_path) == []
+
+
+def test_prune_reads_a_manifest_once_and_again_if_it_was_replaced(
+    tmp_path, monkeypatch
+):
+    """A run that keeps thousands prunes after each save."""
+    read, real = [], Checkpoint.read
+
+    def spy(path):
+        read.append(int(path.name[-2:]))
+        return real(path)
+
+    monkeypatch.setattr(prune.Checkpoint, "read", spy)
+    store = filled(tmp_path, 10, 20)
+    for _ in range(2):
+        store.prune(latest(9))
+    save(store, 30)
+    store.prune(latest(9))
+    assert read == [10, 20, 30]
+    save(store, 10, metrics={"loss": 0.1})
+    assert store.prune(best(1, "loss")) == [20]
+    assert read == [10, 20, 30, 10]
+    assert steps(store) == [10, 30]
 
 
 def test_prune_keeps_the_newest_whatever_the_policy_says(tmp_path):
