@@ -23,7 +23,7 @@ from pathlib import Path
 
 from resilient.errors import CheckpointWriteError, NotSupportedError, ResilientError
 from resilient.progress import Progress
-from resilient.storage import layout, quarantine
+from resilient.storage import layout, lock, quarantine
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.file_record import FileRecord, record
 from resilient.storage.files import JSON_BYTES, open_file, sync
@@ -67,6 +67,8 @@ def commit(
     Raises:
         CheckpointWriteError: If the file system fails; the others are intact.
     """
+    with _explained(staging, progress):
+        lock.put_back(staging.parent)
     try:
         files = stage(staging, progress, write)
         with _explained(staging, progress):

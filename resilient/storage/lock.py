@@ -5,6 +5,10 @@ The operating system holds the lock, so it dies with its owner, however that die
 process closes the file, say by copying the directory. Forked children (a data loader's
 workers) inherit an ``flock``, so they close their copy at once.
 
+What is locked is the directory itself and the file ``lock``, which says by whom: the
+one cannot be deleted under a living run, and network file systems, which lock no
+directories, lock the other. Each save looks whether the file is still there.
+
 Hosts that share a directory exclude each other if the file system passes locks on. On
 one without locks, the log has a warning.
 """
@@ -15,14 +19,28 @@ import json
 import logging
 import os
 import socket
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from resilient.errors import CheckpointWriteError, DirectoryInUseError
-from resilient.storage import layout
+from resilient.errors import CheckpointWriteError, DirectoryInUseError, printable
+from resilient.serialization.schema import SchemaError, from_json, parse
+from resilient.storage import files, layout
 from resilient.storage.quarantine import now
 
 logger = logging.getLogger(__name__)
+
+_OWNER_BYTES = 4096
+_TRIES = 100  # to lock a file that somebody else replaces meanwhile
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """Who holds a lock, for people."""
+
+    host: str
+    pid: int
+    started: str
+
 
 _held: set["DirectoryLock"] = set()
 
@@ -35,7 +53,7 @@ class DirectoryLock:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory: Path = layout.local_directory(directory)
-        self._descriptor: int | None = None
+        self._descriptors: list[int] = []
 
     def acquire(self) -> None:
         """Take the lock without waiting; creates the directory if need be.
@@ -45,31 +63,40 @@ class DirectoryLock:
             CheckpointWriteError: If this user may not write there.
         """
         layout.make_directory(self.directory)
-        path = self.directory / layout.LOCK
+        taken: list[int] = []
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
+            taken.append(_open_directory(self.directory))
+            _lock_directory(taken[0], self.directory)
+            taken.append(_locked_file(self.directory))
+        except BaseException as error:
+            _close(taken)
+            if not isinstance(error, OSError):
+                raise
             raise CheckpointWriteError(
-                f"The checkpoint directory is not writable: {error.strerror}.",
-                received=error,
-                hint="Allow this user to write there, or choose another "
-                "checkpoint_dir.",
+                f"The checkpoint directory cannot be locked: {error.strerror}.",
+                received=self.directory / layout.LOCK,
+                hint="Allow this user to write there, remove what is no regular file, "
+                "or choose another checkpoint_dir.",
             ) from error
-        try:
-            _lock(descriptor, self.directory)
-            _identify(descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
+        self._descriptors = taken
         _held.add(self)
+
+    def put_back(self) -> None:
+        """Lock another file if somebody removed or replaced the one that is locked.
+
+        Raises:
+            DirectoryInUseError: If another living process has locked it since.
+            OSError: If there can be none.
+        """
+        *others, file = self._descriptors
+        if not _is(self.directory / layout.LOCK, file):
+            self._descriptors = [*others, _locked_file(self.directory)]
+            os.close(file)
 
     def release(self) -> None:
         """Give the lock back; without effect if it is not held."""
         _held.discard(self)
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        _close(self._descriptors)
 
     def __enter__(self) -> "DirectoryLock":
         self.acquire()
@@ -79,17 +106,61 @@ class DirectoryLock:
         self.release()
 
 
+def put_back(directory: Path) -> None:
+    """Do so with the lock of a directory, if this process holds it; before a save.
+
+    Raises:
+        DirectoryInUseError: If another run has locked the directory since.
+        OSError: If it can have no lock.
+    """
+    for lock in list(_held):
+        if lock.directory == directory:
+            lock.put_back()
+
+
+def _open_directory(directory: Path) -> int:
+    return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _lock_directory(descriptor: int, directory: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _in_use(directory) from None
+    except OSError:  # network file systems lock files only
+        return
+
+
+def _locked_file(directory: Path) -> int:
+    """The descriptor of the file, locked, with our name in it."""
+    for _ in range(_TRIES):
+        descriptor = files.open_file(directory, layout.LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            _lock(descriptor, directory)
+            if _is(directory / layout.LOCK, descriptor):
+                _identify(descriptor)
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+    raise OSError(errno.EBUSY, "something keeps replacing the file", layout.LOCK)
+
+
+def _is(path: Path, descriptor: int) -> bool:
+    """Whether a path names the file that is open, now."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
 def _lock(descriptor: int, directory: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            raise DirectoryInUseError(
-                "Another run is using this checkpoint directory.",
-                received=f"{directory}, held by {_owner(descriptor)}",
-                hint="Wait for that run or end it, or choose another checkpoint_dir: "
-                "each run needs its own.",
-            ) from None
+            raise _in_use(directory) from None
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
             raise
         logger.warning(
@@ -99,8 +170,17 @@ def _lock(descriptor: int, directory: Path) -> None:
         )
 
 
+def _in_use(directory: Path) -> DirectoryInUseError:
+    return DirectoryInUseError(
+        "Another run is using this checkpoint directory.",
+        received=f"{directory}, held by {_owner(directory)}",
+        hint="Wait for that run or end it, or choose another checkpoint_dir: each run "
+        "needs its own.",
+    )
+
+
 def _identify(descriptor: int) -> None:
-    owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": now()}
+    owner = asdict(_Owner(socket.gethostname(), os.getpid(), now()))
     # A full disk must not keep a run from resuming: the identity is for people.
     try:
         os.ftruncate(descriptor, 0)
@@ -109,12 +189,19 @@ def _identify(descriptor: int) -> None:
         logger.warning("The lock does not say who holds it: %s", error)
 
 
-def _owner(descriptor: int) -> str:
+def _owner(directory: Path) -> str:
     try:
-        owner: dict[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
-        return "process {pid} on {host} since {started}".format(**owner)
-    except (OSError, ValueError, KeyError, TypeError):
+        raw = files.read_file(directory, layout.LOCK, _OWNER_BYTES)
+        owner = from_json(_Owner, parse(raw))
+    except (OSError, SchemaError):
         return "a process that did not leave its name"
+    who = f"process {owner.pid} on {owner.host} since {owner.started}"
+    return printable(who, 300)
+
+
+def _close(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
 
 
 def _close_in_child() -> None:

@@ -4,11 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
-from support.checkpoint_samples import save
+from support.checkpoint_samples import filled, newest_good, save
 
 from resilient.errors import CheckpointWriteError, NotSupportedError
+from resilient.policies import latest
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.store import Store
+from resilient.telemetry.events import Events
 
 pytestmark = pytest.mark.once
 
@@ -58,3 +60,21 @@ def test_a_parent_that_is_a_file_is_named_when_the_directory_is_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointWriteError, match="cannot be created"):
         DirectoryLock(tmp_path / "file" / "runs").acquire()
+
+
+def test_what_a_run_makes_is_for_those_alone_whom_the_umask_leaves_it(tmp_path):
+    before = os.umask(0o077)
+    try:
+        with DirectoryLock(tmp_path / "runs"):
+            store = filled(tmp_path / "runs", 10, 20, 30)
+            Events(store.directory).emit("saved", step=30)
+            (store.directory / "step-00000030" / "run.json").unlink()
+            assert newest_good(store).step == 20
+            store.discard_all()
+            save(store, 10)
+            assert store.prune(latest(1)) == []
+    finally:
+        os.umask(before)
+    made = [store.directory, *store.directory.rglob("*")]
+    assert len(made) > 20
+    assert [path for path in made if path.stat().st_mode & 0o077] == []

@@ -7,12 +7,15 @@ import os
 import shutil
 import signal
 import socket
+import stat
 
 import pytest
 from support.checkpoint_kills import FORKS, hold_and_fork, hold_lock, in_child, try_lock
+from support.checkpoint_samples import save
 
 from resilient.errors import CheckpointWriteError, DirectoryInUseError
 from resilient.storage.lock import DirectoryLock
+from resilient.storage.store import Store
 
 pytestmark = pytest.mark.once
 
@@ -114,12 +117,109 @@ def test_an_owner_that_left_no_name_is_still_respected(tmp_path, owner):
         DirectoryLock(tmp_path).acquire()
 
 
+@pytest.mark.parametrize("other", [None, b"", b"another"])
+def test_who_deletes_the_file_does_not_let_another_run_in(tmp_path, other):
+    """And the next save puts it back."""
+    path = tmp_path / "lock"
+    with DirectoryLock(tmp_path):
+        path.unlink()
+        if other is not None:
+            path.write_bytes(other)
+        assert in_child(try_lock, tmp_path) == IN_USE
+        save(Store(tmp_path), 10)
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+        assert in_child(try_lock, tmp_path) == IN_USE
+    assert in_child(try_lock, tmp_path) == 0
+
+
+@pytest.fixture
+def files_only(monkeypatch):
+    """A file system that locks no directories, as NFS."""
+    flock = fcntl.flock
+
+    def refuse(descriptor, how):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+@pytest.mark.usefixtures("files_only")
+def test_where_no_directory_can_be_locked_the_file_is(tmp_path):
+    """If that is deleted, the next save of the first run says that there are two."""
+    with DirectoryLock(tmp_path):
+        with pytest.raises(DirectoryInUseError):
+            DirectoryLock(tmp_path).acquire()
+        (tmp_path / "lock").unlink()
+        with DirectoryLock(tmp_path), pytest.raises(DirectoryInUseError):
+            save(Store(tmp_path), 10)
+        save(Store(tmp_path), 10)
+
+
+@pytest.mark.usefixtures("files_only")
+def test_a_file_that_is_replaced_while_it_is_locked_is_not_the_lock(
+    tmp_path, monkeypatch
+):
+    flock, files = fcntl.flock, []
+
+    def replace(descriptor, how):
+        flock(descriptor, how)
+        files.append(descriptor)
+        if len(files) == 1:
+            (tmp_path / "lock").unlink()
+            (tmp_path / "lock").touch()
+
+    monkeypatch.setattr(fcntl, "flock", replace)
+    with DirectoryLock(tmp_path), pytest.raises(DirectoryInUseError):
+        DirectoryLock(tmp_path).acquire()
+    assert len(files) == 2
+
+
+@pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir, "theirs", "missing"])
+def test_what_is_no_file_of_ours_is_not_written_to(tmp_path, plant):
+    theirs, path = tmp_path / "theirs", tmp_path / "runs" / "lock"
+    theirs.write_text("precious")
+    path.parent.mkdir()
+    if callable(plant):
+        plant(path)
+    else:
+        path.symlink_to(tmp_path / plant)
+    with pytest.raises(CheckpointWriteError, match=r"cannot be locked: [^$]*remove"):
+        DirectoryLock(path.parent).acquire()
+    assert os.listdir(tmp_path) in (["theirs", "runs"], ["runs", "theirs"])
+    assert theirs.read_text() == "precious"
+    os.rmdir(path) if path.is_dir() else path.unlink()
+    with DirectoryLock(path.parent):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b'{"host": "\\u001b[2J", "pid": 1, "started": "x"}', r"on \\x1b\[2J since x"),
+        (b'{"host": "h", "pid": "1", "started": "x"}', "did not leave its name"),
+        (b'{"host": "' + b"h" * 2000 + b'", "pid": 1, "started": "x"}', r"h\.\.\.\n"),
+        (
+            b'{"host": "' + b"h" * 9000 + b'", "pid": 1, "started": "x"}',
+            "did not leave",
+        ),
+    ],
+    ids=["obeyed", "typed", "long", "longer"],
+)
+def test_an_owner_says_nothing_that_a_terminal_obeys(tmp_path, owner, content, told):
+    (tmp_path / "lock").write_bytes(content)
+    with pytest.raises(DirectoryInUseError, match=told) as caught:
+        DirectoryLock(tmp_path).acquire()
+    assert len(str(caught.value)) < 1000
+
+
 def test_an_unwritable_directory_is_a_clear_error(tmp_path, monkeypatch):
     def refuse(path, *_arguments, **_keywords):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(CheckpointWriteError, match=r"not writable[^$]*lock"):
+    with pytest.raises(CheckpointWriteError, match=r"cannot be locked: Permission"):
         DirectoryLock(tmp_path).acquire()
 
 
