@@ -28,12 +28,13 @@ def events_of(
         return []
     attempt = None if beat is None else beat.attempt
     pids = {pid} if beat is None else {pid, beat.pid}
+    having = [str(pid) for pid in pids] + ([attempt] if attempt else [])
     return [
         event
         for process in range(nproc)
-        for event in read_events(directory, process)
-        if (attempt is not None and event.get("attempt") == attempt)
-        or (event.get("pid") in pids and event.get("time", 0) >= since - _SLACK)
+        for event in read_events(directory, process, having=having)
+        if event["attempt"] == attempt
+        or (event["pid"] in pids and event["time"] >= since - _SLACK)
     ]
 
 

@@ -207,7 +207,7 @@ class Launch:
             why=ending.why,
             signature=ending.signature,
             step=step if ending.step is None else ending.step,
-            seconds=time.time() - self._since,
+            seconds=max(0.0, time.time() - self._since),
         )
         return ending, gain
 

@@ -1,39 +1,21 @@
 """Cuts the attempts of a run at their events, and books each second of them once.
 
-Pure arithmetic on values that are known to be sound. ``goodput`` reads them, and says
-what the parts mean.
+Pure arithmetic on events that match their schema. ``goodput`` reads them, and says what
+the parts mean.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
+
+from resilient.telemetry.event import Event
+from resilient.telemetry.heartbeat import Beat
 
 # "unknown": the last attempt has no last word; it may be running.
 Outcome = Literal[
     "ended", "preempted", "failed", "diverged", "rolled back", "died", "unknown"
 ]
-
-
-class Event(NamedTuple):
-    """An event of an attempt, or its last sign of life, with sound values."""
-
-    attempt: str
-    host: str
-    time: float
-    kind: str
-    step: int | None
-    from_step: int | None
-    seconds: float
-    stall: float
-    action: str
-    phase: str
-
-    @property
-    def is_last_word(self) -> bool:
-        if self.kind == "diverged":
-            return self.action != "rollback"
-        return self.kind in ("ended", "preempted", "failed")
 
 
 @dataclass(frozen=True)
@@ -128,7 +110,7 @@ class Accounting:
         self._training = False
         self._stall = 0.0  # of saves, not yet taken from the time after them
 
-    def book(self, events: Sequence[Event], sign: Event | None, until: float) -> None:
+    def book(self, events: Sequence[Event], sign: Beat | None, until: float) -> None:
         """Book the whole attempt.
 
         Args:
@@ -145,11 +127,11 @@ class Accounting:
                 self._spend("replaying", last)
             self._go_on(last, sign.step)
         self._go_on(last)
-        if self.outcome is None and events[-1].kind == "rolled back to":
+        if self.outcome is None and events[-1].event == "rolled back to":
             self.outcome = "rolled back"  # another process continues
 
     def _take(self, event: Event) -> None:
-        match event.kind:
+        match event.event:
             case "restored" | "rolled back to":
                 self._go_on(event.time - event.seconds, event.from_step)
                 self._spend("restoring", event.time)
@@ -175,12 +157,12 @@ class Accounting:
             self._spend("saving", event.time)
 
     def _stop(self, event: Event) -> None:
-        waits = self._training and event.kind in ("ended", "preempted")
+        waits = self._training and event.event in ("ended", "preempted")
         if waits and self._ledger.is_saved(event.step):
             self._spend("saving", event.time)
         self._go_on(event.time, event.step)
         if event.is_last_word:
-            self.outcome = cast(Outcome, event.kind)
+            self.outcome = cast(Outcome, event.event)
 
     def _go_back(self, step: int | None) -> None:
         if step is None:

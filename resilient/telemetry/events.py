@@ -5,6 +5,7 @@ and is never stopped by them. A file that cannot be written is reported once in 
 An error in the caller's ``on_event`` is raised.
 """
 
+import errno
 import json
 import logging
 import os
@@ -13,15 +14,24 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
-from resilient.serialization import strict
+from resilient.serialization import JSON, strict
+from resilient.serialization.schema import SchemaError, from_json, parse
+from resilient.storage.files import open_file
 from resilient.storage.layout import events_name
+from resilient.telemetry.event import Event
 
 logger = logging.getLogger(__name__)
+
+# Far above real use: what is longer is not ours.
+_LINE = 1 << 20
+_FILE = 1 << 30
+
+_told: set[Path] = set()  # files of which the log says that they are damaged
 
 
 class Events:
@@ -40,7 +50,7 @@ class Events:
         process: int = 0,
     ) -> None:
         self.attempt = uuid.uuid4().hex[:12]
-        self._path = Path(directory) / events_name(process)
+        self._directory, self._name = Path(directory), events_name(process)
         self._on_event = on_event
         self._warned = False
         self._thread = threading.get_ident()
@@ -81,8 +91,8 @@ class Events:
                 self._on_event(entry)
 
     def _append(self, line: bytes) -> None:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(self._path, flags, 0o666)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+        descriptor = open_file(self._directory, self._name, flags)
         try:
             size = os.fstat(descriptor).st_size
             # A process that died while it wrote a line left it without an end.
@@ -94,46 +104,84 @@ class Events:
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
-    """JSON; half a surrogate pair, which UTF-8 cannot hold, becomes its escape."""
-    text = json.dumps(entry, ensure_ascii=False)
-    return text.encode(errors="backslashreplace") + b"\n"
+    return json.dumps(entry, ensure_ascii=False).encode() + b"\n"
 
 
 def read_events(
-    directory: str | os.PathLike[str], process: int = 0
-) -> list[dict[str, Any]]:
-    """All events of a process, oldest first; lines torn by a kill are left out."""
+    directory: str | os.PathLike[str],
+    process: int = 0,
+    *,
+    having: Collection[str] = (),
+) -> Iterator[JSON]:
+    """The events of a process, oldest first, one by one.
+
+    They match the schema ``Event``, and may have other fields. A line that is no event,
+    such as one torn by a kill, is left out, which the log says once.
+
+    Args:
+        directory: The checkpoint directory.
+        process: Its number.
+        having: Only lines with one of these texts are looked at: that is far faster.
+    """
+    path = Path(directory) / events_name(process)
+    texts = [text.encode(errors="replace") for text in having]
     try:
-        lines = (Path(directory) / events_name(process)).read_bytes().splitlines()
+        with open(open_file(path.parent, path.name), "rb") as file:
+            if os.fstat(file.fileno()).st_size > _FILE:
+                raise OSError(errno.EFBIG, f"larger than {_FILE:,} bytes", path.name)
+            for number, line in enumerate(_lines(file), 1):
+                if texts and not any(text in line for text in texts):
+                    continue
+                try:
+                    event = _event(line)
+                except SchemaError as error:
+                    what = f"Line {number:,} of {path} is no event, and is left out"
+                    _warn_once(path, f"{what} as others like it are: {error}")
+                else:
+                    yield event
     except FileNotFoundError:
-        return []
+        return
     except OSError as error:
-        logger.warning("Earlier events cannot be read: %s", error)
-        return []
-    events = []
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            events.append(event)
-    return events
+        _warn_once(path, f"Earlier events in {path.parent} cannot be read: {error}")
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Its lines; of one that is too long, the beginning, which is too long as well."""
+    while line := file.readline(_LINE + 1):
+        yield line
+        while len(line) > _LINE and not line.endswith(b"\n"):
+            line = file.readline(_LINE + 1)
+
+
+def _event(line: bytes) -> JSON:
+    if len(line) > _LINE:
+        raise SchemaError(f"longer than {_LINE:,} bytes")
+    event = parse(line)
+    from_json(Event, event)
+    return cast(JSON, event)
+
+
+def _warn_once(path: Path, text: str) -> None:
+    if path not in _told:
+        _told.add(path)
+        logger.warning("%s", text)
 
 
 def _plain(value: Any) -> Any:
     """A value that strict JSON can hold."""
-    if value is None or isinstance(value, bool | str):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):  # half a surrogate pair becomes its escape
+        return value.encode(errors="backslashreplace").decode()
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
         return strict(float(value))
     if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
+        return {_plain(str(name)): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return str(value)
+    return _plain(str(value))
 
 
 def attempts_so_far(
@@ -141,11 +189,11 @@ def attempts_so_far(
 ) -> list[dict[str, Any]]:
     """Host, pid and start (Unix seconds) of a process's attempts on this run so far."""
     attempts: list[dict[str, Any]] = []
-    for event in read_events(directory, process):
-        if event.get("event") == "started":
+    for event in read_events(directory, process, having=['"started']):
+        if event["event"] == "started":
             attempts.append(
                 {"host": event["host"], "pid": event["pid"], "started": event["time"]}
             )
-        elif event.get("event") == "started over":
+        elif event["event"] == "started over":
             attempts = attempts[-1:]  # the others belong to an abandoned run
     return attempts

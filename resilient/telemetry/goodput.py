@@ -1,8 +1,8 @@
 """Where the time of a run went, over all its attempts: productive, lost, or neither.
 
 It is computed from ``events.jsonl`` and the last heartbeat of a checkpoint directory,
-which are read and never changed. What makes no sense in them is left out: reports are
-read when something has gone wrong, and must not fail because of it.
+which are read and never changed. What is no event is left out: reports are read when
+something has gone wrong, and must not fail because of it.
 
 An attempt is cut at its events. From "started" to "training" (the first batch is done)
 it is starting, except for the seconds that "restored" and "replayed" report. From then
@@ -32,17 +32,17 @@ that wait belongs to no part, nor to the whole.
 
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from resilient.serialization.schema import from_json
 from resilient.storage.layout import HEARTBEAT
 from resilient.telemetry import heartbeat
-from resilient.telemetry.accounting import Accounting, Event, Ledger, Outcome
+from resilient.telemetry.accounting import Accounting, Ledger, Outcome
+from resilient.telemetry.event import Event
 from resilient.telemetry.events import read_events
-
-_YEAR_10000 = 253402300800.0  # later than what a clock shows and a datetime holds
+from resilient.telemetry.heartbeat import Beat
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def goodput(directory: str | os.PathLike[str]) -> Goodput:
 
 def _read(
     directory: str | os.PathLike[str],
-) -> tuple[list[list[Event]], dict[str, Event]]:
+) -> tuple[list[list[Event]], dict[str, Beat]]:
     """The events of each attempt since the run was last started over, oldest first.
 
     Returns:
@@ -175,51 +175,15 @@ def _read(
         life, as far as they are known.
     """
     attempts: dict[str, list[Event]] = {}
-    beat = heartbeat.read(Path(directory) / HEARTBEAT)
-    signs = [None if beat is None else _event(asdict(beat))]
+    signs = [heartbeat.read(Path(directory) / HEARTBEAT)]
     for found in read_events(directory):
-        event = _event(found)
-        if event is None:
-            continue
-        if event.kind == "started":
+        event = from_json(Event, found)
+        if event.event == "started":
             attempts.setdefault(event.attempt, [])
-            signs.append(_event(found.get("previous")))
+            signs.append(event.previous)
         if event.attempt not in attempts:  # a supervisor's events, or foreign ones
             continue
         attempts[event.attempt].append(event)
-        if event.kind == "started over":
+        if event.event == "started over":
             attempts = {event.attempt: attempts[event.attempt]}
     return list(attempts.values()), {sign.attempt: sign for sign in signs if sign}
-
-
-def _event(found: object) -> Event | None:
-    """An event, or a heartbeat, without values that make no sense; None if none do."""
-    if not isinstance(found, Mapping):
-        return None
-    attempt, time = found.get("attempt"), _number(found.get("time"))
-    if not isinstance(attempt, str) or time is None:
-        return None
-    host = found.get("host")
-    return Event(
-        attempt=attempt,
-        host=host if isinstance(host, str) else "",
-        time=time,
-        kind=str(found.get("event")),
-        step=_whole(found.get("step")),
-        from_step=_whole(found.get("from_step")),
-        seconds=_number(found.get("seconds")) or 0.0,
-        stall=_number(found.get("stall")) or 0.0,
-        action=str(found.get("action")),
-        phase=str(found.get("phase")),
-    )
-
-
-def _number(value: object) -> float | None:
-    """Seconds, of a clock or of a wait: finite and not negative."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 <= value < _YEAR_10000 else None
-
-
-def _whole(value: object) -> int | None:
-    return int(value) if isinstance(value, int) and _number(value) is not None else None

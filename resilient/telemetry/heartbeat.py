@@ -2,8 +2,9 @@
 
 Training only counts (``beat``); a thread beside it writes the files, so that a hanging
 disk does not stop training. A file changes only if training has beaten since. Readers
-(a supervisor that finds hangs, a report about a killed process) find one line of JSON;
-a torn line, which a crash or a write in progress leaves, reads as None.
+(a supervisor that finds hangs, a report about a killed process) find one line of JSON.
+What is none, as a crash or a write in progress leaves it, or has odd values, or is no
+regular file, reads as None; and only a regular file is written.
 """
 
 import contextlib
@@ -14,13 +15,24 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from resilient.progress import Progress
+from resilient.serialization.schema import from_json
+from resilient.storage.files import SMALL_BYTES, open_file, read_file
 from resilient.storage.layout import HEARTBEAT
 
 # A supervisor names a file here, since it does not know the checkpoint directory.
 VARIABLE = "RESILIENT_HEARTBEAT"
+
+# Values that make sense, in events as well. A datetime holds years up to 9999, and the
+# system's calls take process ids of 31 bits.
+Seconds = Annotated[float, Meta(ge=0, lt=253402300800)]
+Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
+ProcessId = Annotated[int, Meta(ge=0, lt=1 << 31)]
+_Directory = Annotated[str, Meta(pattern=r"\A[^\0]+\Z")]
 
 Phase = Literal["starting", "replaying", "training", "validating", "saving", "ended"]
 
@@ -44,14 +56,14 @@ class Beat:
 
     attempt: str
     host: str
-    pid: int
-    directory: str
-    time: float
-    count: int
+    pid: ProcessId
+    directory: _Directory
+    time: Seconds
+    count: Count
     phase: Phase
-    step: int
-    epoch: int
-    batch: int
+    step: Count
+    epoch: Count
+    batch: Count
 
 
 class Heartbeat:
@@ -102,9 +114,12 @@ class Heartbeat:
 
 def read(path: str | os.PathLike[str]) -> Beat | None:
     """The last sign in a file; None if there is none, or none that can be read."""
+    path = Path(path)
     try:
-        return Beat(**json.loads(Path(path).read_bytes()))
-    except (OSError, ValueError, TypeError):
+        # Not `schema.parse`, which refuses the names of directories that are no UTF-8.
+        data = json.loads(read_file(path.parent, path.name, SMALL_BYTES))
+        return from_json(Beat, data)
+    except (OSError, ValueError, RecursionError):
         return None
 
 
@@ -115,7 +130,7 @@ def last_words(directory: Path) -> dict[str, object] | None:
 
 
 def _overwrite(path: Path, line: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = open_file(path.parent, path.name, os.O_WRONLY | os.O_CREAT)
     try:
         os.pwrite(descriptor, line, 0)
         os.ftruncate(descriptor, len(line))

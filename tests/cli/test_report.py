@@ -18,7 +18,9 @@ START = 1_700_000_000  # 2023-11-14T22:13:20Z
 @pytest.fixture
 def directory(tmp_path):
     """Killed at 80 s and step 70, resumed at 100 s from step 40, ended at 4,000 s."""
+    who = {"host": "node-7", "pid": 1, "directory": "runs", "count": 70}
     died = {"attempt": "a1", "time": START + 80, "phase": "training", "step": 70}
+    died |= {"epoch": 0, "batch": 70, **who}
     events = [
         ("a1", 0, "started", {"previous": None}),
         ("a1", 10, "training", {"step": 1}),

@@ -13,7 +13,7 @@ PLACES = ["train_batch_end@0:6", "train_batch_begin@1:0", "train_batch_end@1:3"]
 
 
 def rollbacks(run):
-    events = read_events(run.home / "checkpoints")
+    events = list(read_events(run.home / "checkpoints"))
     return [e["from_step"] for e in events if e["event"] == "rolled back to"]
 
 

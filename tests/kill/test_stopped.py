@@ -35,7 +35,7 @@ def steps(run):
 
 def endings(run):
     """The "preempted" events of a run, as (reason, step, saved)."""
-    events = read_events(run.home / "checkpoints")
+    events = list(read_events(run.home / "checkpoints"))
     found = [event for event in events if event["event"] == "preempted"]
     return [(event["reason"], event["step"], event["saved"]) for event in found]
 

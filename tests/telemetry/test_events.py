@@ -4,12 +4,14 @@ import json
 import logging
 import math
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from resilient.telemetry.events import Events, read_events
+from resilient.telemetry import events as events_module
+from resilient.telemetry.events import Events, attempts_so_far, read_events
 
 pytestmark = pytest.mark.once
 
@@ -60,7 +62,7 @@ def test_each_line_is_strict_json(tmp_path):
 
 
 def test_a_directory_without_events_has_none(tmp_path):
-    assert read_events(tmp_path) == []
+    assert list(read_events(tmp_path)) == []
 
 
 @pytest.mark.parametrize("torn", [b'{"event": "sav', b"\xff\xfe", b'"a string"', b""])
@@ -113,7 +115,7 @@ def test_a_line_cut_off_by_a_full_disk_does_not_swallow_the_next(tmp_path, monke
 def test_on_event_gets_what_is_written(tmp_path):
     seen = []
     Events(tmp_path, on_event=seen.append).emit("saved", loss=math.nan)
-    assert seen == read_events(tmp_path)
+    assert seen == list(read_events(tmp_path))
     assert seen[0]["loss"] == "nan"
 
 
@@ -123,10 +125,119 @@ def test_an_on_event_that_raises_is_the_callers_own_bug(tmp_path):
 
     with pytest.raises(KeyError, match="mine"):
         Events(tmp_path, on_event=bug).emit("saved")
-    assert len(read_events(tmp_path)) == 1
+    assert len(list(read_events(tmp_path))) == 1
 
 
 def test_a_record_that_cannot_be_read_stops_nothing(tmp_path, caplog):
     (tmp_path / "events.jsonl").mkdir()
-    assert read_events(tmp_path) == []
-    assert "Earlier events cannot be read" in caplog.text
+    assert list(read_events(tmp_path)) == []
+    assert "Earlier events in" in caplog.text
+    assert "cannot be read" in caplog.text
+
+
+STARTED = '{"event": "started", "time": 5, "attempt": "a", "host": "h", "pid": 7'
+MALFORMED = {
+    "no host": '{"event": "started", "time": 5, "attempt": "a", "pid": 7}',
+    "a time that is text": STARTED.replace("5", '"5"') + "}",
+    "a time that is not finite": STARTED.replace("5", "NaN") + "}",
+    "a time of 5,000 digits": STARTED.replace("5", "5" * 5000) + "}",
+    "a pid that is none": STARTED.replace("7", "-7") + "}",
+    "a pid too large for the system": STARTED.replace("7", str(1 << 31)) + "}",
+    "a host that is a list": STARTED.replace('"h"', '["h"]') + "}",
+    "a step that is text": STARTED + ', "step": "3"}',
+    "a place that is a number": STARTED + ', "where": [3]}',
+    "odd last words": STARTED + ', "previous": {"attempt": "a"}}',
+    "nested 100,000 deep": STARTED + ', "x": ' + "[" * 100_000,
+    "well nested 100,000 deep": STARTED + f', "x": {"[" * 100_000}{"]" * 100_000}}}',
+    "a list": '["started"]',
+    "too long": STARTED + ', "x": "' + "x" * (1 << 20) + '"}',
+    "complete, and then too long": STARTED + "}" + " " * (1 << 21) + "x",
+}
+
+
+@pytest.mark.parametrize("line", MALFORMED.values(), ids=list(MALFORMED))
+def test_a_line_that_is_no_event_is_left_out_and_told_once(tmp_path, caplog, line):
+    first, last = Events(tmp_path), Events(tmp_path)
+    first.emit("started")
+    with open(tmp_path / "events.jsonl", "a") as file:
+        file.write(f"{line}\n{line}\n")
+    last.emit("started", other={"any": ["thing", None]})
+    for _ in range(2):
+        assert len(attempts_so_far(tmp_path)) == 2
+        events = list(read_events(tmp_path))
+        assert [event["attempt"] for event in events] == [first.attempt, last.attempt]
+    assert events[1]["other"] == {"any": ["thing", None]}
+    (record,) = caplog.records
+    assert "Line 2 of " in record.message
+
+
+def test_a_line_without_end_takes_no_memory(tmp_path):
+    Events(tmp_path).emit("started")
+    os.truncate(tmp_path / "events.jsonl", 100_000_000)
+    Events(tmp_path).emit("started")
+    tracemalloc.start()
+    try:
+        attempts = attempts_so_far(tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(attempts) == 2
+    assert peak < 10_000_000
+
+
+def test_a_file_of_absurd_size_is_not_read(tmp_path, caplog):
+    Events(tmp_path).emit("started")
+    os.truncate(tmp_path / "events.jsonl", 1 << 40)
+    assert attempts_so_far(tmp_path) == []
+    assert "larger than 1,073,741,824 bytes" in caplog.text
+
+
+def test_a_start_looks_at_no_other_lines(tmp_path, monkeypatch):
+    """There may be millions of them."""
+    events, read = Events(tmp_path), []
+    for name in ("started", "saved", "training", "started over"):
+        events.emit(name)
+    parse = events_module.parse
+    monkeypatch.setattr(events_module, "parse", lambda x: read.append(x) or parse(x))
+    assert len(attempts_so_far(tmp_path)) == 1
+    assert len(read) == 2
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "fifo", "directory"])
+def test_what_is_no_regular_file_is_neither_read_nor_written(tmp_path, caplog, kind):
+    target, place = tmp_path / "target", tmp_path / "run" / "events.jsonl"
+    place.parent.mkdir()
+    Events(tmp_path).emit("started")
+    os.rename(tmp_path / "events.jsonl", target)
+    before = target.read_bytes()
+    if kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "directory":
+        place.mkdir()
+    else:
+        place.symlink_to(target if kind == "link" else tmp_path / "nowhere")
+    assert attempts_so_far(place.parent) == []
+    events = Events(place.parent)
+    events.emit("started")
+    events.emit("saved")
+    assert len(caplog.records) == 2  # of reading, and of writing
+    assert target.read_bytes() == before
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_name_that_is_no_text_is_strict_json_all_the_same(tmp_path):
+    Events(tmp_path).emit(
+        "failed", message="half \udc80", other={"\udc80": Path("\udc80")}
+    )
+    (event,) = read_events(tmp_path)
+    assert event["message"] == r"half \udc80"
+    assert event["other"] == {r"\udc80": r"\udc80"}
+
+
+def test_what_is_made_has_the_mode_that_the_umask_leaves(tmp_path):
+    before = os.umask(0o077)
+    try:
+        Events(tmp_path).emit("started")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "events.jsonl").stat().st_mode & 0o777 == 0o600

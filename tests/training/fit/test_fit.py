@@ -763,7 +763,7 @@ def test_on_event_gets_what_events_jsonl_records(tmp_path):
     assert (restored["step"], restored["epoch"], restored["batch"]) == (8, 1, 2)
     assert all(type(event) is dict for event in events)
     assert len({event["attempt"] for event in events}) == 2
-    assert read_events(tmp_path) == events
+    assert list(read_events(tmp_path)) == events
 
 
 @pytest.mark.waits

@@ -182,7 +182,7 @@ def test_error_of_the_loop_is_recorded(tmp_path):
     with pytest.raises(ZeroDivisionError) as error, run:
         fail()
     assert "it goes on at step 2" in error.value.__notes__[0]
-    failed = read_events(tmp_path)[-1]
+    failed = list(read_events(tmp_path))[-1]
     assert (failed["event"], failed["error"]) == ("failed", "ZeroDivisionError")
 
 
@@ -246,7 +246,7 @@ def test_asked_to_stop_it_saves_that_step(tmp_path):
     with pytest.raises(Preempted):
         next(loop)
     assert run.latest.step == 3
-    assert read_events(tmp_path)[-1]["event"] == "preempted"
+    assert list(read_events(tmp_path))[-1]["event"] == "preempted"
     steps = [
         s
         for _, s, _ in run_on(tmp_path, v=value()).loop(
@@ -561,7 +561,7 @@ def test_error_in_the_body_of_a_loop_is_recorded(tmp_path, child_environment):
     )
     assert done.returncode == 1
     assert "keras-resilient: training failed after step 5" in done.stderr
-    last = read_events(tmp_path)[-1]
+    last = list(read_events(tmp_path))[-1]
     assert (last["event"], last["error"]) == ("failed", "LookupError")
     assert 0 < last["resume_step"] <= 5  # saved in the background
 
@@ -583,7 +583,7 @@ def test_interrupted_in_the_body_of_a_loop(tmp_path):
     with pytest.raises(Preempted) as end:
         train()
     assert not end.value.saved
-    last = read_events(tmp_path)[-1]
+    last = list(read_events(tmp_path))[-1]
     assert (last["event"], last["saved"]) == ("preempted", False)
     assert run.latest.step == 2
 

@@ -1,0 +1,47 @@
+"""What an event may say: the one schema for whoever reads ``events.jsonl``.
+
+Fields that are not here are for people, and are of any kind.
+"""
+
+from dataclasses import dataclass, field
+
+from resilient.telemetry.heartbeat import Beat, Count, ProcessId, Seconds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One line of the file.
+
+    Attributes:
+        time: When it happened, Unix seconds.
+        event: What happened.
+        attempt: Identifies the process life.
+        host: Where it ran.
+        pid: Its process id there.
+        previous: The last sign of life of the attempt before ("started").
+    """
+
+    time: Seconds
+    event: str
+    attempt: str
+    host: str
+    pid: ProcessId
+    step: Count | None = None
+    from_step: Count | None = None
+    seconds: Seconds = 0.0
+    stall: Seconds = 0.0
+    action: str | None = None
+    why: str | None = None
+    reason: str | None = None
+    error: str | None = None
+    message: str | None = None
+    signature: str | None = None
+    where: list[str] = field(default_factory=list)
+    previous: Beat | None = None
+
+    @property
+    def is_last_word(self) -> bool:
+        """Whether an attempt does nothing after it."""
+        if self.event == "diverged":
+            return self.action != "rollback"
+        return self.event in ("ended", "preempted", "failed")
