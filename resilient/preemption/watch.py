@@ -196,9 +196,8 @@ class Watch:
     def _look_for_files(self) -> None:
         if self._take(SAVE):
             self._request_save()
-        with contextlib.suppress(OSError):  # of a file system that is away for a while
-            if (self._directory / STOP).exists():  # taken away when it was obeyed
-                self.requests.ask_to_stop(STOP_FILE)
+        if os.path.lexists(self._directory / STOP):  # taken away when it was obeyed
+            self.requests.ask_to_stop(STOP_FILE)
 
     def _ask_clouds(self) -> None:
         """On a thread of its own, since a cloud may not answer for long."""

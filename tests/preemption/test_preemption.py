@@ -6,8 +6,10 @@ import logging
 import math
 import os
 import signal
+import sys
 import threading
 import time
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -16,6 +18,7 @@ from support import fitting
 from support.fitting import Do
 
 import resilient
+from resilient.errors import Preempted
 from resilient.preemption import watch as watching
 from resilient.preemption.options import Preemption
 from resilient.preemption.requests import Requests
@@ -265,6 +268,101 @@ def test_a_shorter_heartbeat_leaves_nothing_of_a_longer_one(watch, tmp_path):
 def test_a_torn_heartbeat_reads_as_none(tmp_path, content):
     (tmp_path / "heartbeat").write_bytes(content)
     assert heartbeat.read(tmp_path / "heartbeat") is None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"attempt": 3},
+        {"pid": -1},
+        {"pid": 1 << 31},
+        {"pid": "1"},
+        {"directory": "a\0b"},
+        {"directory": ""},
+        {"time": math.nan},
+        {"time": 10**400},
+        {"time": -1},
+        {"phase": "\x1b[31m"},
+        {"step": -1},
+        {"step": 10**5000},
+        {"count": None},
+        {"batch": True},
+        {"epoch": []},
+    ],
+)
+def test_a_heartbeat_with_odd_values_reads_as_none(watch, tmp_path, odd):
+    watch().look()
+    path, most = tmp_path / "heartbeat", sys.get_int_max_str_digits()
+    assert heartbeat.read(path) is not None
+    sys.set_int_max_str_digits(0)
+    try:
+        path.write_text(json.dumps(json.loads(path.read_text()) | odd))
+    finally:
+        sys.set_int_max_str_digits(most)
+    assert heartbeat.read(path) is None
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b" " * (1 << 20) + b"{}"])
+def test_a_heartbeat_that_is_deep_or_huge_reads_as_none(tmp_path, content):
+    (tmp_path / "heartbeat").write_bytes(content)
+    assert heartbeat.read(tmp_path / "heartbeat") is None
+
+
+def test_a_directory_whose_name_is_no_text_is_in_the_heartbeat(tmp_path):
+    directory = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    directory.mkdir()
+    Watch("me", directory, None).look()
+    assert Path(heartbeat.read(directory / "heartbeat").directory) == directory
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "fifo"])
+def test_a_heartbeat_is_neither_written_nor_read_through_what_is_no_file(
+    watch, tmp_path, monkeypatch, kind
+):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    good = Watch("good", outside, None)
+    good.look()
+    before = (outside / "heartbeat").read_bytes()
+    named = tmp_path / "for a supervisor"
+    for place in (tmp_path / "heartbeat", named):
+        if kind == "fifo":
+            os.mkfifo(place)
+        else:
+            place.symlink_to(outside / ("heartbeat" if kind == "link" else "none"))
+    monkeypatch.setenv(heartbeat.VARIABLE, str(named))
+    watch().look()
+    assert os.listdir(outside) == ["heartbeat"]
+    assert (outside / "heartbeat").read_bytes() == before
+    assert heartbeat.read(named) is None
+    assert heartbeat.read(tmp_path / "heartbeat") is None
+
+
+def test_a_heartbeat_has_the_mode_that_the_umask_leaves(watch, tmp_path):
+    before = os.umask(0o077)
+    try:
+        watch().look()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "heartbeat").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "fifo"])
+def test_requests_are_never_followed_and_removed_as_they_are(watch, tmp_path, kind):
+    """It counts that the name is there."""
+    asked = []
+    target = tmp_path / "target"
+    target.write_text("precious")
+    for name in ("save", "stop"):
+        if kind == "fifo":
+            os.mkfifo(tmp_path / name)
+        else:
+            (tmp_path / name).symlink_to(target if kind == "link" else "nowhere")
+    with pytest.raises(Preempted), watch(request_save=lambda: asked.append(True)):
+        pass
+    assert asked == [True]
+    assert target.read_text() == "precious"
+    assert sorted(os.listdir(tmp_path)) == ["heartbeat", "target"]
 
 
 def test_a_heartbeat_that_cannot_be_written_stops_nothing(watch, tmp_path):

@@ -1,11 +1,13 @@
 """Several local processes: what they are told, and that they live and die together."""
 
 import json
+import os
 import signal
 
 import pytest
 
 from resilient.supervise import environment
+from resilient.supervise.processes import Process
 
 pytestmark = pytest.mark.once
 
@@ -210,3 +212,22 @@ def test_the_failure_of_the_one_that_was_lost_is_told(supervise, cause):
     assert code == 1
     assert [event["rank"] for event in run.events("exited")] == [int(cause)] * 3
     assert err.count("Error: E at step 5: boom. Restart") == 2
+
+
+@pytest.mark.parametrize("pid", [os.getpid(), 1, 0, 1 << 40])
+def test_only_processes_of_the_session_are_signalled(tmp_path, pid):
+    """Whatever process the sign of life names."""
+    sign = tmp_path / "sign"
+    beat = {"attempt": "a", "host": "h", "pid": pid, "directory": "d", "time": 1}
+    beat |= {"count": 1, "phase": "training", "step": 1, "epoch": 0, "batch": 1}
+    sign.write_text(json.dumps(beat))
+    process = Process(["sleep", "60"], os.environ, sign, 0)
+    try:
+        assert process.training_pid() == process.pid
+        process.send(signal.SIGTERM)
+        process.wait()
+        assert process.returncode == -signal.SIGTERM
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.stderr.close()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -225,11 +226,63 @@ def test_rollbacks_are_kept(tmp_path):
     assert rollback.read(tmp_path) == []
 
 
-@pytest.mark.parametrize("content", ["", "{", "{}", '[{"start": 1}]', "[1]"])
+SKIP = '{"start": 1, "stop": 3, "bad": 2, "why": "w"}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", "{}", '[{"start": 1}]', "[1]", "null"),
+        f"[{SKIP.replace('1', '-1')}]",
+        f"[{SKIP.replace('1', '3')}]",
+        f"[{SKIP.replace('3', '1e9')}]",
+        f"[{SKIP.replace('3', '9' * 5000)}]",
+        f"[{SKIP.replace('3', str(1 << 70))}]",
+        f"[{SKIP.replace('2', 'true')}]",
+        f"[{SKIP.replace('2', 'NaN')}]",
+        f"[{SKIP.replace('w', 'w' * 1001)}]",
+        f"[{', '.join([SKIP] * 100_001)}]",
+        f"[{'[' * 100_000}{']' * 100_000}]",
+    ],
+    ids=lambda text: text[:40],
+)
 def test_a_damaged_file_is_no_reason_to_train_on(tmp_path, content):
     (tmp_path / "rollbacks.json").write_text(content)
     with pytest.raises(CorruptCheckpointError, match=r"rollbacks\.json"):
         rollback.read(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "fifo", "directory", "huge"])
+def test_what_is_no_small_file_is_no_list_of_rollbacks(tmp_path, kind):
+    """Not to be read is not the same as not to be there."""
+    path, target = tmp_path / "rollbacks.json", tmp_path / "target"
+    target.write_text("[]")
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "huge":
+        path.touch()
+        os.truncate(path, 1 << 40)
+    else:
+        path.symlink_to(target if kind == "link" else "nowhere")
+    with pytest.raises(CorruptCheckpointError, match=r"rollbacks\.json"):
+        rollback.read(tmp_path)
+
+
+def test_rollbacks_have_the_mode_that_the_umask_leaves(tmp_path):
+    before = os.umask(0o077)
+    try:
+        rollback.write(tmp_path, [Skip(1, 3, 2, "why")])
+    finally:
+        os.umask(before)
+    assert (tmp_path / "rollbacks.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_directory_in_the_place_of_the_rollbacks_is_not_forgotten(tmp_path):
+    (tmp_path / "rollbacks.json").mkdir()
+    with pytest.raises(CheckpointWriteError, match=r"rollbacks\.json"):
+        rollback.forget(tmp_path)
 
 
 def test_a_full_disk_leaves_the_old_ones(tmp_path, monkeypatch):
@@ -237,7 +290,7 @@ def test_a_full_disk_leaves_the_old_ones(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     rollback.write(tmp_path, [Skip(1, 3, 2, "why")])
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(CheckpointWriteError, match="No space left"):
         rollback.write(tmp_path, [])
     assert len(rollback.read(tmp_path)) == 1

@@ -11,7 +11,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from resilient.distributed.group import Group
 from resilient.errors import (
@@ -22,11 +24,14 @@ from resilient.errors import (
     RolledBack,
 )
 from resilient.progress import Progress
-from resilient.storage.files import replace_text
+from resilient.serialization.schema import SchemaError, from_json, parse
+from resilient.storage.files import JSON_BYTES, read_file, replace_text
 from resilient.storage.layout import ROLLBACKS, committed_steps
 from resilient.storage.store import Store
 from resilient.training.divergence.loss_watch import Bad
 from resilient.training.divergence.options import Rollback
+
+_Step = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,14 @@ class Skip:
         why: What was bad about it.
     """
 
-    start: int
-    stop: int
-    bad: int
-    why: str
+    start: _Step
+    stop: _Step
+    bad: _Step
+    why: Annotated[str, Meta(max_length=1000)]
+
+    def __post_init__(self) -> None:
+        if self.start >= self.stop:
+            raise ValueError("`stop` is not after `start`")
 
     @classmethod
     def over(cls, bad: Bad, how: Rollback) -> "Skip":
@@ -53,25 +62,25 @@ class Skip:
         return cls(start, start + how.skip, bad.step, f"{bad.why} ({bad.value})")
 
 
+_Skips = Annotated[list[Skip], Meta(max_length=100_000)]
+
+
 def read(directory: Path) -> list[Skip]:
     """The rollbacks of a run so far, in their order.
 
     Raises:
-        CorruptCheckpointError: The file is damaged.
+        CorruptCheckpointError: The file is damaged, or cannot be read.
     """
-    path = directory / ROLLBACKS
     try:
-        entries: Any = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(entries, list):
-            raise TypeError("it is no list")
-        return [Skip(**entry) for entry in entries]
+        raw = read_file(directory, ROLLBACKS, JSON_BYTES)
+        return from_json(_Skips, parse(raw))
     except FileNotFoundError:
         return []
-    except (ValueError, TypeError) as error:
+    except (OSError, SchemaError) as error:
         raise CorruptCheckpointError(
             "The list of batches that this run skips cannot be read, so it cannot "
             "resume exactly.",
-            received=f"{path}: {error}",
+            received=f"{directory / ROLLBACKS}: {error}",
             hint='Restore that file, or pass resume="never" to start from scratch.',
         ) from error
 
@@ -82,21 +91,32 @@ def write(directory: Path, skips: list[Skip]) -> None:
     Raises:
         CheckpointWriteError: The file system failed.
     """
-    path = directory / ROLLBACKS
-    try:
-        text = json.dumps([asdict(skip) for skip in skips], indent=1)
-        replace_text(path, text + "\n")
-    except OSError as error:
-        raise CheckpointWriteError(
-            f"The rollback cannot be written down: {error.strerror}.",
-            received=f"{path}: {error}",
-            hint="Make room, or make the directory writable, and run again.",
-        ) from error
+    text = json.dumps([asdict(skip) for skip in skips], indent=1)
+    with _failing(directory / ROLLBACKS, "The rollback cannot be written down"):
+        replace_text(directory / ROLLBACKS, text + "\n")
 
 
 def forget(directory: Path) -> None:
-    """A run starts over: nothing is left out any more."""
-    (directory / ROLLBACKS).unlink(missing_ok=True)
+    """A run starts over: nothing is left out any more.
+
+    Raises:
+        CheckpointWriteError: The file system failed.
+    """
+    with _failing(directory / ROLLBACKS, "The rollbacks cannot be deleted"):
+        (directory / ROLLBACKS).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _failing(path: Path, what: str) -> Iterator[None]:
+    """What the file system refuses, as an error that says so."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointWriteError(
+            f"{what}: {error.strerror}.",
+            received=f"{path}: {error}",
+            hint="Make room, or make the directory writable, and run again.",
+        ) from error
 
 
 def left_out(
