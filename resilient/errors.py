@@ -1,9 +1,11 @@
 """The errors of this library, all one family, and checks of arguments that are numbers.
 
-A message says what is wrong, then what was ``Received:``, then what to do.
+A message says what is wrong, then what was ``Received:``, then what to do. Much of it
+may come from files that somebody else wrote: what a terminal would obey is escaped.
 """
 
 import math
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -12,6 +14,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from resilient.progress import Progress
+
+# Control characters, line separators, what reorders text; and halves of surrogate
+# pairs, which no terminal can show.
+_CONTROLS = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_UNPRINTABLE = re.compile(rf"[\x00-\x1f{_CONTROLS}]")
+_UNPRINTABLE_IN_LINES = re.compile(rf"[\x00-\x08\x0b-\x1f{_CONTROLS}]")
 
 
 class ResilientError(Exception):
@@ -149,7 +157,21 @@ class NotExactWarning(UserWarning):
 def message(problem: str, *, received: object = None, hint: str | None = None) -> str:
     """The text of an error, in the shape that all of ours have; see ResilientError."""
     got = None if received is None else f"Received: {received}"
-    return "\n".join(part for part in (problem, got, hint) if part is not None)
+    parts = [part for part in (problem, got, hint) if part is not None]
+    return printable("\n".join(parts), lines=True)
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    r"""A text that changes nothing but where it stands, with ``\u001b`` for escape.
+
+    JSON stays JSON, and means the same.
+
+    Args:
+        text: May come from anywhere.
+        lines: Whether it may have line ends and tabs; otherwise it becomes one line.
+    """
+    odd = _UNPRINTABLE_IN_LINES if lines else _UNPRINTABLE
+    return odd.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def printable(text: str, limit: int = 2000) -> str:
@@ -161,7 +183,7 @@ def printable(text: str, limit: int = 2000) -> str:
 def warn_not_exact(what: str, names: Sequence[str]) -> None:
     """Say what is not exact, and name each thing, in one warning."""
     warnings.warn(
-        f"Not bit-exact: {what}:\n  " + "\n  ".join(names),
+        f"Not bit-exact: {what}:\n  " + "\n  ".join(map(printable, names)),
         NotExactWarning,
         stacklevel=_user_level(),
     )

@@ -7,8 +7,10 @@ import pytest
 from resilient.errors import (
     BackendNotAvailableError,
     DivergedError,
+    NotExactWarning,
     ResilientError,
     message,
+    warn_not_exact,
 )
 
 pytestmark = pytest.mark.once
@@ -33,3 +35,20 @@ def test_an_error_survives_the_way_from_another_process():
     assert str(other) == str(error)
     assert (other.problem, other.received, other.hint) == ("No torch.", "3", "Get it.")
     assert other.name == "t"
+
+
+def test_a_message_commands_no_terminal():
+    odd = "\x1b]0;x\x07\x9b\r\u202e\u2066\u2028\x7f\udc80 é日本\n\ttwo"
+    error = ResilientError("Bad.", received=odd, hint=odd)
+    told = (
+        r"\u001b]0;x\u0007\u009b\u000d\u202e\u2066\u2028\u007f\udc80 é日本" + "\n\ttwo"
+    )
+    assert str(error) == f"Bad.\nReceived: {told}\n{told}"
+    assert error.received == odd
+
+
+def test_a_name_in_a_warning_forges_no_line():
+    with pytest.warns(NotExactWarning) as caught:
+        warn_not_exact("odd names", ["a\n  b", "\x1b[31m"])
+    text = str(caught[0].message)
+    assert text == "Not bit-exact: odd names:\n  a\\u000a  b\n  \\u001b[31m"

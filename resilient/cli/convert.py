@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from resilient.convert.export import backend_of, choose, ending_of, export
 from resilient.convert.import_ import import_checkpoint
-from resilient.errors import NotExactWarning, message
+from resilient.errors import NotExactWarning, message, printable
 from resilient.serialization import JSON
 from resilient.storage.store import Store
 
@@ -125,15 +125,14 @@ def _import(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
 
 def _report_import(data: JSON) -> None:
     _warn(data)
-    print(
-        f"Wrote {data['checkpoint']} from {data['source']}: the next fit begins at "
-        f"epoch {data['epoch'] + 1:,}"
-    )
+    wrote = f"Wrote {data['checkpoint']} from {data['source']}"
+    print(printable(f"{wrote}: the next fit begins at epoch {data['epoch'] + 1:,}"))
 
 
 def _report_export(data: JSON) -> None:
     _warn(data)
-    print(f"Wrote {data['target']} (step {data['step']:,} of {data['checkpoint']})")
+    wrote = f"Wrote {data['target']} (step {data['step']:,} of {data['checkpoint']})"
+    print(printable(wrote))
 
 
 def _warn(data: JSON) -> None:
@@ -153,7 +152,8 @@ def _not_exact() -> Iterator[list[str]]:
         if issubclass(each.category, NotExactWarning):
             found.append(str(each.message))
         else:
-            print(f"{each.category.__name__}: {each.message}", file=sys.stderr)
+            text = f"{each.category.__name__}: {each.message}"
+            print(printable(text, lines=True), file=sys.stderr)
 
 
 def _made(text: str) -> "keras.Model":

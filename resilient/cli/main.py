@@ -28,6 +28,7 @@ from resilient.errors import (
     DirectoryInUseError,
     ResilientError,
     message,
+    printable,
 )
 from resilient.policies import KeepPolicy, best, latest
 from resilient.serialization import JSON, strict
@@ -101,7 +102,8 @@ def _print(data: JSON, arguments: argparse.Namespace) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # names may not fit the encoding
         sys.stdout.reconfigure(errors="backslashreplace")
     if arguments.json:
-        print(json.dumps(data, indent=1, ensure_ascii=False))
+        text = json.dumps(data, indent=1, ensure_ascii=False)
+        print(printable(text, lines=True))
     else:
         arguments.report(data)
     sys.stdout.flush()
@@ -233,7 +235,7 @@ def _failed(code: int, error: Exception, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"error": type(error).__name__, "message": str(error)}))
     else:
-        print(f"resilient: {error}", file=sys.stderr)
+        print(f"resilient: {printable(str(error), lines=True)}", file=sys.stderr)
     return code
 
 

@@ -1,4 +1,7 @@
-"""What the commands print for people; with ``--json`` the same data goes as it is."""
+"""What the commands print for people; with ``--json`` the same data goes as it is.
+
+What is shown may come from anywhere: all goes through ``_print`` and ``_add_row``.
+"""
 
 import time
 from collections.abc import Mapping
@@ -7,6 +10,7 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
+from resilient.errors import printable
 from resilient.serialization import JSON
 
 _NUMBERS = ("step", "epoch", "batch", "size", "time", "share", "from step", "to step")
@@ -18,11 +22,11 @@ _OUTCOMES = {
 
 def ls(data: JSON) -> None:
     """Print a line for each checkpoint, then what is damaged and in quarantine."""
-    console = _console()
     if data["checkpoints"]:
         table = _table("step", "epoch", "batch", "saved", "size", "metrics")
         for checkpoint in data["checkpoints"]:
-            table.add_row(
+            _add_row(
+                table,
                 f"{checkpoint['step']:,}",
                 f"{checkpoint['epoch'] + 1:,}",
                 f"{checkpoint['batch']:,}",
@@ -31,79 +35,71 @@ def ls(data: JSON) -> None:
                 metrics(checkpoint["metrics"])
                 + ("  finished" if checkpoint["finished"] else ""),
             )
-        console.print(table)
+        _print(table)
     for damaged in data["damaged"]:
-        console.print(f"damaged: {damaged['name']}: {'; '.join(damaged['problems'])}")
+        _print(f"damaged: {damaged['name']}: {'; '.join(damaged['problems'])}")
     for entry in data["quarantine"]:
-        console.print(
-            f"in quarantine: {entry['name']}, {entry['kind']}: {entry['text']}"
-        )
+        _print(f"in quarantine: {entry['name']}, {entry['kind']}: {entry['text']}")
 
 
 def show(data: JSON) -> None:
     """Print what one checkpoint holds."""
-    console = _console()
     state = "finished" if data["finished"] else "not finished"
-    console.print(data["path"])
-    console.print(
+    _print(data["path"])
+    _print(
         f"step {data['step']:,} (epoch {data['epoch'] + 1:,}, "
         f"batch {data['batch']:,}), {state}"
     )
-    console.print(f"saved {data['created']}, {size(data['nbytes'])}")
-    console.print(f"metrics: {metrics(data['metrics']) or 'none'}")
+    _print(f"saved {data['created']}, {size(data['nbytes'])}")
+    _print(f"metrics: {metrics(data['metrics']) or 'none'}")
     for name, version in data["environment"].items():
-        console.print(f"{name}: {version}")
+        _print(f"{name}: {version}")
     table = _table("file", "size", "xxh3_128")
     for name, record in data["files"].items():
-        table.add_row(name, size(record["size"]), record["xxh3_128"])
-    console.print(table)
+        _add_row(table, name, size(record["size"]), record["xxh3_128"])
+    _print(table)
 
 
 def verify(data: JSON) -> None:
     """Print a verdict for each checkpoint, with a line for each problem or remark."""
-    console = _console()
     for checkpoint in data["checkpoints"]:
-        console.print(
+        _print(
             f"{checkpoint['name']}: {'damaged' if checkpoint['problems'] else 'good'}"
         )
         for problem in checkpoint["problems"]:
-            console.print(f"  {problem}")
+            _print(f"  {problem}")
         if checkpoint["signature"] is not None:
-            console.print(f"  {checkpoint['signature']}")
+            _print(f"  {checkpoint['signature']}")
         for name in checkpoint["unlisted"]:
-            shown = name if name.isprintable() else ascii(name)
-            console.print(
-                f"  {shown} is not listed in the manifest: it was added later, and is "
+            _print(
+                f"  {name} is not listed in the manifest: it was added later, and is "
                 "not read"
             )
 
 
 def prune(data: JSON) -> None:
     """Print what was deleted and what is left."""
-    console = _console()
     verb = "Would delete" if data["dry_run"] else "Deleted"
     removed = ", ".join(f"{step:,}" for step in data["removed"]) or "nothing"
     kept = ", ".join(f"{step:,}" for step in data["kept"])
-    console.print(f"{verb}: {removed} ({size(data['nbytes'])}). Kept: {kept}.")
+    _print(f"{verb}: {removed} ({size(data['nbytes'])}). Kept: {kept}.")
 
 
 def report(data: JSON) -> None:
     """Print where the time of a run went, then a line for each attempt."""
-    console = _console()
     seconds, steps = data["seconds"], data["steps"]
-    console.print(f"goodput {data['goodput']:.1%} of {duration(seconds['whole'])}")
+    _print(f"goodput {data['goodput']:.1%} of {duration(seconds['whole'])}")
     table = _table("part", "time", "share")
     for name, value in seconds.items():
         if name != "whole":
             share = value / seconds["whole"] if seconds["whole"] else 0.0
-            table.add_row(name, duration(value), f"{share:.1%}")
-    console.print(table)
-    console.print(
-        f"steps: {steps['surviving']:,}, and {steps['lost']:,} more that were lost"
-    )
+            _add_row(table, name, duration(value), f"{share:.1%}")
+    _print(table)
+    _print(f"steps: {steps['surviving']:,}, and {steps['lost']:,} more that were lost")
     table = _table("attempt", "started", "time", "from step", "to step", "end", "host")
     for attempt in data["attempts"]:
-        table.add_row(
+        _add_row(
+            table,
             attempt["attempt"],
             time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(attempt["started"])),
             duration(attempt["ended"] - attempt["started"]),
@@ -112,7 +108,7 @@ def report(data: JSON) -> None:
             _OUTCOMES.get(attempt["outcome"], attempt["outcome"]),
             attempt["host"],
         )
-    console.print(table)
+    _print(table)
 
 
 def duration(seconds: float) -> str:
@@ -138,12 +134,13 @@ def metrics(values: Mapping[str, float | str]) -> str:
     return ", ".join(f"{name} {float(x):.4g}" for name, x in values.items())
 
 
-def _console() -> Console:
+def _print(what: str | Table) -> None:
+    """Print one line, or a table."""
     # Into a file or a pipe nothing is cut off: there is no width to fit into.
     console = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = 1000
-    return console
+    console.print(printable(what) if isinstance(what, str) else what)
 
 
 def _table(*columns: str) -> Table:
@@ -152,3 +149,7 @@ def _table(*columns: str) -> Table:
         justify: Literal["left", "right"] = "right" if column in _NUMBERS else "left"
         table.add_column(column, justify=justify, overflow="fold")
     return table
+
+
+def _add_row(table: Table, *cells: str) -> None:
+    table.add_row(*map(printable, cells))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from resilient.errors import CorruptCheckpointError
+from resilient.errors import CorruptCheckpointError, printable
 from resilient.serialization import JSON
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ def from_json(cls: type[T], data: object) -> T:
     try:
         return msgspec.convert(data, cls)
     except (ValueError, TypeError, RecursionError) as error:
-        raise SchemaError(str(error)) from None
+        raise SchemaError(printable(str(error))) from None
 
 
 def well_formed(kind: Any, data: object, what: str) -> Any:

@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from resilient.errors import Interrupted, PeerLostError, Preempted, RolledBack
+from resilient.errors import (
+    Interrupted,
+    PeerLostError,
+    Preempted,
+    RolledBack,
+    printable,
+)
 from resilient.serialization import JSON
 from resilient.supervise.tracebacks import last_traceback
 
@@ -70,7 +76,7 @@ class Ending:
 
     Attributes:
         kind: What happened.
-        why: The same for people, without a full stop.
+        why: The same for people, on one line, without a full stop.
         status: Exit status, as a shell reports it.
         signature: Equal for the same bug; None for what is not a bug.
         step: Where it happened, if that is known exactly.
@@ -83,6 +89,9 @@ class Ending:
     signature: str | None = None
     step: int | None = None
     final: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "why", printable(self.why))
 
 
 def exit_status(returncode: int) -> int:

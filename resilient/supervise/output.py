@@ -21,6 +21,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from resilient.errors import printable
+
 STDOUT, STDERR = 1, 2
 _TAIL = 64 * 1024  # bytes kept of a stream, to find out why a process ended
 _PATIENCE = 2.0  # seconds for a stream to end when its process is over
@@ -192,8 +194,9 @@ class Output:
         """Print a message of our own."""
         if not (self._console.is_interactive or self._stderr.line_start):
             self._stderr.write(b"\n")
-        lines = "\n".join(_NAME + line for line in text.splitlines())
-        self._console.print(Text(lines, style="bold"))
+        lines = printable(text, lines=True).split("\n")
+        ours = "\n".join(_NAME + line for line in lines)
+        self._console.print(Text(ours, style="bold"))
 
     def _below(self) -> Group:
         """Unfinished lines, such as progress bars, and the status."""

@@ -3,6 +3,8 @@
 import logging
 from typing import Any
 
+from resilient.errors import printable
+
 logger = logging.getLogger(__name__)
 
 
@@ -17,7 +19,8 @@ class Notifier:
         self._verbose = verbose
 
     def __call__(self, line: str, *, within_epoch: bool = False) -> None:
-        logger.info(line)
+        line = printable(line, lines=True)
+        logger.info("%s", line)
         if self._verbose in (0, "0"):
             return
         bar = within_epoch and self._verbose not in (2, "2")  # a bar's line is open

@@ -19,6 +19,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import IO, Any, cast
 
+from resilient.errors import printable
 from resilient.serialization import JSON, strict
 from resilient.serialization.schema import SchemaError, from_json, parse
 from resilient.storage.files import open_file
@@ -164,7 +165,7 @@ def _event(line: bytes) -> JSON:
 def _warn_once(path: Path, text: str) -> None:
     if path not in _told:
         _told.add(path)
-        logger.warning("%s", text)
+        logger.warning("%s", printable(text))
 
 
 def _plain(value: Any) -> Any:

@@ -221,3 +221,19 @@ def test_of_chained_tracebacks_the_last_counts():
 )
 def test_no_traceback_or_half_of_one(text):
     assert last_traceback(text) == {}
+
+
+ODD = "x\x1b[31m\x9b\r\u202e\u2028\nresilient: forged"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"event": "failed", "error": ODD, "message": ODD, "where": [ODD]},
+        {"event": "diverged", "action": "stop", "why": ODD, "step": 3},
+    ],
+)
+def test_what_events_say_is_one_line_that_commands_no_terminal(event):
+    ending = classify(Evidence(1, [event]))
+    assert ending.why.isprintable()
+    assert "x" in ending.why

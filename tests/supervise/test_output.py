@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from resilient.supervise.output import Lines, as_shown
+from resilient.supervise.output import Lines, Output, as_shown
 
 pytestmark = pytest.mark.once
 
@@ -161,3 +161,11 @@ def test_a_bar_without_end_takes_no_memory():
     lines.flush()
     lines.write(b"x" * 200_000)
     assert (shown[1:], lines.rest) == ([b"x" * 200_000], b"")
+
+
+def test_what_we_say_commands_no_terminal(capfd):
+    with Output() as output:
+        output.say("one \x1b[31m\r\x9b\u202e\u2028\x0b[red]é[/red]\ntwo")
+    said = capfd.readouterr().err
+    odd = r"\u001b[31m\u000d\u009b\u202e\u2028\u000b[red]é[/red]"
+    assert said == f"resilient: one {odd}\nresilient: two\n"
