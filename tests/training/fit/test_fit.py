@@ -766,6 +766,22 @@ def test_on_event_gets_what_events_jsonl_records(tmp_path):
     assert list(read_events(tmp_path)) == events
 
 
+def test_no_value_of_an_environment_variable_gets_into_a_directory(
+    tmp_path, monkeypatch
+):
+    """They hold passwords, and checkpoints are passed on."""
+    for name in ("API_TOKEN", "AWS_SECRET_ACCESS_KEY", "RESILIENT_X", "KERAS_X"):
+        monkeypatch.setenv(name, "canary-of-the-environment")
+    fitting.interrupted(tmp_path)
+    fitting.fit(fitting.model(), tmp_path, callbacks=[Interrupt()])
+    kinds = {event["event"] for event in read_events(tmp_path)}
+    assert {"started", "restored", "saved", "failed", "ended"} <= kinds
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"events.jsonl", "heartbeat", "run.json"} <= {path.name for path in files}
+    for path in files:
+        assert b"canary-of-the-environment" not in path.read_bytes(), path
+
+
 @pytest.mark.waits
 def test_goodput_tells_of_all_attempts(tmp_path):
     fitting.interrupted(tmp_path, save_freq=4)
