@@ -174,12 +174,6 @@ def printable(text: str, *, lines: bool = False) -> str:
     return odd.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def printable(text: str, limit: int = 2000) -> str:
-    """What somebody else wrote, for a message: with nothing that a terminal obeys."""
-    shown = text if len(text) <= limit else f"{text[:limit]}..."
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)
-
-
 def warn_not_exact(what: str, names: Sequence[str]) -> None:
     """Say what is not exact, and name each thing, in one warning."""
     warnings.warn(

@@ -16,12 +16,12 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
-from resilient.cli import convert
+from resilient.cli import commands, convert
 from resilient.cli import run as run_command
 from resilient.cli import text as texts
+from resilient.cli.commands import DAMAGED, FAILED, IN_USE, NOTHING, USAGE
 from resilient.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
@@ -31,15 +31,8 @@ from resilient.errors import (
     printable,
 )
 from resilient.policies import KeepPolicy, best, latest
-from resilient.serialization import JSON, strict
-from resilient.storage import layout, quarantine
-from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.lock import DirectoryLock
-from resilient.storage.signature import Signature, has_key
+from resilient.serialization import JSON
 from resilient.storage.store import Store
-from resilient.telemetry.goodput import goodput
-
-OK, DAMAGED, USAGE, NOTHING, IN_USE, FAILED = range(6)
 
 # Of what a command raises, the first that fits.
 _CODES: dict[type[Exception], int] = {
@@ -85,7 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(USAGE, error, arguments.json)
     try:
         if not (arguments.makes_directory or store.directory.is_dir()):
-            raise _nothing(f"There is no directory {store.directory}.", arguments)
+            raise commands.nothing(
+                f"There is no directory {store.directory}.", arguments
+            )
         code, data = arguments.run(store, arguments)
     except tuple(_CODES) as error:
         code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
@@ -109,95 +104,6 @@ def _print(data: JSON, arguments: argparse.Namespace) -> None:
     sys.stdout.flush()
 
 
-def _ls(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    found = store.checkpoints()
-    steps = {checkpoint.step for checkpoint in found}
-    damaged = [
-        {"name": layout.committed_name(step), "problems": store.problems(step)}
-        for step in layout.committed_steps(store.directory)
-        if step not in steps
-    ]
-    entries = quarantine.entries(store.directory)
-    if not found and not damaged and not entries:
-        raise _nothing(f"There is no checkpoint in {store.directory}.", arguments)
-    data = {
-        "directory": os.fspath(store.directory),
-        "checkpoints": [_summary(checkpoint) for checkpoint in found],
-        "damaged": damaged,
-        "quarantine": [
-            {"name": entry.path.name, **vars(entry.reason)} for entry in entries
-        ],
-    }
-    return (DAMAGED if damaged else OK if found else NOTHING), data
-
-
-def _show(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    steps = layout.committed_steps(store.directory)
-    if not steps:
-        raise _nothing(f"There is no checkpoint in {store.directory}.", arguments)
-    checkpoint = store.read(steps[-1] if arguments.step is None else arguments.step)
-    data = _summary(checkpoint) | {
-        "path": os.fspath(checkpoint.path),
-        "environment": dict(checkpoint.environment),
-        "files": {name: vars(record) for name, record in checkpoint.files.items()},
-    }
-    return OK, data
-
-
-def _verify(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    results, readable = [], {found.step: found for found in store.checkpoints()}
-    for step in layout.committed_steps(store.directory):
-        problems = store.problems(step)
-        name = layout.committed_name(step)
-        # A living run may prune one while it is read: then it is no damage.
-        if not problems or os.path.lexists(store.directory / name):
-            found = readable.get(step)
-            unlisted = [] if found is None else found.unlisted()
-            signature = None if found is None else str(found.signature)
-            more = {"signature": signature, "unlisted": unlisted}
-            results.append({"name": name, "step": step, "problems": problems} | more)
-    if not results:
-        raise _nothing(f"There is no checkpoint in {store.directory}.", arguments)
-    data = {"directory": os.fspath(store.directory), "checkpoints": results}
-    trusted = not has_key() or all(r["signature"] == Signature.OURS for r in results)
-    damaged = any(r["problems"] for r in results)
-    return (DAMAGED if damaged else OK if trusted else FAILED), data
-
-
-def _prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    keep = arguments.policy
-    with nullcontext() if arguments.dry_run else DirectoryLock(store.directory):
-        found = store.checkpoints()
-        if not found:
-            raise _nothing(f"There is no checkpoint in {store.directory}.", arguments)
-        if problems := found[-1].verify():
-            raise CorruptCheckpointError(
-                "The newest checkpoint is damaged, so nothing is deleted.",
-                received=f"{found[-1].path}: {'; '.join(problems)}",
-                hint="Resume the run, which moves it to quarantine; then prune.",
-            )
-        kept = keep.select(found)
-        doomed = [checkpoint for checkpoint in found if checkpoint.step not in kept]
-        if not arguments.dry_run:
-            store.remove_stale_staging()
-            store.prune(keep)
-    data = {
-        "directory": os.fspath(store.directory),
-        "dry_run": arguments.dry_run,
-        "removed": [checkpoint.step for checkpoint in doomed],
-        "kept": sorted(kept),
-        "nbytes": sum(checkpoint.nbytes for checkpoint in doomed),
-    }
-    return OK, data
-
-
-def _report(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    found = goodput(store.directory)
-    if not found.attempts:
-        raise _nothing(f"There are no events in {store.directory}.", arguments)
-    return OK, {"directory": os.fspath(store.directory), **found.to_json()}
-
-
 def _check_prune(arguments: argparse.Namespace) -> None:
     arguments.policy = _policy(arguments)
 
@@ -215,22 +121,6 @@ def _policy(arguments: argparse.Namespace) -> KeepPolicy:
     return newest | best(arguments.best, arguments.monitor, arguments.mode)
 
 
-def _summary(checkpoint: Checkpoint) -> JSON:
-    return {
-        "name": checkpoint.path.name,
-        **checkpoint.progress.to_json(),
-        "finished": checkpoint.finished,
-        "created": checkpoint.created,
-        "nbytes": checkpoint.nbytes,
-        "metrics": {name: strict(x) for name, x in checkpoint.metrics.items()},
-    }
-
-
-def _nothing(what: str, arguments: argparse.Namespace) -> CheckpointNotFoundError:
-    todo = "Name the checkpoint_dir of a run that has saved."
-    return CheckpointNotFoundError(what, received=f"{arguments.directory}", hint=todo)
-
-
 def _failed(code: int, error: Exception, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"error": type(error).__name__, "message": str(error)}))
@@ -246,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(
         name: str,
@@ -255,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
         text: str,
         directory: bool = True,
     ) -> argparse.ArgumentParser:
-        command = commands.add_parser(
+        command = subparsers.add_parser(
             name,
             help=text,
             description=text,
@@ -274,14 +164,21 @@ def _parser() -> argparse.ArgumentParser:
         )
         return command
 
-    add("ls", _ls, texts.ls, "List the checkpoints of a run.")
-    show = add("show", _show, texts.show, "Show what one checkpoint holds.")
+    add("ls", commands.ls, texts.ls, "List the checkpoints of a run.")
+    show = add("show", commands.show, texts.show, "Show what one checkpoint holds.")
     show.add_argument(
         "step", metavar="STEP", type=int, nargs="?", help="the newest if left out"
     )
-    add("report", _report, texts.report, "Show where the time of a run went.")
-    add("verify", _verify, texts.verify, "Read every byte and compare checksums.")
-    prune = add("prune", _prune, texts.prune, "Delete all but some checkpoints.")
+    add("report", commands.report, texts.report, "Show where the time of a run went.")
+    add(
+        "verify",
+        commands.verify,
+        texts.verify,
+        "Read every byte and compare checksums.",
+    )
+    prune = add(
+        "prune", commands.prune, texts.prune, "Delete all but some checkpoints."
+    )
     prune.add_argument(
         "--keep",
         metavar="N",
@@ -298,5 +195,5 @@ def _parser() -> argparse.ArgumentParser:
     prune.set_defaults(check=_check_prune)
     convert.add_export(add)
     convert.add_import(add)
-    run_command.add_to(commands)
+    run_command.add_to(subparsers)
     return parser

@@ -21,7 +21,7 @@ _OUTCOMES = {
 
 
 def ls(data: JSON) -> None:
-    """Print a line for each checkpoint, then what is damaged and in quarantine."""
+    """Print a line for each checkpoint, then what cannot be used and quarantine."""
     if data["checkpoints"]:
         table = _table("step", "epoch", "batch", "saved", "size", "metrics")
         for checkpoint in data["checkpoints"]:
@@ -38,6 +38,7 @@ def ls(data: JSON) -> None:
         _print(table)
     for damaged in data["damaged"]:
         _print(f"damaged: {damaged['name']}: {'; '.join(damaged['problems'])}")
+    _newer(data)
     for entry in data["quarantine"]:
         _print(f"in quarantine: {entry['name']}, {entry['kind']}: {entry['text']}")
 
@@ -75,6 +76,12 @@ def verify(data: JSON) -> None:
                 f"  {name} is not listed in the manifest: it was added later, and is "
                 "not read"
             )
+    _newer(data)
+
+
+def _newer(data: JSON) -> None:
+    for newer in data["newer"]:
+        _print(f"newer: {newer['name']}: {' '.join(newer['message'].split())}")
 
 
 def prune(data: JSON) -> None:

@@ -196,7 +196,7 @@ def _owner(directory: Path) -> str:
     except (OSError, SchemaError):
         return "a process that did not leave its name"
     who = f"process {owner.pid} on {owner.host} since {owner.started}"
-    return printable(who, 300)
+    return printable(who[:300])
 
 
 def _close(descriptors: list[int]) -> None:

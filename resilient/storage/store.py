@@ -18,6 +18,7 @@ from resilient.errors import (
     CheckpointNotFoundError,
     CheckpointWriteError,
     CorruptCheckpointError,
+    NotSupportedError,
     printable,
 )
 from resilient.policies import KeepPolicy
@@ -51,16 +52,20 @@ class Store:
     def checkpoints(self) -> list[Checkpoint]:
         """The committed checkpoints by step, from their manifests alone.
 
-        Without those whose manifest is damaged, see ``problems``.
+        Without those whose manifest is damaged or of a later version, see ``problems``.
         """
         found = []
         for step in layout.committed_steps(self.directory):
-            with contextlib.suppress(ManifestError):
+            with contextlib.suppress(ManifestError, NotSupportedError):
                 found.append(Checkpoint.read(self._path(step)))
         return found
 
     def problems(self, step: int) -> list[str]:
-        """What is wrong with the checkpoint of a step; compares every byte."""
+        """What is wrong with the checkpoint of a step; compares every byte.
+
+        Raises:
+            NotSupportedError: If a later version of this library wrote it.
+        """
         if layout.leads_nowhere(self._path(step)):
             return ["it is a link whose target is missing"]
         try:

@@ -371,7 +371,7 @@ def test_a_checkpoint_of_a_later_schema_is_refused_and_left_alone(tmp_path):
     store = filled(tmp_path, 10, 20)
     change(tmp_path / "step-00000020", lambda said: said.update(schema=2))
     for act in (
-        store.checkpoints,
+        lambda: store.problems(20),
         lambda: newest_good(store),
         lambda: verified(store, 20),
     ):

@@ -1,0 +1,163 @@
+"""The commands that look at a checkpoint directory, and the one that tidies it.
+
+Each returns the exit code and what it found, as JSON; ``text`` words that for people.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from resilient.errors import (
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    NotSupportedError,
+)
+from resilient.serialization import JSON, strict
+from resilient.storage import layout, quarantine
+from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.lock import DirectoryLock
+from resilient.storage.signature import Signature, has_key
+from resilient.storage.store import Store
+from resilient.telemetry.goodput import goodput
+
+OK, DAMAGED, USAGE, NOTHING, IN_USE, FAILED = range(6)
+
+
+def ls(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
+    """The checkpoints of a run, and what else is in its directory."""
+    found = store.checkpoints()
+    steps = {checkpoint.step for checkpoint in found}
+    others = [s for s in layout.committed_steps(store.directory) if s not in steps]
+    damaged, newer = _problems(store, others)
+    entries = quarantine.entries(store.directory)
+    if not found and not others and not entries:
+        raise nothing(f"There is no checkpoint in {store.directory}.", arguments)
+    data = {
+        "directory": os.fspath(store.directory),
+        "checkpoints": [_summary(checkpoint) for checkpoint in found],
+        "damaged": [
+            {"name": layout.committed_name(step), "problems": problems}
+            for step, problems in damaged.items()
+        ],
+        "newer": newer,
+        "quarantine": [
+            {"name": entry.path.name, **vars(entry.reason)} for entry in entries
+        ],
+    }
+    if damaged or newer:
+        return (DAMAGED if damaged else FAILED), data
+    return (OK if found else NOTHING), data
+
+
+def show(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
+    """What one checkpoint holds."""
+    steps = layout.committed_steps(store.directory)
+    if not steps:
+        raise nothing(f"There is no checkpoint in {store.directory}.", arguments)
+    checkpoint = store.read(steps[-1] if arguments.step is None else arguments.step)
+    data = _summary(checkpoint) | {
+        "path": os.fspath(checkpoint.path),
+        "environment": dict(checkpoint.environment),
+        "files": {name: vars(record) for name, record in checkpoint.files.items()},
+    }
+    return OK, data
+
+
+def verify(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
+    """What is wrong with each checkpoint; every byte is read."""
+    results, readable = [], {each.step: each for each in store.checkpoints()}
+    found, newer = _problems(store, layout.committed_steps(store.directory))
+    for step, problems in found.items():
+        name = layout.committed_name(step)
+        # A living run may prune one while it is read: then it is no damage.
+        if not problems or os.path.lexists(store.directory / name):
+            results.append(
+                {"name": name, "step": step, "problems": problems}
+                | _remarks(readable.get(step))
+            )
+    if not results and not newer:
+        raise nothing(f"There is no checkpoint in {store.directory}.", arguments)
+    data = {
+        "directory": os.fspath(store.directory),
+        "checkpoints": results,
+        "newer": newer,
+    }
+    trusted = not has_key() or all(r["signature"] == Signature.OURS for r in results)
+    damaged = any(result["problems"] for result in results)
+    return (DAMAGED if damaged else OK if trusted and not newer else FAILED), data
+
+
+def _remarks(checkpoint: Checkpoint | None) -> JSON:
+    """What is no damage: who can have written it, and what was put beside its files."""
+    if checkpoint is None:
+        return {"signature": None, "unlisted": []}
+    signature, unlisted = str(checkpoint.signature), checkpoint.unlisted()
+    return {"signature": signature, "unlisted": unlisted}
+
+
+def _problems(
+    store: Store, steps: Sequence[int]
+) -> tuple[dict[int, list[str]], list[JSON]]:
+    """What is wrong with each checkpoint; and those that a later version wrote."""
+    found, newer = {}, []
+    for step in steps:
+        try:
+            found[step] = store.problems(step)
+        except NotSupportedError as error:
+            name = layout.committed_name(step)
+            newer.append({"name": name, "step": step, "message": str(error)})
+    return found, newer
+
+
+def prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
+    """Delete all checkpoints but some."""
+    keep = arguments.policy
+    with nullcontext() if arguments.dry_run else DirectoryLock(store.directory):
+        found = store.checkpoints()
+        if not found:
+            raise nothing(f"There is no checkpoint in {store.directory}.", arguments)
+        if problems := found[-1].verify():
+            raise CorruptCheckpointError(
+                "The newest checkpoint is damaged, so nothing is deleted.",
+                received=f"{found[-1].path}: {'; '.join(problems)}",
+                hint="Resume the run, which moves it to quarantine; then prune.",
+            )
+        kept = keep.select(found)
+        doomed = [checkpoint for checkpoint in found if checkpoint.step not in kept]
+        if not arguments.dry_run:
+            store.remove_stale_staging()
+            store.prune(keep)
+    data = {
+        "directory": os.fspath(store.directory),
+        "dry_run": arguments.dry_run,
+        "removed": [checkpoint.step for checkpoint in doomed],
+        "kept": sorted(kept),
+        "nbytes": sum(checkpoint.nbytes for checkpoint in doomed),
+    }
+    return OK, data
+
+
+def report(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
+    """Where the time of a run went."""
+    found = goodput(store.directory)
+    if not found.attempts:
+        raise nothing(f"There are no events in {store.directory}.", arguments)
+    return OK, {"directory": os.fspath(store.directory), **found.to_json()}
+
+
+def _summary(checkpoint: Checkpoint) -> JSON:
+    return {
+        "name": checkpoint.path.name,
+        **checkpoint.progress.to_json(),
+        "finished": checkpoint.finished,
+        "created": checkpoint.created,
+        "nbytes": checkpoint.nbytes,
+        "metrics": {name: strict(x) for name, x in checkpoint.metrics.items()},
+    }
+
+
+def nothing(what: str, arguments: argparse.Namespace) -> CheckpointNotFoundError:
+    """The error that there is nothing to look at."""
+    todo = "Name the checkpoint_dir of a run that has saved."
+    return CheckpointNotFoundError(what, received=f"{arguments.directory}", hint=todo)
