@@ -7,22 +7,23 @@ Every process sends a sign of life each second. If a connection ends without a f
 or is silent for too long, the other process is lost.
 """
 
-import hmac
-import json
 import os
-import secrets
 import socket
 import threading
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+from resilient.distributed.messages import (
+    LONGEST,
+    Message,
+    OddMessageError,
+    line_of,
+    message_of,
+)
 from resilient.errors import message
-from resilient.serialization import Encoded
 
 VARIABLE = "RESILIENT_PEER_TIMEOUT"
 _TIMEOUT = 60.0
 _SIGN_EVERY = 1.0  # seconds
-_CONNECT = 60.0  # seconds
 
 _SIGN, _LEFT = "sign", "left"
 
@@ -56,7 +57,8 @@ class Connection:
     Args:
         connected: The socket.
         peer: Index of the process at the other end.
-        received: Called with each message, on this connection's thread.
+        received: Called with each message, on this connection's thread. An
+            OddMessageError ends the connection.
         lost: Called once, on that thread, with the reason, when the other process is
             lost or has left (None: its work was done).
     """
@@ -65,7 +67,7 @@ class Connection:
         self,
         connected: socket.socket,
         peer: int,
-        received: Callable[[int, dict[str, Encoded]], None],
+        received: Callable[[int, Message], None],
         lost: Callable[[int, str | None], None],
     ) -> None:
         self.peer = peer
@@ -83,9 +85,9 @@ class Connection:
             name = f"resilient-peer-{self.peer}"
             threading.Thread(target=run, name=name, daemon=True).start()
 
-    def send(self, message: Mapping[str, Encoded]) -> None:
+    def send(self, message: Message) -> None:
         """Send one message. If that fails, the receiving thread says so."""
-        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        line = line_of(message)
         try:
             with self._lock:
                 self._socket.sendall(line)
@@ -95,7 +97,7 @@ class Connection:
     def leave(self, why: str | None) -> None:
         """Say goodbye, with the reason unless the work is done."""
         self._over.set()
-        self.send({"to": _LEFT, "body": why})
+        self.send(Message(_LEFT, why))
         try:
             # Closing might discard what the other end has not read yet.
             self._socket.shutdown(socket.SHUT_WR)
@@ -103,118 +105,36 @@ class Connection:
             return
 
     def _receive(self) -> None:
-        why: str | None
-        why = "it ended without reporting an error (killed, or out of memory?)"
         try:
-            with self._socket.makefile("rb") as lines:
-                for line in lines:
-                    message = json.loads(line)
-                    if message["to"] == _SIGN:
-                        continue
-                    if message["to"] == _LEFT:
-                        why = message["body"]
-                        break
-                    self._received(self.peer, message)
+            why = self._until_it_leaves()
         except TimeoutError:
             why = f"it gave no sign for {self._timeout:g} seconds"
-        except (OSError, ValueError) as error:
+        except OSError as error:
             why = f"the connection broke ({error})"
+        except OddMessageError as odd:
+            why = f"it sent {odd}"
+        except Exception as error:  # whatever it is, somebody may wait for this thread
+            why = f"what it sent cannot be handled ({type(error).__name__}: {error})"
         finally:
             self._over.set()
             self._socket.close()
         self._lost(self.peer, why)
 
+    def _until_it_leaves(self) -> str | None:
+        """Receive messages; the reason that it gave, None if its work was done."""
+        with self._socket.makefile("rb") as lines:
+            while line := lines.readline(LONGEST + 1):
+                if len(line) <= LONGEST and not line.endswith(b"\n"):
+                    break  # it ended in the middle
+                message = message_of(line)
+                if message.to == _LEFT:
+                    if not isinstance(message.body, str | None):
+                        raise OddMessageError("a farewell whose reason is no text")
+                    return message.body
+                if message.to != _SIGN:
+                    self._received(self.peer, message)
+        return "it ended without reporting an error (killed, or out of memory?)"
+
     def _give_signs(self) -> None:
         while not self._over.wait(_SIGN_EVERY):
-            self.send({"to": _SIGN})
-
-
-class Listener:
-    """Where process 0 waits for the others; closed once all have connected.
-
-    Args:
-        host: The address of process 0, as the others know it.
-    """
-
-    def __init__(self, host: str) -> None:
-        self.key = secrets.token_hex(16)
-        local = host in ("localhost", "127.0.0.1")
-        both = not local and socket.has_dualstack_ipv6()
-        self._socket = socket.create_server(
-            (host if local else "", 0),
-            family=socket.AF_INET6 if both else socket.AF_INET,
-            dualstack_ipv6=both,
-            backlog=128,
-        )
-        self.port = int(self._socket.getsockname()[1])
-
-    def accept_all(self, count: int) -> dict[int, socket.socket]:
-        """Wait for the processes 1 to ``count - 1``; returns their sockets.
-
-        Raises:
-            TimeoutError: Some did not connect.
-        """
-        self._socket.settimeout(_CONNECT)
-        accepted: dict[int, socket.socket] = {}
-        with self._socket:
-            while len(accepted) < count - 1:
-                peer, _ = self._socket.accept()
-                peer.settimeout(_CONNECT)
-                index = _handshake(peer, self.key)
-                if index is None or index in accepted or not 0 < index < count:
-                    peer.close()
-                else:
-                    accepted[index] = peer
-        return accepted
-
-
-def connect(host: str, port: int, key: str, index: int) -> socket.socket:
-    """Connect to process 0.
-
-    Raises:
-        OSError: It cannot be reached.
-    """
-    connected = socket.create_connection((host, port), timeout=_CONNECT)
-    connected.sendall(f"{key} {index:08d}".encode())
-    return connected
-
-
-def _handshake(peer: socket.socket, key: str) -> int | None:
-    """The index of the process that connected; None for a stranger."""
-    length = len(key) + 9
-    try:
-        said = peer.recv(length, socket.MSG_WAITALL).decode()
-    except (OSError, ValueError):
-        return None
-    if len(said) != length or not hmac.compare_digest(said[: len(key)], key):
-        return None
-    return int(said[-8:]) if said[-8:].isdigit() else None
-
-
-class Mailbox:
-    """Messages of the others, by topic and sender, in order."""
-
-    def __init__(self) -> None:
-        self._messages: dict[tuple[str, int], deque[Encoded]] = defaultdict(deque)
-        self._ended: dict[int, BaseException] = {}
-        self._changed = threading.Condition()
-
-    def put(self, topic: str, sender: int, body: Encoded) -> None:
-        with self._changed:
-            self._messages[topic, sender].append(body)
-            self._changed.notify_all()
-
-    def end(self, sender: int, error: BaseException) -> None:
-        """Nothing more comes from this sender: ``get`` raises this error."""
-        with self._changed:
-            self._ended[sender] = error
-            self._changed.notify_all()
-
-    def get(self, topic: str, sender: int) -> Encoded:
-        """The next message, waited for."""
-        with self._changed:
-            messages = self._messages[topic, sender]
-            self._changed.wait_for(lambda: messages or sender in self._ended)
-            if messages:
-                return messages.popleft()
-            raise self._ended[sender]
+            self.send(Message(_SIGN))

@@ -7,14 +7,18 @@ decided, or gathers what each contributes. A process alone gets its own values b
 import contextlib
 import socket
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
-from resilient.distributed.channel import Connection, Mailbox
+from resilient.distributed.channel import Connection
+from resilient.distributed.mailbox import Mailbox
+from resilient.distributed.messages import MOST, Message, OddMessageError, checked
 from resilient.distributed.peer_watchdog import PeerLossWatchdog
 from resilient.errors import PeerLostError
 from resilient.serialization import Encoded
 
-_LOST = "lost"  # what process 0 tells the others: which process, and why
+_WISH = "wish"
+_LOST = "lost"  # what process 0 tells the others
 _HEARING = 1.0  # seconds until the others know that a process ended
 
 
@@ -51,6 +55,14 @@ class Group(Protocol):
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
         """Raises PeerLostError in place of the error that a lost peer caused."""
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """Which process is lost, and why."""
+
+    process: int
+    why: str
 
 
 class Alone:
@@ -121,18 +133,18 @@ class Together:
         if self.index:
             return self._inbox.get(topic, 0)
         for each in self._connections:
-            each.send({"to": topic, "body": value})
+            each.send(Message(topic, value))
         return value
 
     def gather(self, topic: str, value: Encoded = None) -> list[Encoded]:
         if self.index:
-            self._connections[0].send({"to": topic, "body": value})
+            self._connections[0].send(Message(topic, value))
             return []
         others = range(1, self.count)
         return [value, *(self._inbox.get(topic, other) for other in others)]
 
     def request(self, wish: Encoded) -> None:
-        self._connections[0].send({"to": "wish", "body": wish})
+        self._connections[0].send(Message(_WISH, wish))
 
     def take_requests(self) -> list[Encoded]:
         if not self._wishes:  # asked before every batch
@@ -153,13 +165,16 @@ class Together:
                 raise  # no peer was lost, or all failed alike, each by itself
             raise lost from error
 
-    def _received(self, sender: int, message: dict[str, Encoded]) -> None:
-        if message["to"] == "wish":
-            self._wishes.append(message["body"])
-        elif message["to"] == _LOST:
-            self._watchdog.arm(self._peer_lost(*message["body"]))
+    def _received(self, sender: int, message: Message) -> None:
+        if message.to == _WISH:
+            if len(self._wishes) >= MOST:
+                raise OddMessageError(f"over {MOST:,} wishes at a time")
+            self._wishes.append(message.body)
+        elif message.to == _LOST:
+            loss = checked(_Loss, message.body)
+            self._watchdog.arm(self._peer_lost(loss.process, loss.why))
         else:
-            self._inbox.put(message["to"], sender, message["body"])
+            self._inbox.put(message.to, sender, message.body)
 
     def _lost(self, sender: int, why: str | None) -> None:
         error = self._peer_lost(sender, why or "it ended its fit")
@@ -168,8 +183,9 @@ class Together:
             return
         self._watchdog.arm(error)
         # This process may still wait for a third one, which waits for the lost one.
+        loss = {"process": sender, "why": why}
         for each in self._connections if self.index == 0 else ():
-            each.send({"to": _LOST, "body": [sender, why]})
+            each.send(Message(_LOST, loss))
 
     def _peer_lost(self, sender: int, why: str) -> PeerLostError:
         return PeerLostError(

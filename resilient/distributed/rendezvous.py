@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resilient.distributed.channel import Listener, connect
 from resilient.distributed.group import ALONE, Group, Together
+from resilient.distributed.listener import Listener, connect
 from resilient.errors import NotSupportedError, PeerLostError
 from resilient.storage.layout import shared_name
 
