@@ -1,24 +1,21 @@
 """Ask a cloud whether it is about to take this machine away.
 
 Each function makes a probe for ``resilient.Preemption(notices=...)``. A probe asks the
-cloud's metadata server one question and waits for the answer no longer than its
-timeout (looking up a host name may take longer, where there is no such server). What
-is not said in the words of the cloud's documentation is refused as an error; it is
-never taken for a notice, nor for its absence. Proxies are bypassed and redirections
-are not followed: a metadata server is on the machine's own link.
+cloud's metadata server one question and waits for the whole answer no longer than its
+timeout. What is not said in the words of the cloud's documentation is refused as an
+error; it is never taken for a notice, nor for its absence.
 
 Advice to move elsewhere (the rebalance recommendation of AWS, Azure's maintenance
 that a machine survives) is no notice.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http import HTTPStatus
-from http.client import HTTPException
-from typing import Any, NamedTuple
-from urllib.request import HTTPHandler, OpenerDirector, Request
+from typing import Any
 
 from resilient.errors import message
+from resilient.preemption.metadata_server import Answer, ask, checked, odd
 
 # Gives the text of a notice, or None where there is none. OSError or ValueError: the
 # question was not answered.
@@ -30,14 +27,6 @@ _AZURE_NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=tex
 _AWS_TOKEN = "/latest/api/token"  # noqa: S105  # a path
 _AWS_NOTICE = "/latest/meta-data/spot/instance-action"
 _AWS_TOKEN_SECONDS = 6 * 60 * 60  # the longest that AWS gives
-_LONGEST = 2**20  # bytes of an answer
-
-
-class _Answer(NamedTuple):
-    status: int
-    headers: Mapping[str, str]
-    text: str
-    url: str
 
 
 def gce(*, url: str = "http://metadata.google.internal", timeout: float = 1.0) -> Probe:
@@ -47,19 +36,19 @@ def gce(*, url: str = "http://metadata.google.internal", timeout: float = 1.0) -
         url: The metadata server.
         timeout: Seconds to wait for it.
     """
-    path = _checked(url) + "/computeMetadata/v1/instance/preempted"
+    path = checked(url) + "/computeMetadata/v1/instance/preempted"
 
     def probe() -> str | None:
-        answer = _ask("GET", path, {"Metadata-Flavor": "Google"}, timeout)
+        answer = ask("GET", path, {"Metadata-Flavor": "Google"}, timeout)
         _expect_ok("GCE", answer)
         if answer.headers.get("Metadata-Flavor") != "Google":
-            raise _odd("GCE", answer, "no header Metadata-Flavor: Google")
+            raise odd("GCE", answer, "no header Metadata-Flavor: Google")
         match answer.text.strip():
             case "FALSE":
                 return None
             case "TRUE":
                 return "GCE: this instance is being preempted"
-        raise _odd("GCE", answer, answer.text)
+        raise odd("GCE", answer, answer.text)
 
     return probe
 
@@ -73,20 +62,20 @@ def aws(*, url: str = "http://169.254.169.254", timeout: float = 1.0) -> Probe:
         url: The metadata server.
         timeout: Seconds to wait for each of its answers.
     """
-    server = _checked(url)
+    server = checked(url)
     token = ""
 
-    def ask() -> _Answer:
+    def ask_for_notice() -> Answer:
         headers = {"X-aws-ec2-metadata-token": token}
-        return _ask("GET", server + _AWS_NOTICE, headers, timeout)
+        return ask("GET", server + _AWS_NOTICE, headers, timeout)
 
     def probe() -> str | None:
         nonlocal token
         token = token or _aws_token(server, timeout)
-        answer = ask()
+        answer = ask_for_notice()
         if answer.status == HTTPStatus.UNAUTHORIZED:  # it has expired
             token = _aws_token(server, timeout)
-            answer = ask()
+            answer = ask_for_notice()
         if answer.status == HTTPStatus.NOT_FOUND:  # as documented: no notice
             return None
         _expect_ok("AWS", answer)
@@ -111,14 +100,14 @@ def azure(*, url: str = "http://169.254.169.254", timeout: float = 1.0) -> Probe
         url: The metadata server.
         timeout: Seconds to wait for each of its answers.
     """
-    server = _checked(url)
+    server = checked(url)
 
     def probe() -> str | None:
-        answer = _ask("GET", server + _AZURE_EVENTS, _AZURE, timeout)
+        answer = ask("GET", server + _AZURE_EVENTS, _AZURE, timeout)
         _expect_ok("Azure", answer)
         events = _object("Azure", answer).get("Events")
         if not isinstance(events, list):
-            raise _odd("Azure", answer, answer.text)
+            raise odd("Azure", answer, answer.text)
         for event in events:
             notice = _azure_notice(answer, event)
             if notice and _azure_is_among(event["Resources"], server, timeout):
@@ -130,20 +119,20 @@ def azure(*, url: str = "http://169.254.169.254", timeout: float = 1.0) -> Probe
 
 def _aws_token(server: str, timeout: float) -> str:
     headers = {"X-aws-ec2-metadata-token-ttl-seconds": str(_AWS_TOKEN_SECONDS)}
-    answer = _ask("PUT", server + _AWS_TOKEN, headers, timeout)
+    answer = ask("PUT", server + _AWS_TOKEN, headers, timeout)
     _expect_ok("AWS", answer)
     return _words("AWS", answer, answer.text.strip())
 
 
-def _azure_notice(answer: _Answer, event: object) -> str | None:
+def _azure_notice(answer: Answer, event: object) -> str | None:
     """What an event says about the machines that it names, if it ends them."""
     if not isinstance(event, dict):
-        raise _odd("Azure", answer, event)
+        raise odd("Azure", answer, event)
     kind = _words("Azure", answer, event.get("EventType"))
     if kind not in ("Preempt", "Terminate"):
         return None
     if not isinstance(event.get("Resources"), list):
-        raise _odd("Azure", answer, event)
+        raise odd("Azure", answer, event)
     # There is no time any more once it has started.
     when = _words("Azure", answer, event.get("NotBefore") or "now")
     return f"Azure: {kind} of this machine, not before {when}"
@@ -151,7 +140,7 @@ def _azure_notice(answer: _Answer, event: object) -> str | None:
 
 def _azure_is_among(names: list[object], server: str, timeout: float) -> bool:
     try:
-        answer = _ask("GET", server + _AZURE_NAME, _AZURE, timeout)
+        answer = ask("GET", server + _AZURE_NAME, _AZURE, timeout)
         _expect_ok("Azure", answer)
         name = _words("Azure", answer, answer.text.strip())
     except (OSError, ValueError):
@@ -159,42 +148,7 @@ def _azure_is_among(names: list[object], server: str, timeout: float) -> bool:
     return name.lower() in [str(one).lower() for one in names]
 
 
-def _checked(url: str) -> str:
-    if not url.startswith("http://"):
-        what = "A metadata server is asked over http."
-        todo = "Leave out the url, or give one such as http://169.254.169.254."
-        raise ValueError(message(what, received=f"url={url!r}", hint=todo))
-    return url.rstrip("/")
-
-
-def _ask(method: str, url: str, headers: dict[str, str], timeout: float) -> _Answer:
-    """One answer, whatever its status.
-
-    Raises:
-        OSError: There is none in time.
-        ValueError: It is no HTTP, no text, or too long.
-    """
-    opener = OpenerDirector()  # an empty one knows no proxies and no redirections
-    opener.add_handler(HTTPHandler())
-    request = Request(url, headers=headers, method=method)  # noqa: S310  # _checked
-    try:
-        with opener.open(request, timeout=timeout) as response:
-            body: bytes = response.read(_LONGEST + 1)
-            answer = _Answer(response.status, response.headers, body.decode(), url)
-    except HTTPException as error:
-        raise ValueError(
-            message(
-                "A metadata server does not speak HTTP.",
-                received=f"{url}: {error!r}",
-                hint="Check that nothing else answers at its address.",
-            )
-        ) from error
-    if len(body) > _LONGEST:
-        raise _odd("a cloud", answer, f"more than {_LONGEST:,} bytes")
-    return answer
-
-
-def _expect_ok(cloud: str, answer: _Answer) -> None:
+def _expect_ok(cloud: str, answer: Answer) -> None:
     if answer.status != HTTPStatus.OK:
         raise OSError(
             message(
@@ -206,28 +160,18 @@ def _expect_ok(cloud: str, answer: _Answer) -> None:
         )
 
 
-def _object(cloud: str, answer: _Answer) -> dict[str, Any]:
+def _object(cloud: str, answer: Answer) -> dict[str, Any]:
     try:
         found = json.loads(answer.text)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise _odd(cloud, answer, answer.text)
+        raise odd(cloud, answer, answer.text)
     return found
 
 
-def _words(cloud: str, answer: _Answer, value: object) -> str:
+def _words(cloud: str, answer: Answer, value: object) -> str:
     """A short text, fit for a header and for a line of a log."""
     if isinstance(value, str) and 0 < len(value) <= 500 and value.isprintable():
         return value
-    raise _odd(cloud, answer, value)
-
-
-def _odd(cloud: str, answer: _Answer, received: object) -> ValueError:
-    return ValueError(
-        message(
-            f"The answer of the metadata server of {cloud} is not as documented.",
-            received=f"{str(received)[:200]!r} from {answer.url}",
-            hint="Check that nothing else answers at its address.",
-        )
-    )
+    raise odd(cloud, answer, value)

@@ -3,6 +3,7 @@
 Only the server's address differs from that of a real one; no cloud is asked.
 """
 
+import contextlib
 import json
 import socket
 import threading
@@ -295,6 +296,43 @@ def test_a_server_that_hangs_is_waited_for_no_longer_than_the_timeout(cloud):
     for make in (gce, aws, azure):
         with pytest.raises(OSError, match="timed out"):
             make(url=cloud.url, timeout=0.05)()
+
+
+DRIPS = {
+    "status": b"HTTP/1.1 2" + b"0" * 500,
+    "headers": b"HTTP/1.1 200 OK\r\nMetadata-Flavor: " + b"x" * 500,
+    "header after header": b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 90,
+    "continue": b"HTTP/1.1 100 Continue\r\n\r\n" * 20,
+    "body": b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n" + b"x" * 500,
+    "chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    + b"1\r\nx\r\n" * 90,
+}
+
+
+@pytest.mark.parametrize("answer", DRIPS.values(), ids=DRIPS)
+def test_a_server_that_drips_is_given_up_at_the_timeout(answer):
+    """It sends a byte long before each read would time out; in all, for 10 seconds."""
+    given_up = threading.Event()
+
+    def drip() -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(ConnectionError):
+            for byte in answer:
+                connection.sendall(bytes([byte]))
+                if given_up.wait(0.02):
+                    return
+        dripped.append(answer)
+
+    dripped: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(OSError, match="timed out"):
+            gce(url=url, timeout=0.2)()
+        given_up.set()
+        thread.join()
+    assert not dripped
 
 
 def test_without_a_server_the_question_fails(cloud):
