@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from resilient.errors import CheckpointWriteError
+from resilient.errors import CheckpointWriteError, NotSupportedError
 from resilient.policies import KeepPolicy
 from resilient.storage import commit, files, layout
 from resilient.storage.checkpoint import Checkpoint
@@ -62,7 +62,7 @@ class Pruner:
             if before is not None and before.file == file is not None:
                 known[step] = before
                 continue
-            with contextlib.suppress(ManifestError):
+            with contextlib.suppress(ManifestError, NotSupportedError):
                 found = Checkpoint.read(path)
                 known[step] = _Known(step, found.metrics, found.created, file)
         self._known = known

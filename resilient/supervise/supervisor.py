@@ -16,6 +16,7 @@ from resilient.supervise.options import Options
 from resilient.supervise.output import Output
 from resilient.supervise.restart_policy import RestartPolicy
 from resilient.supervise.signal_queue import SignalQueue
+from resilient.telemetry.redaction import redacted_command
 
 _NOTHING = Gain(step=False, checkpoint=False)
 
@@ -53,8 +54,9 @@ class Supervisor:
         """
         options = self._options
         times = f" {options.nproc} times" if options.nproc > 1 else ""
-        self._output.say(f"Running{times}: {shlex.join(options.command)}")
-        self._journal.emit("supervising", command=options.command, nproc=options.nproc)
+        command = redacted_command(options.command)  # what is said ends up in logs
+        self._output.say(f"Running{times}: {shlex.join(command)}")
+        self._journal.emit("supervising", command=command, nproc=options.nproc)
         number = 0
         while True:
             number += 1

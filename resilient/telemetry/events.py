@@ -25,6 +25,7 @@ from resilient.serialization.schema import SchemaError, from_json, parse
 from resilient.storage.files import open_file
 from resilient.storage.layout import events_name
 from resilient.telemetry.event import Event
+from resilient.telemetry.redaction import redacted
 
 logger = logging.getLogger(__name__)
 
@@ -169,11 +170,11 @@ def _warn_once(path: Path, text: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A value that strict JSON can hold."""
+    """A value that strict JSON can hold, without what looks like a secret."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):  # half a surrogate pair becomes its escape
-        return value.encode(errors="backslashreplace").decode()
+        return redacted(value).encode(errors="backslashreplace").decode()
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):

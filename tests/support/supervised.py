@@ -51,10 +51,10 @@ class Supervised:
         directory: The checkpoint directory of the script.
     """
 
-    def __init__(self, directory, environment, options, script, start):
+    def __init__(self, directory, environment, options, script, start, arguments=()):
         self.directory = directory
         code = textwrap.dedent(start) + textwrap.dedent(script)
-        command = [sys.executable, "-c", code, os.fspath(directory)]
+        command = [sys.executable, "-c", code, os.fspath(directory), *arguments]
         options = [str(option).format(directory=directory) for option in options]
         options = ["--backoff", "0.01", *options]
         self.process = subprocess.Popen(
