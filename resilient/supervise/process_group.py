@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from resilient.supervise import environment
+from resilient.supervise.daemons import end_daemons
 from resilient.supervise.processes import Process
 
 _DUMP = 10.0  # seconds to print stacks
@@ -80,7 +81,7 @@ class ProcessGroup:
         for member in self.members:
             member.wait()
         left = [member.clean_up() for member in self.members]
-        return any(left)
+        return any([*left, end_daemons(Path(self._signs.name))])
 
     def close(self) -> None:
         """Remove the signs of life."""

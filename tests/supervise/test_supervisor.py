@@ -1,11 +1,13 @@
 """`resilient run` with real processes: what is restarted and what is not."""
 
+import os
 import shutil
 import signal
+import sys
 
 import pytest
 from support.checkpoint_samples import filled
-from support.supervised import gone
+from support.supervised import gone, kill
 
 from resilient.telemetry.events import Events
 
@@ -212,3 +214,41 @@ def test_what_a_process_leaves_behind_is_killed(supervise):
     assert err.count("Killed processes that the training left behind.") == 2
     for attempt in (0, 1):
         assert gone(int((run.directory / f"worker-{attempt}").read_text()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not show it")
+def test_daemons_in_sessions_of_their_own_are_killed(supervise):
+    """Unless they do not have the variable that says whose they are."""
+    run = supervise("""
+        def start(name, **own):
+            daemon = subprocess.Popen(["sleep", "999"], start_new_session=True, **own)
+            (directory / f"{name}-{attempt}").write_text(str(daemon.pid))
+
+        start("daemon")
+        if attempt == 0:
+            start("free", env={})
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                (directory / f"forked-{attempt}").write_text(str(os.getpid()))
+                os.closerange(0, 3)
+                forever()
+            os._exit(0)
+        os.wait()
+        train(1)
+        while not (directory / f"forked-{attempt}").exists():
+            time.sleep(0.01)
+        if attempt == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    code, _, err = run.end()
+    names = ("daemon-0", "daemon-1", "forked-0", "forked-1", "free-0")
+    pids = {name: int((run.directory / name).read_text()) for name in names}
+    try:
+        os.kill(pids["free-0"], 0)
+        assert code == 0
+        assert err.count("Killed processes that the training left behind.") == 2
+        assert all(gone(pids[name]) for name in names[:-1])
+    finally:
+        for pid in pids.values():
+            kill(pid)
