@@ -104,6 +104,9 @@ class Backend(Protocol):
     ) -> dict[str, Any]:
         """Read the tensors of a written snapshot, as numpy arrays.
 
+        Somebody else may have written the files: what they say is checked before it is
+        used, and never makes anything but arrays, no larger than the files.
+
         With several processes, those that all have, and those of ``part``. A tensor
         that processes share may be left on the disk, as an object with shape and dtype
         that ``assign`` takes and that ``numpy.asarray`` reads whole.
@@ -115,8 +118,12 @@ class Backend(Protocol):
         Args:
             directory: What ``Snapshot.write`` filled, of all processes.
             part: Whose.
-            files: The size of each file, by path relative to ``directory``, that the
-                checkpoint lists: no other is opened. None where nothing lists them.
+            files: Size of each file by its path in ``directory``, with slashes, from
+                the manifest; no others are opened. None: those that are there.
+
+        Raises:
+            CorruptCheckpointError: The files hold something else than what ``write``
+                writes.
         """
 
     def assign(self, target: Any, value: Any) -> None:

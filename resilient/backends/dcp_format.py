@@ -1,35 +1,28 @@
-"""PyTorch's distributed checkpoint format (DCP), where several ranks train.
+"""Writes PyTorch's distributed checkpoint format (DCP), where several ranks train.
 
 ``torch.distributed.checkpoint.load`` reads it. The ranks compare what all have, and
 divide the work of writing it; names of a rank's own tensors begin with the rank. DCP's
 collectives have a process group of their own: on the training's they would be taken for
 gradients.
 
-The owners of its parts write a tensor that is spread over ranks (a DTensor), and each
-rank reads the part that it needs, however many ranks there are then.
+The owners of its parts write a tensor that is spread over ranks (a DTensor); how it is
+read is in ``dcp_stored``.
 """
 
-import os
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import xxhash
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.tensor import DTensor
 
 from resilient.backends.base import Part
 from resilient.errors import ResilientError
 
-View = Callable[[torch.Tensor], np.ndarray]
-
-_OWN = "process-"
 _groups: dict[dist.ProcessGroup, dist.ProcessGroup] = {}
 
 
@@ -115,71 +108,3 @@ def _others(mine: Mapping[str, str], group: Any) -> list[int]:
             first.setdefault(held, digest) != digest for held, digest in theirs.items()
         )
     ]
-
-
-class StoredTensor:
-    """A tensor in a checkpoint, of which several ranks wrote parts.
-
-    Args:
-        directory: Of the checkpoint.
-        name: Of the tensor there.
-        saved: Its metadata there.
-        view: Views a tensor as an array.
-    """
-
-    def __init__(
-        self, directory: str, name: str, saved: TensorStorageMetadata, view: View
-    ) -> None:
-        self.shape = tuple(saved.size)
-        self.dtype = str(saved.properties.dtype).removeprefix("torch.")
-        self._directory, self._name = directory, name
-        self._saved, self._view = saved, view
-
-    def read_into(self, tensor: DTensor) -> None:
-        """Set this rank's part of a tensor; other ranks are not involved."""
-        _load({self._name: tensor}, FileSystemReader(self._directory))
-
-    def __array__(
-        self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
-    ) -> np.ndarray:
-        """All of it, read again each time."""
-        tensor = torch.empty(self.shape, dtype=self._saved.properties.dtype)
-        _load({self._name: tensor}, FileSystemReader(self._directory))
-        whole = self._view(tensor)
-        return whole if dtype is None else whole.astype(dtype, copy=False)
-
-
-def read(directory: str, part: Part, view: View) -> dict[str, Any]:
-    """What all ranks have, and what only this part has.
-
-    Args:
-        directory: What all ranks wrote.
-        part: Whose.
-        view: Views a tensor as an array.
-    """
-    reader = FileSystemReader(directory)
-    own = f"{part.name}."
-    found: dict[str, Any] = {}
-    tensors: dict[str, torch.Tensor] = {}
-    for name, saved in reader.read_metadata().state_dict_metadata.items():
-        if name.startswith(_OWN) and not name.startswith(own):
-            continue
-        if len(saved.chunks) > 1:
-            found[name] = StoredTensor(directory, name, saved, view)
-        else:
-            tensors[name] = torch.empty(saved.size, dtype=saved.properties.dtype)
-    _load(tensors, reader)
-    found |= {name: view(tensor) for name, tensor in tensors.items()}
-    return {name.removeprefix(own): tensor for name, tensor in found.items()}
-
-
-def _load(tensors: Mapping[str, torch.Tensor], reader: FileSystemReader) -> None:
-    with warnings.catch_warnings():
-        # Loading without a process group is intended.
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        dcp.load(dict(tensors), storage_reader=reader, no_dist=True)
-
-
-def is_here(directory: str) -> bool:
-    """Whether a directory holds this format."""
-    return os.path.exists(os.path.join(directory, ".metadata"))

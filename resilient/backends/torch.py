@@ -23,7 +23,7 @@ import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.serialization import config
 
-from resilient.backends import dcp_format
+from resilient.backends import dcp_format, dcp_stored, torch_files
 from resilient.backends.arrays import (
     EXTENSION_DTYPES,
     HeldSnapshot,
@@ -33,8 +33,9 @@ from resilient.backends.arrays import (
     check_names,
 )
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
-from resilient.backends.dcp_format import StoredTensor
+from resilient.backends.dcp_stored import StoredTensor
 from resilient.backends.parallel_copy import copy_all
+from resilient.backends.stored_files import StoredFiles, decoding
 from resilient.errors import NotExactWarning, NotSupportedError
 
 _FILE = "state.pt"
@@ -91,12 +92,12 @@ class TorchBackend:
         *,
         files: Mapping[str, int] | None = None,
     ) -> dict[str, Any]:
-        if dcp_format.is_here(directory):
-            return dcp_format.read(directory, part, to_numpy)
-        path = os.path.join(directory, _FILE)
-        # Mapped, so copied only once: into the tensors of the model.
-        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        return {name: to_numpy(tensor) for name, tensor in tensors.items()}
+        stored = StoredFiles(directory, files)
+        if dcp_stored.METADATA in stored.sizes:
+            return dcp_stored.read(stored, part)
+        with decoding(_FILE):
+            # Mapped, so copied only once: into the tensors of the model.
+            return torch_files.tensors(stored.mapped(_FILE))
 
     def assign(self, target: Any, value: Any) -> None:
         tensor = target.value if isinstance(target, keras.Variable) else target
@@ -108,7 +109,7 @@ class TorchBackend:
             if not isinstance(tensor, DTensor):
                 tensor.copy_(to_torch(np.asarray(value)))
             elif isinstance(value, StoredTensor):
-                value.read_into(tensor.detach())
+                value.read_into(tensor.detach(), to_torch)
             else:
                 _assign_part(tensor, to_torch(value))
 

@@ -1,0 +1,120 @@
+"""The files of a checkpoint, in which somebody else may have written every byte.
+
+Only regular files are opened, and where a manifest lists files, only those. What is in
+them is data: what cannot be right is a ``CorruptCheckpointError``.
+"""
+
+import contextlib
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Iterator, Mapping
+
+from resilient.errors import CorruptCheckpointError, ResilientError
+
+# What stands in the place of a file, or that there is none: not the disk's fault.
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EISDIR)
+_LONGEST = 500  # characters of a message
+
+
+class StoredFiles:
+    """The regular files of a directory, by path relative to it.
+
+    Args:
+        directory: Of the checkpoint's tensors.
+        listed: Size of each file; None where there is no list, and all count.
+    """
+
+    def __init__(self, directory: str, listed: Mapping[str, int] | None) -> None:
+        self.directory = directory
+        self.sizes = dict(_found(directory) if listed is None else listed)
+
+    def below(self, folder: str) -> dict[str, int]:
+        """Size of each file in a folder, by path relative to that."""
+        return {
+            name.removeprefix(f"{folder}/"): size
+            for name, size in self.sizes.items()
+            if name.startswith(f"{folder}/")
+        }
+
+    def open(self, name: str) -> int:
+        """The descriptor of a file.
+
+        Raises:
+            CorruptCheckpointError: It is not listed, or is no regular file of its size.
+        """
+        if name not in self.sizes:
+            raise corrupt(f"{name} is missing, or is not in the manifest")
+        path = os.path.join(self.directory, *name.split("/"))
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            descriptor = os.open(path, flags)
+        except OSError as error:
+            if error.errno in _NOT_THERE:
+                raise corrupt(f"{name} is no regular file") from None
+            raise
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != self.sizes[name]:
+            os.close(descriptor)
+            raise corrupt(f"{name} is no regular file of {self.sizes[name]:,} bytes")
+        return descriptor
+
+    def read(self, name: str, limit: int) -> bytes:
+        """All of a small file.
+
+        Raises:
+            CorruptCheckpointError: It cannot be opened, or is larger.
+        """
+        with open(self.open(name), "rb") as file:
+            if self.sizes[name] > limit:
+                raise corrupt(f"{name} has {self.sizes[name]:,} bytes")
+            return file.read(limit)
+
+    def mapped(self, name: str) -> memoryview:
+        """The bytes of a file; whoever writes to them writes to a copy.
+
+        Raises:
+            CorruptCheckpointError: It cannot be opened.
+        """
+        with open(self.open(name), "rb") as file:
+            if not self.sizes[name]:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+
+
+def _found(directory: str) -> Iterator[tuple[str, int]]:
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = os.path.join(folder, name)
+            found = os.lstat(path)
+            if stat.S_ISREG(found.st_mode):
+                inside = os.path.relpath(path, directory).replace(os.sep, "/")
+                yield inside, found.st_size
+
+
+def corrupt(problem: str) -> CorruptCheckpointError:
+    """The error for files that are not what is written there."""
+    # It may quote the files: no pages of it, and nothing that steers a terminal.
+    shown = "".join(c if c.isprintable() else "?" for c in problem[:_LONGEST])
+    return CorruptCheckpointError(
+        "The tensors of the checkpoint are not in the format that they should be in.",
+        received=shown,
+        hint="Resume from another step, for example resume=<step> with one that "
+        "`resilient ls` shows.",
+    )
+
+
+@contextlib.contextmanager
+def decoding(what: str) -> Iterator[None]:
+    """Turn whatever a library raises about the content of files into that error.
+
+    Others pass: errors of the file system, which say nothing of the content, and that
+    memory is short, since what is read is no larger than its files.
+    """
+    try:
+        yield
+    except (ResilientError, OSError, MemoryError):
+        raise
+    except Exception as error:  # of the library's own classes, or any of Python's
+        raise corrupt(f"{what}: {type(error).__name__}: {error}") from error
