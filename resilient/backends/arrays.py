@@ -31,7 +31,8 @@ DTYPES = frozenset(EXTENSION_DTYPES) | {
     *("complex64", "complex128"),
 }
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+# Of a tensor. No dots alone: some formats make a directory of it.
+NAME_PATTERN = r"^(?!\.\.?$)[A-Za-z0-9_.-]+$"
 
 
 @dataclass
@@ -66,7 +67,7 @@ def check_names(names: Iterable[str]) -> None:
         NotSupportedError: A name has other characters than ``[A-Za-z0-9_.-]``.
     """
     for name in names:
-        if not _NAME.fullmatch(name):
+        if not re.fullmatch(NAME_PATTERN, name):
             raise NotSupportedError(
                 "A tensor's name holds characters that no format is sure to keep.",
                 received=repr(name),

@@ -4,7 +4,6 @@ What it would look up is a ``Name`` here, and what it would make by a call a ``M
 The reader of a format compares those with what the format's writer writes.
 """
 
-import operator
 import pickletools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -108,10 +107,10 @@ def _name(module: object, name: object) -> Name:
 
 
 def _made(called: object, arguments: object) -> Any:
-    name, arguments = _is(Name, called).name, _is(tuple, arguments)
+    name = _is(Name, called).name
     if name == "collections.OrderedDict" and not arguments:
         return {}
-    return Made(name, arguments)
+    return Made(name, _is(tuple, arguments))
 
 
 def _provided(identity: object) -> Made:
@@ -127,6 +126,11 @@ def _with_state(made: object, state: object) -> Any:
 def _with_item(into: object, key: object, value: object) -> Any:
     # Other keys, tuples of tuples, may take forever to hash.
     _is(dict, into)[_is(str | int | Made, key)] = value
+    return into
+
+
+def _with_value(into: object, value: object) -> Any:
+    _is(list, into).append(value)
     return into
 
 
@@ -160,7 +164,7 @@ _OF_TOP: dict[str, tuple[int, Callable[..., Any]]] = {
     "TUPLE1": (1, lambda *taken: taken),
     "TUPLE2": (2, lambda *taken: taken),
     "TUPLE3": (3, lambda *taken: taken),
-    "APPEND": (2, lambda into, value: operator.iconcat(_is(list, into), [value])),
+    "APPEND": (2, _with_value),
     "SETITEM": (3, _with_item),
     "STACK_GLOBAL": (2, _name),
     "REDUCE": (2, _made),

@@ -32,6 +32,7 @@ from resilient.backends.arrays import (
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.orbax_stored import StoredArray
 from resilient.backends.shards import Shards, owned_shards
+from resilient.backends.stored_files import StoredFiles
 from resilient.errors import NotSupportedError
 
 
@@ -70,7 +71,8 @@ class JaxBackend:
         *,
         files: Mapping[str, int] | None = None,
     ) -> dict[str, Any]:
-        return orbax_format.read(directory, part, piecewise=jax.process_count() > 1)
+        stored = StoredFiles(directory, files)
+        return orbax_format.read(stored, part, piecewise=jax.process_count() > 1)
 
     def assign(self, target: Any, value: Any) -> None:
         if not isinstance(target, keras.Variable):

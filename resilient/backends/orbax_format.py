@@ -14,25 +14,28 @@ only directories have to be merged.
 """
 
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 import tensorstore as ts
+from msgspec import Meta
 
 from resilient.backends import zarr_chunks
+from resilient.backends.arrays import NAME_PATTERN
 from resilient.backends.base import Part
-from resilient.backends.orbax_stored import MAPPED, StoredArray, aligned
+from resilient.backends.orbax_stored import StoredArray, Tree, aligned, location
 from resilient.backends.paths import plain
 from resilient.backends.shards import Shards, one_piece
+from resilient.backends.stored_files import StoredFiles, decoding
 from resilient.errors import NotSupportedError
 
 STATE = "state"
 _METADATA = "_METADATA"
 _SMALL = 1 << 18  # bytes; smaller arrays are read whole
+_MOST = 64 << 20  # bytes of metadata
 _LONGEST = 255  # bytes, of a directory's name
 
 
@@ -73,94 +76,63 @@ def write(tensors: Mapping[str, Any], directory: str, part: Part) -> None:
             return
         if shared:
             os.mkdir(state)
-            zarr_chunks.write(shared, _place(state, ocdbt=False), shapes=False)
+            zarr_chunks.write(shared, location(state, ocdbt=False), shapes=False)
         if whole:
             _write_tree(whole, os.path.join(path, part.name), ocdbt=True)
 
 
 def _write_tree(arrays: Mapping[str, Shards], path: str, *, ocdbt: bool) -> None:
     os.mkdir(path)
-    zarr_chunks.write(arrays, _place(path, ocdbt=ocdbt), shapes=True)
+    zarr_chunks.write(arrays, location(path, ocdbt=ocdbt), shapes=True)
     with open(os.path.join(path, _METADATA), "w", encoding="utf-8") as file:
         file.write(json.dumps(_tree_metadata(list(arrays), ocdbt=ocdbt)))
 
 
 def read(
-    directory: str, part: Part, *, piecewise: bool
+    files: StoredFiles, part: Part, *, piecewise: bool
 ) -> dict[str, np.ndarray | StoredArray]:
     """Every array of a part, read-only, in memory that JAX need not copy.
 
     What was written in shards stays on the disk until slices are asked for.
 
     Args:
-        directory: What all processes wrote, merged.
+        files: What all processes wrote, merged.
         part: Whose, beside those that all have.
         piecewise: Leave all that is large on the disk.
+
+    Raises:
+        CorruptCheckpointError: They wrote something else.
     """
     arrays: dict[str, np.ndarray | StoredArray] = {}
-    with plain(directory) as path:
-        own = os.path.isdir(os.path.join(path, part.name))
-        for tree in [STATE, *([part.name] if own else [])]:
-            arrays |= _read_tree(directory, path, tree, piecewise=piecewise)
+    own = f"{part.name}/{_METADATA}" in files.sizes
+    for name in [STATE, *([part.name] if own else [])]:
+        with decoding(name):
+            raw = files.read(f"{name}/{_METADATA}", _MOST)
+            metadata = msgspec.json.decode(raw, type=_TreeMetadata)
+            tree = Tree(files.inside(name), ocdbt=metadata.use_ocdbt)
+            arrays |= _read_tree(tree, metadata.names(), piecewise=piecewise)
     return arrays
 
 
 def _read_tree(
-    directory: str, path: str, tree: str, *, piecewise: bool
+    tree: Tree, names: list[str], *, piecewise: bool
 ) -> dict[str, np.ndarray | StoredArray]:
-    with open(os.path.join(path, tree, _METADATA), encoding="utf-8") as file:
-        metadata = json.load(file)
-    specs = {
-        name: partial(_spec, tree, name, metadata["use_ocdbt"])
-        for name in _names(metadata)
-    }
-    opening = {
-        name: ts.open(spec(path), open=True, context=MAPPED)
-        for name, spec in specs.items()
-    }
     arrays: dict[str, np.ndarray | StoredArray] = {}
-    reading = []
-    for name, opened in opening.items():
-        stored = opened.result()
-        dtype = stored.dtype.numpy_dtype
-        large = piecewise and math.prod(stored.shape) * dtype.itemsize > _SMALL
-        if large or _is_cut(stored):
-            arrays[name] = StoredArray(directory, specs[name], stored.shape, dtype)
-            continue
-        arrays[name] = array = aligned(stored.shape, dtype)
-        reading.append(ts.array(array).write(stored))
-        array.flags.writeable = False
-    for each in reading:
-        each.result()
+    with tree.place() as place:
+        opening = {}
+        for name, saved in tree.saved(names, place).items():
+            if saved.is_cut or (piecewise and saved.nbytes > _SMALL):
+                arrays[name] = StoredArray(tree, name, saved)
+            else:
+                opening[name] = saved, tree.open(name, saved, place)
+        reading = []
+        for name, (saved, opened) in opening.items():
+            arrays[name] = array = aligned(tuple(saved.shape), saved.numpy_dtype)
+            reading.append(ts.array(array).write(opened.result()))
+            array.flags.writeable = False
+        for each in reading:
+            each.result()
     return arrays
-
-
-def _is_cut(stored: ts.TensorStore) -> bool:
-    chunk: Any = stored.chunk_layout.read_chunk.shape or ()  # None of a scalar
-    return any(size > most for size, most in zip(stored.shape, chunk, strict=True))
-
-
-def _spec(tree: str, name: str, ocdbt: bool, path: str) -> dict[str, Any]:
-    return {
-        "driver": "zarr",
-        "kvstore": _place(os.path.join(path, tree), name, ocdbt=ocdbt),
-        "fill_missing_data_reads": False,  # a shard that is lost is not all zeros
-    }
-
-
-def _place(path: str, name: str = "", *, ocdbt: bool) -> dict[str, Any]:
-    """Where TensorStore finds an array of a tree, or all of them."""
-    files = {"driver": "file", "path": f"{path}/"}
-    inside = f"{name}/" if name else ""
-    if not ocdbt:
-        return {**files, "path": f"{path}/{inside}"}
-    return {
-        "driver": "ocdbt",
-        "base": files,
-        "path": inside,
-        # Metadata of arrays stays where OCDBT has a checksum for it.
-        "config": {"max_inline_value_bytes": 1024},
-    }
 
 
 def _tree_metadata(names: list[str], *, ocdbt: bool) -> dict[str, Any]:
@@ -176,6 +148,20 @@ def _tree_metadata(names: list[str], *, ocdbt: bool) -> dict[str, Any]:
     return {"tree_metadata": tree, "use_ocdbt": ocdbt, "use_zarr3": False}
 
 
-def _names(metadata: dict[str, Any]) -> list[str]:
-    leaves = metadata["tree_metadata"].values()
-    return [leaf["key_metadata"][0]["key"] for leaf in leaves]
+class _Key(msgspec.Struct):
+    key: Annotated[str, Meta(pattern=NAME_PATTERN)]
+
+
+class _Leaf(msgspec.Struct):
+    key_metadata: Annotated[list[_Key], Meta(min_length=1, max_length=1)]
+
+
+class _TreeMetadata(msgspec.Struct):
+    """What is read of what ``_tree_metadata`` makes."""
+
+    tree_metadata: dict[str, _Leaf]
+    use_ocdbt: bool
+    use_zarr3: Literal[False]
+
+    def names(self) -> list[str]:
+        return [leaf.key_metadata[0].key for leaf in self.tree_metadata.values()]

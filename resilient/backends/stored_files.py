@@ -30,13 +30,19 @@ class StoredFiles:
         self.directory = directory
         self.sizes = dict(_found(directory) if listed is None else listed)
 
-    def below(self, folder: str) -> dict[str, int]:
-        """Size of each file in a folder, by path relative to that."""
-        return {
-            name.removeprefix(f"{folder}/"): size
+    def inside(self, folder: str) -> "StoredFiles":
+        """Those in a folder, by path relative to that."""
+        begin = f"{folder}/"
+        found = {
+            name.removeprefix(begin): size
             for name, size in self.sizes.items()
-            if name.startswith(f"{folder}/")
+            if name.startswith(begin)
         }
+        return StoredFiles(os.path.join(self.directory, folder), found)
+
+    def path(self, name: str) -> str:
+        """Where a file is."""
+        return os.path.join(self.directory, *name.split("/"))
 
     def open(self, name: str) -> int:
         """The descriptor of a file.
@@ -46,10 +52,9 @@ class StoredFiles:
         """
         if name not in self.sizes:
             raise corrupt(f"{name} is missing, or is not in the manifest")
-        path = os.path.join(self.directory, *name.split("/"))
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            descriptor = os.open(path, flags)
+            descriptor = os.open(self.path(name), flags)
         except OSError as error:
             if error.errno in _NOT_THERE:
                 raise corrupt(f"{name} is no regular file") from None

@@ -28,6 +28,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from resilient.backends import bundle
 from resilient.backends.arrays import (
     EXTENSION_DTYPES,
     HeldSnapshot,
@@ -37,7 +38,8 @@ from resilient.backends.arrays import (
     copy_array,
 )
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
-from resilient.backends.paths import plain
+from resilient.backends.paths import only_stored, plain
+from resilient.backends.stored_files import StoredFiles, decoding
 from resilient.errors import NotSupportedError
 
 _CPU = "CPU:0"
@@ -70,16 +72,21 @@ class TensorFlowBackend:
         *,
         files: Mapping[str, int] | None = None,
     ) -> dict[str, np.ndarray]:
-        with plain(directory) as path:
-            tensors = self._read(os.path.join(path, _PREFIX))
-            if part.index:
-                own = self._read(os.path.join(path, part.name, _PREFIX))
-                return {n: t for n, t in tensors.items() if n not in own} | own
-            return tensors
+        stored = StoredFiles(directory, files)
+        tensors = self._read(stored)
+        if part.index:
+            own = self._read(stored.inside(part.name))
+            return {n: t for n, t in tensors.items() if n not in own} | own
+        return tensors
 
-    def _read(self, prefix: str) -> dict[str, np.ndarray]:
-        dtypes = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
+    def _read(self, files: StoredFiles) -> dict[str, np.ndarray]:
+        with decoding(_PREFIX), only_stored(files) as path:
+            dtypes = bundle.checked(files, _PREFIX, texts={_OBJECT_GRAPH})
+            return self._restore(os.path.join(path, _PREFIX), dtypes)
 
+    def _restore(
+        self, prefix: str, dtypes: Mapping[str, tf.DType]
+    ) -> dict[str, np.ndarray]:
         def restore(keys: list[str]) -> list[tf.Tensor]:
             with tf.device(_CPU):
                 return tf.raw_ops.RestoreV2(  # type: ignore[no-any-return]

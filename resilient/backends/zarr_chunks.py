@@ -1,16 +1,20 @@
-"""Writes arrays as Zarr, each shard a chunk of its own: the shard's own bytes."""
+"""Arrays as Zarr has them: each shard is a chunk of its own, the shard's own bytes."""
 
+import itertools
 import json
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import tensorstore as ts
+from msgspec import Meta
 
-from resilient.backends.arrays import EXTENSION_DTYPES
+from resilient.backends.arrays import DTYPES, EXTENSION_DTYPES
 from resilient.backends.shards import Shards
 
+METADATA = ".zarray"
 # Files are flushed when the checkpoint is sealed, all at once.
 CONTEXT = ts.Context({"file_io_sync": False})
 _SMALL = 1 << 18  # bytes; copying them is faster than opening a TensorStore
@@ -34,13 +38,11 @@ def write(arrays: Mapping[str, Shards], place: dict[str, Any], *, shapes: bool) 
                 large[name] = _open(array, store / f"{name}/", create=shapes)
                 continue
             if shapes:
-                metadata = json.dumps(_metadata(array)).encode()
-                writing.append(store.write(f"{name}/.zarray", metadata))
+                encoded = json.dumps(_metadata_of(array)).encode()
+                writing.append(store.write(f"{name}/{METADATA}", encoded))
             for index, shard in array.owned.items():
-                chunk = ".".join(map(str, index)) or "0"  # as Zarr calls it
-                writing.append(
-                    store.write(f"{name}/{chunk}", np.asarray(shard).tobytes())
-                )
+                chunk = f"{name}/{_chunk_name(index)}"
+                writing.append(store.write(chunk, np.asarray(shard).tobytes()))
         for name, opened in large.items():
             writing += _write_large(arrays[name], opened.result())
         for each in writing:
@@ -54,7 +56,7 @@ def _open(
     how = {"create": True} if create else {"open": True, "assume_metadata": True}
     spec = {
         "driver": "zarr",
-        "metadata": _metadata(array),
+        "metadata": _metadata_of(array),
         # Otherwise zeros may come back with another sign.
         "store_data_equal_to_fill_value": True,
     }
@@ -74,16 +76,76 @@ def _write_large(array: Shards, store: ts.TensorStore) -> list[ts.Future[Any]]:
     return writing
 
 
-def _metadata(array: Shards) -> dict[str, Any]:
-    name = array.dtype.name
-    return {
-        "zarr_format": 2,
-        "order": "C",
-        "compressor": None,
-        "filters": None,
-        "fill_value": None,
-        "dimension_separator": ".",
-        "dtype": name if name in EXTENSION_DTYPES else array.dtype.str,
-        "shape": list(array.shape),
-        "chunks": [max(1, size) for size in array.shard_shape],
-    }
+def _metadata_of(array: Shards) -> dict[str, Any]:
+    chunks = [max(1, size) for size in array.shard_shape]
+    return SavedArray(list(array.shape), chunks, _dtype_name(array.dtype)).metadata()
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    return dtype.name if dtype.name in EXTENSION_DTYPES else dtype.str
+
+
+_DTYPES = {_dtype_name(np.dtype(name)): np.dtype(name) for name in DTYPES}
+
+
+class SavedArray(msgspec.Struct):
+    """What Zarr has to know of an array, and what we let its files say."""
+
+    shape: list[Annotated[int, Meta(ge=0)]]
+    chunks: list[Annotated[int, Meta(ge=1)]]
+    dtype: str
+
+    @classmethod
+    def of(cls, raw: bytes) -> "SavedArray":
+        """Read what ``metadata`` was written as.
+
+        Raises:
+            ValueError: Something else was written.
+        """
+        found = msgspec.json.decode(raw, type=cls)
+        if msgspec.json.decode(raw) != found.metadata() or found.dtype not in _DTYPES:
+            raise ValueError("an array is compressed, or of another type")
+        if len(found.shape) != len(found.chunks):
+            raise ValueError("the shards of an array have another rank")
+        return found
+
+    def metadata(self) -> dict[str, Any]:
+        """For TensorStore."""
+        return {
+            "zarr_format": 2,
+            "order": "C",
+            "compressor": None,
+            "filters": None,
+            "fill_value": None,
+            "dimension_separator": ".",
+            "dtype": self.dtype,
+            "shape": self.shape,
+            "chunks": self.chunks,
+        }
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        return _DTYPES[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.numpy_dtype.itemsize
+
+    @property
+    def is_cut(self) -> bool:
+        return any(max(1, n) != c for n, c in zip(self.shape, self.chunks, strict=True))
+
+    def is_in(self, files: Mapping[str, int]) -> bool:
+        """Whether files, of these sizes, are one for each shard."""
+        grid = [-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True)]
+        if len(files) != math.prod(grid):
+            return False
+        size = math.prod(self.chunks) * self.numpy_dtype.itemsize
+        return all(
+            files.get(_chunk_name(index)) == size
+            for index in itertools.product(*map(range, grid))
+        )
+
+
+def _chunk_name(index: Sequence[int]) -> str:
+    return ".".join(map(str, index)) or "0"

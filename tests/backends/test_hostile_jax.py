@@ -1,0 +1,251 @@
+"""What a stranger can write in the place of Orbax's files: it is an error, no more."""
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resilient.backends import get_backend
+from resilient.errors import CorruptCheckpointError
+
+if os.environ["KERAS_BACKEND"] != "jax":
+    pytest.skip("about JAX", allow_module_level=True)
+
+import tensorstore as ts
+
+ARRAY = np.arange(6, dtype=np.float32).reshape(3, 2)
+ZARRAY: dict[str, Any] = {
+    "zarr_format": 2,
+    "order": "C",
+    "compressor": None,
+    "filters": None,
+    "fill_value": None,
+    "dimension_separator": ".",
+    "dtype": "<f4",
+    "shape": [3, 2],
+    "chunks": [3, 2],
+}
+NAME = "('a',)"
+TREE: dict[str, Any] = {
+    "tree_metadata": {NAME: {"key_metadata": [{"key": "a", "key_type": 2}]}},
+    "use_ocdbt": False,
+    "use_zarr3": False,
+}
+DEEP = b"[" * 200_000 + b"]" * 200_000
+
+
+def write(directory: Path, tree: object = TREE, array: object = ZARRAY) -> Path:
+    """A tree with one array, every shard in a file of its own."""
+    state = directory / "state"
+    (state / "a").mkdir(parents=True, exist_ok=True)
+    for path, content in ((state / "_METADATA", tree), (state / "a/.zarray", array)):
+        raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+        path.write_bytes(raw)
+    (state / "a/0.0").write_bytes(ARRAY.tobytes())
+    return state
+
+
+def database(directory: Path, values: dict[str, bytes]) -> Path:
+    """A tree with one array, in a database with these values."""
+    state = write(directory, TREE | {"use_ocdbt": True})
+    for path in (state / "a").iterdir():
+        path.unlink()
+    base = {"driver": "file", "path": f"{state}/"}
+    config = {"max_inline_value_bytes": 1024}
+    spec = {"driver": "ocdbt", "base": base, "config": config}
+    store = ts.KvStore.open(spec).result()
+    with ts.Transaction() as transaction:
+        for key, value in values.items():
+            store.with_transaction(transaction)[key] = value
+    return state
+
+
+def encoded(**changed: object) -> dict[str, bytes]:
+    return {
+        "a/.zarray": json.dumps(ZARRAY | changed).encode(),
+        "a/0.0": ARRAY.tobytes(),
+    }
+
+
+def sizes(directory: Path) -> dict[str, int]:
+    return {
+        path.relative_to(directory).as_posix(): path.lstat().st_size
+        for path in directory.rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    }
+
+
+def read(directory: Path, files: dict[str, int] | None = None) -> dict[str, Any]:
+    found = get_backend("jax").read(str(directory), files=files)
+    return {name: np.asarray(each) for name, each in found.items()}
+
+
+def refused(directory: Path) -> str:
+    with pytest.raises(CorruptCheckpointError):
+        read(directory)
+    with pytest.raises(CorruptCheckpointError) as raised:
+        read(directory, sizes(directory))
+    return str(raised.value)
+
+
+def test_the_trees_in_these_tests_are_good_ones(tmp_path: Path) -> None:
+    write(tmp_path / "files")
+    database(tmp_path / "database", encoded())
+    for directory in (tmp_path / "files", tmp_path / "database"):
+        assert read(directory)["a"].tolist() == ARRAY.tolist()
+        assert read(directory, sizes(directory))["a"].tolist() == ARRAY.tolist()
+
+
+def named(*keys: object) -> dict[str, Any]:
+    leaf = {"key_metadata": [{"key": key, "key_type": 2} for key in keys]}
+    return TREE | {"tree_metadata": {NAME: leaf}}
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        b"",
+        b"{",
+        b"\xff",
+        DEEP,
+        [],
+        {},
+        TREE | {"use_ocdbt": 1},
+        TREE | {"use_ocdbt": "false"},
+        TREE | {"use_zarr3": True},
+        TREE | {"tree_metadata": []},
+        TREE | {"tree_metadata": {NAME: {}}},
+        *map(named, ["..", ".", "", "a/../../b", "/etc", "a\0", "a\n", "\ud800", 3]),
+        named(),
+        named("a", "b"),
+        named("b"),
+        TREE | {"use_ocdbt": True},
+    ],
+)
+def test_metadata_of_a_tree(tmp_path: Path, tree: object) -> None:
+    write(tmp_path, tree)
+    refused(tmp_path)
+
+
+BAD_ARRAYS: list[dict[str, Any]] = [
+    {"compressor": {"id": "blosc"}},
+    {"compressor": {"id": "gzip", "level": 1}},
+    {"filters": [{"id": "delta"}]},
+    {"zarr_format": 3},
+    {"order": "F"},
+    {"fill_value": 0},
+    {"dtype": "|O"},
+    {"dtype": "<U4"},
+    {"dtype": ">f4"},
+    {"dtype": [["x", "<f4"]]},
+    {"dtype": "<f8"},
+    {"dtype": "int4"},
+    {"shape": [1 << 40, 1 << 40], "chunks": [1 << 40, 1 << 40]},
+    {"shape": [1 << 40, 2]},
+    {"shape": [1 << 70], "chunks": [1 << 70]},
+    {"shape": [-1, 2]},
+    {"shape": [3.5, 2]},
+    {"shape": "3"},
+    {"shape": [3]},
+    {"chunks": [0, 2]},
+    {"chunks": [1, 1]},
+    {"chunks": [6, 2]},
+    {"chunks": [3]},
+    {"shape": [1] * 100, "chunks": [1] * 100},
+    {"kvstore": {"driver": "file", "path": "/etc/"}},
+    {"dimension_separator": "/"},
+]
+
+
+@pytest.mark.parametrize("changed", BAD_ARRAYS)
+def test_metadata_of_an_array(tmp_path: Path, changed: dict[str, Any]) -> None:
+    """In files, and in a database."""
+    write(tmp_path / "files", array=ZARRAY | changed)
+    refused(tmp_path / "files")
+    database(tmp_path / "database", encoded(**changed))
+    refused(tmp_path / "database")
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", DEEP, b"null", b"0" * 100_000])
+def test_metadata_of_an_array_that_is_no_object(tmp_path: Path, raw: bytes) -> None:
+    write(tmp_path / "files", array=raw)
+    refused(tmp_path / "files")
+    database(tmp_path / "database", encoded() | {"a/.zarray": raw})
+    refused(tmp_path / "database")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"a/.zarray": encoded()["a/.zarray"]},
+        {"a/0.0": ARRAY.tobytes()},
+        encoded() | {"a/0.0": b""},
+        encoded() | {"a/0.0": bytes(100)},
+    ],
+)
+def test_what_a_database_lacks(tmp_path: Path, values: dict[str, bytes]) -> None:
+    database(tmp_path, values)
+    refused(tmp_path)
+
+
+def test_files_that_are_not_those_of_the_shards(tmp_path: Path) -> None:
+    """One too few, too many, too short; a link, and what blocks who opens it."""
+    state = write(tmp_path)
+    (state / "a/1.0").write_bytes(bytes(24))
+    assert "other files" in refused(tmp_path)
+    (state / "a/1.0").unlink()
+    (state / "a/0.0").write_bytes(bytes(23))
+    assert "other files" in refused(tmp_path)
+    (state / "a/0.0").unlink()
+    assert "other files" in refused(tmp_path)
+    (state / "a/.zarray").unlink()
+    os.mkfifo(state / "a/.zarray")
+    assert "regular" in refused(tmp_path)
+    (state / "_METADATA").unlink()
+    (state / "_METADATA").symlink_to("/dev/zero")
+    assert "regular" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("to", ["../outside", "/dev/zero", "../../outside", "d/link"])
+def test_a_database_whose_values_are_elsewhere(tmp_path: Path, to: str) -> None:
+    """It names the file of each: none is opened but those of the checkpoint."""
+    large = {"shape": [1000, 2], "chunks": [1000, 2]}
+    state = database(tmp_path, encoded(**large) | {"a/0.0": bytes(8000)})
+    assert read(tmp_path)["a"].shape == (1000, 2)
+    base = ts.KvStore.open({"driver": "file", "path": f"{state}/"}).result()
+    manifest = ts.ocdbt.dump(base).result()
+    data = next(p for p in (state / "d").iterdir() if p.name in json.dumps(manifest))
+    (state / "d/link").symlink_to(tmp_path / "outside")
+    (tmp_path / "outside").write_bytes(data.read_bytes())
+    listed = sizes(tmp_path)
+    del listed["state/d/link"]
+    moved = json.loads(json.dumps(manifest).replace(f"d/{data.name}", to))
+    assert moved != manifest
+    (state / "manifest.ocdbt").write_bytes(ts.ocdbt.undump_manifest(moved))
+    listed["state/manifest.ocdbt"] = (state / "manifest.ocdbt").stat().st_size
+    with pytest.raises(CorruptCheckpointError):
+        read(tmp_path, listed)
+    with pytest.raises(CorruptCheckpointError):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_bytes_that_were_changed(tmp_path: Path, seed: int) -> None:
+    """It is found, or what is read has the shape and the size that it says."""
+    chance = random.Random(seed)
+    state = database(tmp_path, encoded())
+    path = chance.choice([p for p in state.rglob("*") if p.is_file()])
+    content = bytearray(path.read_bytes())
+    for _ in range(chance.choice([1, 3, 20])):
+        content[chance.randrange(len(content))] = chance.randrange(256)
+    path.write_bytes(content[: chance.choice([len(content), len(content) // 2])])
+    try:
+        found = read(tmp_path)
+    except CorruptCheckpointError:
+        return
+    assert sum(array.nbytes for array in found.values()) <= 24
