@@ -20,7 +20,9 @@ from resilient.errors import (
 )
 from resilient.saving.run_json import RunJson, decoded
 from resilient.serialization import Encoded
-from resilient.serialization.schema import SchemaError, parse
+from resilient.serialization.decoding import check, outline
+from resilient.serialization.position import Positions
+from resilient.serialization.schema import SchemaError, from_json, parse
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.files import JSON_BYTES
 
@@ -108,6 +110,10 @@ def read_part(
     _require_complete(run, set(tensors), checkpoint)
     # Anything but variables is needed completely.
     own = {name: np.asarray(tensors[name]) for name in run.arrays}
+    with malformed(str(checkpoint.path / of_run)):
+        check(vars(run), own)
+    with malformed(str(checkpoint.path / of_data)):
+        from_json(Positions, outline(position, own))
     return run, position, {**tensors, **own}
 
 

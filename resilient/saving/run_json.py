@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from resilient.errors import warn_not_exact
 from resilient.serialization import JSON, Encoded
+from resilient.serialization.changes import CallbackState
 from resilient.serialization.schema import Count, SchemaError, from_json, to_json
 
 _KIND = "kind"
@@ -160,6 +161,7 @@ class _Inside:
     variables: list[_Variable] = field(default_factory=list)
     progress: _Progress | None = None
     fingerprint: _Fingerprint | None = None
+    callbacks: list[CallbackState] = field(default_factory=list)
 
 
 def encoded(run: RunJson) -> JSON:

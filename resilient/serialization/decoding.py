@@ -71,6 +71,15 @@ def decode(
     return _malformed_unless_decoded(data, _Source(arrays, known))
 
 
+def outline(data: Encoded, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The same without the content of arrays, and with None for the script's objects.
+
+    Raises:
+        MalformedError: As ``decode``.
+    """
+    return _malformed_unless_decoded(data, _Source(arrays, None))
+
+
 def check(data: Encoded, arrays: Mapping[str, np.ndarray]) -> None:
     """Raise unless every encoded value in some JSON is well-formed.
 
@@ -81,14 +90,10 @@ def check(data: Encoded, arrays: Mapping[str, np.ndarray]) -> None:
     Raises:
         MalformedError: One is not, or an array is missing.
     """
-    if isinstance(data, dict):
-        if "!" in data:
-            _malformed_unless_decoded(data, _Source(arrays, None))
-        else:
-            for item in data.values():
-                check(item, arrays)
-    elif isinstance(data, list):
-        for item in data:
+    if isinstance(data, dict) and data.keys() == {"!", "v"}:
+        outline(data, arrays)
+    elif isinstance(data, list | dict):
+        for item in data.values() if isinstance(data, dict) else data:
             check(item, arrays)
 
 
@@ -151,6 +156,8 @@ def _list(data: Encoded, source: _Source) -> list[Any]:
     packed = source.decode(data)
     if type(packed) is not np.ndarray or packed.ndim != 1 or packed.dtype.hasobject:
         raise ValueError("not a list of numbers")
+    if source.known is None:
+        return []
     values: list[Any] = packed.tolist()
     return values
 
@@ -161,7 +168,10 @@ def _dict(data: Encoded, source: _Source) -> dict[Any, Any]:
 
 
 def _array(data: Encoded, source: _Source) -> np.ndarray:
-    return json_arrays.decode_array(data, source.arrays)
+    if source.known is not None:
+        return json_arrays.decode_array(data, source.arrays)
+    stored = json_arrays.stored_array(data, source.arrays)
+    return np.broadcast_to(np.zeros((), stored.dtype), stored.shape)  # of no memory
 
 
 def _scalar(data: Encoded, source: _Source) -> Any:

@@ -11,7 +11,7 @@ import base64
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,8 +94,24 @@ def encode_array(
     return content
 
 
-def decode_array(content: Any, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """A new, writable array, as it was encoded.
+class StoredArray(NamedTuple):
+    """An array in JSON, whose bytes are as many as its dtype and shape need.
+
+    Attributes:
+        raw: The bytes, as an array of any dtype.
+        shape: Of the array.
+        dtype: The same.
+        turned: Whether its memory is in Fortran's order.
+    """
+
+    raw: np.ndarray
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    turned: bool
+
+
+def stored_array(content: Any, arrays: Mapping[str, np.ndarray]) -> StoredArray:
+    """Look at an array, and copy nothing.
 
     Raises:
         LookupError: It refers to an array that is not in ``arrays``.
@@ -113,11 +129,18 @@ def decode_array(content: Any, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes != raw.nbytes:
         raise ValueError(f"{raw.nbytes} bytes where {nbytes} are expected")
-    turned = content.get("order") == "F"
-    built = np.empty(shape[::-1] if turned else shape, dtype)
-    if nbytes:
-        as_bytes(built)[:] = as_bytes(raw)
-    return built.T if turned else built
+    return StoredArray(raw, shape, dtype, content.get("order") == "F")
+
+
+def decode_array(content: Any, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """A new, writable array, as it was encoded; raises what ``stored_array`` does."""
+    stored = stored_array(content, arrays)
+    built = np.empty(
+        stored.shape[::-1] if stored.turned else stored.shape, stored.dtype
+    )
+    if built.nbytes:
+        as_bytes(built)[:] = as_bytes(stored.raw)
+    return built.T if stored.turned else built
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:
