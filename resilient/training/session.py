@@ -91,7 +91,8 @@ class Session:
         """The checkpoint that the run resumes from, in all processes the same.
 
         Raises:
-            CheckpointNotFoundError: ``resume`` asks for one that is not there.
+            CheckpointNotFoundError: ``resume`` asks for one that is not there, or those
+                that were saved are gone.
             CorruptCheckpointError: There are some, and none is intact.
         """
         store, mine = self.options.store, record.reader(self.backend, self.part)

@@ -101,7 +101,8 @@ def fit(
     Raises:
         CheckpointMismatchError: The checkpoint is of another model, data or callbacks.
         CorruptCheckpointError: There are checkpoints and none is intact.
-        CheckpointNotFoundError: ``resume`` asks for one that is not there.
+        CheckpointNotFoundError: ``resume`` asks for one that is not there, or those
+            that were saved are gone.
         CheckpointWriteError: A checkpoint could not be written.
         DataNotResumableError: The data has no position to get back to.
         DataWorkerError: A process that makes batches of a PyDataset died.

@@ -28,7 +28,8 @@ def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
 
     Raises:
         DirectoryInUseError: Another run is using the directory.
-        CheckpointNotFoundError: ``resume`` asks for one that is not there.
+        CheckpointNotFoundError: ``resume`` asks for one that is not there, or those
+            that were saved are gone.
         CorruptCheckpointError: There are some, and none is intact.
     """
     options, standing = plan.options, plan.standing
