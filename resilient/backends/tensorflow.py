@@ -198,10 +198,10 @@ def _write(tensors: Mapping[str, tf.Tensor], directory: str, part: Part) -> None
         directory = os.path.join(directory, part.name)
         os.mkdir(directory)
     names = [_OBJECT_GRAPH, *map(_key, tensors)]
-    with tf.device(_CPU):
-        graph = tf.constant(_object_graph(tuple(tensors), directory))
+    with plain(directory) as path, tf.device(_CPU):
+        graph = tf.constant(_object_graph(tuple(tensors), path))
         tf.raw_ops.SaveV2(
-            prefix=os.path.join(directory, _PREFIX),
+            prefix=os.path.join(path, _PREFIX),
             tensor_names=names,
             shape_and_slices=[""] * len(names),
             tensors=[graph, *tensors.values()],
@@ -216,13 +216,13 @@ _GRAPHS = 8  # names vary within a run: data and callbacks have tensors now and 
 
 
 def _object_graph(names: tuple[str, ...], directory: str) -> bytes:
-    """What ``tf.train.Checkpoint`` writes beside tensors of these names."""
+    """What ``tf.train.Checkpoint`` writes beside tensors of these names.
+
+    It does so in ``directory``, of which the path is plain.
+    """
     graph = _graphs.get(names)
     if graph is None:
-        with (
-            plain(directory) as path,
-            tempfile.TemporaryDirectory(dir=path) as beside,
-        ):
+        with tempfile.TemporaryDirectory(dir=directory) as beside:
             prefix = os.path.join(beside, _PREFIX)
             tensors = {name: tf.Variable(False) for name in names}
             tf.train.Checkpoint(tensors=tensors).write(prefix)

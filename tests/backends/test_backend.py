@@ -244,7 +244,11 @@ def test_a_relative_directory_will_do(
     assert differing(through_disk(adapter, arrays, Path("here")), arrays) == []
 
 
-@pytest.mark.parametrize("name", ["run[1]", "back\\slash", "a b*?{c}", "größe=1"])
+# The last is no text in any encoding that libraries expect: the byte 0xff.
+NAMES = ["run[1]", "back\\slash", "a b*?{c}", "größe=1", os.fsdecode(b"run-\xff")]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_directory_may_have_any_name(
     adapter: Backend, tmp_path: Path, name: str
 ) -> None:
