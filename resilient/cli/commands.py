@@ -114,7 +114,7 @@ def prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     """Delete all checkpoints but some."""
     keep = arguments.policy
     with nullcontext() if arguments.dry_run else DirectoryLock(store.directory):
-        found = store.checkpoints()
+        found = [each for each in store.checkpoints() if each.is_trusted()]
         if not found:
             raise nothing(f"There is no checkpoint in {store.directory}.", arguments)
         if problems := found[-1].verify():

@@ -21,8 +21,14 @@ from resilient.errors import (
 from resilient.saving.run_json import RunJson, decoded
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import check, outline
+from resilient.serialization.known import NotKnownError
 from resilient.serialization.position import Positions
-from resilient.serialization.schema import SchemaError, from_json, parse
+from resilient.serialization.schema import (
+    MalformedError,
+    SchemaError,
+    from_json,
+    parse,
+)
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.files import JSON_BYTES
 
@@ -143,12 +149,18 @@ def malformed(what: str) -> Iterator[None]:
     """Whatever decoding raises inside is an error that says what is malformed."""
     try:
         yield
+    except (MalformedError, NotKnownError) as error:
+        raise _not_ours(what, error.received) from error
     except (ResilientError, MemoryError, OSError):
         raise
     except Exception as error:  # of any class: it depends on the bytes
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise CorruptCheckpointError(
-            f"{what} does not match the checkpoint format of this version.",
-            received=f"{kind}{error}"[:1000],
-            hint=_HINT,
-        ) from error
+        raise _not_ours(what, f"{kind}{error}") from error
+
+
+def _not_ours(what: str, why: str | None) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"{what} does not match the checkpoint format of this version.",
+        received=None if why is None else why[:1000],
+        hint=_HINT,
+    )

@@ -165,8 +165,12 @@ class Checkpoint(Manifest):
             "`resilient ls` shows.",
         )
 
+    def is_trusted(self) -> bool:
+        """Whether it is signed with the key that is set, if one is."""
+        return not signature.has_key() or self.signature is Signature.OURS
+
     def _require_trusted(self) -> None:
-        if not signature.has_key() or self.signature is Signature.OURS:
+        if self.is_trusted():
             return
         raise UntrustedCheckpointError(
             f"{self.path} is {self.signature.partition(':')[0]}, so it is not used.",

@@ -22,7 +22,7 @@ from resilient.serialization.schema import Count, SchemaError, from_json, parse
 from resilient.storage import signature
 from resilient.storage.file_record import FileRecord, Sha256
 from resilient.storage.files import is_inside
-from resilient.storage.layout import MANIFEST, REASON
+from resilient.storage.layout import MANIFEST
 from resilient.storage.signature import Signature
 
 SCHEMA = 1
@@ -164,7 +164,7 @@ class Manifest:
     def _of(cls, body: _Body, whose: Signature) -> "Manifest":
         for name in body.files:
             inside = is_inside(name) and name.isprintable()
-            if not inside or name in (MANIFEST, REASON):
+            if not inside or name == MANIFEST:
                 raise ManifestError(f"lists what is no file of a checkpoint: {name!a}")
         missing = body.files.keys() - body.sha256.keys()
         if body.sha256.keys() - body.files.keys() or (body.hmac_sha256 and missing):

@@ -64,7 +64,8 @@ class Pruner:
                 continue
             with contextlib.suppress(ManifestError, NotSupportedError):
                 found = Checkpoint.read(path)
-                known[step] = _Known(step, found.metrics, found.created, file)
+                if found.is_trusted():  # or a stranger's newest would replace ours
+                    known[step] = _Known(step, found.metrics, found.created, file)
         self._known = known
 
     def _delete(self, steps: list[int]) -> None:

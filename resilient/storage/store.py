@@ -284,7 +284,7 @@ class Store:
 
     def _corrupt(self, what: str, failed: Mapping[Path, str]) -> CorruptCheckpointError:
         lines = "".join(
-            f"\n  {path.relative_to(self.directory)}: {printable(reason)}"
+            f"\n  {path.relative_to(self.directory)}: {printable(reason[:2000])}"
             for path, reason in islice(failed.items(), _NAMED)
         )
         if len(failed) > _NAMED:

@@ -170,7 +170,7 @@ def test_verify_names_what_the_manifest_does_not_list(store, capsys):
     assert out.splitlines()[2:6] == [
         "step-00000025: good",
         "  not signed: anyone who can write here can have written it",
-        f"  'variables/\\x1b[2J' {added}",
+        f"  variables/\\u001b[2J {added}",
         f"  variables/.metadata {added}",
     ]
     code, data = run_json(capsys, "verify", store.directory)

@@ -166,7 +166,7 @@ def test_a_message_has_nothing_that_a_terminal_obeys(tmp_path):
     path.write_bytes(reason(open=True, text=text))
     with pytest.raises(CorruptCheckpointError) as caught:
         newest_good(Store(tmp_path))
-    assert r"\x1b[2J\u202e" in str(caught.value)
+    assert r"\u001b[2J\u202e" in str(caught.value)
     assert "\x1b" not in str(caught.value)
     assert len(str(caught.value)) < 5000
 
