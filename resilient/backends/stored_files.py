@@ -51,7 +51,7 @@ class StoredFiles:
             CorruptCheckpointError: It is not listed, or is no regular file of its size.
         """
         if name not in self.sizes:
-            raise corrupt(f"{name} is missing, or is not in the manifest")
+            raise corrupt(f"{name} is missing, or is not one of the checkpoint's files")
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             descriptor = os.open(self.path(name), flags)

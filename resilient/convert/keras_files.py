@@ -8,14 +8,15 @@ wrote or read is proved to set every variable.
 import os
 import tempfile
 import warnings
-import zipfile
 from pathlib import Path
 
 import keras
 import numpy as np
 
-from resilient.convert.matching import Layout, by_loading, require_same, set_by
-from resilient.convert.tensor_files import Tensors
+from resilient.backends import zip_directory
+from resilient.convert.hdf5_files import layout
+from resilient.convert.matching import by_loading, require_same, set_by
+from resilient.convert.tensor_files import Tensors, contents
 from resilient.errors import NotSupportedError, warn_not_exact
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import RunJson
@@ -30,11 +31,11 @@ def read_weights(file: Path, model: keras.Model, source: Path | None = None) -> 
     """The values in a ``.weights.h5`` file; messages call it ``source``."""
     source = source or file
     ready(model)  # or Keras would save no optimizer
-    theirs = _layout(file)
+    theirs = layout(file)
     with tempfile.TemporaryDirectory() as directory:
         like = Path(directory) / "x.weights.h5"
         _save(model, like)
-        ours = _layout(like)
+        ours = layout(like)
     optimizer = any(name.startswith(_OPTIMIZER) for name in theirs)
     if not optimizer:
         ours = {n: each for n, each in ours.items() if not n.startswith(_OPTIMIZER)}
@@ -43,17 +44,20 @@ def read_weights(file: Path, model: keras.Model, source: Path | None = None) -> 
 
 
 def read_model(file: Path, model: keras.Model) -> Tensors:
-    """The same of a ``.keras`` file; its config is not looked at."""
-    with zipfile.ZipFile(file) as archive, tempfile.TemporaryDirectory() as directory:
-        names = {info.filename for info in archive.infolist() if not info.is_dir()}
-        if _IN_KERAS not in names or names - _KNOWN:
-            raise NotSupportedError(
-                "Only .keras files with nothing but weights can be imported.",
-                received=f"{file}: {', '.join(sorted(names - _KNOWN)) or 'no weights'}",
-                hint="Load it with keras.models.load_model, and import a file that its "
-                "save_weights wrote.",
-            )
-        inner = Path(archive.extract(_IN_KERAS, directory))
+    """The same of a ``.keras`` file, a zip file; its config is not looked at."""
+    content = contents(file)
+    places = zip_directory.places(content)
+    names = {name for name in places if not name.endswith("/")}
+    if _IN_KERAS not in names or names - _KNOWN:
+        raise NotSupportedError(
+            "Only .keras files with nothing but weights can be imported.",
+            received=f"{file}: {', '.join(sorted(names - _KNOWN)) or 'no weights'}",
+            hint="Load it with keras.models.load_model, and import a file that its "
+            "save_weights wrote.",
+        )
+    with tempfile.TemporaryDirectory() as directory:
+        inner = Path(directory) / _IN_KERAS
+        inner.write_bytes(content[places[_IN_KERAS]])
         return read_weights(inner, model, source=file)
 
 
@@ -108,18 +112,3 @@ def _load(model: keras.Model, path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # we find what it leaves out
         model.load_weights(os.fspath(path))
-
-
-def _layout(path: Path) -> Layout:
-    import h5py
-
-    found = {}
-
-    def visit(name: str, item: object) -> None:
-        if isinstance(item, h5py.Dataset):
-            # Keras stores types that HDF5 lacks as another one, and names them here.
-            found[name] = (item.shape, str(item.attrs.get("dtype", item.dtype)))
-
-    with h5py.File(path) as file:
-        file.visititems(visit)
-    return found

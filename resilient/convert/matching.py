@@ -75,6 +75,14 @@ def by_name(source: Path, tensors: Tensors, model: keras.Model) -> Tensors:
     return found
 
 
+def of_layout(layout: Layout) -> Tensors:
+    """Arrays as in a layout, without memory: for ``by_name``, before any are read."""
+    return {
+        name: np.broadcast_to(np.zeros((), dtype), shape)
+        for name, (shape, dtype) in layout.items()
+    }
+
+
 def by_loading(
     source: Path,
     model: keras.Model,

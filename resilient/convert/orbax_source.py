@@ -6,17 +6,22 @@
     by paths; or the same as a tree
 """
 
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 
+from resilient.convert.matching import by_name, of_layout
 from resilient.convert.tensor_files import Tensors, library
+from resilient.errors import NotSupportedError
 
 # Where the managers of Orbax and Keras put the tree.
 _INSIDE = ("", "pytree", "default", "state")
-_METRICS = "metrics_variables/"  # these start over
+_METRICS = "metrics_variables/"
 
 
 def tree(path: Path) -> Path | None:
@@ -29,27 +34,46 @@ def tree(path: Path) -> Path | None:
     return next((each for each in found if (each / "_METADATA").is_file()), None)
 
 
-def read(path: Path) -> Tensors:
-    """The tensors of the newest step, by what leads to them."""
+def values(path: Path, model: keras.Model) -> Tensors:
+    """The values in the newest step, see ``recognise.ImportSource.values``."""
     ocp = library("orbax.checkpoint", '"keras-resilient[jax]"')
     import jax
 
     where = tree(path)
     assert where is not None
+    _require_files(where)
     checkpointer = ocp.PyTreeCheckpointer()
+    metadata = checkpointer.metadata(where.absolute()).item_metadata.tree
+    # First of all without reading: what it says of them may be more than fits.
+    layout = {n: (tuple(m.shape), str(np.dtype(m.dtype))) for n, m in _flat(metadata)}
+    by_name(path, of_layout(layout), model)
     as_arrays = jax.tree.map(
-        lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
-        checkpointer.metadata(where.absolute()).item_metadata.tree,
+        lambda _: ocp.RestoreArgs(restore_type=np.ndarray), metadata
     )
     content = checkpointer.restore(where.absolute(), restore_args=as_arrays)
-    return {n: each for n, each in _flat(content) if not n.startswith(_METRICS)}
+    return by_name(path, {n: np.asarray(each) for n, each in _flat(content)}, model)
 
 
-def _flat(content: Any, prefix: str = "") -> Iterator[tuple[str, np.ndarray]]:
+def _require_files(where: Path) -> None:
+    """Refuse links and whatever else would be read from elsewhere, or block."""
+    for folder, folders, names in os.walk(where):
+        for name in (*folders, *names):
+            path = os.path.join(folder, name)
+            mode = os.lstat(path).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise NotSupportedError(
+                    "An Orbax checkpoint has to be of files and directories only.",
+                    received=f"{path}: {stat.filemode(mode)}",
+                    hint="Copy it with what its links lead to: cp -rL.",
+                )
+
+
+def _flat(content: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each leaf by what leads to it, but not the metrics: these start over."""
     if isinstance(content, (list, tuple)):
         content = {str(index): each for index, each in enumerate(content)}
     if isinstance(content, dict):
         for key, each in content.items():
             yield from _flat(each, f"{prefix}/{key}" if prefix else str(key))
-    elif content is not None:
-        yield prefix, np.asarray(content)
+    elif content is not None and not prefix.startswith(_METRICS):
+        yield prefix, content

@@ -4,17 +4,25 @@ Read by the libraries that wrote it, and only in safe ways: nothing is unpickled
 code of the source runs.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import keras
+from msgspec import Meta
 
 from resilient.convert import keras_files, orbax_source, tensor_files, tf_source
 from resilient.convert.matching import by_name
 from resilient.convert.tensor_files import Tensors
-from resilient.errors import NotSupportedError, ResilientError, message
+from resilient.errors import (
+    CorruptCheckpointError,
+    NotSupportedError,
+    ResilientError,
+    message,
+)
+from resilient.serialization.schema import SchemaError, from_json, parse
+from resilient.storage.files import SMALL_BYTES, read_file
 
 _WEIGHTS, _TRAINING = "latest.weights.h5", "training_metadata.json"
 _BACKUP = "a BackupAndRestore directory"
@@ -44,7 +52,7 @@ _READERS: dict[str, Read] = {
     "a safetensors file": _named(tensor_files.read_safetensors),
     "a torch state_dict": _named(tensor_files.read_torch),
     _TENSORFLOW: tf_source.values,
-    _ORBAX: _named(orbax_source.read),
+    _ORBAX: orbax_source.values,
 }
 
 
@@ -76,12 +84,15 @@ class ImportSource:
         """
         try:
             return _READERS[self.kind](self.path, model)
-        except ResilientError:
-            raise
         except Exception as error:  # each library has its own for damaged files
+            told: object = f"{type(error).__name__}: {error}"
+            if isinstance(error, CorruptCheckpointError):  # for a checkpoint of ours
+                told = error.received
+            elif isinstance(error, ResilientError):
+                raise
             raise NotSupportedError(
                 f"This cannot be read as {self.kind}.",
-                received=f"{self.path}: {type(error).__name__}: {error}",
+                received=f"{self.path}: {told}",
                 hint="Import a file that its own library loads without unpickling.",
             ) from error
 
@@ -109,6 +120,12 @@ def recognised(path: Path) -> ImportSource:
             hint="Import a directory of BackupAndRestore, a TensorFlow or an Orbax "
             f"checkpoint; or a file that ends in {', '.join(_ENDINGS)}.",
         )
+    if kind in _ENDINGS.values() and not path.is_file():
+        raise NotSupportedError(
+            f"This is not {kind}, but no regular file at all.",
+            received=path,
+            hint="Import a file.",
+        )
     epoch, batch = _progress(path / _TRAINING) if kind == _BACKUP else (None, 0)
     return ImportSource(path, kind, epoch, batch)
 
@@ -124,19 +141,24 @@ def _kind(path: Path) -> str | None:
     return _ORBAX if orbax_source.tree(path) is not None else None
 
 
+@dataclass(frozen=True)
+class _Training:
+    epoch: Annotated[int, Meta(ge=0)]
+    batch: Annotated[int, Meta(ge=0)]
+
+
 def _progress(metadata: Path) -> tuple[int | None, int]:
     """The epoch and batch that ``BackupAndRestore`` writes down."""
     try:
-        found = json.loads(metadata.read_text(encoding="utf-8"))
-        epoch, batch = int(found["epoch"]), int(found["batch"])
-        if min(epoch, batch) < 0:
-            raise ValueError(f"epoch {epoch}, batch {batch}")
+        found = from_json(
+            _Training, parse(read_file(metadata.parent, metadata.name, SMALL_BYTES))
+        )
     except FileNotFoundError:
         return None, 0
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+    except (SchemaError, OSError) as error:
         raise NotSupportedError(
             f"{_TRAINING} does not say where training was.",
             received=f"{metadata}: {error!r}",
             hint=f"Import {metadata.with_name(_WEIGHTS)}, and pass the epoch.",
         ) from None
-    return epoch, batch
+    return found.epoch, found.batch

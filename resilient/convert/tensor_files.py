@@ -4,13 +4,16 @@ The names are the paths of the variables. No Keras is loaded.
 """
 
 import importlib
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
+from resilient.backends import torch_files
 from resilient.backends.arrays import EXTENSION_DTYPES
+from resilient.backends.stored_files import StoredFiles
 from resilient.errors import BackendNotAvailableError, NotSupportedError
 
 Tensors = Mapping[str, np.ndarray]
@@ -18,19 +21,32 @@ Tensors = Mapping[str, np.ndarray]
 # Keras's layers keep their parameters under this name, and paths in it; models list
 # those of layers once more.
 _KERAS = "_torch_params."
-_EXTENSIONS = {
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
+# What safetensors calls the types that a checkpoint can hold.
+_DTYPES = {
+    "BF16": EXTENSION_DTYPES["bfloat16"],
+    "F8_E4M3": EXTENSION_DTYPES["float8_e4m3fn"],
+    "F8_E5M2": EXTENSION_DTYPES["float8_e5m2"],
+    "BOOL": np.dtype(bool),
+    "C64": np.dtype("<c8"),
+    **{f"F{bits}": np.dtype(f"<f{bits // 8}") for bits in (16, 32, 64)},
+    **{f"I{bits}": np.dtype(f"<i{bits // 8}") for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": np.dtype(f"<u{bits // 8}") for bits in (8, 16, 32, 64)},
 }
+
+
+def contents(path: Path) -> memoryview:
+    """The bytes of a regular file, which a link may lead to."""
+    where = path.resolve()
+    listed = {where.name: where.stat().st_size}
+    return StoredFiles(os.fspath(where.parent), listed).mapped(where.name)
 
 
 def read_safetensors(path: Path) -> Tensors:
     """Read a safetensors file."""
     # Not `safetensors.numpy`, which lacks the extension types.
-    content = library("safetensors", "safetensors").deserialize(path.read_bytes())
+    content = library("safetensors", "safetensors").deserialize(bytes(contents(path)))
     return {
-        name: np.frombuffer(each["data"], _dtype(each["dtype"])).reshape(each["shape"])
+        name: np.frombuffer(each["data"], _DTYPES[each["dtype"]]).reshape(each["shape"])
         for name, each in content
     }
 
@@ -53,30 +69,25 @@ def write_safetensors(path: Path, tensors: Tensors, notes: Mapping[str, str]) ->
 
 
 def read_torch(path: Path) -> Tensors:
-    """Read a ``state_dict`` that torch saved."""
-    torch = library("torch", '"keras-resilient[torch]"')
-    from resilient.backends.torch import to_numpy
-
-    content = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(content, dict) or not all(
-        isinstance(each, torch.Tensor) for each in content.values()
-    ):
+    """Read a ``state_dict`` that torch saved: a dict of tensors, nothing else."""
+    try:
+        found = torch_files.tensors(contents(path))
+    except torch_files.TorchFileError as error:
         raise NotSupportedError(
-            "This file of torch holds something other than a dict of tensors.",
-            received=path,
+            "This cannot be read as a dict of tensors that torch saved.",
+            received=f"{path}: {error}",
             hint="Save model.state_dict() alone, and import that.",
-        )
+        ) from None
     tensors: dict[str, np.ndarray] = {}
-    for name, tensor in content.items():
-        key = str(name).rpartition(_KERAS)[2]
-        array = to_numpy(tensor.detach().contiguous())
+    for name, tensor in found.items():
+        key, array = name.rpartition(_KERAS)[2], np.ascontiguousarray(tensor)
         if key in tensors and tensors[key].tobytes() != array.tobytes():
             raise NotSupportedError(
                 "Two tensors with different values are of one variable.",
                 received=f"{path}: {key}",
                 hint="Give each variable of the model a name of its own.",
             )
-        tensors[key] = array
+        tensors[key] = array.reshape(tensor.shape)
     return tensors
 
 
@@ -107,12 +118,3 @@ def library(name: str, package: str) -> ModuleType:
             hint=f"Install it with: pip install {package}",
             name=error.name,
         ) from error
-
-
-def _dtype(name: str) -> np.dtype:
-    """The type that safetensors calls ``F32``, ``BOOL``, ``BF16`` and so on."""
-    if name in _EXTENSIONS:
-        return EXTENSION_DTYPES[_EXTENSIONS[name]]
-    if name == "BOOL":
-        return np.dtype(bool)
-    return np.dtype(f"<{name[0].lower()}{int(name[1:]) // 8}")

@@ -13,16 +13,20 @@ import keras
 import numpy as np
 
 from resilient import keras_internals
+from resilient.backends.paths import only_stored
+from resilient.backends.stored_files import StoredFiles
 from resilient.convert.matching import (
     Layout,
     by_loading,
     by_name,
     mismatch,
+    of_layout,
     require_same,
 )
 from resilient.convert.tensor_files import Tensors, library
 from resilient.errors import NotSupportedError
 from resilient.state.weights import ready
+from resilient.storage.files import open_file
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _COUNTER = "save_counter"
@@ -36,14 +40,45 @@ def is_at(path: Path) -> bool:
 
 
 def values(path: Path, model: keras.Model) -> Tensors:
-    """The values in the newest one, see ``sources.ImportSource.values``."""
-    tf = library("tensorflow", '"keras-resilient[tensorflow]"')
-    prefix = str(_prefix(path))
-    if path.is_dir():
-        prefix = tf.train.latest_checkpoint(path) or str(path)
+    """The values in the newest one, see ``recognise.ImportSource.values``."""
+    library("tensorflow", '"keras-resilient[tensorflow]"')
+    from resilient.backends import bundle
+
+    prefix = _newest(path) if path.is_dir() else _prefix(path)
+    begin = f"{prefix.name}."
+    listed = {
+        each.name: each.stat(follow_symlinks=False).st_size
+        for each in os.scandir(prefix.parent)
+        if each.name.startswith(begin) and each.is_file(follow_symlinks=False)
+    }
+    files = StoredFiles(os.fspath(prefix.parent), listed)
+    bundle.checked(files, prefix.name, texts={_GRAPH})
+    with only_stored(files) as beside:
+        return _values(path, os.path.join(beside, prefix.name), model)
+
+
+def _newest(path: Path) -> Path:
+    """What the file ``checkpoint`` of a directory names."""
+    import tensorflow as tf
+
+    os.close(open_file(path, "checkpoint"))  # it is a regular file
+    prefix = Path(tf.train.latest_checkpoint(path) or path)
+    if prefix.parent.resolve() != path.resolve():
+        raise NotSupportedError(
+            "The file `checkpoint` of this directory names another directory.",
+            received=f"{path}: {prefix}",
+            hint="Import that, if you trust it: name the prefix of its files.",
+        )
+    return prefix
+
+
+def _values(path: Path, prefix: str, model: keras.Model) -> Tensors:
+    import tensorflow as tf
+
     reader = tf.train.load_checkpoint(prefix)
     names = list(reader.get_variable_to_shape_map())
     if _GRAPH not in names:
+        by_name(path, of_layout(_layout(reader)), model)  # before any is read
         tensors = {name: np.asarray(reader.get_tensor(name)) for name in names}
         return by_name(path, tensors, model)
     if keras_internals.BACKEND != "tensorflow":

@@ -1,0 +1,282 @@
+"""What a stranger can write in a file to import: it is an error that says so."""
+
+import io
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import keras
+import numpy as np
+import pytest
+from support.fitting import model
+
+import resilient
+from resilient import CheckpointMismatchError, NotSupportedError
+
+BACKEND = keras.backend.backend()
+# Keras reads a variable in a way that numpy 2.4 says will end.
+pytestmark = [
+    pytest.mark.spread,
+    pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),
+]
+HUGE = 1 << 40
+
+
+def refused(source: Path, kind: type[Exception] = NotSupportedError) -> str:
+    target = source.parent / "run"
+    with pytest.raises(kind) as raised:
+        resilient.import_checkpoint(source, model(), checkpoint_dir=target, epoch=1)
+    assert not Path("SEEN").exists()
+    assert not target.exists()
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["x.keras", "x.weights.h5", "x.safetensors", "x.pt", "x.pth", "x.bin"]
+)
+def test_what_blocks_who_opens_it(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    assert "no regular file" in refused(tmp_path / name)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    assert "no regular file" in refused(tmp_path / name)
+
+
+def test_a_backup_whose_metadata_blocks(tmp_path: Path) -> None:
+    net = model()
+    net.save_weights(tmp_path / "latest.weights.h5")
+    os.mkfifo(tmp_path / "training_metadata.json")
+    assert "not a regular file" in refused(tmp_path)
+    (tmp_path / "training_metadata.json").unlink()
+    deep = "[" * 200_000
+    (tmp_path / "training_metadata.json").write_text(deep)
+    assert "does not say where" in refused(tmp_path)
+
+
+Change = Callable[[h5py.File, str, Path], object]
+
+
+def soft_link(file: h5py.File, name: str, _: Path) -> None:
+    file.move(name, "elsewhere")
+    file[name] = h5py.SoftLink("/elsewhere")
+
+
+def external_link(file: h5py.File, name: str, beside: Path) -> None:
+    with h5py.File(beside / "other.h5", "w") as other:
+        other["x"] = file[name][...]
+    del file[name]
+    file[name] = h5py.ExternalLink(os.fspath(beside / "other.h5"), "x")
+
+
+def external_storage(file: h5py.File, name: str, beside: Path) -> None:
+    array = file[name][...]
+    (beside / "secret").write_bytes(array.tobytes())
+    del file[name]
+    external = [(os.fspath(beside / "secret"), 0, array.nbytes)]
+    file.create_dataset(name, array.shape, array.dtype, external=external)
+
+
+def virtual(file: h5py.File, name: str, beside: Path) -> None:
+    array = file[name][...]
+    with h5py.File(beside / "other.h5", "w") as other:
+        other["x"] = array
+    layout = h5py.VirtualLayout(array.shape, array.dtype)
+    layout[...] = h5py.VirtualSource(os.fspath(beside / "other.h5"), "x", array.shape)
+    del file[name]
+    file.create_virtual_dataset(name, layout)
+
+
+def compressed(file: h5py.File, name: str, _: Path) -> None:
+    array = file[name][...]
+    del file[name]
+    file.create_dataset(name, data=array, compression="gzip")
+
+
+def not_there(file: h5py.File, name: str, _: Path) -> None:
+    del file[name]
+    file.create_dataset(name, (HUGE,), "f4", chunks=(1024,))
+
+
+def objects(file: h5py.File, name: str, _: Path) -> None:
+    del file[name]
+    file.create_dataset(name, data=np.array(["x"], dtype=h5py.string_dtype()))
+
+
+def nothing(file: h5py.File, name: str, _: Path) -> None:
+    del file[name]
+    file[name] = h5py.Empty("f4")
+
+
+def in_itself(file: h5py.File, _: str, __: Path) -> None:
+    file["again"] = file["/"]
+
+
+CHANGES: list[Change] = [
+    soft_link,
+    external_link,
+    external_storage,
+    virtual,
+    compressed,
+    not_there,
+    objects,
+    nothing,
+    in_itself,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_weights_that_are_not_in_their_file(
+    tmp_path: Path, change: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resilient.convert.hdf5_files._MOST", 100)
+    source = tmp_path / "x.weights.h5"
+    model().save_weights(source)
+    with h5py.File(source, "r+") as file:
+        names: list[str] = []
+        file.visititems(
+            lambda name, item: (
+                names.append(name) if isinstance(item, h5py.Dataset) else None
+            )
+        )
+        change(file, names[0], tmp_path)
+    assert "as Keras writes it" in refused(source)
+
+
+def test_a_keras_file_that_unpacks_to_more(tmp_path: Path) -> None:
+    """It would fill the disk before it is compared with the model."""
+    source = tmp_path / "x.keras"
+    with zipfile.ZipFile(source, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model.weights.h5", bytes(1 << 24))
+    assert "compressed" in refused(source)
+    with zipfile.ZipFile(source, "w") as archive:
+        archive.writestr("model.weights.h5", b"")
+        archive.writestr("../model.weights.h5", b"")
+    assert "nothing but weights" in refused(source)
+
+
+class Touches:
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, ("SEEN",)
+
+
+def test_a_state_dict_that_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = pickle.dumps({"a": Touches()}, 2)
+    (tmp_path / "x.pt").write_bytes(content)
+    refused(tmp_path / "x.pt")
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+    (tmp_path / "x.pth").write_bytes(file.getvalue())
+    refused(tmp_path / "x.pth")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"a": {"dtype": "F32", "shape": [HUGE], "data_offsets": [0, 4]}},
+        {"a": {"dtype": "F4", "shape": [8], "data_offsets": [0, 4]}},
+        {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 400]}},
+        {"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}},
+        [],
+    ],
+)
+def test_safetensors_that_are_not_there(tmp_path: Path, header: object) -> None:
+    raw = json.dumps(header).encode()
+    content = len(raw).to_bytes(8, "little") + raw + bytes(4)
+    (tmp_path / "x.safetensors").write_bytes(content)
+    refused(tmp_path / "x.safetensors")
+
+
+of_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="of TensorFlow")
+of_orbax = pytest.mark.skipif(BACKEND != "jax", reason="Orbax comes with JAX")
+
+
+@pytest.mark.everywhere
+@of_tensorflow
+def test_a_directory_that_names_another(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    (tmp_path / "other").mkdir()
+    prefix = tf.train.Checkpoint(net=model()).write(str(tmp_path / "other/x"))
+    for named in (prefix, "../other/x"):
+        source = tmp_path / "here"
+        source.mkdir(exist_ok=True)
+        (source / "checkpoint").write_text(f'model_checkpoint_path: "{named}"\n')
+        assert "names another directory" in refused(source)
+
+
+@pytest.mark.everywhere
+@of_tensorflow
+def test_a_tensorflow_checkpoint_whose_data_is_elsewhere(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    tf.train.Checkpoint(net=model()).write(str(tmp_path / "x"))
+    data = tmp_path / "x.data-00000-of-00001"
+    data.rename(tmp_path / "secret")
+    data.symlink_to(tmp_path / "secret")
+    assert "missing" in refused(tmp_path / "x")
+    data.unlink()
+    os.mkfifo(data)
+    assert "missing" in refused(tmp_path / "x")
+
+
+@pytest.mark.everywhere
+@of_tensorflow
+def test_a_tensorflow_checkpoint_of_another_shape_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tensorflow as tf
+
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / "x"),
+        tensor_names=["a"],
+        shape_and_slices=[""],
+        tensors=[tf.zeros(100)],
+    )
+
+    def read(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(
+        tf.train.load_checkpoint(str(tmp_path / "x")).__class__, "get_tensor", read
+    )
+    refused(tmp_path / "x", CheckpointMismatchError)
+
+
+def tree(directory: Path, shape: int = 10) -> Path:
+    import orbax.checkpoint
+
+    with orbax.checkpoint.PyTreeCheckpointer() as checkpointer:
+        checkpointer.save(directory / "tree", {"a": np.zeros(10, np.float32)})
+    return directory / "tree"
+
+
+@pytest.mark.everywhere
+@of_orbax
+def test_an_orbax_checkpoint_that_leads_elsewhere(tmp_path: Path) -> None:
+    source = tree(tmp_path)
+    (source / "d/link").symlink_to("/dev/zero")
+    assert "files and directories only" in refused(source)
+
+
+@pytest.mark.everywhere
+@of_orbax
+def test_an_orbax_checkpoint_of_another_shape_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import orbax.checkpoint
+
+    def restore(*_: Any, **__: Any) -> None:
+        raise AssertionError
+
+    source = tree(tmp_path)
+    monkeypatch.setattr(orbax.checkpoint.PyTreeCheckpointer, "restore", restore)
+    refused(source, CheckpointMismatchError)
