@@ -36,7 +36,8 @@ class InexactWarnings:
         """Attributes of callbacks that a checkpoint does not hold."""
         self._say(
             "these attributes of callbacks cannot be captured and will be as new after "
-            "a resume (give the callback state_dict and load_state_dict to keep them)",
+            "a resume (give the callback state_dict and load_state_dict to keep them, "
+            "or put classes of yours into keras.saving.get_custom_objects())",
             list(attributes),
         )
 
