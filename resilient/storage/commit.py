@@ -4,8 +4,7 @@
 
 The rename is the commit: before it a kill leaves staging that no reader looks at,
 after it the checkpoint is whole. A former checkpoint of the same step is renamed first;
-``recover`` renames it back if a kill came in between, and deletes it only where the new
-one verifies.
+``recovery`` renames it back if a kill came in between.
 
 Every failure of the file system, however the writing library reports it, becomes a
 ``CheckpointWriteError``. Other errors of the writing function pass unchanged.
@@ -13,7 +12,6 @@ Every failure of the file system, however the writing library reports it, become
 
 import contextlib
 import errno
-import logging
 import os
 import shutil
 import stat
@@ -23,14 +21,12 @@ from pathlib import Path
 
 from resilient.errors import CheckpointWriteError, NotSupportedError, ResilientError
 from resilient.progress import Progress
-from resilient.storage import layout, lock, quarantine
+from resilient.storage import layout, lock
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.file_record import FileRecord, record
 from resilient.storage.files import JSON_BYTES, open_file, sync
 from resilient.storage.flush import flushed_meanwhile
 from resilient.storage.manifest import Manifest, ManifestError
-
-logger = logging.getLogger(__name__)
 
 # What a full or failing disk looks like. Backends report these as TensorFlow's
 # ResourceExhaustedError, Orbax's ValueError, torch's RuntimeError: by text only.
@@ -113,31 +109,6 @@ def _explained(staging: Path, progress: Progress) -> Iterator[None]:
         if number is None:
             raise
         raise _write_error(staging, progress, number, error) from error
-
-
-def recover(directory: Path) -> None:
-    """Finish replacements that a kill interrupted. Needs the lock."""
-    for former, committed in layout.replaced_paths(directory):
-        if layout.leads_nowhere(committed):
-            continue  # to be mounted, then verified
-        try:
-            if os.path.lexists(committed):
-                problems = _problems(committed)
-                if not problems:
-                    delete(former)
-                    continue
-                quarantine.move(committed, "damaged", "; ".join(problems))
-            os.rename(former, committed)
-            sync(directory)
-        except OSError as error:  # that is seen when a checkpoint is loaded or saved
-            logger.warning("%s stays where it is: %s", former.name, error)
-
-
-def _problems(committed: Path) -> list[str]:
-    try:
-        return Checkpoint.read(committed).verify()
-    except ManifestError as error:
-        return [f"{layout.MANIFEST} {error}"]
 
 
 def delete(path: Path) -> None:
@@ -286,7 +257,7 @@ def _publish(staging: Path, step: int) -> Path:
         raise
     sync(directory)
     if former is not None:
-        # What is left of it, `recover` deletes: the commit has succeeded.
+        # What is left of it, `recovery` deletes: the commit has succeeded.
         with contextlib.suppress(OSError):
             delete(former)
     return committed

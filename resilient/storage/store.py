@@ -28,6 +28,7 @@ from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
 from resilient.storage.file_record import FileRecord
 from resilient.storage.manifest import LIBRARY, Manifest, ManifestError
 from resilient.storage.prune import Pruner
+from resilient.storage.recovery import recover
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class Store:
             CheckpointNotFoundError: If it is a link whose target is missing.
             CorruptCheckpointError: If there were some and none is good.
         """
-        commit.recover(self.directory)
+        recover(self.directory)
         failed = {}
         for step in reversed(layout.committed_steps(self.directory)):
             self._require_target(step)
@@ -118,7 +119,7 @@ class Store:
             CheckpointNotFoundError: If there is none.
             CorruptCheckpointError: If it does not verify; it stays where it is.
         """
-        commit.recover(self.directory)
+        recover(self.directory)
         checkpoint = self.read(step)
         try:
             return checkpoint, checkpoint.load(reader)
@@ -227,7 +228,7 @@ class Store:
         Raises:
             CheckpointWriteError: If the file system does not allow it.
         """
-        commit.recover(self.directory)
+        recover(self.directory)
         steps = layout.committed_steps(self.directory)
         with self._explained():
             for step in steps:
@@ -238,7 +239,7 @@ class Store:
 
     def remove_stale_staging(self) -> list[Path]:
         """Delete what dead attempts left unfinished; returns the paths."""
-        commit.recover(self.directory)
+        recover(self.directory)
         stale = layout.staging_paths(self.directory)
         for path in stale:
             with contextlib.suppress(OSError):

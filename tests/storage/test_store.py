@@ -187,7 +187,7 @@ def test_a_replacement_that_was_interrupted_is_undone(tmp_path, look):
 
 @pytest.mark.parametrize("look", [newest_good, lambda store: verified(store, 20)])
 @pytest.mark.parametrize("damaged", ["run.json", "manifest.json"])
-def test_a_replacement_that_is_damaged_is_undone(tmp_path, look, damaged):
+def test_a_replacement_that_is_damaged_is_undone(tmp_path, look, damaged, caplog):
     """The former checkpoint goes only where the new one is whole."""
     store = filled(tmp_path, 10, 20)
     (tmp_path / "step-00000020").rename(tmp_path / replaced_name(20))
@@ -199,6 +199,7 @@ def test_a_replacement_that_is_damaged_is_undone(tmp_path, look, damaged):
     (moved,) = quarantined(tmp_path / "quarantine")
     assert moved.name == "step-00000020-1"
     assert (moved / damaged).read_bytes() == b"x"
+    assert "step-00000020 is damaged, the one it was to replace is back" in caplog.text
 
 
 def test_what_leads_out_of_the_directory_is_not_followed_by_a_deletion(tmp_path):

@@ -1,0 +1,50 @@
+"""Finishes replacements of a checkpoint that a kill interrupted.
+
+The former one is deleted only where the new one verifies; else it comes back, and the
+new one goes to quarantine.
+"""
+
+import logging
+import os
+from pathlib import Path
+
+from resilient.errors import printable
+from resilient.storage import commit, layout, quarantine
+from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.files import sync
+from resilient.storage.manifest import ManifestError
+
+logger = logging.getLogger(__name__)
+
+
+def recover(directory: Path) -> None:
+    """Finish what was interrupted. Needs the lock.
+
+    Raises:
+        NotSupportedError: A later version of this library wrote the new one.
+    """
+    for former, committed in layout.replaced_paths(directory):
+        if layout.leads_nowhere(committed):
+            continue  # to be mounted, then verified
+        try:
+            if os.path.lexists(committed):
+                problems = _problems(committed)
+                if not problems:
+                    commit.delete(former)
+                    continue
+                reason = printable("; ".join(problems))
+                quarantine.move(committed, "damaged", reason)
+                message = "%s is damaged, the one it was to replace is back: %s"
+                logger.warning(message, committed.name, reason)
+            os.rename(former, committed)
+            sync(directory)
+        except OSError as error:  # that is seen when a checkpoint is loaded or saved
+            logger.warning("%s stays where it is: %s", former.name, error)
+
+
+def _problems(committed: Path) -> list[str]:
+    try:
+        found = Checkpoint.read(committed)
+        return found.verify() if found.is_trusted() else [str(found.signature)]
+    except ManifestError as error:
+        return [f"{layout.MANIFEST} {error}"]
