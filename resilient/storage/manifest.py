@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Annotated, Any
 
 import xxhash
@@ -166,6 +167,10 @@ class Manifest:
             inside = is_inside(name) and name.isprintable()
             if not inside or name == MANIFEST:
                 raise ManifestError(f"lists what is no file of a checkpoint: {name!a}")
+        try:
+            datetime.fromisoformat(body.created)
+        except ValueError:
+            raise ManifestError(f"has no time: {body.created}") from None
         missing = body.files.keys() - body.sha256.keys()
         if body.sha256.keys() - body.files.keys() or (body.hmac_sha256 and missing):
             raise ManifestError("has a SHA-256 of other files than it lists")

@@ -67,6 +67,7 @@ MALFORMED = {
     "many metrics": {"metrics": {f"{n}": 1.0 for n in range(10_001)}},
     "created is a number": {"created": 1},
     "created is no time": {"created": "2025-01-01T00:00:00Z\n"},
+    "created is no day": {"created": "2025-02-30T00:00:00Z"},
     "a version is a number": {"environment": {"keras": 3}},
     "a version is long": {"environment": {"keras": "3" * 1001}},
     "many versions": {"environment": {f"{n}": "1" for n in range(1001)}},
