@@ -42,7 +42,7 @@ def add_export(add: Add) -> None:
     command.add_argument(
         "--step", metavar="STEP", type=int, help="the newest if left out"
     )
-    _add_model(command, "makes the model, for .keras and .weights.h5")
+    _add_model(command, "makes the model; .keras and .weights.h5 need it")
     command.add_argument("--force", action="store_true", help="replace PATH")
     command.set_defaults(check=lambda arguments: ending_of(Path(arguments.to)))
 

@@ -44,8 +44,8 @@ def export(
         to: The file to write. Its ending selects the format: ``.keras``,
             ``.weights.h5`` or ``.safetensors``.
         step: Which checkpoint; the newest by default.
-        model: For ``.keras`` and ``.weights.h5``: the model, built and compiled, if the
-            checkpoint does not say how to make it. It is left as it is.
+        model: For ``.keras`` and ``.weights.h5``, which need it: the model, built and
+            compiled. It is left as it is.
         overwrite: Whether the target may be replaced.
 
     Returns:
@@ -59,7 +59,7 @@ def export(
         CheckpointWriteError: The file system failed; the target is as it was.
         CorruptCheckpointError: It is damaged.
         FileExistsError: The target exists already.
-        NotSupportedError: The format cannot hold it.
+        NotSupportedError: The format cannot hold it, or needs the model.
         ValueError: The name of the target has another ending.
     """
     target = Path(to).absolute()
@@ -164,7 +164,6 @@ def _write_model(
     model: "keras.Model | None",
 ) -> None:
     from resilient.convert import keras_files
-    from resilient.state import model_config
 
     if not (record.is_of(saved, FitRun) or record.is_of(saved, ImportRun)):
         raise NotSupportedError(
@@ -173,6 +172,13 @@ def _write_model(
             hint="Export its variables to .safetensors.",
         )
     if model is None:
-        text = saved.run.architecture if record.is_of(saved, FitRun) else None
-        model = model_config.model_from_checkpoint(text)
+        raise NotSupportedError(
+            "A file of Keras takes the model, which is not made of what a checkpoint "
+            "says: Keras would import the modules and make the classes that it names.",
+            received=f"{checkpoint.path}, and no model",
+            hint="Pass the model, built and compiled, or on the command line a "
+            "function that makes it: --model module:function. If you trust the "
+            "checkpoint, keras.models.model_from_json makes it of `architecture` in "
+            "its run.json.",
+        )
     keras_files.write(path, model, saved, checkpoint.path)

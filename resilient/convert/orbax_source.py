@@ -8,7 +8,7 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +43,32 @@ def values(path: Path, model: keras.Model) -> Tensors:
     assert where is not None
     _require_files(where)
     checkpointer = ocp.PyTreeCheckpointer()
-    metadata = checkpointer.metadata(where.absolute()).item_metadata.tree
+    found = checkpointer.metadata(where.absolute()).item_metadata
+    if found is None:
+        raise ValueError("Orbax cannot read its metadata")
+    metadata = found.tree
     # First of all without reading: what it says of them may be more than fits.
     layout = {n: (tuple(m.shape), str(np.dtype(m.dtype))) for n, m in _flat(metadata)}
     by_name(path, of_layout(layout), model)
+    _require_small_chunks(path, dict(_flat(metadata)))
     as_arrays = jax.tree.map(
         lambda _: ocp.RestoreArgs(restore_type=np.ndarray), metadata
     )
     content = checkpointer.restore(where.absolute(), restore_args=as_arrays)
     return by_name(path, {n: np.asarray(each) for n, each in _flat(content)}, model)
+
+
+def _require_small_chunks(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Refuse chunks that are larger than their array: each is read whole."""
+    for name, array in arrays.items():
+        chunk = getattr(array.storage, "chunk_shape", None) or (1,) * len(array.shape)
+        pairs = zip(chunk, array.shape, strict=True)
+        if any(size > max(1, most) for size, most in pairs):
+            raise NotSupportedError(
+                "An array has chunks that are larger than all of it.",
+                received=f"{path}: {name} has shape {array.shape}, chunks {chunk}",
+                hint="Import a checkpoint that Orbax saved.",
+            )
 
 
 def _require_files(where: Path) -> None:

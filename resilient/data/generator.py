@@ -13,16 +13,20 @@ import contextlib
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from resilient import keras_internals
 from resilient.data.replay import skip
 from resilient.data.source import DataSource, SourceContext, TrackedIterable
 from resilient.data.tracked_adapter import TrackedAdapter
-from resilient.errors import DataNotResumableError
+from resilient.errors import CorruptCheckpointError, DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
 from resilient.serialization.position import BatchMark
+from resilient.serialization.schema import from_json, parse
 from resilient.state.rng import capture, kept_random_state, restore
 
 _KIND = "generator"
@@ -92,6 +96,30 @@ class PythonSource(DataSource):
             yield batch
 
 
+@dataclass(frozen=True)
+class _Saved:
+    """What ``GeneratorSource.position`` returns."""
+
+    origin: str
+    drawn: Annotated[int, Meta(ge=0)]
+    ended: bool
+    last: str | None
+
+
+def _saved(position: JSON) -> _Saved:
+    try:
+        saved = from_json(_Saved, position)
+        parse(saved.origin.encode())
+    except ValueError as error:
+        raise CorruptCheckpointError(
+            "The checkpoint does not say where the generator was.",
+            received=str(error),
+            hint="Resume from another step, for example resume=<step> with one that "
+            "`resilient ls` shows.",
+        ) from None
+    return saved
+
+
 class GeneratorSource(PythonSource):
     """A generator, and how much was drawn from it."""
 
@@ -104,7 +132,7 @@ class GeneratorSource(PythonSource):
         self.building = settings.argument == "x"
         found = settings.saved.source if settings.saved else {}
         known = found.get("kind") == _KIND
-        self._origin: str | None = found["origin"] if known else None
+        self._origin: str | None = _saved(found).origin if known else None
         self._waiting = known  # for the position, to resume from it
         self._after_first: JSON = {}
 
@@ -156,14 +184,15 @@ class GeneratorSource(PythonSource):
 
     def _catch_up(self, position: JSON) -> None:
         """Draw the batches before the position again."""
-        count, backend = position["drawn"], self.settings.backend
+        saved, backend = _saved(position), self.settings.backend
+        count = saved.drawn
         with kept_random_state(backend):
             restore(backend, self._after_first)
             skip(self.draws, count - self.count, self)
-            goes_on = position["ended"] and next(self.draws, None) is not None
+            goes_on = saved.ended and next(self.draws, None) is not None
             if self.count > count or goes_on:
                 raise self._longer(count)
-        self.verify(self.last, BatchMark(given=count, last=position["last"]))
+        self.verify(self.last, BatchMark(given=count, last=saved.last))
 
     def _longer(self, count: int) -> DataNotResumableError:
         return DataNotResumableError(

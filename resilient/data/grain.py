@@ -112,7 +112,7 @@ class GrainSource(DataSource):
 
     def remake_last_batch(self, position: JSON, last: JSON) -> Any:
         batches = _Batches(iter(self.dataset))
-        batches.start_at(last["before"], self.argument)
+        batches.start_at(last.get("before"), self.argument)
         return next(batches, None)
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
@@ -156,7 +156,7 @@ class _Batches(Iterator[Any]):
     def start_at(self, state: Any, name: str) -> None:
         try:
             self._batches.set_state(_of_this_process(state, self._state()))
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except Exception as error:  # of a state that somebody else may have written
             raise DataNotResumableError(
                 f"Grain cannot get back to where {name} was: it is another "
                 "dataset now, or another number of workers reads it.",

@@ -1,7 +1,8 @@
 """What a model is made of, as Keras serialises it: kept with each checkpoint of a fit.
 
-An export rebuilds the model from it, without the program that trained it. A resume
-ignores it, and a model without one (a class without ``get_config``) is saved, too.
+It is for people: nothing makes a model of it, since Keras would import the modules and
+make the classes that a checkpoint names. A model without one (a class without
+``get_config``) is saved, too.
 """
 
 import json
@@ -10,10 +11,7 @@ import warnings
 
 import keras
 
-from resilient.backends import get_backend
-from resilient.errors import NotSupportedError
 from resilient.state.build import is_built
-from resilient.state.rng import kept_random_state
 
 logger = logging.getLogger(__name__)
 
@@ -50,32 +48,3 @@ def _serialised(model: keras.Model) -> str | None:
         logger.debug("the model's config is too long to be kept")
         return None
     return text
-
-
-def model_from_checkpoint(text: str | None) -> keras.Model:
-    """Rebuild a checkpoint's model from its config, compiled, with new weights.
-
-    Raises:
-        NotSupportedError: It cannot be rebuilt, or there is no config.
-    """
-    todo = (
-        "Pass the model, built and compiled, or on the command line a function that "
-        "makes it: --model module:function."
-    )
-    if text is None:
-        raise NotSupportedError(
-            "The checkpoint has no config of its model.",
-            received="a model without a config, or one too long to be kept; or an "
-            "import",
-            hint=todo,
-        )
-    try:
-        with kept_random_state(get_backend()):  # its new weights are drawn
-            model: keras.Model = keras.models.model_from_json(text)
-    except Exception as error:
-        raise NotSupportedError(
-            "The model cannot be rebuilt from the config in the checkpoint.",
-            received=f"{type(error).__name__}: {error}",
-            hint=todo,
-        ) from error
-    return model

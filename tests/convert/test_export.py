@@ -199,10 +199,10 @@ def test_equal_paths_get_numbers():
 
 
 def test_keras_loads_a_model_with_the_weights_and_the_optimizer(run, tmp_path):
-    """The architecture comes from the checkpoint; nothing of this process is used."""
     directory, net = run
+    given = model(seed=3)
     before = random_state()
-    target = resilient.export(directory, tmp_path / "model.keras")
+    target = resilient.export(directory, tmp_path / "model.keras", model=given)
     assert random_state() == before
     loaded = keras.models.load_model(target)
     assert loaded.loss == "mse"
@@ -221,7 +221,7 @@ def optimizer(net):
 
 def test_weights_are_loaded_into_a_model_that_is_there(run, tmp_path):
     directory, net = run
-    target = resilient.export(directory, tmp_path / "model.weights.h5")
+    target = resilient.export(directory, tmp_path / "x.weights.h5", model=model())
     other = model(seed=3)
     other.optimizer.build(other.trainable_variables)
     other.load_weights(target)
@@ -233,17 +233,28 @@ def test_weights_are_loaded_into_a_model_that_is_there(run, tmp_path):
 def test_an_older_step_is_exported_if_asked_for(run, tmp_path):
     with pytest.raises(CheckpointNotFoundError, match="3, 6"):
         resilient.export(run[0], tmp_path / "model.keras", step=4)
-    target = resilient.export(run[0], tmp_path / "model.keras", step=3)
+    target = resilient.export(run[0], tmp_path / "x.keras", step=3, model=model())
     assert int(keras.models.load_model(target).optimizer.iterations) == 3
 
 
-def test_a_model_without_a_config_has_to_be_given_and_is_left_as_it_is(tmp_path):
+def test_no_model_is_made_of_what_a_checkpoint_says(run, tmp_path):
+    """Keras would import whatever module it names, and look for the class there."""
+    for name in ("x.keras", "x.weights.h5"):
+        with pytest.raises(NotSupportedError, match="not made of what a checkpoint"):
+            resilient.export(run[0], tmp_path / name)
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_config_in_a_checkpoint_is_the_models(run):
+    (newest,) = run[0].glob("step-00000006/run.json")
+    text = json.loads(newest.read_text())["architecture"]
+    assert keras.models.model_from_json(text).loss == "mse"
+
+
+def test_a_model_without_a_config_is_left_as_it_is(tmp_path):
     net = model(cls=lambda _: NoConfig(keras.layers.Dense(1)))
     fit(net, tmp_path / "run", epochs=1)
     target = tmp_path / "x.weights.h5"
-    with pytest.raises(NotSupportedError, match="has no config of its model"):
-        resilient.export(tmp_path / "run", target)
-    assert not target.exists()
     live = model(cls=lambda _: NoConfig(keras.layers.Dense(1)), seed=1)
     with pytest.raises(CheckpointMismatchError, match="not built yet"):
         resilient.export(tmp_path / "run", target, model=live)
@@ -259,7 +270,7 @@ def test_a_model_of_own_layers_is_made_where_keras_knows_them(tmp_path):
     net = model(of=lambda: [keras.Input((3,)), Scale(), keras.layers.Dense(1)])
     fit(net, tmp_path / "run", epochs=1)
     with keras.utils.custom_object_scope({"Scale": Scale}):
-        resilient.export(tmp_path / "run", tmp_path / "own.keras")
+        resilient.export(tmp_path / "run", tmp_path / "own.keras", model=net)
         loaded = keras.models.load_model(tmp_path / "own.keras")
     assert_equal(net.get_weights(), loaded.get_weights())
 
@@ -277,8 +288,8 @@ def test_what_keras_would_lose_is_refused(tmp_path):
 def test_a_config_that_is_too_long_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(model_config, "_LONGEST", 1000)
     fit(model(), tmp_path / "run", epochs=1)
-    with pytest.raises(NotSupportedError, match="too long to be kept"):
-        resilient.export(tmp_path / "run", tmp_path / "x.keras")
+    (newest,) = (tmp_path / "run").glob("step-*/run.json")
+    assert json.loads(newest.read_text())["architecture"] is None
 
 
 def test_another_model_is_refused_and_unchanged(run, tmp_path):

@@ -13,7 +13,8 @@ import h5py
 import keras
 import numpy as np
 import pytest
-from support.fitting import model
+from support.fitting import layers
+from support.fitting import model as new_model
 
 import resilient
 from resilient import CheckpointMismatchError, NotSupportedError
@@ -25,6 +26,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),
 ]
 HUGE = 1 << 40
+
+
+def model(**given: Any) -> keras.Model:
+    """A model with the names that it has in a process of its own."""
+    keras.utils.clear_session(free_memory=False)
+    return new_model(**given)
 
 
 def refused(source: Path, kind: type[Exception] = NotSupportedError) -> str:
@@ -251,12 +258,27 @@ def test_a_tensorflow_checkpoint_of_another_shape_is_not_read(
     refused(tmp_path / "x", CheckpointMismatchError)
 
 
-def tree(directory: Path, shape: int = 10) -> Path:
+def tree(directory: Path, **given: bool) -> Path:
     import orbax.checkpoint
 
-    with orbax.checkpoint.PyTreeCheckpointer() as checkpointer:
-        checkpointer.save(directory / "tree", {"a": np.zeros(10, np.float32)})
+    handler = orbax.checkpoint.PyTreeCheckpointHandler(**given)
+    with orbax.checkpoint.Checkpointer(handler) as checkpointer:
+        net = model()
+        content = {v.path: np.asarray(v.value) for v in net.weights}
+        checkpointer.save(directory / "tree", content)
     return directory / "tree"
+
+
+@pytest.mark.everywhere
+@of_orbax
+def test_an_orbax_checkpoint_with_chunks_that_no_memory_holds(tmp_path: Path) -> None:
+    """An array of a few bytes, compressed, that says it is read by the terabyte."""
+    source = tree(tmp_path, use_ocdbt=False)
+    for metadata in source.rglob(".zarray"):
+        zarray = json.loads(metadata.read_text())
+        zarray["chunks"][:1] = [1 << 38]
+        metadata.write_text(json.dumps(zarray))
+    assert "larger than all of it" in refused(source)
 
 
 @pytest.mark.everywhere
@@ -278,5 +300,10 @@ def test_an_orbax_checkpoint_of_another_shape_is_not_read(
         raise AssertionError
 
     source = tree(tmp_path)
+    monkeypatch.setattr(f"{__name__}.model", other_model)
     monkeypatch.setattr(orbax.checkpoint.PyTreeCheckpointer, "restore", restore)
     refused(source, CheckpointMismatchError)
+
+
+def other_model() -> keras.Model:
+    return new_model(of=lambda: layers(width=4))
