@@ -7,6 +7,7 @@ import shutil
 import struct
 import sys
 import zipfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from resilient.backends import get_backend
+from resilient.backends.stored_files import StoredFiles
 from resilient.errors import CorruptCheckpointError
 
 if os.environ["KERAS_BACKEND"] != "torch":
@@ -26,6 +28,8 @@ from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
 )
+
+from resilient.backends import dcp_metadata, dcp_stored
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 COMMAND = "touch SEEN"
@@ -421,3 +425,16 @@ def test_a_file_of_more_than_four_gigabytes(here: Path) -> None:
                 written.write(data)
     (here / "state.pt").write_bytes(file.getvalue())
     assert get_backend("torch").read(str(here))["kernel"].shape == (3, 2)
+
+
+def test_a_part_that_a_rank_reads_later(here: Path) -> None:
+    """The file is compared with the metadata then, too."""
+    saved_by_dcp(here)
+    files = StoredFiles(str(here), None)
+    saved = dcp_metadata.parse(files.read(".metadata", 1 << 20), files.sizes)["a"]
+    tensor = torch.zeros(3, 2)
+    dcp_stored.StoredTensor(files, saved).read_into(tensor, torch.from_numpy)
+    assert tensor.tolist() == [[1, 1]] * 3
+    other = replace(saved, dtype=np.dtype("int32"))
+    with pytest.raises(CorruptCheckpointError, match="another shape or type"):
+        dcp_stored.StoredTensor(files, other).read_into(tensor.int(), torch.from_numpy)
