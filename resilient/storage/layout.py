@@ -17,6 +17,7 @@ Other names are left alone. Paths that are not local directories are refused her
 before anything is created.
 """
 
+import contextlib
 import os
 import re
 import uuid
@@ -159,9 +160,13 @@ def make_directory(directory: Path) -> None:
         CheckpointWriteError: If the file system does not allow it.
     """
     missing = [p for p in (directory, *directory.parents) if not os.path.lexists(p)]
+    there = missing[-1].parent if missing else directory
     try:
-        os.makedirs(directory, exist_ok=True)
+        # A kill may have come right after it was made. Not everybody may read there.
+        with contextlib.suppress(PermissionError):
+            files.sync(there.parent)
         for path in reversed(missing):
+            path.mkdir(exist_ok=True)
             files.sync(path.parent)
     except OSError as error:
         raise CheckpointWriteError(

@@ -1,5 +1,6 @@
 """What may be a checkpoint directory, and what is refused before anything is made."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from support.checkpoint_samples import filled, newest_good, save
 
 from resilient.errors import CheckpointWriteError, NotSupportedError
 from resilient.policies import latest
+from resilient.storage import files, layout
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.store import Store
 from resilient.telemetry.events import Events
@@ -78,3 +80,30 @@ def test_what_a_run_makes_is_for_those_alone_whom_the_umask_leaves_it(tmp_path):
     made = [store.directory, *store.directory.rglob("*")]
     assert len(made) > 20
     assert [path for path in made if path.stat().st_mode & 0o077] == []
+
+
+def test_a_directory_that_a_killed_process_made_is_on_the_disk_too(
+    tmp_path, monkeypatch
+):
+    """That process may not have come to wait for its name."""
+    synced, sync = [], files.sync
+    monkeypatch.setattr(files, "sync", lambda path: [synced.append(path), sync(path)])
+    for path in (tmp_path / "runs" / "mnist", tmp_path / "runs" / "mnist" / "again"):
+        layout.make_directory(path)
+    assert synced == [
+        tmp_path.parent,  # of the name of the first one that was there
+        tmp_path,
+        tmp_path / "runs",
+        tmp_path / "runs",
+        tmp_path / "runs" / "mnist",
+    ]
+
+
+def test_a_directory_whose_parent_this_user_may_not_read_can_be_used(
+    tmp_path, monkeypatch
+):
+    def sync(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(files, "sync", sync)
+    layout.make_directory(tmp_path)
