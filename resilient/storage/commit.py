@@ -111,6 +111,24 @@ def _explained(staging: Path, progress: Progress) -> Iterator[None]:
         raise _write_error(staging, progress, number, error) from error
 
 
+def delete_checkpoints(paths: list[Path]) -> None:
+    """Rename first: a kill never leaves half of what looks like a checkpoint.
+
+    Args:
+        paths: Of checkpoints, or former ones, of one directory.
+    """
+    renamed = []
+    for path in paths:
+        step = int(path.name.removeprefix("step-").partition(".")[0])
+        target = path.with_name(layout.staging_name(step))
+        os.rename(path, target)
+        renamed.append(target)
+    if renamed:
+        sync(renamed[0].parent)
+    for path in renamed:
+        delete(path)
+
+
 def delete(path: Path) -> None:
     """Delete what has this name; of a link, only the link. Links inside stay unread."""
     if stat.S_ISDIR(path.lstat().st_mode):
@@ -259,5 +277,5 @@ def _publish(staging: Path, step: int) -> Path:
     if former is not None:
         # What is left of it, `recovery` deletes: the commit has succeeded.
         with contextlib.suppress(OSError):
-            delete(former)
+            delete_checkpoints([former])
     return committed

@@ -5,14 +5,13 @@ once, and again only if its file was replaced.
 """
 
 import contextlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from resilient.errors import CheckpointWriteError, NotSupportedError
 from resilient.policies import KeepPolicy
-from resilient.storage import commit, files, layout
+from resilient.storage import commit, layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.manifest import ManifestError
 
@@ -43,7 +42,8 @@ class Pruner:
         kept = keep.select(self._known.values()) | set([*self._known][-1:])
         doomed = [step for step in self._known if step not in kept]
         try:
-            self._delete(doomed)
+            names = map(layout.committed_name, doomed)
+            commit.delete_checkpoints([self._directory / name for name in names])
         except OSError as error:
             raise CheckpointWriteError(
                 f"Old checkpoints cannot be deleted: {error.strerror}.",
@@ -67,18 +67,6 @@ class Pruner:
                 if found.is_trusted():  # or a stranger's newest would replace ours
                     known[step] = _Known(step, found.metrics, found.created, file)
         self._known = known
-
-    def _delete(self, steps: list[int]) -> None:
-        """Rename first: a kill never leaves half of what looks like a checkpoint."""
-        renamed = []
-        for step in steps:
-            target = self._directory / layout.staging_name(step)
-            os.rename(self._directory / layout.committed_name(step), target)
-            renamed.append(target)
-        if renamed:
-            files.sync(self._directory)
-        for path in renamed:
-            commit.delete(path)
 
 
 def _file(path: Path) -> tuple[int, ...] | None:

@@ -72,6 +72,7 @@ def move(path: Path, kind: Kind, text: str) -> Path:
     quarantine = path.parent / layout.QUARANTINE
     if not _is_there(quarantine):
         quarantine.mkdir()
+    files.sync(path.parent)  # or a power cut might take it, and what is moved into it
     target = quarantine / _free_name(quarantine, path.name)
     _write(target, Reason(kind, text, now(), open=kind == "damaged"))
     os.rename(path, target)

@@ -30,7 +30,8 @@ def recover(directory: Path) -> None:
             if os.path.lexists(committed):
                 problems = _problems(committed)
                 if not problems:
-                    commit.delete(former)
+                    sync(directory)  # the kill may have come before that
+                    commit.delete_checkpoints([former])
                     continue
                 reason = printable("; ".join(problems))
                 quarantine.move(committed, "damaged", reason)

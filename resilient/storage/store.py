@@ -23,7 +23,7 @@ from resilient.errors import (
 )
 from resilient.policies import KeepPolicy
 from resilient.progress import Progress
-from resilient.storage import commit, layout, quarantine, signature
+from resilient.storage import commit, files, layout, quarantine, signature
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
 from resilient.storage.file_record import FileRecord
 from resilient.storage.manifest import LIBRARY, Manifest, ManifestError
@@ -243,6 +243,8 @@ class Store:
         stale = layout.staging_paths(self.directory)
         for path in stale:
             with contextlib.suppress(OSError):
+                # A kill may have come before the disk knew that this is no checkpoint.
+                files.sync(self.directory)
                 commit.delete(path)
         return stale
 

@@ -4,6 +4,7 @@ Children are really killed, by SIGKILL. What a power cut would lose is not seen 
 that every file and directory is synced before the rename is checked instead.
 """
 
+import errno
 import os
 import random
 import shutil
@@ -34,6 +35,7 @@ from support.checkpoint_samples import (
     usable,
 )
 
+from resilient.storage import commit
 from resilient.storage.store import Store
 
 pytestmark = pytest.mark.once
@@ -71,6 +73,25 @@ def test_killed_at_each_step(ram, change, before, newest, kills):
     assert number > kills
     new = {30: (30, False), 20: (20, change is replacing_save)}[max(newest - {None})]
     assert new in seen, "some kill came after the commit"
+
+
+def test_half_of_a_former_checkpoint_never_takes_the_place_of_a_whole_one(
+    ram, monkeypatch
+):
+    """What could not be deleted is not what a later kill makes `recover` go back to."""
+    store = filled(ram, 20)
+
+    def fails(path):
+        (path / "manifest.json").unlink()
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(commit, "delete", fails)
+    save(store, 20, version=1)
+    monkeypatch.undo()
+    (left,) = leftovers(ram)
+    assert left.startswith("step-00000020.tmp-")
+    (ram / "step-00000020").rename(ram / "step-00000020.old-ffffffffffff")  # killed
+    assert holds(usable(ram, newest={20}), version=1)
 
 
 def test_killed_at_each_step_of_a_start(ram):
