@@ -1,6 +1,6 @@
 """SIGKILL while a checkpoint is being saved: never a directory that cannot be resumed.
 
-``RESILIENT_KILLS`` is the number of kills of each kind in the long session.
+``RESILIENT_KILLS`` is the number of kills in the long session, on each backend.
 """
 
 import os
@@ -9,10 +9,12 @@ import random
 import pytest
 from support import PARTS
 
+from resilient.storage.checkpoint import Checkpoint
+
 from .conftest import Expected, MakeRun
 from .harness import Run, assert_same
 
-KILLS = int(os.environ.get("RESILIENT_KILLS", "300"))
+KILLS = int(os.environ.get("RESILIENT_KILLS", "1000"))
 SCENARIO = "dense"
 CHAIN = 8  # kills of one run, one after the other
 
@@ -26,17 +28,23 @@ def _check(run: Run, expected: Expected) -> None:
     assert_same(expected(SCENARIO), end.record)
 
 
+def _kill(run: Run, point: str) -> bool:
+    """Whether it got there. The newest checkpoint is whole, and none is lost."""
+    before = [path.name for path in run.committed()]
+    killed = run(point).killed
+    after = run.committed()
+    assert not before or after, "the last checkpoint is lost"
+    assert not before or after[-1].name >= max(before), "a commit was undone"
+    assert not after or Checkpoint.read(after[-1]).verify() == []
+    return killed
+
+
 def _kill_during_calls(run: Run, numbers: list[int], expected: Expected) -> int:
     killed = 0
     for number in numbers:
-        before = [path.name for path in run.committed()]
-        end = run(f"call@{number}")
-        killed += end.killed
-        after = [path.name for path in run.committed()]
-        assert not before or after, "the last checkpoint is lost"
-        assert not before or max(after) >= max(before), "a commit was undone"
-        if not end.killed:
+        if not _kill(run, f"call@{number}"):
             break
+        killed += 1
     _check(run, expected)
     return killed
 
@@ -84,25 +92,37 @@ def test_killed_at_random_times(seed: int, run_of: MakeRun, uninterrupted: Expec
     _check(run, uninterrupted)
 
 
+SHARES = range(10)  # of the kills: a share of a long session has one or two
+
+
 @pytest.mark.long
-@pytest.mark.timeout(7200)
-def test_killed_at_each_step_of_many_saves(run_of: MakeRun, uninterrupted: Expected):
-    numbers = random.Random(1)
-    killed = 0
-    while killed < KILLS:
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("share", SHARES)
+def test_killed_at_each_step_of_many_saves(share: int, run_of: MakeRun, uninterrupted):
+    """Half of the kills: before calls that change the file system."""
+    numbers, killed = random.Random(share), 0
+    while killed < KILLS / 2 / len(SHARES):
         run = run_of(SCENARIO, options={"save_freq": 1, "keep": 2})
         chain = [numbers.randint(1, 80) for _ in range(CHAIN)]
         killed += _kill_during_calls(run, chain, uninterrupted)
-    assert killed
 
 
 @pytest.mark.long
-@pytest.mark.timeout(7200)
-def test_killed_at_many_random_times(run_of: MakeRun, uninterrupted: Expected):
-    times, killed = random.Random(2), 0
-    for _ in range(KILLS // CHAIN):
-        run = run_of(SCENARIO, options={"save_freq": 1, "keep": 2})
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("share", SHARES)
+def test_killed_at_many_random_times(share: int, run_of: MakeRun, uninterrupted):
+    """The other half: only those count that left a save or a deletion unfinished."""
+    times, killed = random.Random(share), 0
+    options = {"save_freq": 1, "keep": 2}
+    while killed < KILLS / 2 / len(SHARES):
+        run = run_of(SCENARIO, options=options, slow_disk=0.002)
         for _ in range(CHAIN):
-            killed += run(f"after@{times.uniform(0.0, 1.5):.4f}").killed
+            before = _unfinished(run)
+            if not _kill(run, f"after@{times.uniform(0.0, 1.0):.4f}"):
+                break
+            killed += bool(_unfinished(run) - before)
         _check(run, uninterrupted)
-    assert killed
+
+
+def _unfinished(run: Run) -> set[str]:
+    return {path.name for path in run.home.glob("checkpoints/step-*.*-*")}
