@@ -16,7 +16,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from support.fatal import count_calls, slow_down
+from support.fatal import count_calls, die_in_save, slow_down
 from support.waited import wait_for_each_save, wait_for_the_first_save
 
 from . import capture, record
@@ -94,6 +94,9 @@ def perform(order: Order, begun: Callable[[], None] = lambda: None) -> None:
     last = Killer(None if point and point.first else point)
     case.kwargs["callbacks"] = [first, *case.callbacks, last]
     kill_at = int(order.kill.split("@")[1]) if point and point.event == "call" else None
+    if point and point.event == "save":
+        number, _, seconds = order.kill.partition("@")[2].partition("+")
+        die_in_save(int(number), float(seconds))
     calls = count_calls(kill_at)
     if order.slow_disk:
         slow_down(order.slow_disk)

@@ -9,6 +9,7 @@ A kill point is text, so that it reads well in a test's id and travels as JSON:
 * ``test_batch_end@1:0``      during the validation of epoch 1
 * ``.../first``               in the first callback of the list, not in the last
 * ``call@17``                 just before the 17th file system call of the run
+* ``save@2+0.0125``         that many seconds after the 2nd save of the attempt began
 * ``after@0.125``             by the parent, that many seconds after training began
 * ``... SIGTERM``             with that signal, once
 """
@@ -36,7 +37,7 @@ class Point:
         rest, _, name = text.partition(" ")
         where, _, place = rest.partition("/")
         event, _, at = where.partition("@")
-        if event in ("call", "after"):
+        if event in ("call", "save", "after"):
             return cls(event)
         epoch, _, batch = (at or "0").partition(":")
         which = signal.Signals[name or "SIGKILL"]

@@ -110,7 +110,9 @@ def test_killed_at_each_step_of_many_saves(share: int, run_of: MakeRun, uninterr
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("share", SHARES)
-def test_killed_at_many_random_times(share: int, run_of: MakeRun, uninterrupted):
+def test_killed_at_random_times_in_many_saves(
+    share: int, run_of: MakeRun, uninterrupted
+):
     """The other half: only those count that left a save or a deletion unfinished."""
     times, killed = random.Random(share), 0
     options = {"save_freq": 1, "keep": 2}
@@ -118,7 +120,8 @@ def test_killed_at_many_random_times(share: int, run_of: MakeRun, uninterrupted)
         run = run_of(SCENARIO, options=options, slow_disk=0.002)
         for _ in range(CHAIN):
             before = _unfinished(run)
-            if not _kill(run, f"after@{times.uniform(0.0, 1.0):.4f}"):
+            point = f"save@{times.randint(1, 3)}+{times.uniform(0.0, 0.05):.4f}"
+            if not _kill(run, point):
                 break
             killed += bool(_unfinished(run) - before)
         _check(run, uninterrupted)

@@ -204,14 +204,16 @@ def test_nothing_is_lost(ram, scenario):
     cut_power(recorder.events, Promise(saved), recover_and_save, 40, seed=0)
 
 
-@pytest.mark.parametrize("scenario", [saves, replaces, prunes])
-def test_what_a_killed_process_renamed_may_still_be_undone(ram, scenario):
+@pytest.mark.parametrize(
+    ("scenario", "states"), [(saves, 30), (replaces, 90), (prunes, 30)]
+)
+def test_what_a_killed_process_renamed_may_still_be_undone(ram, scenario, states):
     """The next process builds on what the disk does not know yet."""
     with recording(ram) as (recorder, _):
         attempt(recorder, scenario)
     renames = [n for n, call in enumerate(recorder.calls, 1) if call == "rename"]
     for number in renames[-3:]:
-        killed_then_cut(ram, scenario, number, begins, states=30)
+        killed_then_cut(ram, scenario, number, begins, states)
 
 
 @pytest.mark.parametrize(

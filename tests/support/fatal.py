@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,21 @@ def die_at_rename(number: int, *, after: bool) -> None:
             die()
 
     os.rename = rename
+
+
+def die_in_save(number: int, seconds: float) -> None:
+    """Die so long after this process begins to stage a checkpoint for the n-th time."""
+    real, left = os.mkdir, [number]
+
+    def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
+        left[0] -= ".tmp-" in Path(path).name
+        if not left[0]:
+            timer = threading.Timer(seconds, die)
+            timer.daemon = True
+            timer.start()
+        real(path, *args, **kwargs)
+
+    os.mkdir = mkdir
 
 
 def fill_disk(number: int) -> None:

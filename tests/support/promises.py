@@ -49,13 +49,14 @@ class Promise:
         if event.kind == "saving":
             step, version = event.what
             self._perhaps.setdefault(step, set()).add(version)
-            self._moving = [moved for moved in self._moving if moved[0] != step]
+            self._may_go(step)
         elif event.kind == "saved":
             step, version = event.what
             self._returned[step], self._perhaps[step] = version, {version}
         elif event.kind == "pruning":
             for step in event.what:
                 self._returned.pop(step, None)
+                self._may_go(step)
         elif event.kind == "discarding":
             self._moving = _pop_after(self._returned, event.what)
         elif event.kind == "discarded":
@@ -68,6 +69,10 @@ class Promise:
             self.texts.add(event.what)
         elif event.kind == "noted":
             self.texts = {event.what}
+
+    def _may_go(self, step: int) -> None:
+        """It stayed in place: the process that moved it was killed."""
+        self._moving = [moved for moved in self._moving if moved[0] != step]
 
     def check(self, found: Checkpoint | None) -> None:
         """It is the newest whose save had returned, or one whose save had begun."""
