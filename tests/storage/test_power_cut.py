@@ -23,7 +23,7 @@ from support.recording import Killed, Recorder
 from resilient.policies import latest
 from resilient.progress import Progress
 from resilient.saving.committer import Committer, Save
-from resilient.storage import layout
+from resilient.storage import files, layout
 from resilient.storage.checkpoint import Reader
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.store import Store
@@ -81,7 +81,7 @@ def finds_damage(store, recorder):
     recorder.mark("damaged", 20)
     damaged = store.directory / "step-00000020" / "run.json"
     damaged.write_bytes(b"")
-    layout.sync(damaged)
+    files.sync(damaged)
     newest_good(store)
     save(store, 30)
 
@@ -89,7 +89,7 @@ def finds_damage(store, recorder):
 def note(store, recorder, text):
     """What a rollback does last."""
     recorder.mark("noting", text)
-    layout.replace_text(store.directory / layout.ROLLBACKS, text)
+    files.replace_text(store.directory / layout.ROLLBACKS, text)
     recorder.mark("noted", text)
 
 
