@@ -69,7 +69,7 @@ def test_the_snippets_of_a_page_run(
 ):
     """In their order, as one program, in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(clouds, "_ask", no_cloud)
+    monkeypatch.setattr(clouds, "ask", no_cloud)
     for key, value in child_environment.items():
         monkeypatch.setenv(key, value)
     snippets.run(PAGES[name], backend)
