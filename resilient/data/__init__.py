@@ -1,6 +1,6 @@
 """Returning training data to a position: one module or folder per source.
 
-Beside them: ``source`` (what a kind of data implements), ``tracked_adapter``,
+Beside them: ``source`` (what a kind of data implements), ``live``, ``tracked_adapter``,
 ``select`` (which kind it is), ``inputs`` (all data of one fit), ``replay``, ``shard``.
 
 Each has a data adapter that Keras's ``fit`` uses instead of its own. It yields the same

@@ -13,20 +13,23 @@ import contextlib
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any
-
-from msgspec import Meta
+from typing import Any, Literal, TypedDict
 
 from resilient import keras_internals
 from resilient.data.replay import skip
 from resilient.data.source import DataSource, SourceContext, TrackedIterable
 from resilient.data.tracked_adapter import TrackedAdapter
-from resilient.errors import CorruptCheckpointError, DataNotResumableError
+from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
 from resilient.serialization.position import BatchMark
-from resilient.serialization.schema import from_json, parse
+from resilient.serialization.schema import (
+    Count,
+    MalformedError,
+    SchemaError,
+    parse,
+    well_formed,
+)
 from resilient.state.rng import capture, kept_random_state, restore
 
 _KIND = "generator"
@@ -96,34 +99,19 @@ class PythonSource(DataSource):
             yield batch
 
 
-@dataclass(frozen=True)
-class _Saved:
-    """What ``GeneratorSource.position`` returns."""
-
+class _Position(TypedDict):
+    kind: Literal["generator"]
     origin: str
-    drawn: Annotated[int, Meta(ge=0)]
+    drawn: Count
     ended: bool
-    last: str | None
-
-
-def _saved(position: JSON) -> _Saved:
-    try:
-        saved = from_json(_Saved, position)
-        parse(saved.origin.encode())
-    except ValueError as error:
-        raise CorruptCheckpointError(
-            "The checkpoint does not say where the generator was.",
-            received=str(error),
-            hint="Resume from another step, for example resume=<step> with one that "
-            "`resilient ls` shows.",
-        ) from None
-    return saved
+    last: str
 
 
 class GeneratorSource(PythonSource):
     """A generator, and how much was drawn from it."""
 
     name = "a Python generator"
+    schema = _Position
 
     def __init__(self, generator: Iterator[Any], settings: SourceContext) -> None:
         super().__init__(settings)
@@ -131,8 +119,9 @@ class GeneratorSource(PythonSource):
         self.count, self.ended, self.last = 0, False, None  # of what was drawn
         self.building = settings.argument == "x"
         found = settings.saved.source if settings.saved else {}
-        known = found.get("kind") == _KIND
-        self._origin: str | None = _saved(found).origin if known else None
+        kind = found.get("kind")  # of other data, the fingerprint says what differs
+        known = isinstance(kind, str) and kind == _KIND
+        self._origin: JSON | None = _origin(found) if known else None
         self._waiting = known  # for the position, to resume from it
         self._after_first: JSON = {}
 
@@ -148,11 +137,11 @@ class GeneratorSource(PythonSource):
         """The random state in which the first batches were drawn."""
         backend = self.settings.backend
         if self._origin is None:
-            self._origin = json.dumps(capture(backend))
+            self._origin = capture(backend)
             yield
             return
         with kept_random_state(backend):
-            restore(backend, json.loads(self._origin))
+            restore(backend, self._origin)
             yield
             self._after_first = capture(backend)
 
@@ -166,7 +155,7 @@ class GeneratorSource(PythonSource):
     def position(self, *, live: bool) -> JSON:
         return {
             "kind": _KIND,
-            "origin": self._origin,
+            "origin": json.dumps(self._origin),
             "drawn": self.count,
             "ended": self.ended,
             "last": checksum(self.last),
@@ -184,15 +173,14 @@ class GeneratorSource(PythonSource):
 
     def _catch_up(self, position: JSON) -> None:
         """Draw the batches before the position again."""
-        saved, backend = _saved(position), self.settings.backend
-        count = saved.drawn
+        count, backend = position["drawn"], self.settings.backend
         with kept_random_state(backend):
             restore(backend, self._after_first)
             skip(self.draws, count - self.count, self)
-            goes_on = saved.ended and next(self.draws, None) is not None
+            goes_on = position["ended"] and next(self.draws, None) is not None
             if self.count > count or goes_on:
                 raise self._longer(count)
-        self.verify(self.last, BatchMark(given=count, last=saved.last))
+        self.verify(self.last, BatchMark(given=count, last=position["last"]))
 
     def _longer(self, count: int) -> DataNotResumableError:
         return DataNotResumableError(
@@ -204,3 +192,14 @@ class GeneratorSource(PythonSource):
 
     def fingerprint(self) -> JSON:
         return {"kind": _KIND}
+
+
+def _origin(position: JSON) -> JSON:
+    """The random state that a position has as a text."""
+    what = "where a generator began"
+    text = well_formed(_Position, position, what)["origin"]
+    try:
+        state: JSON = well_formed(JSON, parse(text), what)
+    except SchemaError as error:
+        raise MalformedError(f"{what}: {error}") from None
+    return state

@@ -9,7 +9,7 @@ import copy
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 import grain
 import keras
@@ -18,10 +18,11 @@ from resilient import keras_internals
 from resilient.data.replay import ended, skip
 from resilient.data.source import DataSource, SourceContext, TrackedIterable
 from resilient.data.tracked_adapter import TrackedAdapter
-from resilient.errors import DataNotResumableError
+from resilient.errors import DataNotResumableError, ResilientError
 from resilient.serialization import JSON
 from resilient.serialization.json_values import NotEncodable, encode
 from resilient.serialization.position import DataPosition
+from resilient.serialization.schema import parse
 
 _KIND = "grain"
 
@@ -79,12 +80,24 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
         return tf.data.Dataset.from_generator(batches, output_signature=spec)
 
 
+class _Last(TypedDict):
+    before: Any  # Grain's, or a user's
+
+
+class _Position(TypedDict):
+    kind: Literal["grain"]
+    before: NotRequired[Any]
+
+
 class GrainSource(DataSource):
     """A Grain dataset and its newest iterator.
 
     Args:
         dataset: What is iterated; Keras maps it before.
     """
+
+    schema = _Position
+    schema_of_last = _Last
 
     def __init__(self, dataset: Any, settings: SourceContext, batch_size: int) -> None:
         self.dataset = dataset
@@ -112,8 +125,10 @@ class GrainSource(DataSource):
 
     def remake_last_batch(self, position: JSON, last: JSON) -> Any:
         batches = _Batches(iter(self.dataset))
-        batches.start_at(last.get("before"), self.argument)
-        return next(batches, None)
+        try:
+            return batches.again(last["before"], self.argument)
+        except StopIteration:
+            return None
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         batches = self._batches = _Batches(iter(self.dataset))
@@ -121,9 +136,8 @@ class GrainSource(DataSource):
             return batches, None
         if self.settings.options.replay or "before" not in position:
             return batches, skip(batches, given, self)
-        batches.start_at(position["before"], self.argument)
         try:
-            return batches, next(batches)
+            return batches, batches.again(position["before"], self.argument)
         except StopIteration:
             raise ended(self, given, given - 1) from None
 
@@ -153,10 +167,14 @@ class _Batches(Iterator[Any]):
             return {}
         return {} if self._before is None else {"before": self._before}
 
-    def start_at(self, state: Any, name: str) -> None:
+    def again(self, state: Any, name: str) -> Any:
+        """The batch after this state."""
         try:
             self._batches.set_state(_of_this_process(state, self._state()))
-        except Exception as error:  # of a state that somebody else may have written
+            return next(self)
+        except (StopIteration, ResilientError):
+            raise
+        except Exception as error:  # Grain checks little of what it is given
             raise DataNotResumableError(
                 f"Grain cannot get back to where {name} was: it is another "
                 "dataset now, or another number of workers reads it.",
@@ -183,7 +201,7 @@ def _of_this_process(saved: Any, fresh: Any) -> Any:
     """
     if not isinstance(saved, bytes) or not isinstance(fresh, bytes):
         return saved
-    old, new = json.loads(saved), json.loads(fresh)
+    old, new = parse(saved), parse(fresh)
     for key in ("sampler", "data_source"):
         if _without_addresses(old.get(key)) == _without_addresses(new.get(key)):
             old[key] = new.get(key)

@@ -106,6 +106,11 @@ class DataInputs:
         if self.validation is not None and validation is not None:
             self.validation.resume(validation.data)
 
+    def knows_validation(self, adapter: Positioned) -> bool:
+        """Whether the position of the validation data is of this data; else warns."""
+        before = self._positions.validation_data
+        return before is None or is_same(adapter, before.fingerprint)
+
     def positions(self, *, in_epoch: bool) -> tuple[Positions, Any]:
         """Where the data is, and the random state of that moment."""
         if self.training is None:  # as it was, if it was anywhere

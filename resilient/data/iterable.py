@@ -6,7 +6,7 @@ every backend, and returns to a position by its own two methods.
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from resilient.data.generator import PythonData, PythonSource
 from resilient.data.source import SourceContext
@@ -14,6 +14,7 @@ from resilient.errors import DataNotResumableError, NotSupportedError
 from resilient.serialization import JSON
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import NotEncodable, encode
+from resilient.serialization.schema import Count
 from resilient.state.rng import kept_random_state
 
 _KIND = "iterable"
@@ -43,8 +44,18 @@ class IterableData(PythonData):
             source.load(state)
 
 
+class _Position(TypedDict):
+    kind: Literal["iterable"]
+    state: Any  # the user's
+    ended: bool
+    given: Count
+    batches_of_an_epoch: Count | None
+
+
 class IterableSource(PythonSource):
     """An iterable that saves and restores its own position."""
+
+    schema = _Position
 
     def __init__(self, x: Any, settings: SourceContext) -> None:
         super().__init__(settings)
@@ -74,7 +85,8 @@ class IterableSource(PythonSource):
 
     def load(self, state: Any) -> None:
         """Load a copy of a state."""
-        self._x.load_state_dict(_copied(state))
+        with self.getting_back():
+            self._x.load_state_dict(_copied(state))
 
     def begin(self) -> Iterator[Any]:
         if self.building:
@@ -92,10 +104,9 @@ class IterableSource(PythonSource):
         }
 
     def resume(self, position: JSON) -> None:
-        if position.get("kind") == _KIND:
-            self.load(position["state"])
-            self._batches_of_an_epoch = position["batches_of_an_epoch"]
-            self._given = position["given"]
+        self.load(position["state"])
+        self._batches_of_an_epoch = position["batches_of_an_epoch"]
+        self._given = position["given"]
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         self._ended = position["ended"]

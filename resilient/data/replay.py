@@ -22,7 +22,7 @@ def skip(batches: Iterator[Any], count: int, source: DataSource) -> Any:
     """
     logger.info("Replaying %s batches of %s", f"{count:,}", source.name)
     steps = track(
-        range(count),
+        range(min(count, sys.maxsize)),  # no range has more
         description=f"Replaying {count:,} batches of {source.name}",
         console=Console(file=sys.stderr),
         disable=not source.settings.verbose or not count,

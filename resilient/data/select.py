@@ -21,6 +21,7 @@ from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import JSON
 from resilient.serialization.state_dict import Stateful
+from resilient.state.fingerprint import differences
 
 # Keras's adapter -> the module and the name of ours.
 _OURS = {
@@ -200,10 +201,11 @@ def is_same(adapter: Positioned, before: JSON) -> bool:
         before: The fingerprint that a checkpoint has.
     """
     now = adapter.fingerprint()
-    if now != before:
+    same = not differences(before, now)
+    if not same:
         warn_not_exact(
             "the validation data changed since the checkpoint, so it starts from the "
             "beginning",
             [f"{before} before, {now} now"],
         )
-    return now == before
+    return same

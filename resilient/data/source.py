@@ -6,22 +6,22 @@ checksum of the last one, and starts where a checkpoint says. A ``DataSource`` k
 to make iterators of one kind of data, and how to return one to a position.
 """
 
+import contextlib
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import keras
-
 from resilient.backends.base import Backend
 from resilient.data import DataOptions
+from resilient.data.live import LiveIterator, pending_of
 from resilient.data.shard import ShardedData
-from resilient.errors import DataNotResumableError, warn_not_exact
+from resilient.errors import DataNotResumableError, ResilientError, warn_not_exact
 from resilient.serialization import JSON
-from resilient.serialization.batches import checksum, copied, pack, unpack
+from resilient.serialization.batches import checksum, pack
 from resilient.serialization.position import BatchMark, DataPosition
+from resilient.serialization.schema import well_formed
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,14 @@ class DataSource(ABC):
 
     Attributes:
         name: In messages: "a torch DataLoader".
+        schema: What ``position`` returns, a ``TypedDict``: a source is given nothing
+            else of a checkpoint.
+        schema_of_last: The same of ``last_batch``, where that is not empty.
     """
 
     name: str
+    schema: Any
+    schema_of_last: Any = JSON
     settings: SourceContext
 
     @abstractmethod
@@ -122,6 +127,37 @@ class DataSource(ABC):
     def fingerprint(self) -> JSON:
         """Identifies the data, without what may change between attempts."""
 
+    @contextlib.contextmanager
+    def getting_back(self) -> Iterator[None]:
+        """While the user's objects, or a library, do what a checkpoint says.
+
+        Raises:
+            DataNotResumableError: They raise anything else.
+        """
+        try:
+            yield
+        except ResilientError:
+            raise
+        except Exception as error:
+            raise DataNotResumableError(
+                "The data cannot get back to where the checkpoint says it was.",
+                received=f"{self.argument}: {type(error).__name__}: {error}",
+                hint='Make the data what it was, or start anew with resume="never".',
+            ) from error
+
+    def require_states(self, found: Iterable[str], states: Mapping[str, Any]) -> None:
+        """Check that random generators of the data have states in a checkpoint.
+
+        Raises:
+            DataNotResumableError: Some have none.
+        """
+        if missing := sorted(set(found) - set(states)):
+            raise DataNotResumableError(
+                "The data has random generators that the checkpoint has no states of.",
+                received=f"{self.argument}: {', '.join(missing)}",
+                hint='Make the data what it was, or start anew with resume="never".',
+            )
+
     @property
     def argument(self) -> str:
         """The data in messages: the argument of ``fit``, and what was passed."""
@@ -158,8 +194,8 @@ class TrackedIterable:
     def __init__(self, source: DataSource) -> None:
         self.source = source
         self._settings = source.settings
-        self._live: _LiveIterator | None = None
-        self._ready: _LiveIterator | None = None
+        self._live: LiveIterator | None = None
+        self._ready: LiveIterator | None = None
         # The last batch of the iterator that ended last: its number and checksum.
         self._ended: BatchMark | None = None
         self._unchecked = True
@@ -171,7 +207,7 @@ class TrackedIterable:
             self._note_end()
             live, self._ready = self._ready, None
             if live is None:
-                live = _LiveIterator(self.source.begin(), self.lock, self._settings)
+                live = LiveIterator(self.source.begin(), self.lock, self._settings)
             self._live = live
             return live
 
@@ -199,16 +235,21 @@ class TrackedIterable:
             self._ended = BatchMark(given=live.given, last=last, again=again)
 
     def resume(self, position: DataPosition) -> None:
+        position = position.of(self.source.schema)
         self.source.resume(position.source)
         ended = self._ended = position.ended
         if ended is None or not ended.again or not self._unchecked:
             return
         self._unchecked = False
-        last = self.source.remake_last_batch(position.source, ended.again)
+        schema = self.source.schema_of_last
+        again = well_formed(schema, ended.again, "the last batch of an epoch")
+        last = self.source.remake_last_batch(position.source, again)
         if last is not None:
             self.source.verify(last, ended)
 
     def seek(self, position: DataPosition) -> None:
+        position = position.of(self.source.schema)
+        pending = pending_of(position)
         # Between epochs, callbacks and the data may have begun the next one since.
         if position.source.get("in_epoch", True):
             self.source.resume(position.source)
@@ -218,64 +259,11 @@ class TrackedIterable:
         batches, last = self.source.seek(position.source, given)
         if last is not None:
             self.source.verify(last, BatchMark(given=given, last=position.last))
-        pending = [unpack(batch) for batch in position.pending]
-        self._ready = _LiveIterator(batches, self.lock, self._settings, given, pending)
+        self._ready = LiveIterator(batches, self.lock, self._settings, given, pending)
 
     def on_trained(self, drawn: int) -> None:
         if self._live is not None and self._settings.ahead:
             self._live.trim(drawn)
-
-
-class _LiveIterator:
-    """An iterator and its latest batches.
-
-    Args:
-        lock: Held while a batch is made.
-        given: Batches that the iterator gave before.
-        pending: The last of these, which were not trained.
-    """
-
-    def __init__(
-        self,
-        batches: Iterator[Any],
-        lock: Any,
-        settings: SourceContext,
-        given: int = 0,
-        pending: Iterable[Any] = (),
-    ) -> None:
-        self._batches = batches
-        self._lock = lock
-        self._overwritten = settings.overwritten
-        self.given = given
-        self._again = deque(pending)
-        most = None if settings.ahead else 1
-        self.recent: deque[Any] = deque(self._again, maxlen=most)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        if self._again:
-            batch = self._again.popleft()
-        else:
-            with self._lock:
-                batch = next(self._batches)
-                self.given += 1
-                self.recent.append(batch)
-        if self._overwritten:
-            batch = keras.tree.map_structure(copied, batch)
-        return batch
-
-    def since(self, drawn: int) -> list[Any]:
-        """The batches that were given and not trained."""
-        pending = self.given - drawn
-        return list(self.recent)[-pending:] if pending else []
-
-    def trim(self, drawn: int) -> None:
-        """Forget what was trained, except the last batch."""
-        keep = max(1, self.given - drawn)
-        while len(self.recent) > keep:
-            self.recent.popleft()
 
 
 def lazily(tracked: TrackedIterable) -> Iterator[Any]:

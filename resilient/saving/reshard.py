@@ -28,11 +28,11 @@ from resilient.errors import (
 )
 from resilient.saving.run_json import RunJson
 from resilient.serialization import Encoded
-from resilient.serialization.json_values import encode
+from resilient.serialization.json_values import NotEncodable, encode
 from resilient.serialization.position import Positions, TrainingPosition
-from resilient.serialization.schema import to_json
+from resilient.serialization.schema import MalformedError, to_json
 
-_OWN = re.compile(r"(.+)\.replica_(\d+)")
+_OWN = re.compile(r"(.+)\.replica_(\d{1,9})")
 
 
 class ProcessState(Protocol):
@@ -80,8 +80,15 @@ class ReplicaRemap(Mapping[str, Any]):
         """What the replicas had; one value where they had it in common."""
         if base in self._tensors:
             return [self._tensors[base]]
-        numbers = range(self._saved)
-        return [self._tensors[f"{base}.replica_{number}"] for number in numbers]
+        found = [self._tensors[f"{base}.replica_0"]]
+        try:
+            for number in range(1, self._saved):
+                found.append(self._tensors[f"{base}.replica_{number}"])
+        except KeyError as error:
+            raise MalformedError(f"{error} is missing") from None
+        if len({np.shape(each) for each in found}) != 1:
+            raise MalformedError(f"{base} is not of one shape in all replicas")
+        return found
 
 
 def _given(name: str, before: list[np.ndarray], replica: int) -> np.ndarray:
@@ -189,7 +196,10 @@ def _common(positions: Positions) -> tuple[Encoded, dict[str, np.ndarray]]:
         and replace(validation, data=validation.data.shared()),
     )
     arrays: dict[str, np.ndarray] = {}
-    return encode(to_json(common), arrays, "elastic"), arrays
+    try:
+        return encode(to_json(common), arrays, "elastic"), arrays
+    except NotEncodable as error:  # nested deeper than anything that we write
+        raise MalformedError(error) from None
 
 
 def _differ(one: np.ndarray, other: np.ndarray) -> bool:

@@ -5,6 +5,7 @@ takes as leaves: sparse and ragged ones too.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,10 @@ import xxhash
 
 from resilient.errors import NotSupportedError
 from resilient.serialization.json_arrays import as_bytes
+from resilient.serialization.schema import MalformedError
+
+# Of a sparse matrix: its memory grows with them, whatever it holds.
+_MOST_ROWS = 2**26
 
 
 def pack(batch: Any) -> Any:
@@ -22,14 +27,15 @@ def pack(batch: Any) -> Any:
 
 
 def unpack(packed: Any) -> Any:
-    """What was packed."""
-    if isinstance(packed, dict) and set(packed) == {"kind", "parts"}:
-        return _built(packed["kind"], packed["parts"])
-    if isinstance(packed, dict):
-        return {key: unpack(item) for key, item in packed.items()}
-    if isinstance(packed, (list, tuple)):
-        return type(packed)(unpack(item) for item in packed)
-    return packed
+    """What was packed.
+
+    Raises:
+        MalformedError: It is no packed batch.
+    """
+    try:
+        return _unpacked(packed)
+    except Exception as error:  # each library has its own for parts that do not fit
+        raise MalformedError(f"a batch: {type(error).__name__}: {error}") from error
 
 
 def copied(leaf: Any) -> Any:
@@ -57,6 +63,18 @@ def checksum(batch: Any) -> str:
 
     _mapped(batch, add)
     return digest.hexdigest()
+
+
+def outline(batch: Any) -> Any:
+    """Its structure, with dtypes and numbers of dimensions."""
+
+    def of(leaf: Any) -> Any:
+        kind, parts = _parts(leaf)
+        return kind, [
+            (part.dtype.kind, part.dtype.itemsize, part.ndim) for part in parts
+        ]
+
+    return _mapped(batch, of)
 
 
 def _mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
@@ -112,33 +130,133 @@ def _parts(leaf: Any) -> tuple[str, list[np.ndarray]]:
     )
 
 
-def _built(kind: str, parts: list[np.ndarray]) -> Any:
-    first = parts[0]
-    if kind.startswith("tensorflow"):
-        import tensorflow as tf
+def _unpacked(packed: Any) -> Any:
+    if packed is None:
+        return None
+    if type(packed) is dict and isinstance(packed.get("kind"), str):
+        return _built(packed["kind"], packed["parts"])
+    if type(packed) is dict:
+        return {key: _unpacked(item) for key, item in packed.items()}
+    if type(packed) in (list, tuple):
+        return type(packed)(_unpacked(item) for item in packed)
+    raise ValueError(f"{type(packed).__name__} where an array is expected")
 
-        if kind == "tensorflow sparse":
-            return tf.SparseTensor(*parts)
-        if kind == "tensorflow ragged":
-            return tf.RaggedTensor.from_nested_row_splits(first, parts[1:])
-        return tf.convert_to_tensor(first)
-    if kind.startswith("torch"):
-        import torch
 
-        tensor = torch.from_numpy(first.copy())
-        dtype = kind.partition(" ")[2]
-        return tensor.view(getattr(torch, dtype)) if dtype else tensor
-    if kind == "scipy":
-        import scipy.sparse
+def _built(kind: str, parts: Any) -> Any:
+    build, count = _BUILDERS[kind]
+    if not isinstance(parts, list) or not all(type(p) is np.ndarray for p in parts):
+        raise ValueError("parts that are no arrays")
+    if any(not _is_plain(part) for part in parts):
+        raise ValueError("an array of Python objects")
+    if len(parts) < count or (len(parts) > count and kind != _RAGGED):
+        raise ValueError(f"{len(parts)} parts of {kind}")
+    return build(*parts)
 
-        data, row, col, shape = parts
-        return scipy.sparse.coo_matrix((data, (row, col)), tuple(shape)).tocsr()
-    if kind.startswith("jax"):
-        import jax
 
-        if kind == "jax sparse":
-            from jax.experimental import sparse
+def _is_plain(part: np.ndarray) -> bool:
+    """Whether it has only what arrays have; strings are objects, often."""
+    kinds = (str, bytes, bool, int, float)
+    return not part.dtype.hasobject or all(type(i) in kinds for i in part.flat)
 
-            return sparse.BCOO((parts[0], parts[1]), shape=tuple(map(int, parts[2])))
-        return jax.numpy.asarray(first)
-    return first.item() if kind == "scalar" else first
+
+def _shape(shape: np.ndarray, indices: np.ndarray) -> tuple[int, ...]:
+    """That of a sparse array, if both are integers and it is a shape."""
+    if {indices.dtype.kind, shape.dtype.kind} - set("iu") or shape.ndim != 1:
+        raise ValueError("indices and a shape that are not integers")
+    if (shape < 0).any():
+        raise ValueError("a negative shape")
+    return tuple(shape.tolist())
+
+
+def _inside(shape: np.ndarray, indices: np.ndarray) -> tuple[int, ...]:
+    """The same, if all of these indices are in it."""
+    if indices.ndim != 2 or indices.shape[1] != len(shape):
+        raise ValueError("indices and a shape that do not go together")
+    if (indices < 0).any() or (indices >= shape).any():
+        raise ValueError("indices outside of the shape")
+    return _shape(shape, indices)
+
+
+def _scalar(array: np.ndarray) -> Any:
+    if array.ndim:
+        raise ValueError("a scalar with dimensions")
+    return array.item()
+
+
+def _torch(array: np.ndarray) -> Any:
+    import torch
+
+    return torch.from_numpy(array.copy())
+
+
+def _torch_half(dtype: str, array: np.ndarray) -> Any:
+    import torch
+
+    if array.dtype != "int16":
+        raise ValueError("floats of two bytes that are not two bytes")
+    halves = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+    return _torch(array).view(halves[dtype])
+
+
+def _tensorflow(array: np.ndarray) -> Any:
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(array)
+
+
+def _tensorflow_sparse(
+    indices: np.ndarray, values: np.ndarray, shape: np.ndarray
+) -> Any:
+    import tensorflow as tf
+
+    _inside(shape, indices)
+    return tf.SparseTensor(indices, values, shape)
+
+
+def _tensorflow_ragged(values: np.ndarray, *splits: np.ndarray) -> Any:
+    import tensorflow as tf
+
+    return tf.RaggedTensor.from_nested_row_splits(values, splits)
+
+
+def _scipy(
+    data: np.ndarray, row: np.ndarray, col: np.ndarray, shape: np.ndarray
+) -> Any:
+    import scipy.sparse
+
+    whole = _inside(shape, np.stack([row, col], axis=1))
+    if whole[0] > _MOST_ROWS:
+        raise ValueError(f"{whole[0]:,} rows")
+    return scipy.sparse.coo_matrix((data, (row, col)), whole).tocsr()
+
+
+def _jax(array: np.ndarray) -> Any:
+    import jax
+
+    return jax.numpy.asarray(array)
+
+
+def _jax_sparse(data: np.ndarray, indices: np.ndarray, shape: np.ndarray) -> Any:
+    from jax.experimental import sparse
+
+    return sparse.BCOO(
+        (data, indices), shape=_shape(shape, indices)
+    )  # it may be padded
+
+
+_RAGGED = "tensorflow ragged"
+# How each kind of leaf is made of its parts, and how many it has; of a ragged tensor,
+# at least.
+_BUILDERS: dict[str, tuple[Callable[..., Any], int]] = {
+    "numpy": (lambda array: array, 1),
+    "scalar": (_scalar, 1),
+    "torch": (_torch, 1),
+    "torch float16": (partial(_torch_half, "float16"), 1),
+    "torch bfloat16": (partial(_torch_half, "bfloat16"), 1),
+    "tensorflow": (_tensorflow, 1),
+    "tensorflow sparse": (_tensorflow_sparse, 3),
+    _RAGGED: (_tensorflow_ragged, 2),
+    "scipy": (_scipy, 4),
+    "jax": (_jax, 1),
+    "jax sparse": (_jax_sparse, 3),
+}

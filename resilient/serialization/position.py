@@ -1,14 +1,18 @@
 """Where the data of a run is: what a checkpoint holds of it, beside the source's own.
 
-A position is made of plain values and arrays; which arrays are in ``source`` and
-``pending`` is the business of each kind of data.
+A position is made of plain values and arrays. What is in ``source`` and ``again`` each
+kind of data says by a type of its own, and it sees them only when they are so.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from resilient.serialization import JSON
-from resilient.serialization.schema import Count
+from resilient.serialization.schema import Count, well_formed
+
+EPOCHS = 2**32  # Keras seeds generators with the number of one: they take no more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +47,23 @@ class DataPosition:
 
     drawn: Count
     source: JSON
-    epochs: Count = 0
+    epochs: Annotated[int, Meta(ge=0, lt=EPOCHS)] = 0
     given: Count | None = None
     pending: list[Any] = field(default_factory=list)
     last: str | None = None
     ended: BatchMark | None = None
+
+    def of(self, schema: Any) -> "DataPosition":
+        """The same, of a kind of data.
+
+        Args:
+            schema: What ``source`` is then.
+
+        Raises:
+            MalformedError: It is not.
+        """
+        source = well_formed(schema, self.source, "the position of the data")
+        return replace(self, source=source)
 
     def shared(self) -> "DataPosition":
         """What is not about the process's own share of batches.

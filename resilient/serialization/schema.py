@@ -10,6 +10,7 @@ import dataclasses
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from resilient.errors import CorruptCheckpointError, printable
 from resilient.serialization import JSON
@@ -57,7 +58,8 @@ def from_json(cls: type[T], data: object) -> T:
     """
     try:
         return msgspec.convert(data, cls)
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        # AttributeError: of an array
         raise SchemaError(printable(str(error))) from None
 
 
@@ -78,7 +80,18 @@ def well_formed(kind: Any, data: object, what: str) -> Any:
         raise MalformedError(f"{what}: {error}") from None
 
 
-def parse(raw: bytes) -> Any:
+def vector(data: object, dtype: str, what: str) -> np.ndarray:
+    """An array in a checkpoint, if it is one of such numbers in a row.
+
+    Raises:
+        MalformedError: It is not.
+    """
+    if type(data) is np.ndarray and data.ndim == 1 and data.dtype == dtype:
+        return data
+    raise MalformedError(f"{what}: not an array of {dtype} of one dimension")
+
+
+def parse(raw: bytes | str) -> Any:
     """Plain JSON values, of strict JSON.
 
     Raises:

@@ -13,7 +13,9 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Container, Iterator
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
 
 from resilient.backends import get_backend
 from resilient.backends.base import Backend
@@ -37,7 +39,7 @@ class RandomState(TypedDict):
 
     python: Any
     numpy: dict[str, Any]
-    keras: Any
+    keras: Annotated[list[int], Meta(min_length=2, max_length=2)] | None
     backends: dict[str, Any]
 
 
@@ -67,6 +69,9 @@ def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> Non
         backend: The one that trains.
         state: What ``capture`` returned.
         leave: Which of "python", "numpy" and "torch" to leave alone.
+
+    Raises:
+        MalformedError: It is nothing that ``capture`` returned.
     """
     from resilient import keras_internals
 

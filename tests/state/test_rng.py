@@ -20,6 +20,7 @@ from resilient.backends import Backend, get_backend
 from resilient.errors import NotExactWarning, NotSupportedError
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
+from resilient.serialization.schema import MalformedError
 from resilient.state import rng
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -47,6 +48,28 @@ def test_drawing_again_after_a_restore_gives_the_same_numbers(
     assert draw() != first
     rng.restore(adapter, state)
     assert draw() == first
+
+
+@pytest.mark.parametrize("key", ["python", "numpy", "keras", "backends", "own", None])
+@pytest.mark.parametrize("value", [None, -1, 10**30, "x", [], ["x", 1], {}], ids=repr)
+def test_what_is_no_random_state_is_an_error_of_ours(
+    adapter: Backend, key: str | None, value: Any
+) -> None:
+    keras.random.uniform(())  # makes Keras's global generator
+    state = through_json(rng.capture(adapter))
+    if key is None:
+        state = value
+    elif key == "own":
+        state["backends"][adapter.name] = value
+    else:
+        state[key] = value
+    if (key, value) in (("keras", None), ("backends", {})) or (
+        key == "own" and adapter.name == "jax" and value != {}
+    ):
+        rng.restore(adapter, state)  # there may be none
+        return
+    with pytest.raises(MalformedError):
+        rng.restore(adapter, state)
 
 
 def test_a_fresh_process_goes_on_with_the_same_numbers(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import keras
 
@@ -25,7 +25,8 @@ from resilient.data.arrays.fingerprint import array_fingerprint
 from resilient.data.shard import ShardedData
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON, rng
-from resilient.serialization.position import DataPosition
+from resilient.serialization.position import EPOCHS, DataPosition
+from resilient.serialization.schema import MalformedError
 
 _NAMES = ("x", "y", "sample_weight")
 
@@ -34,7 +35,12 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
     """Keras's array adapter, with a position.
 
     Subclasses say which global random state their backend draws orders from, if any.
+
+    Attributes:
+        schema: What ``source`` of a position is.
     """
+
+    schema: Any
 
     _start: DataPosition | None = None
     _random_state: Callable[[], Any]
@@ -62,9 +68,11 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
         )
 
     def resume(self, position: DataPosition) -> None:
+        position.of(self.schema)
         keras_internals.generation.set_epochs(self, position.epochs)
 
     def seek(self, position: DataPosition) -> None:
+        position = position.of(self.schema)
         theirs, ours = position.source["drawn_from"], self._orders()
         if position.source.get("order") is not None and theirs != ours:
             raise DataNotResumableError(
@@ -78,7 +86,16 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
                     'resume="never".'
                 ),
             )
+        if position.drawn > self.num_batches or not self._has_order(position):
+            raise MalformedError(
+                f"the position of the data: batch {position.drawn} of "
+                f"{self.num_batches}, in the order {position.source.get('order')}"
+            )
         self._start = position
+
+    def _has_order(self, position: DataPosition) -> bool:
+        """Whether a position says in which order the batches to come are."""
+        raise NotImplementedError
 
     def _orders(self) -> str:
         """What orders are drawn from, in words."""
@@ -120,8 +137,18 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
         }
 
 
+class _Position(TypedDict):
+    """Orders are as ``_next_order`` returns them."""
+
+    drawn_from: str
+    order: NotRequired[Any]
+    ahead: NotRequired[list[Any]]
+
+
 class SlicedArrays(SeekableArrays):
     """For batches that Keras slices in Python: on JAX, and DTensors on torch."""
+
+    schema = _Position
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -136,6 +163,16 @@ class SlicedArrays(SeekableArrays):
         ahead = [self._draws[i] for i in range(drawn, self._started) if self._draws]
         mine = {"order": self._order, "ahead": ahead}
         return replace(found, source=found.source | mine)
+
+    def _has_order(self, position: DataPosition) -> bool:
+        if not position.drawn:
+            return True
+        kind, source = type(self._next_order()), position.source
+        orders = [source.get("order"), *source.get("ahead", ())]
+        return "ahead" in source and all(
+            type(each) is kind and (kind is not int or 0 <= each < EPOCHS)
+            for each in orders
+        )
 
     def _get_iterator(
         self, slice_and_convert_fn: Callable[..., Any], inputs: Any

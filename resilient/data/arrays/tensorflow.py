@@ -13,17 +13,19 @@ random state cannot be saved. So we make the order outside and feed it in by a v
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import keras
 import numpy as np
 import tensorflow as tf
+from msgspec import Meta
 
 from resilient import keras_internals
 from resilient.backends.tensorflow import BACKEND
 from resilient.data.arrays.jax import SeekableArrays
 from resilient.serialization import JSON
 from resilient.serialization.position import DataPosition
+from resilient.serialization.schema import Count
 from resilient.state.rng import kept_random_state
 
 
@@ -44,8 +46,24 @@ def _under_seed(seed: int) -> Iterator[None]:
         yield
 
 
+class _Order(TypedDict, total=False):
+    """One of the two."""
+
+    keras: int
+    own_seed: Annotated[list[Count], Meta(min_length=2, max_length=2)]
+
+
+class _Position(TypedDict):
+    drawn_from: str
+    order: NotRequired[_Order | None]
+    own_seed: Count
+    orders_made: Count
+
+
 class TensorFlowArrays(SeekableArrays):
     """Array input of the TensorFlow trainer."""
+
+    schema = _Position
 
     _order: JSON | None = None
     _random_state = staticmethod(_seed)
@@ -72,6 +90,14 @@ class TensorFlowArrays(SeekableArrays):
             "orders_made": self._orders_made,
         }
         return replace(found, source=found.source | mine)
+
+    def _has_order(self, position: DataPosition) -> bool:
+        source = position.source
+        own = [source["own_seed"], source["orders_made"]]
+        order: JSON | None = source.get("order")
+        if order is None:
+            return not (position.drawn and self.shuffled)
+        return order.keys() == {"keras"} or order == {"own_seed": own}
 
     def resume(self, position: DataPosition) -> None:
         super().resume(position)

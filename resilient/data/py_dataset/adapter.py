@@ -8,10 +8,10 @@ is made again, if that changes nothing, to check that the data is still the same
 
 import itertools
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from resilient import keras_internals
-from resilient.data.py_dataset.order import Order
+from resilient.data.py_dataset.order import Order, OrderPosition
 from resilient.data.py_dataset.workers import Workers
 from resilient.data.source import DataSource, SourceContext, TrackedIterable, lazily
 from resilient.data.tracked_adapter import TrackedAdapter
@@ -20,6 +20,7 @@ from resilient.objects import find_generators
 from resilient.objects.tracker import Tracker
 from resilient.serialization import JSON
 from resilient.serialization.rng import set_states, states
+from resilient.serialization.schema import Count
 from resilient.state import rng
 
 
@@ -70,12 +71,27 @@ class _InPlaceOfEnqueuer:
             self._source.stop()
 
 
+class _Last(TypedDict):
+    index: NotRequired[Count]
+
+
+class _Position(TypedDict):
+    order: OrderPosition
+    attributes: JSON
+    random: JSON
+    in_epoch: bool
+    last: _Last | None
+
+
 class PyDatasetSource(DataSource):
     """A PyDataset that Keras iterates.
 
     Args:
         adapter: Keras's adapter, with Keras's ``enqueuer`` where there are workers.
     """
+
+    schema = _Position
+    schema_of_last = _Last
 
     def __init__(self, adapter: Any, settings: SourceContext) -> None:
         self._adapter, self._dataset = adapter, adapter.py_dataset
@@ -154,13 +170,15 @@ class PyDatasetSource(DataSource):
 
     def remake_last_batch(self, position: JSON, last: JSON) -> Any:
         self._last = last["index"]
-        batch = self._made_again(self._last)
+        with self.getting_back():
+            batch = self._made_again(self._last)
         self._as_made = self._held()
         if batch is None:
             self._restore(position)
         return batch
 
     def _restore(self, position: JSON) -> None:
+        self.require_states(self._generators, position["random"])
         self._attributes.restore(position["attributes"])
         set_states(self._generators, position["random"])
 

@@ -11,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import gen_dataset_ops
 
+from resilient.serialization.schema import MalformedError, vector
+
 _IGNORE = tf.data.experimental.ExternalStatePolicy.IGNORE.value
 _FAIL = tf.data.experimental.ExternalStatePolicy.FAIL.value
 
@@ -43,5 +45,22 @@ def save(iterator: Any, *, known: bool = True) -> np.ndarray:
 
 
 def restore(iterator: Any, state: np.ndarray) -> None:
-    """Set an iterator of an equal pipeline to what ``save`` returned."""
-    write(iterator, tf.io.parse_tensor(state.tobytes(), tf.variant))
+    """Set an iterator of an equal pipeline to what ``save`` returned.
+
+    Raises:
+        MalformedError: It is no state.
+        tf.errors.OpError: It is one of another pipeline.
+    """
+    write(iterator, parsed(state, tf.variant, "the state of an iterator"))
+
+
+def parsed(raw: Any, dtype: Any, what: str) -> Any:
+    """The tensor whose bytes a checkpoint has.
+
+    Raises:
+        MalformedError: It has none of this dtype.
+    """
+    try:
+        return tf.io.parse_tensor(vector(raw, "uint8", what).tobytes(), dtype)
+    except tf.errors.OpError as error:
+        raise MalformedError(f"{what}: {error}") from error

@@ -6,7 +6,7 @@ generators that Python functions draw from.
 
 import inspect
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypedDict
 
 from tensorflow.python.ops import script_ops
 
@@ -15,6 +15,15 @@ from resilient.data.tf_data.seed_counts import SeedCount
 from resilient.data.tf_data.variables import PipelineVariables
 from resilient.objects import find_generators
 from resilient.serialization import JSON, rng
+from resilient.serialization.schema import Count, MalformedError
+
+
+class LastingState(TypedDict):
+    """All of that: numbers of draws, values, and states by name."""
+
+    counts: list[Count]
+    variables: list[Any]
+    generators: JSON
 
 
 class Lasting:
@@ -42,6 +51,8 @@ class Lasting:
 
     def set(self, state: JSON) -> None:
         """Restore what ``get`` returned, in this process or another."""
+        if self.counts and len(state["counts"]) != len(self.counts):
+            raise MalformedError(f"the draws of {len(state['counts'])} shuffles")
         for count, value in zip(self.counts, state["counts"], strict=False):
             count.set(value)
         self._variables.set(state["variables"])

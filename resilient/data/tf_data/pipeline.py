@@ -22,11 +22,18 @@ from resilient.data.source import DataSource, SourceContext
 from resilient.data.tf_data import facts, iterator_state, shuffles
 from resilient.data.tf_data.graph import PipelineGraph, is_stateful
 from resilient.data.tf_data.lasting import Lasting
+from resilient.data.tf_data.position import (
+    PipelinePosition,
+    operations,
+    require_begun,
+    saved_seeds,
+)
 from resilient.data.tf_data.seed_counts import SeedCount, UnknownFormat
 from resilient.data.tf_data.variables import PipelineVariables
 from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.serialization import JSON
 from resilient.serialization.position import BatchMark
+from resilient.serialization.schema import MalformedError
 from resilient.state import rng
 
 # Of iterator state in one checkpoint: beyond this there is a warning.
@@ -51,6 +58,7 @@ class Pipeline(DataSource):
     """
 
     name = "a tf.data.Dataset"
+    schema = PipelinePosition
 
     def __init__(self, dataset: Any, settings: SourceContext) -> None:
         self.settings = settings
@@ -67,7 +75,7 @@ class Pipeline(DataSource):
         self._unchecked = False
         self._warned = False
         self._lasting = Lasting(PipelineVariables(dataset))
-        seeds = settings.saved.source.get("seeds", []) if settings.saved else []
+        seeds = saved_seeds(settings)
         graph = facts.graph_of(dataset)
         self._known = graph is not None
         self.facts = facts.fingerprint(dataset, graph)
@@ -115,7 +123,7 @@ class Pipeline(DataSource):
             Whether any seed changed.
         """
         before = [[each.op, each.seeds] for each in graph.seeded]
-        if [op for op, _ in saved] == [op for op, _ in before]:
+        if operations(saved) == operations(before):
             for each, (_, seeds) in zip(graph.seeded, saved, strict=True):
                 each.seeds = seeds
         for each in graph.seeded:
@@ -221,11 +229,16 @@ class Pipeline(DataSource):
             )
 
     def resume(self, position: JSON) -> None:
-        for cache, state in zip(self._caches, position.get("caches", []), strict=False):
-            iterator_state.restore(iter(cache), state)
-        if "lasting" in position:
-            self._lasting.set(position["lasting"])
+        if self._known and operations(position["seeds"]) != operations(self.seeds):
+            raise MalformedError("the seeds of other operations")
+        caches = position.get("caches", [])
+        if len(caches) != len(self._caches):
+            raise MalformedError(f"{len(caches)} of {len(self._caches)} caches")
+        for cache, state in zip(self._caches, caches, strict=True):
+            self._restore(iter(cache), state)
+        self._lasting.set(position["lasting"])
         if "first" in position:
+            require_begun(position)
             self._last = {name: position[name] for name in ("begun", "first")}
             self._unchecked = True
 
@@ -235,9 +248,10 @@ class Pipeline(DataSource):
         if "state" in position:
             self._begun = position.get("begun", {})
             self._iterator = self._iter(iterable)
-            self._restore(position["state"])
+            self._restore(self._iterator, position["state"])
             self._lasting.set(position["lasting"])
             return self._iterator, None
+        require_begun(position)
         self._begun = position["begun"]
         self._set_to(self._begun)
         self._iterator = self._iter(iterable)
@@ -247,9 +261,9 @@ class Pipeline(DataSource):
         self.settings.drawn_ahead.update(drawn)
         return self._iterator, last
 
-    def _restore(self, state: np.ndarray) -> None:
+    def _restore(self, iterator: Any, state: np.ndarray) -> None:
         try:
-            iterator_state.restore(self._iterator, state)
+            iterator_state.restore(iterator, state)
         except (tf.errors.OpError, AttributeError) as error:
             raise DataNotResumableError(
                 "The pipeline cannot be set to the state in the checkpoint: it is "

@@ -12,6 +12,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils
 
+from resilient.data.tf_data.iterator_state import parsed
+from resilient.serialization.schema import MalformedError
+
 # No generator or counter is larger.
 _LARGEST = 16 * 2**20
 
@@ -32,9 +35,17 @@ class PipelineVariables:
         ]
 
     def set(self, values: list[np.ndarray]) -> None:
-        """Restore what ``get`` returned, in this process or another."""
-        for handle, value in zip(self._handles, values, strict=False):
-            tensor = tf.io.parse_tensor(value.tobytes(), spec(handle).dtype)
+        """Restore what ``get`` returned, in this process or another.
+
+        Raises:
+            MalformedError: It returned something else.
+        """
+        if len(values) != len(self._handles):
+            raise MalformedError(f"{len(values)} of {len(self._handles)} variables")
+        for handle, value in zip(self._handles, values, strict=True):
+            tensor = parsed(value, spec(handle).dtype, "a variable")
+            if not spec(handle).shape.is_compatible_with(tensor.shape):
+                raise MalformedError(f"a variable of shape {tensor.shape}")
             with tf.device(handle.device):
                 tf.raw_ops.AssignVariableOp(resource=handle, value=tensor)
 

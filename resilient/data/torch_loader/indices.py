@@ -8,13 +8,21 @@ after that.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from resilient.serialization import JSON
 from resilient.serialization.rng import set_states, states
+from resilient.serialization.schema import Count
 
 _KEPT = 1000  # states per iterator: about 5 MB
 _OWN = ("torch.utils.data.", "torchdata.stateful_dataloader.")
+
+
+class IndicesPosition(TypedDict):
+    """How many were drawn, and states of generators before some of these draws."""
+
+    drawn: Count
+    before: dict[int, JSON]
 
 
 class Indices:

@@ -7,7 +7,7 @@ are plain numbers.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypedDict
 
 from torch.utils.data import _DatasetKind
 
@@ -18,8 +18,15 @@ from resilient.serialization import JSON
 from resilient.state import rng
 
 
+class _Last(TypedDict):
+    indices: int | list[int]
+    attributes: JSON
+
+
 class PositionedLoader(Replayed):
     """A DataLoader over a map-style dataset, without workers."""
+
+    schema_of_last = _Last
 
     def last_batch(self) -> JSON:
         newest = self._indices.newest if self._indices is not None else None
@@ -41,7 +48,7 @@ class PositionedLoader(Replayed):
         return self._loaded(fetcher, last["indices"], last["attributes"], now)
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
-        entry, now = position["entries"][-1], self.state.lasting()
+        entry, now = self.entries_of(position)[-1], self.state.lasting()
         self.state.restore(entry["made"])
         batches: Any = self.make(entry["made"], entry["indices"])
         indices = None
@@ -68,7 +75,8 @@ class PositionedLoader(Replayed):
             return None
         backend = self.settings.backend
         before = rng.capture(backend)
-        batch = fetcher.fetch(indices)
+        with self.getting_back():
+            batch = fetcher.fetch(indices)
         unchanged = digest(self.state.lasting()).mark == digest(now).mark
         if unchanged and rng.capture(backend) == before:
             return batch

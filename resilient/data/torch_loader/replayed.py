@@ -8,19 +8,49 @@ iterators since the workers were started are made again.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 
 from resilient.data.replay import skip
 from resilient.data.source import DataSource, SourceContext
-from resilient.data.torch_loader.indices import Indices, draws_for_each_batch
-from resilient.data.torch_loader.state import LoaderState
+from resilient.data.torch_loader.indices import (
+    Indices,
+    IndicesPosition,
+    draws_for_each_batch,
+)
+from resilient.data.torch_loader.state import LoaderState, Moment
 from resilient.errors import WarnOnce, warn_not_exact
 from resilient.serialization import JSON
+from resilient.serialization.schema import Count, MalformedError
 from resilient.state.rng import kept_random_state
 
 FOLLOWED = "_followed_by_resilient"  # attribute of a loader with persistent workers
+
+
+class _Entry(TypedDict):
+    """An iterator: how it was made, and how far it came."""
+
+    made: Moment
+    given: Count
+    indices: IndicesPosition | None
+
+
+class Encoded(TypedDict):
+    """The state of a user's object, or of torchdata's loader."""
+
+    data: Any
+    arrays: JSON
+
+
+class Position(TypedDict):
+    """Of any DataLoader."""
+
+    entries: list[_Entry]
+    now: Moment
+    in_epoch: bool
+    state: NotRequired[Encoded | None]
+    finished: NotRequired[bool]
 
 
 class Replayed(DataSource):
@@ -30,6 +60,7 @@ class Replayed(DataSource):
         loader: The user's, before anything was drawn from it.
     """
 
+    schema = Position
     keeps_workers = True  # whether later iterators of persistent workers need this one
     follows_indices = True
 
@@ -76,13 +107,17 @@ class Replayed(DataSource):
         return {"entries": entries, "now": now, "in_epoch": self.in_epoch}
 
     def resume(self, position: JSON) -> None:
+        self.require_states(self.state.restored, position["now"]["random"])
+        for entry in position["entries"]:
+            made = entry["made"]["random"]
+            self.require_states(self.state.everything, made)
         self.state.restore(position["now"])
         self._batches, self._indices = None, None
         self._entries = list(position["entries"])
         self._behind = self._lasts and bool(self._entries)
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
-        *before, entry = position["entries"]
+        *before, entry = self.entries_of(position)
         now = self.state.lasting()
         last = self.replay([*before, {**entry, "given": given}])
         self.state.restore(now)
@@ -107,6 +142,17 @@ class Replayed(DataSource):
         }
 
     # --------------------------------------------------------------------------------
+
+    def entries_of(self, position: JSON) -> list[JSON]:
+        """The iterators of a position, of which one continues.
+
+        Raises:
+            MalformedError: There is none.
+        """
+        entries: list[JSON] = position["entries"]
+        if not entries:
+            raise MalformedError("the position of a DataLoader without an iterator")
+        return entries
 
     @property
     def _lasts(self) -> bool:

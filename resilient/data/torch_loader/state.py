@@ -6,13 +6,20 @@ samplers and collate functions.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from resilient.data.source import SourceContext
 from resilient.objects.content import Scope
 from resilient.objects.find_generators import find, unclaimed
 from resilient.objects.tracker import Tracker
 from resilient.serialization import JSON, rng
+
+
+class Moment(TypedDict):
+    """All that, at one moment."""
+
+    random: JSON
+    attributes: JSON
 
 
 class LoaderState:
@@ -23,6 +30,8 @@ class LoaderState:
 
     Attributes:
         shared: What others than the sampler may draw from between two batches.
+        everything: The names of all generators.
+        restored: Of those that no other data of this fit restores.
     """
 
     def __init__(self, loader: Any, settings: SourceContext) -> None:
@@ -42,6 +51,7 @@ class LoaderState:
         # Not by the state_dict of objects: that is for the middle of an iteration.
         # What has a name here is not searched for in the attributes of others.
         self._attributes = Tracker(objects | found, Scope(asks=False))
+        self.everything, self.restored = set(self._all), set(self._own)
         drawn = [n for n in found if n.startswith(("dataset", "collate_fn"))]
         self.shared: dict[str, Any] = shared | {name: found[name] for name in drawn}
 

@@ -6,7 +6,7 @@ the iterable dataset's own ``state_dict``, as torchdata would.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from resilient.serialization import JSON
 from resilient.serialization.batches import pack, unpack
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import NotEncodable, encode
+from resilient.serialization.schema import MalformedError, well_formed
 
 _TENSOR = "torch tensor"
 
@@ -34,9 +35,11 @@ class FromState(Replayed):
             return super().seek(position, given)
         if position.get("finished"):
             return iter(()), None
-        made, now = position["entries"][-1]["made"], self.state.lasting()
+        made, now = self.entries_of(position)[-1]["made"], self.state.lasting()
         self.state.restore(made)
-        batches = self.from_state(_decoded(position["state"]), made, given)
+        state = _decoded(position["state"])
+        with self.getting_back():
+            batches = self.from_state(state, made, given)
         if _is_iterable(self.loader):
             # Its iterator may yet have to read what load_state_dict left there.
             self.state.restore_random(now)
@@ -82,16 +85,28 @@ class Torchdata(FromState):
 
     def catch_up(self) -> None:
         now = self.state.lasting()
-        self.loader.load_state_dict(_decoded(self._of_workers))
-        iter(self.loader)
+        with self.getting_back():
+            self.loader.load_state_dict(_decoded(self._of_workers))
+            iter(self.loader)
         self.state.restore(now)
         self._of_workers, self._behind = None, False
 
     def from_state(self, state: Any, made: JSON, given: int) -> Iterator[Any]:
         self.loader.load_state_dict(state)
-        batches = self.make(made)
+        batches: Any = self.make(made)
+        if batches._num_yielded != given:
+            raise MalformedError("the state of another batch")
         self._of_workers, self._behind = None, False
-        return batches
+        made_batches: Iterator[Any] = batches
+        return made_batches
+
+
+class _OfIterable(TypedDict):
+    """Of a dataset, and of its iterator if that has one of its own."""
+
+    dataset: Any
+    iterator: Any
+    ended: bool
 
 
 class IterableState(FromState):
@@ -112,6 +127,7 @@ class IterableState(FromState):
         return {**position, "state": _encoded(state)}
 
     def from_state(self, state: Any, made: JSON, given: int) -> Iterator[Any]:
+        state = well_formed(_OfIterable, state, "the state of an iterable dataset")
         self.loader.dataset.load_state_dict(state["dataset"])
         batches: Any = self.make(made)
         fetcher = batches._dataset_fetcher

@@ -228,7 +228,8 @@ class PositionedValidationIterator(ValidationIterator):
             inputs.validation = adapter
             super().__init__(attempt, arguments["x"], x=adapter, **rest)
             assert saved is not None
-            adapter.resume(saved)
+            if early or inputs.knows_validation(adapter):
+                adapter.resume(saved)
 
     def _get_iterator(self) -> Any:
         return self.data_adapter.wrap(super()._get_iterator())

@@ -21,7 +21,6 @@ from resilient import DataNotResumableError, NotExactWarning
 from resilient.backends import get_backend
 from resilient.data.generator import GeneratorData
 from resilient.data.source import SourceContext
-from resilient.serialization.position import DataPosition
 
 pytestmark = [
     pytest.mark.spread,
@@ -137,7 +136,8 @@ def test_global_random_numbers_are_drawn_again_and_leave_no_trace():
     random.seed(1)
     one = adapter(from_global_numbers())
     expected = drawn(one, 9)
-    position = replace(one.position(4, held=True), given=9, pending=[])
+    held = one.position(4, held=True)
+    position = replace(held, drawn=9, given=9, pending=[])
     other_seed()
     before = random_state()
     other = adapter(from_global_numbers(), position)
@@ -308,12 +308,28 @@ def test_an_empty_generator_is_keras_own_error(tmp_path):
     assert str(ours.value) == str(theirs.value)
 
 
-def test_validation_on_another_kind_of_data_begins_anew():
+class Listed:
+    """An iterable with the two methods."""
+
+    def __iter__(self):
+        yield from batches(2)
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def test_validation_on_another_kind_of_data_begins_anew(tmp_path):
     """Validation may change between attempts: nothing of the old one is used."""
-    position = DataPosition(drawn=0, source={"kind": "iterable", "state": 3})
-    other = adapter(batches(), position, argument="validation_data")
-    other.resume(position)
-    assert_batches(drawn(adapter(batches()), 3), drawn(other, 3))
+    old = {"validation_data": Listed(), "validation_steps": 2}
+    fit(tmp_path, batches(), at=(1, 2), **old)
+    new, given = batches(seed=1), []
+    noted = (given.append(batch) or batch for batch in new)
+    with pytest.warns(NotExactWarning, match="validation data changed"):
+        fit(tmp_path, batches(), validation_data=noted, validation_steps=2)
+    assert_batches(given[:2], [*batches(2, seed=1)])
 
 
 def test_validation_catches_up_when_it_is_made():

@@ -293,7 +293,7 @@ def test_state_of_another_pipeline_is_refused():
     pipeline = Pipeline(rows().shuffle(40).batch(8), settings())
     next(pipeline.begin())
     position = pipeline.position(live=True)
-    other = Pipeline(rows().map(lambda x, y: x).batch(8), settings())
+    other = Pipeline(rows().shuffle(40).map(lambda x, y: x).batch(8), settings())
     with pytest.raises(DataNotResumableError, match="the state in the checkpoint"):
         other.seek(position, 1)
 

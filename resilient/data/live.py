@@ -1,0 +1,86 @@
+"""An iterator that is drawn from: it keeps the batches that were not trained yet."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from resilient.serialization.batches import checksum, copied, outline, unpack
+from resilient.serialization.position import DataPosition
+from resilient.serialization.schema import MalformedError
+
+if TYPE_CHECKING:
+    from resilient.data.source import SourceContext
+
+
+class LiveIterator:
+    """An iterator and its latest batches.
+
+    Args:
+        lock: Held while a batch is made.
+        given: Batches that the iterator gave before.
+        pending: The last of these, which were not trained.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[Any],
+        lock: Any,
+        settings: "SourceContext",
+        given: int = 0,
+        pending: Iterable[Any] = (),
+    ) -> None:
+        self._batches = batches
+        self._lock = lock
+        self._overwritten = settings.overwritten
+        self.given = given
+        self._again = deque(pending)
+        most = None if settings.ahead else 1
+        self.recent: deque[Any] = deque(self._again, maxlen=most)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._again:
+            batch = self._again.popleft()
+        else:
+            with self._lock:
+                batch = next(self._batches)
+                self.given += 1
+                self.recent.append(batch)
+        if self._overwritten:
+            batch = keras.tree.map_structure(copied, batch)
+        return batch
+
+    def since(self, drawn: int) -> list[Any]:
+        """The batches that were given and not trained."""
+        pending = self.given - drawn
+        return list(self.recent)[-pending:] if pending else []
+
+    def trim(self, drawn: int) -> None:
+        """Forget what was trained, except the last batch."""
+        keep = max(1, self.given - drawn)
+        while len(self.recent) > keep:
+            self.recent.popleft()
+
+
+def pending_of(position: DataPosition) -> list[Any]:
+    """The batches that were given and not trained.
+
+    Raises:
+        MalformedError: They are not as many, not alike, or others.
+    """
+    given, packed = position.given or 0, position.pending
+    if position.drawn + len(packed) != given:
+        raise MalformedError(
+            f"the position of the data: {position.drawn} batches were trained of "
+            f"{given}, and {len(packed)} not"
+        )
+    batches = [unpack(batch) for batch in packed]
+    if batches and checksum(batches[-1]) != position.last:
+        raise MalformedError("the last batch is another one than was given")
+    if any(outline(batch) != outline(batches[-1]) for batch in batches):
+        raise MalformedError("the batches that were given are not alike")
+    return batches

@@ -1,0 +1,56 @@
+"""What the position of a tf.data pipeline is, and what it says of seeds."""
+
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from msgspec import Meta
+
+from resilient.data.source import SourceContext
+from resilient.data.tf_data.lasting import LastingState
+from resilient.serialization import JSON
+from resilient.serialization.schema import MalformedError, well_formed
+
+_Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_Seeds = Annotated[list[_Seed], Meta(min_length=2, max_length=2)]
+
+
+class Begun(TypedDict):
+    """What was when an iterator was made."""
+
+    lasting: LastingState
+    random: JSON
+
+
+class PipelinePosition(TypedDict):
+    """The seeds are an operation's and its two, or the two where there is no graph."""
+
+    seeds: list[Annotated[list[str | _Seed | _Seeds], Meta(min_length=2, max_length=2)]]
+    lasting: LastingState
+    state: NotRequired[Any]
+    begun: NotRequired[Begun]
+    first: NotRequired[str]
+    caches: NotRequired[list[Any]]
+
+
+def saved_seeds(settings: SourceContext) -> list[Any]:
+    """Those of the position to resume from; none if that is of other data.
+
+    Raises:
+        MalformedError: It is no position of a pipeline, though it has seeds.
+    """
+    source = settings.saved.source if settings.saved else {}
+    if "seeds" not in source:  # the fingerprint says what differs
+        return []
+    what = "the position of the data"
+    seeds: list[Any] = well_formed(PipelinePosition, source, what)["seeds"]
+    return seeds
+
+
+def operations(seeds: list[Any]) -> list[Any]:
+    """Those that seeds are of; None where there are the two alone."""
+    return [op if isinstance(two, list) else None for op, two in seeds]
+
+
+def require_begun(position: JSON) -> None:
+    """Raise MalformedError if a position does not say how its iterator began."""
+    if "begun" not in position:
+        raise MalformedError("the position of the data: not how its iterator began")
