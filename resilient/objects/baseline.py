@@ -31,7 +31,7 @@ from resilient.objects.sizing import WHOLE_BYTES, Size, nbytes_of, sample
 from resilient.serialization import JSON, classes
 from resilient.serialization.batches import pack
 from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import NotEncodable
+from resilient.serialization.json_values import NotAdmitted, NotEncodable
 from resilient.serialization.known import Known
 from resilient.serialization.schema import MalformedError
 
@@ -150,6 +150,8 @@ class Seen:
                 if self.kind == content.kind and self._mark == found.mark:
                     return None
                 return self._kept(value, content.kind, content.plain, arrays, found)
+            except NotAdmitted as error:
+                raise Lost from error
             except NotEncodable as error:
                 if content.kind == "state_dict" and not self._scope.whole:
                     raise _not_plain(value, error) from error

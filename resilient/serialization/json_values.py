@@ -46,6 +46,10 @@ class NotEncodable(TypeError):
         self.value = value
 
 
+class NotAdmitted(NotEncodable):
+    """A value that refers to a class or function that was not there before."""
+
+
 class _Place(NamedTuple):
     """A place in a value: for messages, for names of arrays, and to detect cycles."""
 
@@ -208,7 +212,7 @@ def _name(thing: Any, value: Any, place: _Place) -> str:
         raise NotEncodable(place.path, value)
     if not place.known.admits(name, thing):
         what = f"{name} was not there when training began"
-        raise NotEncodable(place.path, value, what)
+        raise NotAdmitted(place.path, value, what)
     return name
 
 

@@ -130,23 +130,36 @@ def test_nested_objects_lists_and_new_attributes():
         data.inner.rng.random()
         data.many[1].count = 7
         data.new = {"best": np.float32(0.5)}
-        data.made = Inner()
-        data.made.count = 9
         del data.gone
 
     first, second, _ = moved(
-        lambda: Data(
-            inner=Inner(), many=[Inner(), Inner(), threading.Lock()], made=None, gone=1
-        ),
+        lambda: Data(inner=Inner(), many=[Inner(), Inner(), threading.Lock()], gone=1),
         change,
     )
     assert second.inner.count == 5
     assert second.inner.rng.random() == first.inner.rng.random()
     assert [item.count for item in second.many[:2]] == [0, 7]
     assert second.new == first.new
+    assert not hasattr(second, "gone")
+
+
+def test_an_object_made_later_is_told_unless_its_class_is_known():
+    def change(data):
+        data.made = Inner()
+        data.made.count = 9
+
+    first = Data(made=None)
+    attributes = Tracker({"x": first})
+    change(first)
+    assert "changes" not in attributes.capture()
+    assert attributes.uncaptured() == [f"Data.made ({Inner.__module__}.Inner)"]
+    keras.saving.get_custom_objects()["Inner"] = Inner
+    try:
+        _, second, _ = moved(lambda: Data(made=None), change)
+    finally:
+        del keras.saving.get_custom_objects()["Inner"]
     assert type(second.made) is Inner
     assert second.made.count == 9
-    assert not hasattr(second, "gone")
 
 
 def test_what_only_this_process_changed_is_undone():

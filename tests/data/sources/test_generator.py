@@ -348,28 +348,3 @@ def test_equal_data_is_no_warning(tmp_path):
         warnings.simplefilter("error", NotExactWarning)
         resumed = fit(tmp_path, batches())
     assert_equal(fit(tmp_path / "whole", batches()), resumed)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"origin": None},
-        {"origin": "{"},
-        {"origin": "[" * 100_000},
-        {"origin": "\ud800"},
-        {"drawn": -1},
-        {"drawn": "3"},
-        {"ended": 0},
-        {"last": 3},
-    ],
-)
-def test_a_position_that_was_not_saved_is_damage(changed):
-    from resilient.data.generator import _saved
-    from resilient.errors import CorruptCheckpointError
-
-    good = {"kind": "generator", "origin": "{}", "drawn": 1, "ended": True, "last": "x"}
-    assert _saved(good).drawn == 1
-    with pytest.raises(CorruptCheckpointError, match="where the generator was"):
-        _saved(good | changed)
-    with pytest.raises(CorruptCheckpointError, match="where the generator was"):
-        _saved({"kind": "generator"})

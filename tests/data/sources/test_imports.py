@@ -10,7 +10,7 @@ from support import SUPPORT
 pytestmark = pytest.mark.sources
 
 PROGRAM = SUPPORT / "fits_on_arrays.py"
-OURS = {"resilient", "xxhash"}
+OURS = {"msgspec", "resilient", "xxhash"}
 
 
 def test_a_fit_on_arrays_imports_no_other_library(tmp_path, backend, child_environment):
