@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from resilient.objects import kinds
 from resilient.objects.baseline import IMMUTABLE, Seen
 from resilient.objects.content import Scope
 from resilient.objects.traversal import Slot, Visit, array_name, has_items
@@ -97,7 +98,8 @@ class Beginning:
         """Paths that lead to a value of another path, to which it belongs."""
         found: dict[int, list[str]] = {}
         for path, part in live.parts.items():
-            if path not in live.homes and not isinstance(part.value, IMMUTABLE):
+            own = isinstance(part.value, IMMUTABLE) or kinds.is_code(part.value)
+            if path not in live.homes and not own:
                 found.setdefault(id(part.value), []).append(path)
         shared: dict[str, str] = {}
         for paths in found.values():

@@ -15,10 +15,11 @@ import weakref
 from typing import Any
 
 import keras
+import numpy as np
 
 from resilient.serialization import classes
 
-_CONFIGURATION = (
+_CODE = (
     types.FunctionType,
     types.BuiltinFunctionType,
     types.MethodType,
@@ -26,6 +27,10 @@ _CONFIGURATION = (
     types.ModuleType,
     type,
     functools.partial,
+    np.ufunc,
+)
+_CONFIGURATION = (
+    *_CODE,
     logging.Logger,
     logging.LoggerAdapter,
     logging.Handler,
@@ -71,6 +76,11 @@ def is_configuration(value: object) -> bool:
         return True  # such as the ResilientFit whose save() a callback calls
     names = {(classes.top_module(b), b.__name__) for b in type(value).__mro__}
     return bool(names & _DATASETS)
+
+
+def is_code(value: object) -> bool:
+    """Whether it is called or imported from, rather than looked into."""
+    return isinstance(value, _CODE)
 
 
 def names_a_place(owner: object, attribute: object) -> bool:

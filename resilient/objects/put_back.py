@@ -6,9 +6,17 @@ from typing import Any
 from resilient.objects import kinds
 from resilient.objects.baseline import Lost, Seen
 from resilient.objects.beginning import GONE, Beginning
-from resilient.objects.content import WRITTEN, made, read, write
+from resilient.objects.content import WRITTEN, Scope, made, read, write
 from resilient.objects.in_place import assign_in_place
-from resilient.objects.traversal import Slot, Visit, delete, put
+from resilient.objects.traversal import (
+    Slot,
+    Visit,
+    delete,
+    has_items,
+    hidden_of,
+    path_of,
+    put,
+)
 from resilient.serialization import JSON
 
 
@@ -44,14 +52,13 @@ class PutBack:
             if part.path not in changes and not self._undo(part, live):
                 problems.append(self._beginning.name(part))
         for path, entry in changes.items():
-            now = live.parts[path].value if path in live.parts else GONE
-            part = Slot(path, entry["of"], self._owner(entry, live), entry["key"], now)
+            part = self._place(path, entry, live)
             if not self._apply(part, entry, self._plains[path]):
                 problems.append(self._beginning.name(part))
         for path in reversed(deleted):
-            if path in live.parts:
+            if path in live.parts and _may_be_put_back(live.parts[path], self._scope):
                 delete(live.parts[path])
-        self._share(changes)
+        problems += self._share(changes)
         for home, keys in self._state.get("orders", {}).items():
             _sort(self._first.owners.get(home), keys)
         return list(dict.fromkeys(problems))
@@ -67,32 +74,46 @@ class PutBack:
                 owner.clear()
                 owner.update(items)
 
-    def _owner(self, entry: JSON, live: Visit) -> Any:
-        return live.owners.get(entry["of"], self._first.owners.get(entry["of"]))
+    def _place(self, path: str, entry: JSON, live: Visit) -> Slot:
+        of, key = entry["of"], entry["key"]
+        owner = live.owners.get(of, self._first.owners.get(of))
+        now = live.parts[path].value if path in live.parts else GONE
+        return Slot(path, of, owner, key, now)
 
-    def _share(self, changes: JSON) -> None:
-        """Let places lead to objects that have their content by now."""
-        live = self._beginning.visit()
+    def _share(self, changes: JSON) -> list[str]:
+        """Let places lead to objects that have their content by now.
+
+        Returns:
+            The names of those that do not: code is not for a checkpoint to hand on.
+        """
+        live, problems = self._beginning.visit(), []
         for path, entry in changes.items():
-            where, owner = entry["data"], self._owner(entry, live)
+            where, part = self._plains[path], self._place(path, entry, live)
             found = None
             if entry["kind"] == "object":
                 found = live.object(where)
             elif entry["kind"] == "alias" and where in live.parts:
                 found = live.parts[where].value
-            if found is not None and owner is not None:
-                put(Slot(path, entry["of"], owner, entry["key"], None), found)
+            if found is None or part.owner is None:
+                continue
+            if kinds.is_code(found):
+                problems.append(self._beginning.name(part))
+            elif _may_be_put_back(part, self._scope):
+                put(part, found)
+        return problems
 
     def _apply(self, part: Slot, entry: JSON, plain: Any) -> bool:
         """Put back what was captured; False if that cannot be done."""
         seen, kind = self._beginning.seen.get(part.path), entry["kind"]
-        if kinds.names_a_place(part.owner, part.key):
+        if not _may_be_put_back(part, self._scope):
             return False
         if kind in ("alias", "object"):
             return True  # has its turn when all others are there
-        first = seen.value() if seen is not None and entry["same"] else None
+        first = seen.value() if seen is not None and entry.get("same") else None
         if "was" in entry:
             first = self._beginning.object(entry["was"])
+        if kinds.is_code(first):
+            first = None
         if kind in WRITTEN:
             if first is not None and part.value is not first and not put(part, first):
                 return False
@@ -152,6 +173,19 @@ class PutBack:
             return home == part.path
         of_new = part.of not in self._first.owners
         return of_new or not Seen(self._scope, "", part.value).is_light()
+
+
+def _may_be_put_back(part: Slot, scope: Scope) -> bool:
+    """Whether a pass looks there, at this path: nothing else is a checkpoint's."""
+    if part.owner is None:  # a root, which is not replaced
+        return True
+    items = has_items(part.owner)
+    if part.path != path_of(part.of, part.key, items=items):
+        return False  # what may be there goes by the path
+    if kinds.names_a_place(part.owner, part.key):
+        return False
+    hidden = hidden_of(part.owner) | scope.hidden.get(part.of, frozenset())
+    return items or part.key not in hidden
 
 
 def _assigned(live: Any, plain: Any) -> bool:

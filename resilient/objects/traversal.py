@@ -136,8 +136,7 @@ class Visit:
                 self._look_into(shared, base, _of_class(base), depth + 1)
         items = has_items(owner)
         for key, value in inner:
-            is_name = not items and str(key).isidentifier()
-            path = f"{home}.{key}" if is_name else f"{home}[{key!r}]"
+            path = path_of(home, key, items=items)
             self.parts[path] = Slot(path, home, owner, key, value)
             self._find_home(path, home, value, depth)
 
@@ -173,6 +172,12 @@ class Visit:
         if in_new or self._scope.size_of(value) is not Size.LIGHT:
             return _inner(value, self._scope)  # a new object
         return None
+
+
+def path_of(home: str, key: Any, *, items: bool) -> str:
+    """Where an attribute is, or an item, of what is at home there."""
+    is_name = not items and str(key).isidentifier()
+    return f"{home}.{key}" if is_name else f"{home}[{key!r}]"
 
 
 def array_name(path: str) -> str:
@@ -221,12 +226,17 @@ def _contents(value: Any) -> Inner:
 
 def _attributes(value: Any) -> Inner:
     """An object's own; these of its class are the class's."""
-    hidden: frozenset[str] = frozenset()
-    if isinstance(value, keras.callbacks.Callback):
-        hidden = _OF_CALLBACKS
-    elif isinstance(value, keras.utils.PyDataset):
-        hidden = _OF_DATASETS
+    hidden = hidden_of(value)
     return [(k, v) for k, v in classes.attributes(value).items() if k not in hidden]
+
+
+def hidden_of(owner: Any) -> frozenset[str]:
+    """Attributes that are never state."""
+    if isinstance(owner, keras.callbacks.Callback):
+        return _OF_CALLBACKS
+    if isinstance(owner, keras.utils.PyDataset):
+        return _OF_DATASETS
+    return frozenset()
 
 
 def _of_class(cls: type) -> Inner:

@@ -10,6 +10,7 @@ import pytest
 
 from resilient.errors import CheckpointMismatchError, NotExactWarning
 from resilient.objects.callbacks.capture import CallbackStates
+from resilient.serialization import classes
 from resilient.serialization.json_values import encode
 
 pytestmark = [
@@ -162,3 +163,77 @@ def test_a_file_of_the_user_is_never_overwritten(tmp_path):
         with pytest.raises(ValueError, match="not in memory"):
             buffers.write(file, kind, (name, 0, "overwritten"))
     assert path.read_text() == "precious"
+
+
+class Tidy(keras.callbacks.Callback):
+    """Has a function that is dangerous elsewhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.report, self.remove = print, os.remove
+
+
+def several(tmp_path):
+    """Callbacks, their states, and what these are as JSON."""
+    place = str(tmp_path / "a.weights.h5")
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(place, save_weights_only=True),
+        Tidy(),
+        keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
+    ]
+    for callback in callbacks:
+        callback.set_model(keras.Sequential())
+        callback.on_train_begin()
+    states = CallbackStates(callbacks)
+    return callbacks, states, json.loads(json.dumps(states.capture({})))
+
+
+@pytest.mark.parametrize(
+    ("index", "attribute", "change"),
+    [
+        (0, "filepath", {"kind": "alias", "data": "callbacks.1.evil"}),
+        (0, "filepath", {"kind": "object", "data": "callbacks.1"}),
+        (0, "filepath", {"kind": "state_dict", "was": "callbacks.1.report"}),
+        (1, "report", {"kind": "alias", "data": "callbacks.1.remove"}),
+        (1, "report", {"kind": "state_dict", "was": "callbacks.1.remove"}),
+        (1, "report", {"path": "callbacks.1.remove", "data": {"!": "import"}}),
+        (1, "_model", {"data": 5}),
+        (1, "params", {"data": 5}),
+        (2, "csv_file", {"data": 5}),
+        (2, "csv_file", {"kind": "alias", "data": "callbacks.1"}),
+    ],
+)
+def test_no_way_around_leads_to_places_functions_and_what_is_hidden(
+    tmp_path, index, attribute, change
+):
+    callbacks, states, found = several(tmp_path)
+    before = vars(callbacks[index])[attribute]
+    of = f"callbacks.{index}"
+    path = change.pop("path", f"{of}.{attribute}")
+    if isinstance(change.get("data"), dict):
+        change["data"]["v"] = classes.reference(os.remove)
+    entry = {"of": of, "key": attribute, "kind": "value", "data": None, "same": False}
+    evil = {"of": "callbacks.1", "key": "evil", "data": "/elsewhere"}
+    found[1]["changes"]["callbacks.1.evil"] = entry | evil
+    found[index]["changes"][path] = entry | change
+    with pytest.warns(NotExactWarning, match="could not be restored"):
+        states.restore(found, {})
+    assert vars(callbacks[index])[attribute] is before
+    callbacks[2].csv_file.close()
+
+
+def test_a_place_cannot_be_deleted(tmp_path):
+    callbacks, states, found = several(tmp_path)
+    found[0]["deleted"] = ["callbacks.0.filepath"]
+    states.restore(found, {})
+    assert callbacks[0].filepath == str(tmp_path / "a.weights.h5")
+    callbacks[2].csv_file.close()
+
+
+def test_a_function_that_moved_to_another_attribute_is_told(tmp_path):
+    callbacks, states, _ = several(tmp_path)
+    callbacks[1].report = callbacks[1].remove
+    states.capture({})
+    (told,) = states.uncaptured()
+    assert told.startswith("Tidy.report ")
+    callbacks[2].csv_file.close()
