@@ -15,6 +15,7 @@ from resilient.serialization.position import (
     TrainingPosition,
     ValidationPosition,
 )
+from resilient.serialization.schema import MalformedError
 from resilient.state import rng
 
 
@@ -101,7 +102,8 @@ class DataInputs:
         """Let the next epoch start at ``batch``, at the saved positions."""
         x, validation = self._positions.x, self._positions.validation_data
         assert self.training is not None
-        assert x is not None
+        if x is None:
+            raise MalformedError("no position in the training data")
         self.training.resume_at(x, batch)
         if self.validation is not None and validation is not None:
             self.validation.resume(validation.data)

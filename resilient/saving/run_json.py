@@ -5,7 +5,7 @@ Everything of a checkpoint that is neither a tensor nor a position in the data.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 from msgspec import Meta
 
@@ -13,6 +13,7 @@ from resilient.errors import warn_not_exact
 from resilient.serialization import JSON, Encoded
 from resilient.serialization.changes import CallbackState
 from resilient.serialization.schema import Count, SchemaError, from_json, to_json
+from resilient.state.rng import RandomState
 
 _KIND = "kind"
 
@@ -154,6 +155,12 @@ class _Fingerprint:
     determinism: JSON
 
 
+class _Setup(TypedDict, total=False):
+    script: JSON
+    now: JSON
+    then: JSON
+
+
 @dataclass(frozen=True)
 class _Inside:
     """What is inside of fields that are used as plain JSON."""
@@ -162,6 +169,9 @@ class _Inside:
     progress: _Progress | None = None
     fingerprint: _Fingerprint | None = None
     callbacks: list[CallbackState] = field(default_factory=list)
+    random: RandomState | None = None
+    setup: _Setup | None = None
+    setups: dict[str, _Setup] = field(default_factory=dict)
 
 
 def encoded(run: RunJson) -> JSON:

@@ -46,17 +46,20 @@ def _under_seed(seed: int) -> Iterator[None]:
         yield
 
 
+_Seed = Annotated[int, Meta(ge=0, lt=2**63)]
+
+
 class _Order(TypedDict, total=False):
     """One of the two."""
 
     keras: int
-    own_seed: Annotated[list[Count], Meta(min_length=2, max_length=2)]
+    own_seed: Annotated[list[_Seed], Meta(min_length=2, max_length=2)]
 
 
 class _Position(TypedDict):
     drawn_from: str
     order: NotRequired[_Order | None]
-    own_seed: Count
+    own_seed: _Seed
     orders_made: Count
 
 

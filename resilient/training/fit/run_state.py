@@ -17,6 +17,7 @@ from resilient.saving.run_json import FitRun
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
+from resilient.serialization.schema import well_formed
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import model_config, retracing, variables
 from resilient.state.fingerprint import RunFingerprint
@@ -147,7 +148,7 @@ class FitState(RunState):
         self.callbacks.restore(run.callbacks, tensors)
         self._stateful.restore(run.stateful, tensors)
         if run.attributes is not None:
-            self._put_back_attributes(decode(run.attributes, {}))
+            self._put_back_attributes(_attributes(run))
         self._model.stop_training = run.stop_training
         self._losses.restore(run.losses)
         self._restore_random(run.random, drawn_ahead)
@@ -156,7 +157,7 @@ class FitState(RunState):
         """Names of attributes that ``restore`` sets."""
         if run.attributes is None or not self._eager:
             return set()
-        return {*decode(run.attributes, {}), *self._attributes.changed()}
+        return {*_attributes(run), *self._attributes.changed()}
 
     def _told_elsewhere(self, part: Any) -> tuple[str, ...]:
         """Attributes of the model or a part of it that its setup covers."""
@@ -168,3 +169,10 @@ class FitState(RunState):
             self._attributes.restore(changed)
         else:  # they were changed where steps ran as Python, and now they are traced
             self._warnings.attributes(changed, _KEEP_IN)
+
+
+def _attributes(run: FitRun) -> dict[str, Any]:
+    """Attributes and their values, by name."""
+    decoded = decode(run.attributes, {})
+    found: dict[str, Any] = well_formed(dict[str, Any], decoded, "the attributes")
+    return found

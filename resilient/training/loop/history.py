@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from resilient.errors import message
+from resilient.serialization.schema import MalformedError
 
 # NotImplementedError: a symbolic tensor of TensorFlow.
 _NOT_NUMBERS = (
@@ -87,10 +88,25 @@ class LogHistory(Mapping[str, list[float]]):
         }
 
     def restore(self, captured: Mapping[str, Any]) -> None:
-        """Set what ``capture`` returned."""
+        """Set what ``capture`` returned.
+
+        Raises:
+            MalformedError: It returns no such thing.
+        """
+        try:
+            series = {
+                str(name): (array("q", steps), array("d", values))
+                for name, (steps, values) in captured.items()
+            }
+            if any(
+                not len(steps) == len(values) > 0 for steps, values in series.values()
+            ):
+                raise ValueError("as many steps as values, and not none")
+        except Exception as error:  # of NumPy and Python, whatever it is instead
+            raise MalformedError(f"the history: {error}") from error
         self._pending.clear()
-        self._steps = {n: array("q", steps) for n, (steps, _) in captured.items()}
-        self._values = {n: array("d", values) for n, (_, values) in captured.items()}
+        self._steps = {name: steps for name, (steps, _) in series.items()}
+        self._values = {name: values for name, (_, values) in series.items()}
 
     def _fetch(self) -> None:
         while self._pending:

@@ -840,3 +840,40 @@ def test_what_was_restored_is_not_kept_while_the_loop_runs(tmp_path):
     for _ in run.loop(arrays(), epochs=1, batch_size=BATCH):
         kept.append(len(states()) - before)
     assert set(kept) == {0}
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        "x",
+        {"loss": 5},
+        {"loss": [np.arange(2)]},
+        {"loss": [np.arange(2), np.arange(3.0)]},
+        {"loss": [np.arange(0), np.arange(0.0)]},
+        {"loss": [np.array(1), np.array(1.0)]},
+    ],
+    ids=str,
+)
+def test_a_history_that_somebody_else_wrote_is_checked(history):
+    from resilient.serialization.schema import MalformedError
+    from resilient.training.loop.history import LogHistory
+
+    found = LogHistory()
+    with pytest.raises(MalformedError, match="history"):
+        found.restore(history)
+    assert not found
+
+
+@pytest.mark.parametrize("state", [5, {}, {"state": {9: {}}, "param_groups": []}])
+def test_a_state_of_an_optimizer_that_somebody_else_wrote_is_checked(state):
+    if keras.backend.backend() != "torch":
+        pytest.skip("PyTorch's optimizers")
+    import torch
+
+    from resilient.objects.adapters.torch_objects import TorchOptimizerKind
+    from resilient.serialization.json_values import encode
+    from resilient.serialization.schema import MalformedError
+
+    kind = TorchOptimizerKind(torch.optim.Adam([torch.zeros(2, requires_grad=True)]))
+    with pytest.raises(MalformedError, match="optimizer"):
+        kind.restore({"state": encode(state, {}, "state")}, {})
