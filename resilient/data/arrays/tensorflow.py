@@ -46,7 +46,7 @@ def _under_seed(seed: int) -> Iterator[None]:
         yield
 
 
-_Seed = Annotated[int, Meta(ge=0, lt=2**63)]
+_Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class _Order(TypedDict, total=False):
