@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from resilient.serialization import Encoded, classes
-from resilient.serialization.schema import MalformedError
+from resilient.serialization.schema import taking
 
 _WORDS = re.compile("[<>|=]?[ui][1248]")  # dtypes
 _POOL = 1 << 16  # words of a seed sequence; NumPy's have 4
+_MT19937, _PHILOX = 624, 4  # words that these draw from
 
 # The libraries' own generators. They stay the same objects, whatever seeds them.
 PYTHON: random.Random = random.getstate.__self__  # type: ignore[attr-defined]
@@ -85,12 +86,8 @@ def set_state(generator: Any, state: Encoded) -> None:
     Raises:
         MalformedError: It is not the state of such a generator.
     """
-    try:
+    with taking(f"the state of a {type(generator).__name__}"):
         _set_state(generator, state)
-    except Exception as error:  # NumPy, PyTorch and Python have a dozen for this
-        raise MalformedError(
-            f"the state of a {type(generator).__name__}: {error}"
-        ) from error
 
 
 def _set_state(generator: Any, state: Encoded) -> None:
@@ -101,7 +98,7 @@ def _set_state(generator: Any, state: Encoded) -> None:
     elif isinstance(generator, np.random.Generator):
         _set_state(generator.bit_generator, state)
     elif isinstance(generator, np.random.BitGenerator):
-        generator.state = _native(state["state"])
+        generator.state = _within_words(_native(state["state"]))
         if state["seeds"] is not None and _spawns(generator):
             _set_state(generator.seed_seq, state["seeds"])
     elif isinstance(generator, np.random.SeedSequence):
@@ -110,9 +107,11 @@ def _set_state(generator: Any, state: Encoded) -> None:
         # Nothing else sets the number of children; others may hold this object, too.
         np.random.SeedSequence.__init__(generator, **_native(state))
     elif isinstance(generator, np.random.RandomState):
-        generator.set_state(_native(state))
+        generator.set_state(_within_words(_native(state)))
     else:
         version, words, gauss = state
+        if type(gauss) not in (float, type(None)):  # Python takes anything
+            raise ValueError("what `gauss` gives next is no number")
         generator.setstate((version, tuple(_array(words, "<u4").tolist()), gauss))
 
 
@@ -168,6 +167,23 @@ def _native(value: Encoded) -> Any:
     if set(value) == {"dtype", "base64"}:
         return _array(value["base64"], value["dtype"])
     return {key: _native(item) for key, item in value.items()}
+
+
+def _within_words(state: Any) -> Any:
+    """The same, if the next word is one of those that are there: NumPy looks nowhere.
+
+    Another place is other memory of this process, or its end.
+    """
+    if not isinstance(state, dict) or not isinstance(state["state"], dict):
+        raise ValueError("no state of NumPy's")
+    places = (
+        (state["state"].get("pos", 0), _MT19937),
+        (state.get("buffer_pos", 0), _PHILOX),
+    )
+    for place, last in places:
+        if type(place) is not int or not 0 <= place <= last:
+            raise ValueError("the next word is not among its words")
+    return state
 
 
 def _text(array: np.ndarray) -> str:

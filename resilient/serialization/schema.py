@@ -6,13 +6,15 @@ field without a default, or a value of another type or out of bounds, is a
 version may have added them. A field of type ``Any`` is taken as it is.
 """
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
 
-from resilient.errors import CorruptCheckpointError, printable
+from resilient.errors import CorruptCheckpointError, ResilientError, printable
 from resilient.serialization import JSON
 
 T = TypeVar("T")
@@ -89,6 +91,24 @@ def vector(data: object, dtype: str, what: str) -> np.ndarray:
     if type(data) is np.ndarray and data.ndim == 1 and data.dtype == dtype:
         return data
     raise MalformedError(f"{what}: not an array of {dtype} of one dimension")
+
+
+@contextlib.contextmanager
+def taking(what: str) -> Iterator[None]:
+    """What somebody who is given a part of a checkpoint raises: it is none of theirs.
+
+    Args:
+        what: It is, for the error.
+
+    Raises:
+        MalformedError: Whatever was raised inside, but for errors of ours.
+    """
+    try:
+        yield
+    except (ResilientError, Warning):
+        raise
+    except Exception as error:  # each library has a dozen for this
+        raise MalformedError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def parse(raw: bytes | str) -> Any:

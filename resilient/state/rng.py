@@ -23,12 +23,11 @@ from resilient.errors import (
     BackendNotAvailableError,
     NotExactWarning,
     NotSupportedError,
-    ResilientError,
 )
 from resilient.serialization import JSON, rng
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
-from resilient.serialization.schema import MalformedError, well_formed
+from resilient.serialization.schema import MalformedError, taking, well_formed
 
 # Backends with a global random state of their own.
 _DRAWN_FROM = ("tensorflow", "torch")
@@ -81,10 +80,10 @@ def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> Non
             continue
         each = backend if name == backend.name else _other_backend(name)
         if each is not None:
-            with _malformed(name):
+            with taking(f"the random state of {name}"):
                 each.set_random_state(decode(backend_state, {}))
     # Before Python's: a seed generator that is made anew may draw its seed from there.
-    with _malformed("keras"):
+    with taking("the random state of keras"):
         keras_internals.set_global_seed_generator_state(state["keras"], backend.assign)
     if "numpy" not in leave:
         rng.set_state(rng.NUMPY, state["numpy"])
@@ -112,17 +111,6 @@ def drawn_from(before: JSON, after: JSON) -> set[str]:
     found = {name for name in ("python", "numpy") if before[name] != after[name]}
     torch = [state["backends"].get("torch") for state in (before, after)]
     return found | ({"torch"} if None not in torch and torch[0] != torch[1] else set())
-
-
-@contextlib.contextmanager
-def _malformed(whose: str) -> Iterator[None]:
-    """What a library raises inside means that the state is none of its own."""
-    try:
-        yield
-    except (ResilientError, Warning):
-        raise
-    except Exception as error:  # each library its own
-        raise MalformedError(f"the random state of {whose}: {error}") from error
 
 
 def _other_backend(name: str) -> Backend | None:
