@@ -1,7 +1,7 @@
 """Checks a ``.weights.h5`` file before Keras reads it: all of it is in that file.
 
-An HDF5 file may refer to others, and a small one may be said, or be unpacked, to hold
-any amount of data. Keras writes nothing of that kind.
+An HDF5 file may refer to others, a group may be inside itself, and a small file may be
+said, or be unpacked, to hold any amount of data. Keras writes nothing of that kind.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from typing import Any
 from resilient.convert.matching import Layout
 from resilient.errors import NotSupportedError
 
-_MOST = 1_000_000  # groups and datasets; a group may be inside itself
+_MOST = 1_000_000  # groups and datasets
 
 
 def layout(path: Path) -> Layout:
@@ -40,7 +40,7 @@ def layout(path: Path) -> Layout:
 
 def _items(h5py: Any, file: Any) -> Iterator[tuple[str, Any]]:
     """Everything by its path; of a link, the link itself."""
-    waiting = [("", file)]
+    waiting, seen = [("", file)], {file.id}
     for _ in range(_MOST):
         if not waiting:
             return
@@ -49,9 +49,13 @@ def _items(h5py: Any, file: Any) -> Iterator[tuple[str, Any]]:
             inside = f"{path}/{name}" if path else name
             link = group.get(name, getlink=True)
             item = group[name] if isinstance(link, h5py.HardLink) else link
-            yield inside, item
             if isinstance(item, h5py.Group):
-                waiting.append((inside, item))
+                if item.id in seen:
+                    item = None
+                else:
+                    seen.add(item.id)
+                    waiting.append((inside, item))
+            yield inside, item
     yield "", None
 
 
@@ -59,7 +63,7 @@ def _problem(h5py: Any, item: Any) -> str:
     if isinstance(item, h5py.Group):
         return ""
     if not isinstance(item, h5py.Dataset):
-        return "is a link, or one of too many"
+        return "is a link, there twice, or one of too many"
     if item.is_virtual or item.external:
         return "has its data in another file"
     if item.dtype.hasobject or item.shape is None:

@@ -137,10 +137,7 @@ CHANGES: list[Change] = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_weights_that_are_not_in_their_file(
-    tmp_path: Path, change: Change, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("resilient.convert.hdf5_files._MOST", 100)
+def test_weights_that_are_not_in_their_file(tmp_path: Path, change: Change) -> None:
     source = tmp_path / "x.weights.h5"
     model().save_weights(source)
     with h5py.File(source, "r+") as file:
