@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from resilient.errors import message
-from resilient.serialization.schema import MalformedError
+from resilient.serialization.schema import taking
 
 # NotImplementedError: a symbolic tensor of TensorFlow.
 _NOT_NUMBERS = (
@@ -91,22 +91,13 @@ class LogHistory(Mapping[str, list[float]]):
         """Set what ``capture`` returned.
 
         Raises:
-            MalformedError: It returns no such thing.
+            MalformedError: It is something else.
         """
-        try:
-            series = {
-                str(name): (array("q", steps), array("d", values))
-                for name, (steps, values) in captured.items()
-            }
-            if any(
-                not len(steps) == len(values) > 0 for steps, values in series.values()
-            ):
-                raise ValueError("as many steps as values, and not none")
-        except Exception as error:  # of NumPy and Python, whatever it is instead
-            raise MalformedError(f"the history: {error}") from error
+        with taking("the history"):
+            pairs = {name: _pair(name, *pair) for name, pair in captured.items()}
         self._pending.clear()
-        self._steps = {name: steps for name, (steps, _) in series.items()}
-        self._values = {name: values for name, (_, values) in series.items()}
+        self._steps = {name: steps for name, (steps, _) in pairs.items()}
+        self._values = {name: values for name, (_, values) in pairs.items()}
 
     def _fetch(self) -> None:
         while self._pending:
@@ -116,6 +107,13 @@ class LogHistory(Mapping[str, list[float]]):
         name, step, value = self._pending.popleft()
         self._steps.setdefault(name, array("q")).append(step)
         self._values.setdefault(name, array("d")).append(_number(value))
+
+
+def _pair(name: object, steps: Any, values: Any) -> "tuple[array[int], array[float]]":
+    """Steps and numbers of a name, as ``capture`` gave them."""
+    if not isinstance(name, str) or not 0 < len(steps) == len(values):
+        raise ValueError("not a number for each step")
+    return array("q", steps), array("d", values)
 
 
 def _held(name: str, value: Any) -> Any:
