@@ -13,7 +13,7 @@ from resilient.objects.adapters.base import Kind, require_backend
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.known import NOTHING
-from resilient.serialization.schema import MalformedError
+from resilient.serialization.schema import taking
 from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state.variables import Variable
 
@@ -133,13 +133,15 @@ class TorchOptimizerKind(Kind):
 
     def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
         state = decode(saved["state"], arrays, self._known)
-        try:
+        with taking("the state of an optimizer"):
             self._load(state)
-        except Exception as error:  # PyTorch's, and those of the user's own optimizers
-            raise MalformedError(f"the state of an optimizer: {error!r}") from error
 
     def _load(self, state: Any) -> None:
+        options = [set(group) for group in self.value.param_groups]
         self.value.load_state_dict(state)
+        for before, group in zip(options, self.value.param_groups, strict=True):
+            if lost := before - set(group):
+                raise ValueError(f"it has no {', '.join(sorted(lost))}")
         # That casts what it loads to the parameters' types.
         parameters = [p for group in self.value.param_groups for p in group["params"]]
         for index, values in state["state"].items():

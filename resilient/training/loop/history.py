@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from resilient.errors import message
-from resilient.serialization.schema import taking
+from resilient.serialization.schema import taking, vector
 
 # NotImplementedError: a symbolic tensor of TensorFlow.
 _NOT_NUMBERS = (
@@ -111,6 +111,9 @@ class LogHistory(Mapping[str, list[float]]):
 
 def _pair(name: object, steps: Any, values: Any) -> "tuple[array[int], array[float]]":
     """Steps and numbers of a name, as ``capture`` gave them."""
+    # No ranges: short in a file, and endless in memory.
+    steps = vector(steps, "int64", "the steps of the history")
+    values = vector(values, "float64", "the numbers of the history")
     if not isinstance(name, str) or not 0 < len(steps) == len(values):
         raise ValueError("not a number for each step")
     return array("q", steps), array("d", values)
