@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.leveldb import MAGIC, block, crc32c, table, varint
 
 from resilient.backends import get_backend
 from resilient.errors import CorruptCheckpointError
@@ -24,49 +25,6 @@ from tensorflow.core.protobuf.tensor_bundle_pb2 import (
 KEY = b"tensors/a/.ATTRIBUTES/VARIABLE_VALUE"
 GRAPH = b"_CHECKPOINTABLE_OBJECT_GRAPH"
 DATA = "state.data-00000-of-00001"
-
-
-def crc32c(data: bytes) -> int:
-    value = 0xFFFFFFFF
-    for byte in data:
-        value ^= byte
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-    value ^= 0xFFFFFFFF
-    return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def varint(value: int) -> bytes:
-    out = b""
-    while value >= 0x80:
-        out, value = out + bytes([value & 0x7F | 0x80]), value >> 7
-    return out + bytes([value])
-
-
-Entries = list[tuple[bytes, bytes]]
-
-
-def block(
-    entries: Entries, restarts: tuple[int, ...] = (0,), kind: bytes = b"\0"
-) -> bytes:
-    body = b"".join(
-        varint(0) + varint(len(key)) + varint(len(value)) + key + value
-        for key, value in entries
-    )
-    body += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
-    return body + kind + struct.pack("<I", crc32c(body + kind))
-
-
-def table(entries: Entries, *form: Any) -> bytes:
-    """An index, with right checksums."""
-    data, unused = block(entries, *form), block([])
-    index = block([(b"\xff", varint(0) + varint(len(data) - 5))])
-    places = [(len(data), len(unused)), (len(data) + len(unused), len(index))]
-    footer = b"".join(varint(start) + varint(size - 5) for start, size in places)
-    return data + unused + index + footer.ljust(40, b"\0") + struct.pack("<Q", MAGIC)
-
-
-MAGIC = 0xDB4775248B80FB57
 
 
 def header(shards: int = 1) -> tuple[bytes, bytes]:

@@ -1,0 +1,246 @@
+"""A backend's own files, taken apart, changed and put together as its library would."""
+
+import io
+import json
+import pickletools
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import keras
+from support.leveldb import table
+
+from resilient.backends.zip_directory import places
+
+from . import mutations, trees
+from .target import Files
+
+BACKEND = keras.backend.backend()
+_INDEX = "variables/state.index"
+_TORCH = "variables/state.pt"
+_STATE = "variables/state"
+
+
+def mutated(files: Files, random: Random) -> dict[str, bytes]:
+    """Other files of this backend, with right checksums and lengths inside."""
+    return _FORMATS[BACKEND](files, random)
+
+
+def _torch(files: Files, random: Random) -> dict[str, bytes]:
+    """Other operations in the pickle of a zip file."""
+    return {_TORCH: torch_file(files[_TORCH], random)}
+
+
+def torch_file(raw: bytes, random: Random) -> bytes:
+    entries = _entries(raw)
+    at = next(i for i, (name, _) in enumerate(entries) if name.endswith("data.pkl"))
+    name, pickle = entries[at]
+    entries[at] = name, _operations(pickle, random)
+    if random.random() < 0.2:
+        other = random.randrange(len(entries))
+        entries[other] = entries[other][0], mutations.mutated(entries[other][1], random)
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, content in entries:
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def _entries(raw: bytes) -> list[tuple[str, bytes]]:
+    """Those of a zip file; torch writes no checksums of them."""
+    return [(name, raw[place]) for name, place in places(memoryview(raw)).items()]
+
+
+def _operations(pickle: bytes, random: Random) -> bytes:
+    begins = [begin for _, _, begin in pickletools.genops(pickle)]
+    ends = [*begins[1:], len(pickle)]
+    pieces = [pickle[a:b] for a, b in zip(begins, ends, strict=True)]
+    for _ in range(random.choice((1, 1, 2, 4))):
+        at, other = random.randrange(len(pieces)), random.randrange(len(pieces))
+        change = random.randrange(6)
+        if change == 0:
+            del pieces[at]
+        elif change == 1:
+            pieces.insert(at, pieces[other])
+        elif change == 2:
+            pieces[at] = pieces[other]
+        elif change == 3:
+            pieces[at] = mutations.mutated(pieces[at], random)
+        elif change == 4:
+            pieces.insert(at, random.choice(_HOSTILE))
+        else:
+            numbers = [i for i, p in enumerate(pieces) if p[:1] in b"KMJ\x8a"]
+            if numbers:
+                pieces[random.choice(numbers)] = _number(random)
+    return b"".join(pieces)
+
+
+def _number(random: Random) -> bytes:
+    value = random.choice((0, 1, -1, 2, 2**31 - 1, -(2**31), 2**62, 2**63, 2**70))
+    if -(2**31) <= value < 2**31:
+        return b"J" + struct.pack("<i", value)
+    raw = value.to_bytes(10, "little", signed=True)
+    return b"\x8a" + bytes([len(raw)]) + raw
+
+
+_HOSTILE = (
+    *(
+        b"cos\nsystem\n",
+        b"\x8c\x02os\x8c\x06system\x93",
+        b"(S'x'\nios\nsystem\n",
+        b"\x81",
+    ),
+    *(b"R", b"b", b"Q", b"}", b"]", b")", b"(", b"t", b"u", b"s", b"\x85", b"e", b"a"),
+    *(b"h\x00", b"q\x00", b"r\xff\xff\xff\xff", b"K\x00", b"N", b"\x88", b"\x82\x01"),
+    *(b"ccollections\nOrderedDict\n", b"ctorch._utils\n_rebuild_tensor_v2\n"),
+    *(b"ctorch._utils\n_rebuild_parameter\n", b"ctorch\nBFloat16Storage\n"),
+)
+
+
+def _tensorflow(files: Files, random: Random) -> dict[str, bytes]:
+    """Another index; what is changed of its entries has right checksums."""
+    return {_INDEX: index(files[_INDEX], random)}
+
+
+def index(raw: bytes, random: Random) -> bytes:
+    from tensorflow.core.protobuf import tensor_bundle_pb2 as protos
+
+    from resilient.backends.bundle import _table
+
+    entries = list(_table(memoryview(raw)))
+    for _ in range(random.choice((1, 1, 2))):
+        at = random.randrange(len(entries))
+        key, value = entries[at]
+        if key and random.random() < 0.7:
+            proto = protos.BundleEntryProto.FromString(value)
+            _change_entry(proto, random)
+            value = proto.SerializeToString()
+        else:
+            value = mutations.mutated(value, random)
+        if random.random() < 0.1:
+            key = mutations.mutated(key, random)
+        entries[at] = key, value
+        if random.random() < 0.1:
+            entries.append(random.choice(entries))
+    if random.random() < 0.8:
+        entries.sort()
+    return table(entries)
+
+
+def _change_entry(proto: Any, random: Random) -> None:
+    number = random.choice((0, 1, 2, 4, 8, 2**20, 2**31, 2**40, 2**62, 2**63 - 1, -1))
+    change = random.randrange(7)
+    if change == 0:
+        proto.dtype = random.randrange(32)
+    elif change == 1:
+        proto.shard_id = number % 2**31
+    elif change == 2:
+        proto.offset = number
+    elif change == 3:
+        proto.size = number
+    elif change == 4 and proto.shape.dim:
+        proto.shape.dim[random.randrange(len(proto.shape.dim))].size = number
+    elif change == 5:
+        proto.shape.dim.add().size = number
+    else:
+        proto.crc32c = number % 2**32
+
+
+def _jax(files: Files, random: Random) -> dict[str, bytes]:
+    """Another ``_METADATA``, or a database with other values."""
+    name = f"{_STATE}/_METADATA"
+    if random.random() < 0.4:
+        return {name: trees.mutated(files[name], random, trees.compact)}
+    values = database(files)
+    key = random.choice(sorted(values))
+    if key.endswith(b".zarray"):
+        values[key] = trees.mutated(values[key], random, trees.compact)
+    elif random.random() < 0.5:
+        values[key] = mutations.mutated(values[key], random)
+    else:
+        del values[key]
+    return written(files, values)
+
+
+def database(files: Files) -> dict[bytes, bytes]:
+    """The values of an OCDBT database."""
+    return _in_database(
+        files, lambda store: {k: store[k] for k in store.list().result()}
+    )
+
+
+def _in_database(files: Files, act: Callable[[Any], Any]) -> Any:
+    import tempfile
+
+    import tensorstore as ts
+
+    with tempfile.TemporaryDirectory() as directory:
+        for name, content in files.items():
+            if name.startswith(f"{_STATE}/") and not name.endswith("_METADATA"):
+                path = Path(directory, name.removeprefix(f"{_STATE}/"))
+                path.parent.mkdir(exist_ok=True, parents=True)
+                path.write_bytes(content)
+        base = {"driver": "file", "path": f"{directory}/"}
+        config = {"max_inline_value_bytes": 1024}
+        spec = {"driver": "ocdbt", "base": base, "config": config}
+        done = act(ts.KvStore.open(spec).result())
+        return done or {
+            f"{_STATE}/{path.relative_to(directory)}": path.read_bytes()
+            for path in Path(directory).rglob("*")
+            if path.is_file()
+        }
+
+
+def written(files: Files, values: dict[bytes, bytes]) -> dict[str, bytes]:
+    """The files of a database with other values."""
+    import tensorstore as ts
+
+    def write(store: Any) -> None:
+        with ts.Transaction() as transaction:
+            for key, value in values.items():
+                store.with_transaction(transaction)[key] = value
+
+    return dict(_in_database({}, write))
+
+
+_FORMATS: dict[str, Callable[[Files, Random], dict[str, bytes]]] = {
+    "tensorflow": _tensorflow,
+    "jax": _jax,
+    "torch": _torch,
+}
+
+
+def safetensors(raw: bytes, random: Random) -> bytes:
+    """Another header, with its length."""
+    (length,) = struct.unpack("<Q", raw[:8])
+    header = trees.mutated(raw[8 : 8 + length], random, trees.compact)
+    return struct.pack("<Q", len(header)) + header + raw[8 + length :]
+
+
+def zip_file(raw: bytes, random: Random) -> bytes:
+    """Another content of one of its entries."""
+    entries = _entries(raw)
+    at = random.randrange(len(entries))
+    name, content = entries[at]
+    changed = (
+        trees.mutated(content, random, trees.compact)
+        if name.endswith(".json") and json.loads(content)
+        else mutations.mutated(content, random)
+    )
+    entries[at] = name, changed
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, content in entries:
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def json_file(raw: bytes, random: Random) -> bytes:
+    """Another JSON; or other bytes, where it is none."""
+    try:
+        return trees.mutated(raw, random, trees.compact)
+    except ValueError:
+        return mutations.mutated(raw, random)

@@ -1,0 +1,73 @@
+"""Every reader, with what is made of whole files:
+
+python -m fuzz.mutated SECONDS SEED FINDINGS [TARGETS]
+"""
+
+import contextlib
+import io
+import logging
+import resource
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import keras
+
+from . import checkpoints, imports, resumes, texts
+from .findings import Findings
+from .oracle import Finding
+from .target import Bench, Target
+
+_ROOM = 2 << 30  # bytes that a process may take beside what it has
+
+
+def targets(only: str = "") -> list[Target]:
+    found = [*texts.targets(), *checkpoints.targets()]
+    found += [*imports.targets(), *resumes.targets()]
+    return [target for target in found if only in target.name]
+
+
+def main(seconds: str, seed: str, directory: str, only: str = "") -> None:
+    logging.disable()
+    keras.config.disable_traceback_filtering()
+    began, random, counts = time.monotonic(), Random(int(seed)), Counter[str]()
+    found, bench = Findings(Path(directory)), Bench(Path(tempfile.mkdtemp()))
+    every = targets(only)
+    with contextlib.redirect_stdout(io.StringIO()):
+        for target in every:
+            if target.reading:
+                bench.warm_up(target)
+        ready = time.monotonic()
+        while time.monotonic() - began < float(seconds):
+            if sum(counts.values()) % 100 == 0:
+                _limit_memory()
+            (target,) = random.choices(every, [each.share for each in every])
+            counts[_outcome(bench, found, target, random)] += 1
+    total = sum(counts.values())
+    speed = total / max(1e-3, time.monotonic() - ready)
+    said = ", ".join(f"{name} {count:,}" for name, count in counts.most_common(9))
+    print(f"{total:,} cases, {speed:.0f} a second: {said}")
+
+
+def _outcome(bench: Bench, found: Findings, target: Target, random: Random) -> str:
+    changed = target.mutate(random)
+    try:
+        with found.kept(target, changed):
+            return bench.run(target, changed)
+    except Finding:
+        return "found"
+
+
+def _limit_memory() -> None:
+    """So that no more can be taken: a request for it is an error, or the end."""
+    if sys.platform == "linux":
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + _ROOM
+        resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,247 @@
+"""Readers of small files, which know of no Keras: bytes in, values out."""
+
+import contextlib
+import functools
+import io
+import json
+import random as python_random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from support.manifests import resealed, sealed
+
+from resilient.cli.main import main
+from resilient.errors import ResilientError
+from resilient.saving import run_json
+from resilient.serialization import json_arrays, rng
+from resilient.serialization.decoding import check, decode, outline
+from resilient.serialization.json_values import encode
+from resilient.serialization.known import Known, NotKnownError
+from resilient.serialization.position import Positions
+from resilient.serialization.schema import (
+    MalformedError,
+    SchemaError,
+    from_json,
+    parse,
+)
+from resilient.storage import quarantine
+from resilient.storage.lock import DirectoryLock
+from resilient.storage.manifest import Manifest, ManifestError
+from resilient.storage.store import Store
+from resilient.telemetry import goodput, heartbeat
+from resilient.telemetry.events import attempts_so_far, read_events
+from resilient.training.divergence import rollback
+
+from . import mutations, trees
+from .seeds import RELEASED, VALUES, samples
+from .target import Files, Target
+
+FILE = "content"
+STEP = "step-00000009"
+_REFUSED = (MalformedError, NotKnownError, SchemaError)
+_ARRAYS = {"a": np.zeros(400), "b": np.zeros((3, 2), np.uint8)}
+
+
+def targets() -> list[Target]:
+    manifest = (RELEASED / "torch" / "fit" / STEP / "manifest.json").read_bytes()
+    run = (RELEASED / "torch" / "loop" / STEP / "run.json").read_bytes()
+    position = (RELEASED / "torch/fit" / STEP / "data/process-0-of-1.json").read_bytes()
+    small = samples()
+    ours = (ResilientError, ManifestError)
+    return [
+        _json("manifest", manifest, _manifest, ours, written=_indented),
+        _json("values", VALUES, _values, _REFUSED),
+        _json("run", run, _run, _REFUSED),
+        _json("position", position, _position, _REFUSED),
+        _json("generators", small["generators"], _generators, _REFUSED),
+        _json("dtype", small["dtypes"], _dtype, _REFUSED),
+        _lines("events", small["events"], _events),
+        _json("heartbeat", small["heartbeat"], _heartbeat, ()),
+        _json("rollbacks", small["rollbacks"], _rollbacks, (ResilientError,)),
+        _json("lock", small["lock"], _lock, ()),
+        _json("reason", small["reason"], _reason, ()),
+    ]
+
+
+def _json(
+    name: str,
+    seed: bytes,
+    read: Callable[[bytes], object],
+    ours: tuple[type[BaseException], ...],
+    written: Callable[[Any], bytes] = trees.compact,
+) -> Target:
+    def mutate(random: Random) -> Files:
+        if random.random() < 0.3:
+            return {FILE: mutations.mutated(seed, random)}
+        return {FILE: trees.mutated(seed, random, written)}
+
+    def read_file(files: Files) -> object:
+        return read(files[FILE])
+
+    return Target(name, {FILE: seed}, mutate, read_file, ours, share=0.4)
+
+
+def _lines(name: str, seed: bytes, read: Callable[[bytes], object]) -> Target:
+    def mutate(random: Random) -> Files:
+        lines = seed.splitlines(keepends=True)
+        at = random.randrange(len(lines))
+        lines[at] = trees.mutated(lines[at], random, trees.compact) + b"\n"
+        raw = b"".join(lines)
+        return {FILE: mutations.mutated(raw, random) if at % 3 == 0 else raw}
+
+    def read_file(files: Files) -> object:
+        return read(files[FILE])
+
+    return Target(name, {FILE: seed}, mutate, read_file, (), share=0.4)
+
+
+def _indented(value: Any) -> bytes:
+    if isinstance(value, dict):
+        with contextlib.suppress(RecursionError):
+            return resealed({k: v for k, v in value.items() if k != "xxh3_128"})
+    return trees.compact(value)
+
+
+def _manifest(raw: bytes) -> None:
+    if raw.startswith(b'{\n "xxh3_128": "'):
+        raw = sealed(raw)
+    again = Manifest.from_bytes(raw)
+    assert Manifest.from_bytes(again.to_bytes()) == again or again.metrics
+
+
+@functools.cache
+def _known() -> Known:
+    known = Known()
+    encode([print, Random, trees.compact, python_random.Random(1)], {}, "x", known)
+    return known.close()
+
+
+def _values(raw: bytes) -> None:
+    """What was found to be well-formed can be decoded."""
+    data = parse(raw)
+    with contextlib.suppress(*_REFUSED):
+        decode(data, _ARRAYS, _known())
+    check(data, _ARRAYS)
+    outline(data, _ARRAYS)
+    with contextlib.suppress(NotKnownError):
+        decode(data, _ARRAYS)
+
+
+def _run(raw: bytes) -> None:
+    run = run_json.decoded(parse(raw))
+    check(vars(run), _ARRAYS)
+
+
+def _position(raw: bytes) -> None:
+    from_json(Positions, outline(parse(raw), _ARRAYS))
+
+
+def _generators(raw: bytes) -> None:
+    data = parse(raw)
+    made = [
+        *(python_random.Random(1), np.random.default_rng(1), np.random.RandomState(1)),
+        *(np.random.Philox(1), np.random.SFC64(1), np.random.SeedSequence(1)),
+    ]
+    if "torch" in sys.modules:
+        made.append(sys.modules["torch"].Generator())
+    states = data if isinstance(data, list) else [data]
+    for generator in made:
+        for state in states:
+            with contextlib.suppress(MalformedError):
+                rng.set_state(generator, state)
+                _draw(generator)
+
+
+def _draw(generator: Any) -> None:
+    """A state that was taken is one to draw from."""
+    if isinstance(generator, np.random.SeedSequence):
+        generator.spawn(1)
+    elif isinstance(generator, np.random.BitGenerator):
+        generator.random_raw()
+    elif rng.is_torch_generator(generator):
+        sys.modules["torch"].rand(1, generator=generator)
+        sys.modules["torch"].randn(20, generator=generator)
+    elif isinstance(generator, python_random.Random):
+        assert 0 <= generator.random() < 1
+        generator.gauss(0, 1)
+        generator.sample(range(10), 3)
+    else:
+        assert 0 <= generator.random() < 1
+        generator.normal()
+        generator.permutation(5)
+
+
+def _dtype(raw: bytes) -> None:
+    data = parse(raw)
+    for each in data if isinstance(data, list) else [data]:
+        try:
+            dtype = json_arrays.decode_dtype(each)
+        except ValueError:
+            continue
+        assert not dtype.hasobject
+
+
+def _events(raw: bytes) -> None:
+    Path("events.jsonl").write_bytes(raw)
+    for event in read_events("."):
+        assert isinstance(event["event"], str)
+    attempts_so_far(Path())
+    goodput.goodput(".")
+    shown("report")
+
+
+def _heartbeat(raw: bytes) -> None:
+    Path("heartbeat").write_bytes(raw)
+    heartbeat.read("heartbeat")
+    heartbeat.last_words(Path())
+
+
+def _rollbacks(raw: bytes) -> None:
+    Path("rollbacks.json").write_bytes(raw)
+    rollback.read(Path())
+
+
+def _lock(raw: bytes) -> None:
+    with DirectoryLock("."):
+        Path("lock").write_bytes(raw)
+        try:
+            DirectoryLock(".").acquire()
+        except ResilientError as error:
+            assert_printable(str(error))
+            return
+    raise AssertionError("two have the lock")
+
+
+def _reason(raw: bytes) -> None:
+    Path("quarantine", f"{STEP}-1").mkdir(parents=True)
+    Path("quarantine", f"{STEP}-1.reason.json").write_bytes(raw)
+    (entry,) = quarantine.entries(Path())
+    assert isinstance(entry.reason.open, bool)
+    store = Store(".")
+    try:
+        store.load_newest(None)
+    except ResilientError as error:
+        assert_printable(str(error))
+    shown("ls")
+    quarantine.settle(store.directory)
+
+
+def shown(command: str, *arguments: str, directory: str = ".") -> None:
+    """Let our command show it, and see that a terminal obeys nothing in it."""
+    for form in ((), ("--json",)):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            main([command, directory, *arguments, *form])
+        assert_printable(out.getvalue())
+        if form:
+            json.loads(out.getvalue())
+
+
+def assert_printable(text: str) -> None:
+    odd = [c for c in text if not c.isprintable() and c not in "\n\t"]
+    odd = [c for c in odd if ord(c) < 160 or "\u2028" <= c <= "\u202e"]
+    assert not odd, f"it shows {odd[:5]!a}"
