@@ -167,7 +167,6 @@ class _Inside:
 
     variables: list[_Variable] = field(default_factory=list)
     progress: _Progress | None = None
-    random: RandomState | None = None
     fingerprint: _Fingerprint | None = None
     callbacks: list[CallbackState] = field(default_factory=list)
     random: RandomState | None = None

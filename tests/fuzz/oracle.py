@@ -107,6 +107,9 @@ class Watch:
         real = _real(path)
         if self._is_inside(real) or real in _DEVICES:
             return ""
+        # To sync the name of the directory, which lies in its parent.
+        if real == os.path.dirname(self.room) and not flags & _WRITES:
+            return ""
         if not self.reading and f"{real}{os.sep}".startswith(_compiled()):
             return ""
         if not flags & _WRITES and f"{real}{os.sep}".startswith(_READABLE):
