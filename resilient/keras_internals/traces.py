@@ -75,7 +75,8 @@ def trace_again(model: keras.Model, name: str, shapes: Shapes, spec: Any) -> boo
     """
     if _shapes(model, name) == shapes or not _is_own(model, name):
         return True
-    if any(list(map(len, one)) != list(map(len, _of_batch(spec))) for one in shapes):
+    replicas = [len(each) for each in _of_batch(spec)]
+    if any([each and len(each) for each in one] != replicas for one in shapes):
         return False
     getattr(model, FUNCTIONS[name])(force=True)  # a step that built it was traced
     try:

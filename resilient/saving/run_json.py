@@ -170,7 +170,7 @@ class _Inside:
     fingerprint: _Fingerprint | None = None
     callbacks: list[CallbackState] = field(default_factory=list)
     random: RandomState | None = None
-    setup: _Setup | None = None
+    setup: _Setup = field(default_factory=_Setup)
     setups: dict[str, _Setup] = field(default_factory=dict)
 
 

@@ -87,7 +87,7 @@ LOOP = {
     "progress": {"step": 1, "epoch": 0, "batch": 1},
     "stopped": False,
     "counting": None,
-    "random": {},
+    "random": {"python": None, "numpy": {}, "keras": None, "backends": {}},
     "objects": {},
     "history": None,
     "fingerprint": {"identity": {}, "settings": {}, "determinism": {}},
@@ -127,6 +127,9 @@ CONTENTS = {
         "a variable is missing": run_json(variables=[{**VARIABLE, "name": "loop.1"}]),
         "a step is negative": loop(progress={"step": -1, "epoch": 0, "batch": 0}),
         "a progress is empty": loop(progress={}),
+        "a random state is empty": loop(random={}),
+        "a setup is a number": loop(setups={"net": 3}),
+        "a setup has a list": loop(setups={"net": {"now": []}}),
         "a fingerprint is empty": loop(fingerprint={}),
         "a fingerprint is of text": loop(
             fingerprint={"identity": "", "settings": "", "determinism": ""}

@@ -21,11 +21,14 @@ from resilient.saving import record
 from resilient.saving.run_json import FitRun
 from resilient.serialization import JSON
 from resilient.serialization.decoding import decode
+from resilient.serialization.schema import well_formed
 from resilient.state import fingerprint, variables
 from resilient.state.build import ensure_built, is_built
 from resilient.storage.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)
+
+_Logs = dict[str, Any] | None
 
 # Unknown until the model is built: its layers may come into being then.
 _OF_LAYERS = ("layers", "dtype policies")
@@ -73,8 +76,17 @@ class Resumption:
 
     def logs(self) -> dict[str, float] | None:
         """Of the last epoch that ended."""
-        logs: dict[str, float] | None = decode(self.run.epoch_logs, {})
+        found = decode(self.run.epoch_logs, {})
+        logs: dict[str, float] | None = well_formed(_Logs, found, "the logs")
         return logs
+
+    def attributes(self) -> dict[str, Any] | None:
+        """Those that steps in Python changed; None where steps were traced."""
+        if self.run.attributes is None:
+            return None
+        found = decode(self.run.attributes, {})
+        changed: dict[str, Any] = well_formed(dict[str, Any], found, "the attributes")
+        return changed
 
     def is_over(self, epochs: int) -> bool:
         """Whether a run of this many epochs is complete."""
@@ -146,7 +158,8 @@ class Resumption:
         fingerprint.warn_of_settings(self.run.fingerprint, self._facts.current())
 
     def _say_learning_rate(self) -> None:
-        saved = decode(self.run.learning_rate, {})
+        found = decode(self.run.learning_rate, {})
+        saved = well_formed(float | None, found, "the learning rate")
         live = self._facts.learning_rate
         if saved is not None and live is not None and saved != live:
             logger.warning(

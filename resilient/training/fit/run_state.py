@@ -14,10 +14,8 @@ from resilient.objects.training_setup.look import is_eager
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import FitRun
-from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
-from resilient.serialization.schema import well_formed
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import model_config, retracing, variables
 from resilient.state.fingerprint import RunFingerprint
@@ -141,23 +139,24 @@ class FitState(RunState):
             drawn_ahead: Random generators that the data draws from ahead of training.
         """
         run, tensors = resumption.run, resumption.saved.tensors
-        resumption.check_last(self._put_back_later(run))
+        attributes = resumption.attributes()
+        resumption.check_last(self._put_back_later(attributes))
         self._put_into = None if self._begun else self.setup.now()
         live = variables.leaves(self._model)
         variables.assign(self._backend, run.variables, live, tensors)
         self.callbacks.restore(run.callbacks, tensors)
         self._stateful.restore(run.stateful, tensors)
-        if run.attributes is not None:
-            self._put_back_attributes(_attributes(run))
+        if attributes is not None:
+            self._put_back_attributes(attributes)
         self._model.stop_training = run.stop_training
         self._losses.restore(run.losses)
         self._restore_random(run.random, drawn_ahead)
 
-    def _put_back_later(self, run: FitRun) -> set[str]:
+    def _put_back_later(self, saved: Mapping[str, Any] | None) -> set[str]:
         """Names of attributes that ``restore`` sets."""
-        if run.attributes is None or not self._eager:
+        if saved is None or not self._eager:
             return set()
-        return {*_attributes(run), *self._attributes.changed()}
+        return {*saved, *self._attributes.changed()}
 
     def _told_elsewhere(self, part: Any) -> tuple[str, ...]:
         """Attributes of the model or a part of it that its setup covers."""
@@ -169,10 +168,3 @@ class FitState(RunState):
             self._attributes.restore(changed)
         else:  # they were changed where steps ran as Python, and now they are traced
             self._warnings.attributes(changed, _KEEP_IN)
-
-
-def _attributes(run: FitRun) -> dict[str, Any]:
-    """Attributes and their values, by name."""
-    decoded = decode(run.attributes, {})
-    found: dict[str, Any] = well_formed(dict[str, Any], decoded, "the attributes")
-    return found
