@@ -16,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from support.compiling import compile_once
+
 from .findings import Findings
 
 FOUND = Path(__file__).parent / "findings"
@@ -42,24 +44,33 @@ def main() -> int:
     found, seed = Findings(FOUND / backend), arguments.seed
     print(f"{backend}: seed {seed}, findings go to {found.directory}", flush=True)
     end = time.monotonic() + 60 * arguments.minutes
-    if importlib.util.find_spec("atheris") and not arguments.only:
-        _run("guided", GUIDED * 60 * arguments.minutes, seed, found)
-    while (left := end - time.monotonic()) > 1:
-        seed += 1
-        _run("mutated", min(left, _SLICE), seed, found, arguments.only)
+    with tempfile.TemporaryDirectory() as cache:
+        compiled = compile_once(Path(cache))
+        if importlib.util.find_spec("atheris") and not arguments.only:
+            seconds = GUIDED * 60 * arguments.minutes
+            _run("guided", seconds, seed, found, compiled)
+        while (left := end - time.monotonic()) > 1:
+            seed += 1
+            seconds = min(left, _SLICE)
+            _run("mutated", seconds, seed, found, compiled, arguments.only)
     names = found.names()
     print(f"{backend}: {len(names)} kinds of findings", *names, sep="\n  ")
     return 1 if names else 0
 
 
 def _run(
-    module: str, seconds: float, seed: int, found: Findings, only: str = ""
+    module: str,
+    seconds: float,
+    seed: int,
+    found: Findings,
+    compiled: dict[str, str],
+    only: str = "",
 ) -> None:
     """Run cases in another process; say what it said last."""
     command = [sys.executable, "-m", f"fuzz.{module}", str(round(seconds)), str(seed)]
     command += [str(found.directory), *([only] if only else [])]
     with tempfile.TemporaryDirectory(dir=_memory()) as beside:
-        environment = {**os.environ, **ENVIRONMENT, "TMPDIR": beside}
+        environment = {**os.environ, **ENVIRONMENT, "TMPDIR": beside, **compiled}
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", env=environment
         )

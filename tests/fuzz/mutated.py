@@ -21,6 +21,7 @@ from .findings import Findings
 from .oracle import Finding
 from .target import Bench, Target
 
+_TRAINING = 0.25  # of the time
 _ROOM = 2 << 30  # bytes that a process may take beside what it has
 
 
@@ -40,12 +41,16 @@ def main(seconds: str, seed: str, directory: str, only: str = "") -> None:
         for target in every:
             if target.reading:
                 bench.warm_up(target)
-        ready = time.monotonic()
+        ready, trained = time.monotonic(), 0.0
         while time.monotonic() - began < float(seconds):
             if sum(counts.values()) % 100 == 0:
                 _limit_memory()
-            (target,) = random.choices(every, [each.share for each in every])
+            trains = trained < _TRAINING * (time.monotonic() - ready)
+            some = [each for each in every if each.reading != trains] or every
+            (target,) = random.choices(some, [each.share for each in some])
+            before = time.monotonic()
             counts[_outcome(bench, found, target, random)] += 1
+            trained += 0 if target.reading else time.monotonic() - before
     total = sum(counts.values())
     speed = total / max(1e-3, time.monotonic() - ready)
     said = ", ".join(f"{name} {count:,}" for name, count in counts.most_common(9))
