@@ -100,7 +100,7 @@ def check(data: Encoded, arrays: Mapping[str, np.ndarray]) -> None:
 def _malformed_unless_decoded(data: Encoded, source: _Source) -> Any:
     try:
         return source.decode(data)
-    except NotKnownError:
+    except (NotKnownError, MemoryError):
         raise
     except Exception as error:  # each type says in its own way that it was not made
         raise MalformedError(f"{type(error).__name__}: {error}") from error

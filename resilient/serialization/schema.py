@@ -105,7 +105,7 @@ def taking(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (ResilientError, Warning):
+    except (ResilientError, MemoryError, Warning):
         raise
     except Exception as error:  # each library has a dozen for this
         raise MalformedError(f"{what}: {type(error).__name__}: {error}") from error

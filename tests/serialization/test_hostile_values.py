@@ -210,7 +210,7 @@ def test_anything_else_is_an_error_that_says_so(data):
     try:
         with pytest.raises(CorruptCheckpointError, match="malformed"):
             decode(data, {}, known())
-        if isinstance(data, dict) and data.keys() == {"!", "v"}:
+        if isinstance(data, dict) and data.keys() == {"!", "v"}:  # "!" may be a name
             with pytest.raises(CorruptCheckpointError, match="malformed"):
                 check({"somewhere": [data]}, {})
         assert tracemalloc.get_traced_memory()[1] < 50_000_000
@@ -223,3 +223,13 @@ def test_an_array_is_not_larger_than_its_bytes():
     data = tagged("array", {"dtype": "|u1", "shape": [1000], "array": "x"})
     with pytest.raises(CorruptCheckpointError, match="bytes where 1000 are expected"):
         decode(data, {"x": stretched})
+
+
+def test_that_memory_is_short_says_nothing_of_a_value(monkeypatch):
+    def short(*_):
+        raise MemoryError
+
+    encoded = encode(np.arange(3), {}, "x")
+    monkeypatch.setattr("resilient.serialization.json_arrays.decode_array", short)
+    with pytest.raises(MemoryError):
+        decode(encoded, {})
