@@ -22,11 +22,14 @@ from resilient.errors import CorruptCheckpointError, UntrustedCheckpointError
 from resilient.storage import files, signature
 from resilient.storage.file_record import FileRecord, record
 from resilient.storage.files import open_file, read_file
-from resilient.storage.layout import MANIFEST, REASON, committed_name
+from resilient.storage.layout import MANIFEST, committed_name
 from resilient.storage.manifest import Manifest, ManifestError
 from resilient.storage.signature import Signature
 
 T = TypeVar("T")
+
+# This user may not read it, or this process has too little of something.
+_NO_DAMAGE = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class DamageError(Exception):
@@ -78,7 +81,7 @@ class Checkpoint(Manifest):
         Raises:
             ManifestError: If it is missing or damaged, or belongs to another step.
             NotSupportedError: If a later version of this library wrote it.
-            PermissionError: If this user may not read it, which is not damage.
+            OSError: If it cannot be read here and now, which is not damage.
         """
         try:
             raw = read_file(path, MANIFEST, files.JSON_BYTES)
@@ -86,8 +89,6 @@ class Checkpoint(Manifest):
             raise ManifestError("is missing") from None
         except NotADirectoryError:
             raise ManifestError("is missing (this is not a directory)") from None
-        except PermissionError:
-            raise
         except OSError as error:
             raise ManifestError(_why(error)) from None
         manifest = Manifest.from_bytes(raw)
@@ -105,7 +106,7 @@ class Checkpoint(Manifest):
         """What is wrong, a line for each file; compares every byte.
 
         Raises:
-            PermissionError: If this user may not read it, which is not damage.
+            OSError: If it cannot be read here and now, which is not damage.
         """
         return self._manifest_problems() or self._file_problems()
 
@@ -114,7 +115,7 @@ class Checkpoint(Manifest):
 
         Raises:
             DamageError: If it is not, or the reader cannot make sense of it.
-            PermissionError: If this user may not read it, which is not damage.
+            OSError: If it cannot be read here and now, which is not damage.
             UntrustedCheckpointError: There is a key here, and it did not sign this.
         """
         self._require_trusted()
@@ -137,7 +138,7 @@ class Checkpoint(Manifest):
         """
         listed = [PurePosixPath(name) for name in self.files]
         directories = {str(parent) for path in listed for parent in path.parents}
-        known = {MANIFEST, REASON, *self.files, *directories}
+        known = {MANIFEST, *self.files, *directories}
         found: list[str] = []
         for inner in sorted(directories | {"."}):
             with contextlib.suppress(OSError), os.scandir(self.path / inner) as entries:
@@ -186,7 +187,7 @@ class Checkpoint(Manifest):
             if Checkpoint.read(self.path).to_bytes() != self.to_bytes():
                 return [f"{MANIFEST} was replaced after it was read"]
         except ManifestError as error:
-            return [f"{MANIFEST} {error}"]
+            return [str(error)]
         return []
 
     def _file_problems(self, but: str = "") -> list[str]:
@@ -214,15 +215,15 @@ def _problem(
                 return f"{name} has other content than was written (checksum)"
     except (FileNotFoundError, NotADirectoryError):
         return f"{name} is missing"
-    except PermissionError:
-        raise
     except OSError as error:
         return f"{name} {_why(error)}"
     return None
 
 
 def _why(error: OSError) -> str:
-    """Why a file is not read; after its name."""
+    """Why a file is not read, after its name; raises what says nothing of the file."""
+    if error.errno in _NO_DAMAGE:
+        raise error
     if error.errno == errno.ELOOP:
         return "is a symbolic link, which is not followed: copy with `cp -L`"
     return f"cannot be read ({error.strerror})"

@@ -251,7 +251,7 @@ def _require_readable(manifest: bytes) -> None:
     try:
         Manifest.from_bytes(manifest)
     except ManifestError as error:
-        why = f"it {error}"
+        why = str(error)
     if why is not None:
         raise NotSupportedError(
             "The manifest of this checkpoint could not be read back: nothing is saved.",

@@ -44,7 +44,10 @@ _Time = Annotated[str, Meta(pattern=r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\Z")]
 
 
 class ManifestError(Exception):
-    """The manifest is not what was written; the text says why."""
+    """The manifest is not what was written; the text says why, after its name."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{MANIFEST} {why}")
 
 
 @dataclass(frozen=True)

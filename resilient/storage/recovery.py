@@ -48,4 +48,4 @@ def _problems(committed: Path) -> list[str]:
         found = Checkpoint.read(committed)
         return found.verify() if found.is_trusted() else [str(found.signature)]
     except ManifestError as error:
-        return [f"{layout.MANIFEST} {error}"]
+        return [str(error)]

@@ -72,7 +72,7 @@ class Store:
         try:
             return Checkpoint.read(self._path(step)).verify()
         except ManifestError as error:
-            return [f"{layout.MANIFEST} {error}"]
+            return [str(error)]
 
     def load_newest(
         self, reader: Reader[T], report: Callable[[str, str], None] | None = None
@@ -96,11 +96,8 @@ class Store:
             self._require_target(step)
             try:
                 return self.try_to_load(step, reader)
-            except ManifestError as error:
-                reason = f"{layout.MANIFEST} {error}"
-            except DamageError as error:
-                reason = str(error)
-            reason = printable(reason)
+            except (ManifestError, DamageError) as error:
+                reason = printable(str(error))
             failed[self._quarantine(step, reason)] = reason
             self._settled = False
             if report is not None:
@@ -155,7 +152,7 @@ class Store:
         try:
             return Checkpoint.read(self._path(step))
         except ManifestError as error:
-            raise self._damaged(step, f"{layout.MANIFEST} {error}") from None
+            raise self._damaged(step, str(error)) from None
 
     def commit(
         self,
@@ -186,10 +183,10 @@ class Store:
         """
         staging = self.directory / (name or layout.staging_name(progress.step))
 
-        def manifest(files: dict[str, FileRecord]) -> Manifest:
-            files |= {} if others is None else others(staging)
+        def manifest(written: dict[str, FileRecord]) -> Manifest:
+            written |= {} if others is None else others(staging)
             now, versions = quarantine.now(), {LIBRARY: __version__, **environment}
-            return Manifest(progress, finished, metrics, now, versions, files)
+            return Manifest(progress, finished, metrics, now, versions, written)
 
         checkpoint = commit.commit(staging, progress, write, manifest)
         if not self._settled:

@@ -1,5 +1,6 @@
 """Damage of every kind to every file is noticed, and never taken for a fresh start."""
 
+import errno
 import json
 import os
 import random
@@ -19,6 +20,7 @@ from support.checkpoint_samples import (
 
 from resilient.errors import CorruptCheckpointError
 from resilient.policies import latest
+from resilient.storage.checkpoint import Reader
 from resilient.storage.file_record import record
 from resilient.storage.manifest import Manifest, ManifestError
 from resilient.storage.store import Store
@@ -129,6 +131,13 @@ def test_every_single_bit_of_the_manifest_counts(tmp_path):
             flipped[offset] ^= 1 << bit
             with pytest.raises(ManifestError):
                 Manifest.from_bytes(bytes(flipped))
+
+
+def test_a_manifest_that_is_missing_is_named(tmp_path):
+    store = filled(tmp_path, 10)
+    (tmp_path / "step-00000010" / "manifest.json").unlink()
+    with pytest.raises(ManifestError, match=r"^manifest\.json is missing$"):
+        store.try_to_load(10, Reader(lambda checkpoint: checkpoint.step))
 
 
 def test_a_manifest_cut_off_anywhere_is_none(tmp_path):
@@ -318,17 +327,21 @@ def test_falling_back_works_where_nothing_may_be_moved(tmp_path, monkeypatch, ca
         newest_good(store)
 
 
-def test_a_file_that_may_not_be_read_is_not_taken_for_damaged(tmp_path, monkeypatch):
+@pytest.mark.parametrize("function", ["read_file", "open_file", "record"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.ENOMEM])
+def test_what_cannot_be_read_here_and_now_is_not_taken_for_damaged(
+    tmp_path, monkeypatch, number, function
+):
     """Another user's checkpoints are whole: moving them away would help nobody."""
     store = filled(tmp_path, 10)
 
     def refuse(*_arguments, **_keywords):
-        raise PermissionError(13, "Permission denied")
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("resilient.storage.checkpoint.record", refuse)
-    with pytest.raises(PermissionError):
+    monkeypatch.setattr(f"resilient.storage.checkpoint.{function}", refuse)
+    with pytest.raises(OSError, match=os.strerror(number)):
         newest_good(store)
-    assert steps(store) == [10]
+    assert os.listdir(tmp_path) == ["step-00000010"]
 
 
 def test_an_unreadable_sector_is_damage(tmp_path, monkeypatch):
