@@ -21,6 +21,12 @@ _CONTROLS = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff
 _UNPRINTABLE = re.compile(rf"[\x00-\x1f{_CONTROLS}]")
 _UNPRINTABLE_IN_LINES = re.compile(rf"[\x00-\x08\x0b-\x1f{_CONTROLS}]")
 
+# What to do about a checkpoint that is not what was written.
+ANOTHER_STEP = (
+    "Resume from another step, for example resume=<step> with one that `resilient ls` "
+    "shows."
+)
+
 
 class ResilientError(Exception):
     """Base class of every error raised by keras-resilient.
@@ -177,7 +183,7 @@ def printable(text: str, *, lines: bool = False) -> str:
 def warn_not_exact(what: str, names: Sequence[str]) -> None:
     """Say what is not exact, and name each thing, in one warning."""
     warnings.warn(
-        f"Not bit-exact: {what}:\n  " + "\n  ".join(map(printable, names)),
+        f"Not bit-exact: {printable(what)}:\n  " + "\n  ".join(map(printable, names)),
         NotExactWarning,
         stacklevel=_user_level(),
     )

@@ -49,6 +49,6 @@ def test_a_message_commands_no_terminal():
 
 def test_a_name_in_a_warning_forges_no_line():
     with pytest.warns(NotExactWarning) as caught:
-        warn_not_exact("odd names", ["a\n  b", "\x1b[31m"])
+        warn_not_exact("odd \x1bnames", ["a\n  b", "\x1b[31m"])
     text = str(caught[0].message)
-    assert text == "Not bit-exact: odd names:\n  a\\u000a  b\n  \\u001b[31m"
+    assert text == "Not bit-exact: odd \\u001bnames:\n  a\\u000a  b\n  \\u001b[31m"

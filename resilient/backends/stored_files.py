@@ -11,7 +11,12 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 
-from resilient.errors import CorruptCheckpointError, ResilientError
+from resilient.errors import (
+    ANOTHER_STEP,
+    CorruptCheckpointError,
+    ResilientError,
+    printable,
+)
 
 # What stands in the place of a file, or that there is none: not the disk's fault.
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EISDIR)
@@ -100,13 +105,10 @@ def _found(directory: str) -> Iterator[tuple[str, int]]:
 
 def corrupt(problem: str) -> CorruptCheckpointError:
     """The error for files that are not what is written there."""
-    # It may quote the files: no pages of it, and nothing that steers a terminal.
-    shown = "".join(c if c.isprintable() else "?" for c in problem[:_LONGEST])
     return CorruptCheckpointError(
         "The tensors of the checkpoint are not in the format that they should be in.",
-        received=shown,
-        hint="Resume from another step, for example resume=<step> with one that "
-        "`resilient ls` shows.",
+        received=printable(problem[:_LONGEST]),  # one line: it may quote the files
+        hint=ANOTHER_STEP,
     )
 
 

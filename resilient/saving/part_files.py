@@ -14,6 +14,7 @@ import numpy as np
 
 from resilient.backends.base import Backend, Part
 from resilient.errors import (
+    ANOTHER_STEP,
     CorruptCheckpointError,
     NotSupportedError,
     ResilientError,
@@ -36,10 +37,6 @@ VARIABLES = "variables"
 
 _RUN = "run.json"
 _REPLICA = re.compile(r"\.replica_\d+\Z")
-_HINT = (
-    "Resume from another step, for example resume=<step> with one that `resilient ls` "
-    "shows."
-)
 
 
 def paths(part: Part) -> tuple[str, str]:
@@ -87,7 +84,7 @@ def processes(checkpoint: Checkpoint) -> int:
             f"{checkpoint.path} does not have the data of each process.",
             received=f"missing: {_some(expected - found) or 'all'}, "
             f"unexpected: {_some(found - expected) or 'none'}",
-            hint=_HINT,
+            hint=ANOTHER_STEP,
         )
     return len(found)
 
@@ -134,7 +131,7 @@ def _require_complete(run: RunJson, there: set[str], checkpoint: Checkpoint) -> 
             f"{checkpoint.path} does not hold the tensors that it lists.",
             received=f"missing: {_some(missing)}, "
             f"unexpected: {_some(there - expected) or 'none'}",
-            hint=_HINT,
+            hint=ANOTHER_STEP,
         )
 
 
@@ -162,5 +159,5 @@ def _not_ours(what: str, why: str | None) -> CorruptCheckpointError:
     return CorruptCheckpointError(
         f"{what} does not match the checkpoint format of this version.",
         received=None if why is None else why[:1000],
-        hint=_HINT,
+        hint=ANOTHER_STEP,
     )

@@ -14,7 +14,12 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import numpy as np
 
-from resilient.errors import CorruptCheckpointError, ResilientError, printable
+from resilient.errors import (
+    ANOTHER_STEP,
+    CorruptCheckpointError,
+    ResilientError,
+    printable,
+)
 from resilient.serialization import JSON
 
 T = TypeVar("T")
@@ -34,8 +39,7 @@ class MalformedError(CorruptCheckpointError, ValueError):
         super().__init__(
             "A value in the checkpoint is malformed.",
             received=str(why)[:500],
-            hint="Resume from another step, for example resume=<step> with one that "
-            "`resilient ls` shows.",
+            hint=ANOTHER_STEP,
         )
 
 
