@@ -1,16 +1,14 @@
 """What an import starts from: which kind it is, and the variables that it holds.
 
-Read by the libraries that wrote it, and only in safe ways: nothing is unpickled, and no
-code of the source runs.
+Whatever reads it does so only in safe ways: nothing is unpickled, and no code of the
+source runs.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import keras
-from msgspec import Meta
 
 from resilient.convert import keras_files, orbax_source, tensor_files, tf_source
 from resilient.convert.matching import by_name
@@ -21,7 +19,7 @@ from resilient.errors import (
     ResilientError,
     message,
 )
-from resilient.serialization.schema import SchemaError, from_json, parse
+from resilient.serialization.schema import Count, SchemaError, from_json, parse
 from resilient.storage.files import SMALL_BYTES, read_file
 
 _WEIGHTS, _TRAINING = "latest.weights.h5", "training_metadata.json"
@@ -143,8 +141,8 @@ def _kind(path: Path) -> str | None:
 
 @dataclass(frozen=True)
 class _Training:
-    epoch: Annotated[int, Meta(ge=0)]
-    batch: Annotated[int, Meta(ge=0)]
+    epoch: Count
+    batch: Count
 
 
 def _progress(metadata: Path) -> tuple[int | None, int]:

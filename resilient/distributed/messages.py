@@ -49,6 +49,7 @@ def message_of(line: bytes) -> Message:
     if len(line) > LONGEST:
         raise OddMessageError(f"a line of more than {LONGEST:,} bytes")
     try:
+        # Not `schema.parse`: a loss that is sent may be NaN, which strict JSON has not.
         return checked(Message, json.loads(line))
     except (ValueError, RecursionError, OddMessageError) as error:
         short = f"{str(error)[:_SHOWN]}: {line[:_SHOWN]!r}"

@@ -4,7 +4,7 @@ import logging
 from typing import Literal, TypeVar
 
 from resilient.distributed.group import Group
-from resilient.errors import CheckpointNotFoundError, printable
+from resilient.errors import CheckpointNotFoundError
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
 from resilient.storage.layout import EVENTS
 from resilient.storage.manifest import ManifestError
@@ -151,8 +151,7 @@ def discard(store: Store, resume: Resume, events: Events) -> None:
 
 def log_fall_back(name: str, reason: str) -> None:
     """Say that a checkpoint cannot be used."""
-    what = "%s is damaged, the one before is used: %s"
-    logger.warning(what, name, printable(reason))
+    logger.warning("%s is damaged, the one before is used: %s", name, reason)
 
 
 def not_found(directory: object) -> CheckpointNotFoundError:

@@ -25,6 +25,8 @@ from resilient.storage.files import is_inside
 # Fills a directory; calls what it is given when it is about to write tensors.
 Write = Callable[[str, Callable[[], None]], None]
 
+_SAME_VERSION = "Run the same version of keras-resilient in all processes."
+
 
 class OthersFailedError(Exception):
     """Another process cannot write its part; it says why by itself."""
@@ -145,11 +147,13 @@ def _records(index: int, said: Encoded) -> dict[str, FileRecord]:
         raise CheckpointWriteError(
             f"Process {index} says something else than what files it wrote.",
             received=error,
-            hint="Run the same version of keras-resilient in all processes.",
+            hint=_SAME_VERSION,
         ) from None
     if outside := [path for path in records if not is_inside(path)]:
         raise CheckpointWriteError(
-            f"Process {index} names files outside of its part.", received=outside[0]
+            f"Process {index} names files outside of its part.",
+            received=outside[0],
+            hint=_SAME_VERSION,
         )
     unsigned = any(record.sha256 is None for record in records.values())
     if unsigned and signature.has_key():

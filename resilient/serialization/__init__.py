@@ -1,9 +1,10 @@
 """Python values as JSON and arrays, exactly, without pickle.
 
-``json_values`` encodes and decodes; ``json_types`` has the codecs of single types,
-``json_arrays`` those of arrays, ``rng`` those of random generators; ``classes`` finds
-classes and functions by name; ``schema`` reads dataclasses. Unknown values are refused,
-by place. Everything above may import it.
+``json_values`` encodes, ``decoding`` decodes; ``json_types`` has the codecs of single
+types, ``json_arrays`` those of arrays, ``rng`` those of random generators; ``classes``
+tells which objects are their attributes, ``known`` which classes and functions a value
+may refer to; ``schema`` reads dataclasses. Unknown values are refused, by place.
+Everything above may import it.
 """
 
 import math

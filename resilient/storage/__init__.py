@@ -9,9 +9,11 @@ Parts, from the outside in:
     quarantine   holds checkpoints that must not be used, each with its reason
     checkpoint   one committed directory, and whether it is still what was committed
     manifest     the file that makes a directory a checkpoint
+    file_record  the size and the checksums of one of its files
     signature    who can have written it
     layout       the names in a checkpoint directory
     lock         one living run per directory
+    files        opens, replaces and syncs single files, which may be somebody else's
 
 Local paths only. Nothing here knows Keras, tensors or backends: callers pass a function
 that fills the staging directory.

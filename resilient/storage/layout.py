@@ -42,7 +42,7 @@ LAST_STEP = 10**15 - 1
 _STEP = r"step-([0-9]{8}|[1-9][0-9]{8,14})"
 _COMMITTED = re.compile(_STEP)
 _STAGING = re.compile(_STEP + r"\.tmp-[0-9a-f]+(-[0-9]+)?")
-_SMALL = re.compile(r"rollbacks\.json\.tmp-[0-9a-f]{16}")
+_UNFINISHED = re.compile(r"rollbacks\.json\.tmp-[0-9a-f]{16}")
 _SHARED = re.compile(r"shared-[0-9a-f]{16}")
 _REPLACED = re.compile(_STEP + r"\.old-[0-9a-f]+")
 _QUARANTINED = re.compile(_STEP + r"-[0-9]+")
@@ -87,7 +87,7 @@ def committed_steps(directory: Path) -> list[int]:
 
 def staging_paths(directory: Path) -> list[Path]:
     """What was being written or deleted, and files that live for a moment."""
-    kinds = (_STAGING, _SHARED, _SMALL)
+    kinds = (_STAGING, _SHARED, _UNFINISHED)
     names = [n for n in _names(directory) if any(kind.fullmatch(n) for kind in kinds)]
     return [directory / name for name in names]
 

@@ -23,6 +23,7 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NAMED = re.compile(
     r"""(?<![\w.-])(?P<name>-{0,2}\w[\w.-]*)(?P<between>["']?\s*[=:]\s*|["']?,?\s+)"""
 )
+_ASSIGNED = re.compile(r"([\w.-]+)(=|:\s*)")
 _VALUE = re.compile(
     r"""\*\*\*|"(\\.|[^"\\])*"?|'(\\.|[^'\\])*'?|[\[{(][^\]})]*[\]})]?|\S+""", re.DOTALL
 )
@@ -82,7 +83,7 @@ def _redacted_arguments(arguments: Sequence[str]) -> Iterator[str]:
 def _start_of_value(argument: str) -> int | None:
     """Where the secret begins in ``--api-key=X``, or in ``--env=PASSWORD=X``."""
     at = 0
-    while match := re.compile(r"([\w.-]+)(=|:\s*)").match(argument, at):
+    while match := _ASSIGNED.match(argument, at):
         at = match.end()
         if _names_secret(match[1]):
             return at

@@ -16,10 +16,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import Meta
 
 from resilient.errors import warn_not_exact
 from resilient.keras_internals import contract
@@ -28,11 +27,9 @@ from resilient.objects.callbacks.special import Action, Arrays
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
-from resilient.serialization.schema import SchemaError, from_json
+from resilient.serialization.schema import Count, SchemaError, from_json
 
 _NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.(.+)\.(\d+)\.(\d+)\.v2")
-
-
 _WRITERS = ("train", "validation")
 
 
@@ -46,7 +43,7 @@ class _State:
         step: Of the default writer.
     """
 
-    files: dict[str, Annotated[int, Meta(ge=0)]]
+    files: dict[str, Count]
     epoch_began_ago: float | None
     step: int | None = None
 

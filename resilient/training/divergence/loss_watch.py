@@ -10,14 +10,12 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypedDict
-
-from msgspec import Meta
+from typing import Any, TypedDict
 
 from resilient.distributed.group import ALONE, Group
 from resilient.errors import NotSupportedError
 from resilient.serialization import JSON
-from resilient.serialization.schema import well_formed
+from resilient.serialization.schema import Count, well_formed
 
 _WINDOW = 100  # batches whose median a spike is compared with
 _FEWEST = 20  # of them, before anything is called a spike
@@ -52,7 +50,7 @@ class Diverged(BaseException):
 class _Seen(TypedDict):
     """What a checkpoint has of it."""
 
-    batches: Annotated[int, Meta(ge=0)]
+    batches: Count
     mean: float
     good: list[float]
 

@@ -24,14 +24,12 @@ from resilient.errors import (
     RolledBack,
 )
 from resilient.progress import Progress
-from resilient.serialization.schema import SchemaError, from_json, parse
+from resilient.serialization.schema import Count, SchemaError, from_json, parse
 from resilient.storage.files import JSON_BYTES, read_file, replace_text
 from resilient.storage.layout import ROLLBACKS, committed_steps
 from resilient.storage.store import Store
 from resilient.training.divergence.loss_watch import Bad
 from resilient.training.divergence.options import Rollback
-
-_Step = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
 
 @dataclass(frozen=True)
@@ -45,9 +43,9 @@ class Skip:
         why: What was bad about it.
     """
 
-    start: _Step
-    stop: _Step
-    bad: _Step
+    start: Count
+    stop: Count
+    bad: Count
     why: Annotated[str, Meta(max_length=1000)]
 
     def __post_init__(self) -> None:
