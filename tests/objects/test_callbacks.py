@@ -14,7 +14,12 @@ import numpy as np
 import pytest
 import rich.console
 
-from resilient.errors import CheckpointMismatchError, NotExactWarning, NotSupportedError
+from resilient.errors import (
+    CheckpointMismatchError,
+    CorruptCheckpointError,
+    NotExactWarning,
+    NotSupportedError,
+)
 from resilient.objects.callbacks.capture import CallbackStates, monitored
 from resilient.objects.callbacks.files import ProgressBar
 from resilient.policies import every
@@ -1132,7 +1137,7 @@ def test_a_missing_array_is_refused_and_nothing_is_touched():
     states = begin(first)
     first[0].a, first[1].large = 2, np.ones(1000)
     second = [Mine(a=1), Mine(large=None)]
-    with pytest.raises(CheckpointMismatchError, match=r"callbacks\.1\.large"):
+    with pytest.raises(CorruptCheckpointError, match=r"callbacks\.1\.large"):
         begin(second).restore(saved(states)[0], {})
     assert second[0].a == 1
 

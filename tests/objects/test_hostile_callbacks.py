@@ -8,7 +8,11 @@ import keras
 import numpy as np
 import pytest
 
-from resilient.errors import CheckpointMismatchError, NotExactWarning
+from resilient.errors import (
+    CheckpointMismatchError,
+    CorruptCheckpointError,
+    NotExactWarning,
+)
 from resilient.objects.callbacks.capture import CallbackStates
 from resilient.serialization import classes
 from resilient.serialization.json_values import encode
@@ -237,3 +241,12 @@ def test_a_function_that_moved_to_another_attribute_is_told(tmp_path):
     (told,) = states.uncaptured()
     assert told.startswith("Tidy.report ")
     callbacks[2].csv_file.close()
+
+
+@pytest.mark.parametrize("saved", [5, ["1"], [[1]], {"steps": [1]}])
+def test_the_steps_of_an_orbax_checkpoint_are_numbers(saved):
+    """Or all that it wrote would be deleted."""
+    from resilient.objects.callbacks.orbax import OrbaxSteps
+
+    with pytest.raises(CorruptCheckpointError, match="OrbaxCheckpoint"):
+        OrbaxSteps(None, []).plan(saved, {})

@@ -9,7 +9,7 @@ import keras
 import pytest
 from support.gang import run_alone
 
-from resilient.errors import CheckpointMismatchError, NotExactWarning
+from resilient.errors import CorruptCheckpointError, NotExactWarning
 from resilient.objects.callbacks.capture import CallbackStates
 from resilient.objects.callbacks.tensorboard import event_files
 
@@ -101,7 +101,7 @@ def test_no_other_file_is_ever_cut(tmp_path, key):
     assert f"train/{ours.name}" in text
     hostile = key.format(victim=victim, name=ours.name)
     found = json.loads(text.replace(f"train/{ours.name}", hostile))
-    with pytest.raises(CheckpointMismatchError, match="not an event file"):
+    with pytest.raises(CorruptCheckpointError, match="not an event file"):
         states.restore(found, arrays)
     assert victim.read_text() == "precious"
 

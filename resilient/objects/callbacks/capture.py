@@ -142,24 +142,20 @@ class CallbackStates:
         Raises:
             CheckpointMismatchError: The callbacks differ, or what a callback refers to
                 (a class, a function) is gone. Then nothing was changed.
+            CorruptCheckpointError: It is not what was captured; the same.
         """
         self._own = None
-        problems = self.differences(saved)
-        actions: list[Action] = []
-        if not problems:
-            pairs = self._pairs(saved)
-            try:
-                put_back = self._plan_attributes(pairs, arrays)
-                for name, entry in pairs:
-                    actions += self._plan_others(name, entry, arrays)
-            except (LookupError, ValueError) as error:  # arrays that are missing or odd
-                problems.append(str(error))
-        if problems:
+        if problems := self.differences(saved):
             raise CheckpointMismatchError(
                 "The checkpoint's callbacks do not fit those of this run.",
                 received="\n  " + "\n  ".join(problems),
                 hint="Pass the callbacks of the run that saved it, in the same order.",
             )
+        pairs = self._pairs(saved)
+        actions: list[Action] = []
+        put_back = self._plan_attributes(pairs, arrays)
+        for name, entry in pairs:
+            actions += self._plan_others(name, entry, arrays)
         lost = put_back()
         for action in actions:
             action()

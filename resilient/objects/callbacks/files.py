@@ -25,7 +25,7 @@ from resilient.objects.callbacks.tensorboard import EventFiles
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import NotEncodable, encode
-from resilient.serialization.schema import SchemaError, from_json
+from resilient.serialization.schema import MalformedError, well_formed
 
 CSV_LIMIT = 64 * 2**20  # bytes
 
@@ -95,9 +95,9 @@ class CsvFile:
         return encode(state, arrays, name)
 
     def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        state = from_json(_Rows, decode(saved, arrays))
+        state = well_formed(_Rows, decode(saved, arrays), "the rows of a CSVLogger")
         if not isinstance(state.content, np.ndarray):
-            raise SchemaError("the rows of a CSVLogger are not bytes")
+            raise MalformedError("the rows of a CSVLogger are not bytes")
         return [lambda: self._restore(state)]
 
     def begin_anew(self) -> None:
@@ -169,7 +169,7 @@ class ProgressBar:
             return None
 
     def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        state = from_json(_Bar, decode(saved, arrays))
+        state = well_formed(_Bar, decode(saved, arrays), "a progress bar")
         return [lambda: self._restore(state)]
 
     def begin_anew(self) -> None:

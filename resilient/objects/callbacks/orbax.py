@@ -13,6 +13,7 @@ import numpy as np
 
 from resilient.objects.callbacks.special import Action, Arrays
 from resilient.serialization import Encoded
+from resilient.serialization.schema import well_formed
 
 
 class OrbaxSteps:
@@ -34,7 +35,8 @@ class OrbaxSteps:
         return self._steps()
 
     def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        return [lambda: self._keep_only(saved)]
+        steps = well_formed(list[int], saved, "the steps of an OrbaxCheckpoint")
+        return [lambda: self._keep_only(steps)]
 
     def begin_anew(self) -> None:
         directory = Path(str(self._callback.checkpointer.directory))

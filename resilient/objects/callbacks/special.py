@@ -24,7 +24,11 @@ class Special(Protocol):
         """What to keep; None if there is nothing."""
 
     def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        """What to do to be as captured; nothing is done before the actions run."""
+        """What to do to be as captured; nothing is done before the actions run.
+
+        Raises:
+            MalformedError: That was not captured.
+        """
 
     def begin_anew(self) -> None:
         """Undo what attempts left that died before their first checkpoint."""

@@ -27,7 +27,7 @@ from resilient.objects.callbacks.special import Action, Arrays
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
-from resilient.serialization.schema import Count, SchemaError, from_json
+from resilient.serialization.schema import Count, MalformedError, well_formed
 
 _NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.(.+)\.(\d+)\.(\d+)\.v2")
 _WRITERS = ("train", "validation")
@@ -155,9 +155,9 @@ class EventFiles:
         return encode(state, arrays, name)
 
     def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        state = from_json(_State, decode(saved, arrays))
+        state = well_formed(_State, decode(saved, arrays), "a TensorBoard")
         if strange := [key for key in state.files if not _is_key(key)]:
-            raise SchemaError(f"{strange[0]!r} is not an event file of TensorBoard")
+            raise MalformedError(f"{strange[0]!r} is not an event file of TensorBoard")
         return [lambda: self._restore(state)]
 
     def begin_anew(self) -> None:
