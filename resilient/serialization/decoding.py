@@ -204,12 +204,18 @@ def _enum(data: Encoded, source: _Source) -> Any:
         return None
     if not isinstance(cls, type) or not issubclass(cls, enum.Enum):
         raise ValueError(f"{name} is not an enumeration")
-    if issubclass(cls, enum.Flag) and type(value) is int:
+    if issubclass(cls, enum.Flag) and type(value) is int and not _has_missing(cls):
         return cls(value)  # members may be combined
     for member in cls.__members__.values():
         if type(member._value_) is type(value) and member._value_ == value:
             return member
     raise NotKnownError(f"a member of {name} of value {value!r}")
+
+
+def _has_missing(cls: type) -> bool:
+    """Whether code of the user's would make a member of a value that has none."""
+    users = (base for base in cls.__mro__ if base.__module__ != "enum")
+    return any("_missing_" in vars(base) for base in users)
 
 
 def _namedtuple(data: Encoded, source: _Source) -> Any:
