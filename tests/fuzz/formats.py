@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import keras
-from support.leveldb import table
+from support.leveldb import crc32c, table
 
 from resilient.backends.zip_directory import places
 
@@ -20,6 +20,7 @@ from .target import Files
 
 BACKEND = keras.backend.backend()
 _INDEX = "variables/state.index"
+_DATA = "variables/state.data-00000-of-00001"
 _TORCH = "variables/state.pt"
 _STATE = "variables/state"
 
@@ -101,8 +102,25 @@ _HOSTILE = (
 
 
 def _tensorflow(files: Files, random: Random) -> dict[str, bytes]:
-    """Another index; what is changed of its entries has right checksums."""
-    return {_INDEX: index(files[_INDEX], random)}
+    """Another index, or other data; either with right checksums."""
+    if random.random() < 0.7:
+        return {_INDEX: index(files[_INDEX], random)}
+    data = mutations.mutated(files[_DATA], random)
+    return {_DATA: data, _INDEX: _summed(files[_INDEX], data)}
+
+
+def _summed(raw: bytes, data: bytes) -> bytes:
+    """The index of other data."""
+    from tensorflow.core.protobuf import tensor_bundle_pb2 as protos
+
+    from resilient.backends.bundle import _table
+
+    entries = []
+    for key, value in _table(memoryview(raw)):
+        proto = protos.BundleEntryProto.FromString(value)
+        proto.crc32c = crc32c(data[proto.offset : proto.offset + proto.size])
+        entries.append((key, proto.SerializeToString() if key else value))
+    return table(entries)
 
 
 def index(raw: bytes, random: Random) -> bytes:

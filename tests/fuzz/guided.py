@@ -6,9 +6,11 @@ Inputs are one byte that chooses the reader, and then what it reads.
 """
 
 import contextlib
+import json
 import logging
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -23,7 +25,7 @@ with atheris.instrument_imports(
 
 from .findings import Findings
 from .oracle import Finding
-from .target import Bench
+from .target import CORPUS, Bench, Target
 
 
 def main(seconds: str, seed: str, directory: str) -> None:
@@ -47,8 +49,8 @@ def main(seconds: str, seed: str, directory: str) -> None:
         return mutations.mutated(data, random)[:most]
 
     seeds = Path(tempfile.mkdtemp())
-    for number, target in enumerate(targets):
-        (seeds / target.name).write_bytes(bytes([number]) + target.files[texts.FILE])
+    for name, number, content in _seeds(targets):
+        (seeds / name).write_bytes(bytes([number]) + content)
     options = [f"-max_total_time={seconds}", f"-seed={seed}", "-max_len=20000"]
     options += [
         "-timeout=300",
@@ -59,6 +61,17 @@ def main(seconds: str, seed: str, directory: str) -> None:
     arguments = [sys.argv[0], *options, str(seeds)]
     atheris.Setup(arguments, one_input, custom_mutator=mutated)
     atheris.Fuzz()
+
+
+def _seeds(targets: list[Target]) -> Iterator[tuple[str, int, bytes]]:
+    """Files as they should be, and those of the corpus; and which reader reads them."""
+    numbers = {target.name: number for number, target in enumerate(targets)}
+    for name, number in numbers.items():
+        yield name, number, targets[number].files[texts.FILE]
+    for path in CORPUS.glob("any-*.json"):
+        entry = path.read_text()
+        number = numbers[json.loads(entry)["target"]]
+        yield path.stem, number, targets[number].changed(entry)[texts.FILE]
 
 
 if __name__ == "__main__":

@@ -39,8 +39,7 @@ def main(seconds: str, seed: str, directory: str, only: str = "") -> None:
     every = targets(only)
     with contextlib.redirect_stdout(io.StringIO()):
         for target in every:
-            if target.reading:
-                bench.warm_up(target)
+            bench.warm_up(target)
         ready, trained = time.monotonic(), 0.0
         while time.monotonic() - began < float(seconds):
             if sum(counts.values()) % 100 == 0:

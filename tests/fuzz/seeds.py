@@ -1,4 +1,7 @@
-"""What is mutated: the released checkpoints, and small files as this library writes."""
+"""What is mutated: the released checkpoints, and small files as this library writes.
+
+The corpus has what was changed of these, which therefore stay as they are.
+"""
 
 import json
 import random

@@ -19,6 +19,8 @@ from resilient.errors import Preempted, ResilientError, RolledBack
 from .canary import Canary
 from .oracle import Finding, watched
 
+CORPUS = Path(__file__).parent / "corpus"
+
 Files = Mapping[str, bytes]
 
 
@@ -76,10 +78,14 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._count = directory, 0
+        self._warm: set[str] = set()
         self._canary = Canary(directory / "canary")
 
     def warm_up(self, target: Target, cases: int = 20) -> None:
         """Let libraries import and compile what they do at their first use."""
+        if target.name in self._warm or not target.reading:
+            return
+        self._warm.add(target.name)
         random = Random(0)
         for number in range(cases):
             with contextlib.suppress(Finding):

@@ -9,9 +9,8 @@ from pathlib import Path
 import keras
 import pytest
 
-from .target import Bench, Target
+from .target import CORPUS, Bench, Target
 
-CORPUS = Path(__file__).parent / "corpus"
 BACKEND = keras.backend.backend()
 CASES = 8  # of each target that is not trained
 
@@ -56,8 +55,7 @@ def test_what_was_found_before(
 ) -> None:
     entry = path.read_text()
     target = targets[json.loads(entry)["target"]]
-    if target.reading:
-        bench.warm_up(target, 4)
+    bench.warm_up(target, 4)
     bench.run(target, target.changed(entry))
 
 
