@@ -46,23 +46,26 @@ def find(
         return found
     if resume == "must":
         raise not_found(store.directory)
-    if _has_saved(store):
+    if told := _told_of_saves(store):
         raise CheckpointNotFoundError(
             "This run has saved, and there is no checkpoint any more.",
-            received=f"{store.directory}, {EVENTS} tells of them",
+            received=f"{store.directory}, {told}",
             hint="Bring them back under their own names (is a disk not mounted?), or "
             'start over with resume="never" or in another directory.',
         )
     return None
 
 
-def _has_saved(store: Store) -> bool:
-    """Whether there was a checkpoint since the run was last started over."""
+def _told_of_saves(store: Store) -> str:
+    """What tells of a checkpoint since the run was last started over; empty if none."""
     saved = False
-    for event in read_events(store.directory):
-        if event.get("event") in ("saved", "restored", "started over"):
-            saved = event["event"] != "started over"
-    return saved
+    try:
+        for event in read_events(store.directory, all_of_them=True):
+            if event.get("event") in ("saved", "restored", "started over"):
+                saved = event["event"] != "started over"
+    except OSError as error:
+        return f"as far as is known: {EVENTS} cannot be read ({error.strerror})"
+    return f"{EVENTS} tells of them" if saved else ""
 
 
 def choose_together(
@@ -141,7 +144,7 @@ def discard(store: Store, resume: Resume, events: Events) -> None:
     """Move away the checkpoints that ``resume`` says not to use."""
     if resume == "never":
         discarded = store.discard_all()
-        if discarded or _has_saved(store):
+        if discarded or _told_of_saves(store):
             events.emit("started over", discarded=discarded)
     elif isinstance(resume, int):
         discarded = store.discard_after(resume)

@@ -114,6 +114,7 @@ def read_events(
     process: int = 0,
     *,
     having: Collection[str] = (),
+    all_of_them: bool = False,
 ) -> Iterator[JSON]:
     """The events of a process, oldest first, one by one.
 
@@ -124,6 +125,10 @@ def read_events(
         directory: The checkpoint directory.
         process: Its number.
         having: Only lines with one of these texts are looked at: that is far faster.
+        all_of_them: Raise where they cannot be read, instead of saying so in the log.
+
+    Raises:
+        OSError: They cannot, and that matters.
     """
     path = Path(directory) / events_name(process)
     texts = [text.encode(errors="replace") for text in having]
@@ -144,6 +149,8 @@ def read_events(
     except FileNotFoundError:
         return
     except OSError as error:
+        if all_of_them:
+            raise
         _warn_once(path, f"Earlier events in {path.parent} cannot be read: {error}")
 
 

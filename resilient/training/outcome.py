@@ -88,7 +88,10 @@ def _again(session: "Session") -> str:
 
 
 def _newest(store: Store) -> Any:
-    return next(reversed(store.checkpoints()), None)
+    try:
+        return next(reversed(store.checkpoints()), None)
+    except OSError:  # the directory is gone; the error that ends the run matters more
+        return None
 
 
 def _facts(error: BaseException) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Which checkpoint is used, and what is said of those that are not."""
 
+import os
+
 import pytest
 from support.checkpoint_samples import filled, holds
 
@@ -63,3 +65,13 @@ def test_a_run_that_pruned_resumes(tmp_path):
     log = gone(tmp_path, "saved", "saved")[1]
     store.prune(latest(1))
     assert find(store, "auto", READER, log)[1] == 20
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a directory"])
+def test_where_nobody_can_tell_nothing_starts_anew_by_itself(tmp_path, make):
+    make(tmp_path / "events.jsonl")
+    store, log = Store(tmp_path), Events(tmp_path)
+    with pytest.raises(CheckpointNotFoundError, match=r"events.jsonl cannot be read"):
+        find(store, "auto", READER, log)
+    assert find(store, "never", READER, log) is None
+    discard(store, "never", log)

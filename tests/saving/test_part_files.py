@@ -130,6 +130,8 @@ CONTENTS = {
         "a random state is empty": loop(random={}),
         "a setup is a number": loop(setups={"net": 3}),
         "a setup has a list": loop(setups={"net": {"now": []}}),
+        "random numbers are empty": loop(random={}),
+        "generators are a number": loop(random=LOOP["random"] | {"backends": 5}),
         "a fingerprint is empty": loop(fingerprint={}),
         "a fingerprint is of text": loop(
             fingerprint={"identity": "", "settings": "", "determinism": ""}

@@ -122,3 +122,14 @@ def test_what_is_being_written_is_finished_before_the_error(tmp_path, monkeypatc
         fitting.fit(fitting.model(), tmp_path, callbacks=[Interrupt(1, 2)], save_freq=8)
     assert fitting.steps(tmp_path) == [8]
     assert "it goes on at step 8" in notes(error.value)
+
+
+def test_a_directory_that_became_a_file_is_said(tmp_path):
+    directory = tmp_path / "run"
+
+    def replace():
+        directory.rename(tmp_path / "moved")
+        directory.touch()
+
+    with pytest.raises(resilient.CheckpointWriteError, match="replaced the directory"):
+        fitting.fit(fitting.model(), directory, callbacks=[Do(replace)], save_freq=4)
