@@ -18,6 +18,7 @@ from resilient.objects.traversal import (
     put,
 )
 from resilient.serialization import JSON
+from resilient.serialization.known import is_of_all
 
 
 class PutBack:
@@ -96,7 +97,7 @@ class PutBack:
                 found = live.parts[where].value
             if found is None or part.owner is None:
                 continue
-            if kinds.is_code(found):
+            if kinds.is_code(found) and not is_of_all(found):
                 problems.append(self._beginning.name(part))
             elif _may_be_put_back(part, self._scope):
                 put(part, found)

@@ -71,6 +71,12 @@ class Known:
 NOTHING = Known().close()
 
 
+def is_of_all(value: Any) -> bool:
+    """Whether every place may refer to this class or function."""
+    name = classes.reference(value)
+    return name is not None and NOTHING.get(name) is value
+
+
 def _of_keras() -> dict[str | None, Any]:
     """What is registered, and what Keras's callbacks compare with."""
     keras = sys.modules.get("keras")

@@ -359,7 +359,7 @@ def test_replicas_are_merged_as_a_resume_in_one_process_would(tmp_path):
     ]
     content = record.PendingCheckpoint(
         VariablesRun(variables=listed, replicas=2, tensors=[*tensors]),
-        {},
+        record.NOWHERE,
         get_backend().snapshot(tensors),
         ALONE,
     )

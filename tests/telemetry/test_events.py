@@ -16,6 +16,12 @@ from resilient.telemetry.events import Events, attempts_so_far, read_events
 pytestmark = pytest.mark.once
 
 
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch):
+    """Pytest gives the path of a test that is over to another one."""
+    monkeypatch.setattr(events_module, "_told", set())
+
+
 def test_events_are_appended_in_order_with_who_and_when(tmp_path):
     events = Events(tmp_path)
     events.emit("saved", step=10)
