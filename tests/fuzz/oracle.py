@@ -95,7 +95,7 @@ class Watch:
                 paths = paths[1:]
             bad = [path for path in paths if not self._is_inside(_real(path))]
             return f"{event} {bad}" if bad else ""
-        if event == "compile" and arguments[1] == "<unknown>":  # ast.literal_eval
+        if event == "compile" and _is_parsed(arguments[1]):
             return ""
         if event in _NEVER or (self.reading and event in _NEVER_READING):
             return f"{event} {arguments!r:.200}"
@@ -118,6 +118,12 @@ class Watch:
 
     def _is_inside(self, real: str) -> bool:
         return real == self.room or real.startswith(f"{self.room}{os.sep}")
+
+
+def _is_parsed(where: Any) -> bool:
+    """Whether it is only parsed: by ``ast.literal_eval``, or to show a traceback."""
+    name = os.fsdecode(where) if isinstance(where, str | bytes) else ""
+    return name == "<unknown>" or _real(name).startswith(_READABLE)
 
 
 def _compiled() -> str:
