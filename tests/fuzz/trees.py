@@ -39,7 +39,8 @@ def mutated(raw: bytes, random: Random, written: Callable[[Any], bytes]) -> byte
     for _ in range(random.choice((1, 1, 1, 2, 2, 4))):
         nodes = list(_nodes(root)) or [(root, 0)]
         container, key = random.choice(nodes)
-        with contextlib.suppress(RecursionError):  # of what was made deep before
+        # What was made deep before cannot be copied; infinity is no integer.
+        with contextlib.suppress(RecursionError, OverflowError, ValueError):
             random.choice(_CHANGES)(container, key, random, nodes)
     return written(root[0] if root else None)
 
