@@ -211,9 +211,11 @@ def saved(make, given, *, in_epoch):
     run.draw(DRAWN if in_epoch else None)
     if not in_epoch:
         run.end()
-    random = rng.capture(get_backend())
     arrays = {}
-    data = encode(to_json(run.batches.position(in_epoch=in_epoch)), arrays, "data")
+    with run.batches.data_adapter.frozen():
+        random = rng.capture(get_backend())
+        position = run.batches.position(in_epoch=in_epoch)
+    data = encode(to_json(position), arrays, "data")
     arrays = {name: array.copy() for name, array in arrays.items()}
     position = decode(json.loads(json.dumps(data)), arrays)
     if not in_epoch:
