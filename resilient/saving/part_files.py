@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from resilient.backends import BACKENDS
 from resilient.backends.base import Backend, Part
 from resilient.errors import (
     ANOTHER_STEP,
+    CheckpointMismatchError,
     CorruptCheckpointError,
     NotSupportedError,
     ResilientError,
@@ -97,7 +99,9 @@ def read_part(
     Raises:
         CorruptCheckpointError: A file is missing, not as its schema says, or does not
             fit the others.
+        CheckpointMismatchError: Another backend saved it, which is not damage.
     """
+    _require_same_backend(backend, checkpoint)
     of_run, of_data = paths(part)
     with malformed(str(checkpoint.path / of_run)):
         run = decoded(parse(checkpoint.content(of_run)))
@@ -118,6 +122,18 @@ def read_part(
     with malformed(str(checkpoint.path / of_data)):
         from_json(Positions, outline(position, own))
     return run, position, {**tensors, **own}
+
+
+def _require_same_backend(backend: Backend, checkpoint: Checkpoint) -> None:
+    saved = checkpoint.environment.keys() & set(BACKENDS)
+    if not saved or backend.name in saved:
+        return
+    name = min(saved)
+    raise CheckpointMismatchError(
+        f"{checkpoint.path} was saved on another backend: it cannot be used here.",
+        received=f"saved on {name}, Keras runs on {backend.name}",
+        hint=f"Set KERAS_BACKEND={name}, or use another checkpoint_dir.",
+    )
 
 
 def _require_complete(run: RunJson, there: set[str], checkpoint: Checkpoint) -> None:

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from support import manifests
 
-from resilient.errors import CorruptCheckpointError, NotSupportedError
+from resilient.errors import (
+    CheckpointMismatchError,
+    CorruptCheckpointError,
+    NotSupportedError,
+)
 from resilient.progress import Progress
 from resilient.saving import part_files
 from resilient.saving.choose import choose_together
@@ -31,6 +35,7 @@ class Tensors:
     """A backend and a snapshot: each tensor is 0.0, and only its name is kept."""
 
     compares = ""
+    name = "torch"
 
     def write(self, directory, part):
         Path(directory, "names").write_text("loop.0 a")
@@ -44,10 +49,12 @@ class Tensors:
 BACKEND = Tensors()
 
 
-def save(store, step, run=RUN):
+def save(store, step, run=RUN, **environment):
     content = PendingCheckpoint(run, NOWHERE, BACKEND)
     progress = Progress(step, 0, step)
-    store.commit(progress, content.write, metrics={}, finished=False, environment={})
+    store.commit(
+        progress, content.write, metrics={}, finished=False, environment=environment
+    )
     return store.directory / f"step-{step:08d}"
 
 
@@ -272,3 +279,14 @@ def test_several_processes_use_the_one_before_together(store, tmp_path, other):
     found = choose_together(group, store, "auto", reader(BACKEND), Events(tmp_path))
     assert found[0].step == 10
     assert group.tried == [20, 10, None]
+
+
+def test_a_checkpoint_of_another_backend_is_no_damage(store):
+    """Who forgets ``KERAS_BACKEND`` loses nothing."""
+    before = save(store, 30, jax="0.10", jaxlib="0.10")
+    with pytest.raises(CheckpointMismatchError, match="KERAS_BACKEND=jax"):
+        newest(store)
+    assert before.is_dir()
+    assert not (store.directory / "quarantine").exists()
+    save(store, 40, torch="2.9", jax="0.10")
+    assert newest(store)[0].step == 40
