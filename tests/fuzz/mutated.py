@@ -57,7 +57,10 @@ def main(seconds: str, seed: str, directory: str, only: str = "") -> None:
 
 
 def _outcome(bench: Bench, found: Findings, target: Target, random: Random) -> str:
-    changed = target.mutate(random)
+    try:
+        changed = target.mutate(random)
+    except Exception:  # a library could not take apart what was changed before
+        return "not mutated"
     try:
         with found.kept(target, changed):
             return bench.run(target, changed)
