@@ -13,7 +13,7 @@ import xxhash
 
 from resilient.errors import NotSupportedError
 from resilient.serialization.json_arrays import as_bytes
-from resilient.serialization.schema import MalformedError
+from resilient.serialization.schema import taking
 
 # Of a sparse matrix: its memory grows with them, whatever it holds.
 _MOST_ROWS = 2**26
@@ -32,10 +32,8 @@ def unpack(packed: Any) -> Any:
     Raises:
         MalformedError: It is no packed batch.
     """
-    try:
+    with taking("a batch"):
         return _unpacked(packed)
-    except Exception as error:  # each library has its own for parts that do not fit
-        raise MalformedError(f"a batch: {type(error).__name__}: {error}") from error
 
 
 def copied(leaf: Any) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 
 from resilient.serialization import Encoded, classes, json_arrays, json_types
 from resilient.serialization.known import NOTHING, Known, NotKnownError
-from resilient.serialization.schema import MalformedError
+from resilient.serialization.schema import taking
 
 _DEPTH = 500  # of JSON; ``encode`` stays below it
 
@@ -68,7 +68,8 @@ def decode(
         NotKnownError: It refers to a class or function that is none of these.
         MalformedError: It is not what ``encode`` returned, or an array is missing.
     """
-    return _malformed_unless_decoded(data, _Source(arrays, known))
+    with taking("a value"):
+        return _Source(arrays, known).decode(data)
 
 
 def outline(data: Encoded, arrays: Mapping[str, np.ndarray]) -> Any:
@@ -77,7 +78,8 @@ def outline(data: Encoded, arrays: Mapping[str, np.ndarray]) -> Any:
     Raises:
         MalformedError: As ``decode``.
     """
-    return _malformed_unless_decoded(data, _Source(arrays, None))
+    with taking("a value"):
+        return _Source(arrays, None).decode(data)
 
 
 def check(data: Encoded, arrays: Mapping[str, np.ndarray]) -> None:
@@ -95,15 +97,6 @@ def check(data: Encoded, arrays: Mapping[str, np.ndarray]) -> None:
     elif isinstance(data, list | dict):
         for item in data.values() if isinstance(data, dict) else data:
             check(item, arrays)
-
-
-def _malformed_unless_decoded(data: Encoded, source: _Source) -> Any:
-    try:
-        return source.decode(data)
-    except (NotKnownError, MemoryError):
-        raise
-    except Exception as error:  # each type says in its own way that it was not made
-        raise MalformedError(f"{type(error).__name__}: {error}") from error
 
 
 def _decode(data: Encoded, source: _Source) -> Any:

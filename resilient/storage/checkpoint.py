@@ -18,7 +18,11 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Generic, TypeVar
 
-from resilient.errors import CorruptCheckpointError, UntrustedCheckpointError
+from resilient.errors import (
+    ANOTHER_STEP,
+    CorruptCheckpointError,
+    UntrustedCheckpointError,
+)
 from resilient.storage import files, signature
 from resilient.storage.file_record import FileRecord, record
 from resilient.storage.files import open_file, read_file
@@ -162,8 +166,7 @@ class Checkpoint(Manifest):
         raise CorruptCheckpointError(
             f"{name} {why}.",
             received=os.fspath(self.path),
-            hint="Resume from another step, for example resume=<step> with one that "
-            "`resilient ls` shows.",
+            hint=ANOTHER_STEP,
         )
 
     def is_trusted(self) -> bool:

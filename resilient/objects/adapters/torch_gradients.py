@@ -14,7 +14,7 @@ from resilient.backends.torch import to_numpy, to_torch
 from resilient.serialization import JSON
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
-from resilient.serialization.schema import MalformedError
+from resilient.serialization.schema import taking
 from resilient.state.variables import Leaf
 
 
@@ -66,7 +66,7 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _built(parts: list[Any], like: torch.Tensor) -> torch.Tensor:
-    try:
+    with taking("a gradient"):
         first, *rest = parts
         indices = to_torch(first).to(like.device)
         if not rest:
@@ -78,5 +78,3 @@ def _built(parts: list[Any], like: torch.Tensor) -> torch.Tensor:
             is_coalesced=bool(is_coalesced),
             check_invariants=True,
         )
-    except Exception as error:  # of torch: it is no such gradient
-        raise MalformedError(f"a gradient: {error}") from error
