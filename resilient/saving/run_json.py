@@ -12,7 +12,13 @@ from msgspec import Meta
 from resilient.errors import warn_not_exact
 from resilient.serialization import JSON, Encoded
 from resilient.serialization.changes import CallbackState
-from resilient.serialization.schema import Count, SchemaError, from_json, to_json
+from resilient.serialization.schema import (
+    Count,
+    SavedProgress,
+    SchemaError,
+    from_json,
+    to_json,
+)
 from resilient.state.rng import RandomState
 
 _KIND = "kind"
@@ -142,13 +148,6 @@ class _Variable:
 
 
 @dataclass(frozen=True)
-class _Progress:
-    step: Count
-    epoch: Count
-    batch: Count
-
-
-@dataclass(frozen=True)
 class _Fingerprint:
     identity: JSON
     settings: JSON
@@ -166,7 +165,7 @@ class _Inside:
     """What is inside of fields that are used as plain JSON."""
 
     variables: list[_Variable] = field(default_factory=list)
-    progress: _Progress | None = None
+    progress: SavedProgress | None = None
     fingerprint: _Fingerprint | None = None
     callbacks: list[CallbackState] = field(default_factory=list)
     random: RandomState | None = None

@@ -28,6 +28,15 @@ T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
+@dataclasses.dataclass(frozen=True)
+class SavedProgress:
+    """Where a run was, as ``Progress.to_json`` says it."""
+
+    step: Count
+    epoch: Count
+    batch: Count
+
+
 class SchemaError(ValueError):
     """What was read does not match the class."""
 

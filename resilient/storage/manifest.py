@@ -19,7 +19,7 @@ from msgspec import Meta
 from resilient.errors import NotSupportedError
 from resilient.progress import Progress
 from resilient.serialization import strict
-from resilient.serialization.schema import Count, SchemaError, from_json, parse
+from resilient.serialization.schema import SavedProgress, SchemaError, from_json, parse
 from resilient.storage import signature
 from resilient.storage.file_record import FileRecord, Sha256
 from resilient.storage.files import is_inside
@@ -55,18 +55,11 @@ class _Schema:
     schema: Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
-@dataclass(frozen=True)
-class _Progress:
-    step: Count
-    epoch: Count
-    batch: Count
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Body:
     """What a manifest may say."""
 
-    progress: _Progress
+    progress: SavedProgress
     finished: bool
     metrics: Annotated[dict[_Text, float | _NotFinite], Meta(max_length=10_000)]
     created: _Time

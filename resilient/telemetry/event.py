@@ -5,7 +5,8 @@ Fields that are not here are for people, and are of any kind.
 
 from dataclasses import dataclass, field
 
-from resilient.telemetry.heartbeat import Beat, Count, ProcessId, Seconds
+from resilient.serialization.schema import Count
+from resilient.telemetry.heartbeat import Beat, ProcessId, Seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

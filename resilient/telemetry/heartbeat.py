@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from resilient.progress import Progress
-from resilient.serialization.schema import from_json
+from resilient.serialization.schema import Count, from_json
 from resilient.storage.files import SMALL_BYTES, open_file, read_file
 from resilient.storage.layout import HEARTBEAT
 
@@ -30,7 +30,6 @@ VARIABLE = "RESILIENT_HEARTBEAT"
 # Values that make sense, in events as well. A datetime holds years up to 9999, and the
 # system's calls take process ids of 31 bits.
 Seconds = Annotated[float, Meta(ge=0, lt=253402300800)]
-Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
 ProcessId = Annotated[int, Meta(ge=0, lt=1 << 31)]
 _Directory = Annotated[str, Meta(pattern=r"\A[^\0]+\Z")]
 
