@@ -4,9 +4,9 @@ TensorStore is told what to expect, uncompressed arrays of a shape and a dtype t
 have compared with the files; it opens those files, and no others.
 """
 
-import contextlib
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -48,14 +48,12 @@ class Tree:
     def __init__(self, files: StoredFiles, *, ocdbt: bool) -> None:
         self._files, self._ocdbt = files, ocdbt
 
-    @contextlib.contextmanager
-    def place(self) -> Iterator[str]:
+    def place(self) -> AbstractContextManager[str]:
         """A path that TensorStore can read the tree from."""
         # A database may refer to any file.
-        with (
-            only_stored(self._files) if self._ocdbt else plain(self._files.directory)
-        ) as path:
-            yield path
+        if self._ocdbt:
+            return only_stored(self._files)
+        return plain(self._files.directory)
 
     def saved(self, names: list[str], place: str) -> dict[str, SavedArray]:
         """Shape and dtype of arrays, which the files are large enough for.

@@ -12,7 +12,6 @@ import selectors
 import socket
 import time
 from ipaddress import ip_address
-from types import TracebackType
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -92,12 +91,7 @@ class _Strangers:
             self._selector.register(door, selectors.EVENT_READ)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._selector.close()
         for each in (*self._here, *self._doors):
             each.close()

@@ -58,10 +58,11 @@ def find(
 
 def _told_of_saves(store: Store) -> str:
     """What tells of a checkpoint since the run was last started over; empty if none."""
-    saved = False
+    saved, telling = False, ("saved", "restored", "started over")
+    having = [f'"{event}"' for event in telling]
     try:
-        for event in read_events(store.directory, all_of_them=True):
-            if event.get("event") in ("saved", "restored", "started over"):
+        for event in read_events(store.directory, having=having, all_of_them=True):
+            if event["event"] in telling:
                 saved = event["event"] != "started over"
     except OSError as error:
         return f"as far as is known: {EVENTS} cannot be read ({error.strerror})"

@@ -238,11 +238,13 @@ class Store:
         """Delete what dead attempts left unfinished; returns the paths."""
         recover(self.directory)
         stale = layout.staging_paths(self.directory)
-        for path in stale:
-            with contextlib.suppress(OSError):
-                # A kill may have come before the disk knew that this is no checkpoint.
+        with contextlib.suppress(OSError):
+            if stale:
+                # A kill may have come before the disk knew that these are none.
                 files.sync(self.directory)
-                commit.delete(path)
+            for path in stale:
+                with contextlib.suppress(OSError):
+                    commit.delete(path)
         return stale
 
     def _path(self, step: int) -> Path:
