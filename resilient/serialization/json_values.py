@@ -58,6 +58,7 @@ class _Place(NamedTuple):
     name: str
     around: frozenset[int]
     known: Known
+    reads: bool = True  # what is in arrays
 
     def inside(self, value: object, path: str, name: str) -> "_Place":
         if id(value) in self.around:
@@ -87,6 +88,15 @@ def encode(
         NotEncodable: Some part of the value cannot be encoded.
     """
     return _encode(value, _Place(arrays, name, name, frozenset(), known))
+
+
+def learn(value: Any, known: Known) -> None:
+    """Let ``known`` admit what a value refers to; what is in arrays is not read.
+
+    Raises:
+        NotEncodable: As ``encode``; what came before is known.
+    """
+    _encode(value, _Place({}, "value", "value", frozenset(), known, reads=False))
 
 
 def _tagged(tag: str, content: Encoded) -> Encoded:
@@ -176,6 +186,8 @@ def _encode_array(value: Any, place: _Place) -> Encoded:
             raise NotEncodable(place.path, value)
         items = _encode_items(value.ravel().tolist(), value, place)
         return _tagged("objects", [list(value.shape), items])
+    if not place.reads:
+        return None
     name, number = place.name, 2
     while name in place.arrays:
         name, number = f"{place.name}-{number}", number + 1
@@ -220,6 +232,8 @@ def _encode_tensor(value: Any, place: _Place) -> Encoded:
     keras = sys.modules.get("keras")
     if keras is None or not keras.ops.is_tensor(value) or hasattr(value, "assign"):
         raise NotEncodable(place.path, value)  # a variable is more than its tensor
+    if not place.reads:
+        return None
     try:
         with warnings.catch_warnings():
             # Keras's own, of tensors of torch under numpy 2.4.

@@ -9,7 +9,7 @@ import numpy as np
 from resilient.errors import NotSupportedError, message
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import NotEncodable, encode
+from resilient.serialization.json_values import NotEncodable, encode, learn
 from resilient.serialization.known import NOTHING, Known
 
 
@@ -32,7 +32,7 @@ def known_in(state: Callable[[], Any]) -> Known:
     """
     known = Known()
     with contextlib.suppress(Exception):
-        encode(state(), {}, "state", known)
+        learn(state(), known)
     return known.close()
 
 

@@ -23,9 +23,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from resilient import CheckpointMismatchError, CorruptCheckpointError
+from resilient.serialization import json_arrays
 from resilient.serialization.decoding import check, decode
 from resilient.serialization.json_values import NotEncodable, encode
 from resilient.serialization.known import Known
+from resilient.serialization.state_dict import known_in
 
 
 class Colour(enum.Enum):
@@ -383,6 +385,21 @@ def test_what_the_place_did_not_hold_cannot_be_encoded():
             encode([value], {}, "v", known)
         with pytest.raises(NotEncodable):
             encode([value], {}, "v")
+
+
+def test_what_a_state_refers_to_is_known_without_a_look_at_its_arrays(monkeypatch):
+    def read(*_):
+        raise AssertionError("an array was read")
+
+    state = {"a": np.ones(1000), "b": [1.0] * 1000, "c": np.float32(1), "d": Colour.RED}
+    with monkeypatch.context() as patch:
+        patch.setattr(json_arrays, "encode_array", read)
+        known = known_in(lambda: state)
+    assert decode(encode(state, arrays := {}, "v", known), arrays, known)["d"] is (
+        Colour.RED
+    )
+    with pytest.raises(NotEncodable, match="was not there when training began"):
+        encode(Bits.A, {}, "v", known)
 
 
 def test_what_is_registered_with_keras_is_known_everywhere():
