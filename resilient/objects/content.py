@@ -30,6 +30,7 @@ from resilient.serialization.batches import pack, unpack
 from resilient.serialization.json_arrays import as_bytes
 from resilient.serialization.json_values import NotEncodable, encode
 from resilient.serialization.known import Known
+from resilient.serialization.schema import taking
 
 KEPT_BYTES = 2**28  # kept in a checkpoint where it changed
 _BUILT_IN = frozenset(
@@ -149,7 +150,10 @@ def made(kind: str, plain: Any, scope: Scope) -> Any:
         # A callback's are where Keras computes.
         on_torch = scope.whole and kinds.is_tensor_of_keras(tensor)
         return keras.ops.convert_to_tensor(tensor) if on_torch else tensor
-    return rng.jax_key(*plain) if kind == "key" else plain
+    if kind != "key":
+        return plain
+    with taking("a random key"):
+        return rng.jax_key(*plain)
 
 
 class Encoding(NamedTuple):

@@ -25,7 +25,7 @@ from resilient.objects.traversal import Slot
 from resilient.serialization import JSON
 from resilient.serialization.changes import Change, Changes
 from resilient.serialization.decoding import decode
-from resilient.serialization.schema import MalformedError, well_formed
+from resilient.serialization.schema import MalformedError, vector, well_formed
 
 
 class Tracker:
@@ -123,6 +123,10 @@ class Tracker:
         plain = decode(entry["data"], arrays, self._beginning.known(path))
         if entry["kind"] in ("alias", "object") and not isinstance(plain, str):
             raise MalformedError(f"{path} leads to no path")
+        if entry["kind"] == "order":
+            plain = vector(plain, "int64", f"the order of {path}")
+            if sorted(plain.tolist()) != list(range(len(plain))):
+                raise MalformedError(f"the order of {path} has not each place once")
         return plain
 
     def uncaptured(self) -> list[str]:

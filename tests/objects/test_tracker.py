@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from resilient.errors import CorruptCheckpointError
 from resilient.objects.content import Scope
 from resilient.objects.tracker import Tracker
 from resilient.serialization.decoding import decode
@@ -156,3 +157,27 @@ def test_what_was_replaced_is_the_same_object_again() -> None:
     tracker.restore(state)
     assert node.a is made
     assert made == [1]
+
+
+class Rows:
+    def __init__(self):
+        self.rows = [object(), object()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain"),
+    [
+        ("order", np.array([0, 0])),
+        ("order", np.array([0, 9])),
+        ("order", np.array([0.0, 1.0])),
+        ("order", "ab"),
+        ("order", 3),
+        ("key", 3),
+        ("key", ["threefry2x32"]),
+        ("key", ["no generator", np.zeros(2, np.uint32)]),
+    ],
+)
+def test_an_order_or_a_key_that_is_none_is_an_error_that_says_so(kind, plain):
+    change = {"of": "x", "key": "rows", "kind": kind, "data": encode(plain, {}, "v")}
+    with pytest.raises(CorruptCheckpointError, match="malformed"):
+        Tracker({"x": Rows()}).restore({"changes": {"x.rows": change}})

@@ -18,11 +18,12 @@ from resilient.objects.adapters.base import Kind, require_backend
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
+from resilient.serialization.schema import Count, MalformedError
 
 
 class _Iterator(TypedDict):
     state: Any
-    counts: list[int]
+    counts: list[Count]
     seeds: list[Any]
 
 
@@ -75,6 +76,9 @@ class IteratorKind(Kind):
         return [f"{name}: the checkpoint has the seeds {theirs}, this run has {ours}"]
 
     def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
+        counts = saved["counts"]
+        if len(counts) != len(self._counts):
+            raise MalformedError(f"{len(counts)} draws of {len(self._counts)} shuffles")
         try:
             iterator_state.restore(self.value, decode(saved["state"], arrays))
         except tf.errors.OpError as error:
@@ -84,7 +88,7 @@ class IteratorKind(Kind):
                 received=str(error).partition("\n")[0],
                 hint="Make the data what it was, or use another checkpoint_dir.",
             ) from error
-        for count, value in zip(self._counts, saved["counts"], strict=True):
+        for count, value in zip(self._counts, counts, strict=True):
             count.set(value)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import resilient
-from resilient import DataNotResumableError, NotExactWarning
+from resilient import CorruptCheckpointError, DataNotResumableError, NotExactWarning
 
 # Torch has to be imported before TensorFlow.
 if keras.backend.backend() == "torch":
@@ -500,3 +500,21 @@ def test_graph_names_what_has_state_outside():
     assert "AssignAddVariableOp" in PipelineGraph(writes).state_outside()
     python = rows().map(lambda x, y: tf.py_function(lambda a: a, [x], tf.float32))
     assert PipelineGraph(python).state_outside() == ["EagerPyFunc"]
+
+
+@pytest.mark.spread(over=["tensorflow"])
+@pytest.mark.parametrize("counts", [[], [1, 1]])
+def test_an_iterator_takes_the_draws_of_its_own_shuffles_alone(counts):
+    from resilient.data.tf_data.iterator_object import IteratorKind
+
+    def made():
+        return IteratorKind(iter(tf.data.Dataset.range(9).shuffle(9, seed=1)))
+
+    first, arrays = made(), {}
+    next(first.value)
+    saved = first.capture(arrays, "iterator", {})
+    second = made()
+    with pytest.raises(CorruptCheckpointError, match="shuffles"):
+        second.restore(saved | {"counts": counts}, arrays)
+    second.restore(saved, arrays)
+    assert next(second.value) == next(first.value)
