@@ -142,7 +142,9 @@ def report(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     """Where the time of a run went."""
     found = goodput(store.directory)
     if not found.attempts:
-        raise nothing(f"There are no events in {store.directory}.", arguments)
+        raise nothing(
+            f"No events of a run can be read in {store.directory}.", arguments
+        )
     return OK, {"directory": os.fspath(store.directory), **found.to_json()}
 
 

@@ -93,7 +93,7 @@ def test_a_directory_without_events_says_so(tmp_path, capsys, text):
         (tmp_path / "events.jsonl").write_text(text)
     code, out, err = run(capsys, "report", tmp_path)
     assert (code, out) == (NOTHING, "")
-    assert f"There are no events in {tmp_path}." in err
+    assert f"No events of a run can be read in {tmp_path}." in err
     code, out, err = run(capsys, "report", tmp_path, "--json")
     assert (code, err) == (NOTHING, "")
     assert json.loads(out)["error"] == "CheckpointNotFoundError"

@@ -226,6 +226,22 @@ def test_rollbacks_are_kept(tmp_path):
     assert rollback.read(tmp_path) == []
 
 
+def test_what_a_new_start_forgot_does_not_return_after_a_power_cut(
+    tmp_path, monkeypatch
+):
+    rollback.write(tmp_path, [Skip(1, 3, 2, "why")])
+    synced, sync = [], os.fsync
+
+    def fsync(descriptor):
+        if os.path.samestat(os.fstat(descriptor), tmp_path.stat()):
+            synced.append(os.listdir(tmp_path))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    rollback.forget(tmp_path)
+    assert synced == [[]]
+
+
 SKIP = '{"start": 1, "stop": 3, "bad": 2, "why": "w"}'
 
 

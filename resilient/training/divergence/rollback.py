@@ -25,7 +25,7 @@ from resilient.errors import (
 )
 from resilient.progress import Progress
 from resilient.serialization.schema import Count, SchemaError, from_json, parse
-from resilient.storage.files import JSON_BYTES, read_file, replace_text
+from resilient.storage.files import JSON_BYTES, read_file, replace_text, sync
 from resilient.storage.layout import ROLLBACKS, committed_steps
 from resilient.storage.store import Store
 from resilient.training.divergence.loss_watch import Bad
@@ -102,6 +102,7 @@ def forget(directory: Path) -> None:
     """
     with _failing(directory / ROLLBACKS, "The rollbacks cannot be deleted"):
         (directory / ROLLBACKS).unlink(missing_ok=True)
+        sync(directory)
 
 
 @contextlib.contextmanager
