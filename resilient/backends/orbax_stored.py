@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
+from resilient.backends import ocdbt_nodes
 from resilient.backends.paths import only_stored, plain
 from resilient.backends.stored_files import StoredFiles, corrupt, decoding
 from resilient.backends.zarr_chunks import METADATA, SavedArray
@@ -61,6 +62,8 @@ class Tree:
         Raises:
             CorruptCheckpointError: They are not, or there is something else.
         """
+        if self._ocdbt:
+            ocdbt_nodes.require_bounded(self._files)
         read = self._read_in_database if self._ocdbt else self._read_in_files
         arrays = {name: SavedArray.of(raw) for name, raw in read(names, place)}
         files = self._files.sizes

@@ -1,5 +1,6 @@
 """What a stranger can write in the place of Orbax's files: it is an error, no more."""
 
+import contextlib
 import json
 import os
 import random
@@ -10,12 +11,15 @@ import numpy as np
 import pytest
 
 from resilient.backends import get_backend
+from resilient.backends.stored_files import StoredFiles
 from resilient.errors import CorruptCheckpointError
 
 if os.environ["KERAS_BACKEND"] != "jax":
     pytest.skip("about JAX", allow_module_level=True)
 
 import tensorstore as ts
+
+from resilient.backends import ocdbt_nodes
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(3, 2)
 ZARRAY: dict[str, Any] = {
@@ -232,6 +236,83 @@ def test_a_database_whose_values_are_elsewhere(tmp_path: Path, to: str) -> None:
         read(tmp_path, listed)
     with pytest.raises(CorruptCheckpointError):
         read(tmp_path)
+
+
+def bomb(directory: Path, mebibytes: int, *, per_value: int = 1 << 20) -> Path:
+    """A database with an array, and that much of nothing inside its nodes."""
+    state = database(directory, encoded())
+    config = {"max_inline_value_bytes": 1 << 20, "max_decoded_node_bytes": 2**31 - 1}
+    for path in [state / "manifest.ocdbt", *(state / "d").iterdir()]:
+        path.unlink()
+    base = {"driver": "file", "path": f"{state}/"}
+    store = ts.KvStore.open(
+        {"driver": "ocdbt", "base": base, "config": config}
+    ).result()
+    with ts.Transaction() as transaction:
+        inside = store.with_transaction(transaction)
+        for key, value in encoded().items():
+            inside[key] = value
+        for number in range((mebibytes << 20) // per_value):
+            inside[f"nothing/{number:06}"] = bytes(per_value)
+    return state
+
+
+def test_a_database_that_is_small_until_it_is_decoded(tmp_path: Path) -> None:
+    state = bomb(tmp_path, 80)
+    assert sum(sizes(state).values()) < 100_000
+    assert "far larger" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("per_value", [1 << 20, 100])
+def test_what_nodes_are_decoded_to_is_known_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per_value: int
+) -> None:
+    """The bound is above what is in them, and less than three times as high."""
+    state = bomb(tmp_path, 8, per_value=per_value)
+    for more in (7 << 20, 20 << 20):
+        monkeypatch.setattr(ocdbt_nodes, "_MORE", more)
+        if more < 8 << 20:
+            assert "far larger" in refused(tmp_path)
+        else:
+            ocdbt_nodes.require_bounded(StoredFiles(str(state), None))
+
+
+@pytest.mark.parametrize("count", [1, 2000])
+@pytest.mark.parametrize("version", [b"\0", b"\x80\x80\0"])
+@pytest.mark.parametrize("again", [b"", b"\x50\x2a\x4d\x18\2\0\0\0ab", b"frame"])
+def test_nodes_that_we_make(tmp_path: Path, count: int, version: bytes, again: bytes):
+    """Each block repeats one byte 128 KiB times: 1 is too little to be refused."""
+    block = (1 << 17 << 3 | 1 << 1).to_bytes(3, "little") + b"x"
+    last = (1 << 17 << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"x"
+    frame = b"\x28\xb5\x2f\xfd\0\x38" + block * (count - 1) + last
+    node = b"\x0c\xdb\x20\xde" + bytes(8) + version + b"\1"
+    node += again.replace(b"frame", frame) + frame
+    (tmp_path / "node").write_bytes(b"something" + node + bytes(4))
+    files = StoredFiles(str(tmp_path), None)
+    if count == 1:
+        ocdbt_nodes.require_bounded(files)
+        return
+    with pytest.raises(CorruptCheckpointError, match="far larger"):
+        ocdbt_nodes.require_bounded(files)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b"\x0c\xdb\x20\xde",
+        b"\x0c\xdb\x20\xde" + b"\x80" * 40,
+        b"\x50\x2a\x4d\x18\0\0\0\0",
+        b"\x0c\xdb\x20\xde" + bytes(9) + b"\1\x28\xb5\x2f\xfd\0\x38" + bytes(99),
+    ],
+)
+def test_many_nodes_of_nothing_are_not_looked_at_for_hours(
+    tmp_path: Path, piece: bytes
+):
+    begin = b"\x0c\xdb\x20\xde" + bytes(9) + b"\1"
+    (tmp_path / "node").write_bytes(begin + piece * ((4 << 20) // len(piece)))
+    with contextlib.suppress(CorruptCheckpointError):
+        ocdbt_nodes.require_bounded(StoredFiles(str(tmp_path), None))
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -1,0 +1,81 @@
+"""How much memory a database's nodes may take, before TensorStore decodes them.
+
+Nodes are compressed with Zstandard: 32 kB of them can hold a gigabyte. Wherever
+TensorStore is led to, a node begins with one of three marks, so files are searched for
+these.
+
+Sources: https://google.github.io/tensorstore/kvstore/ocdbt/ ("Storage format"), and
+RFC 8878, section 3.1.1.
+"""
+
+import re
+import struct
+from collections.abc import Generator, Iterator
+
+from resilient.backends.stored_files import StoredFiles, corrupt
+
+# Of a manifest, a B-tree node and a version tree node.
+_MARKS = re.compile(rb"\x0c\xdb(?:\x3a\x2a|\x20\xde|\x12\x34)")
+_FRAME, _SKIPPED = 0xFD2FB528, 0x184D2A5
+_BLOCK = 1 << 17  # bytes; no block is decoded to more
+_LEAST = 1 << 10  # bytes that each counts for, or empty ones would be counted for hours
+_MORE = 1 << 26  # bytes; the nodes of many small arrays have far fewer
+_RAW, _REPEATED, _COMPRESSED = range(3)
+
+
+def require_bounded(files: StoredFiles) -> None:
+    """Check that nodes are decoded to little more than the files have.
+
+    Raises:
+        CorruptCheckpointError: They may be decoded to far more.
+    """
+    left = sum(files.sizes.values()) + _MORE
+    for name in files.sizes:
+        data = files.mapped(name)
+        for mark in _MARKS.finditer(data):
+            for size in _decoded(data, mark.end()):
+                left -= max(size, _LEAST)
+                if left < 0:
+                    raise corrupt(f"{name} has nodes far larger than all of the files")
+
+
+def _decoded(data: memoryview, at: int) -> Iterator[int]:
+    """At most so many bytes come from each piece of the node after a mark."""
+    at = _after_number(data, at + 8)  # its length and version
+    yield 0
+    compressed, at = bytes(data[at : at + 1]) != b"\0", _after_number(data, at)
+    while compressed and at + 8 <= len(data):
+        magic, size = struct.unpack_from("<II", data, at)
+        if magic >> 4 == _SKIPPED:
+            at += 8 + size
+            yield 0
+        elif magic == _FRAME:
+            at = yield from _blocks(data, at + 4)
+        else:
+            return
+
+
+def _after_number(data: memoryview, at: int) -> int:
+    """Where a number of variable length ends."""
+    end = at + 10
+    while at < end and bytes(data[at : at + 1]) >= b"\x80":
+        at += 1
+    return at + 1
+
+
+def _blocks(data: memoryview, at: int) -> Generator[int, None, int]:
+    """The same of each block of a frame; returns where the frame ends."""
+    descriptor = data[at]
+    of_whole, single, checksum = (
+        descriptor >> 6,
+        descriptor >> 5 & 1,
+        descriptor >> 2 & 1,
+    )
+    at += 1 + (not single) + (0, 1, 2, 4)[descriptor & 3] + (single, 2, 4, 8)[of_whole]
+    last = 0
+    while not last and at + 3 <= len(data):
+        header = int.from_bytes(data[at : at + 3], "little")
+        last, kind, size = header & 1, header >> 1 & 3, header >> 3
+        yield _BLOCK if kind == _COMPRESSED else size
+        at += 3 + (1 if kind == _REPEATED else size)
+    return at + 4 * checksum
