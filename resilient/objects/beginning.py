@@ -114,6 +114,8 @@ class Beginning:
         if part.value is GONE:
             part = self.first.parts.get(part.path, part)
         root = self.first.root(part.path)
+        if root is None:  # as a checkpoint says that there was
+            return part.path
         cls = type(self._objects[root]).__qualname__.rpartition("<locals>.")[2]
         kind = type(part.value)
         known = kind.__module__ in ("builtins", "__main__")

@@ -104,9 +104,9 @@ class Visit:
             if home not in self.owners and id(owner) not in self.known:
                 self._look_into(home, owner, _contents(owner), 1)
 
-    def root(self, path: str) -> str:
-        """The name of the root from which a path leads."""
-        return next(name for name in self.roots if is_below(path, name))
+    def root(self, path: str) -> str | None:
+        """The name of the root from which a path leads; None if there is none."""
+        return next((name for name in self.roots if is_below(path, name)), None)
 
     def object(self, home: str) -> Any:
         """What is at home there; None if nothing is."""

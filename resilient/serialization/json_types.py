@@ -9,6 +9,7 @@ import collections
 import datetime
 import decimal
 import fractions
+import os
 import pathlib
 import random
 import re
@@ -133,9 +134,14 @@ def _random_state(parts: list[Any]) -> Any:
 
 
 def _zone(parts: list[Any]) -> zoneinfo.ZoneInfo:
-    if not _ZONE_NAME.fullmatch(parts[0]):
+    name = parts[0]
+    # One that is not there would be looked for in a package of its name.
+    if not _ZONE_NAME.fullmatch(name) or not (
+        any(os.path.isfile(os.path.join(root, name)) for root in zoneinfo.TZPATH)
+        or name in zoneinfo.available_timezones()
+    ):
         raise ValueError("not the name of a time zone")
-    return zoneinfo.ZoneInfo(parts[0])
+    return zoneinfo.ZoneInfo(name)
 
 
 def _with_fold(cls: type) -> Callable[[list[Any]], Any]:

@@ -55,11 +55,13 @@ _CHANGES = {
 }
 
 
-# `json` and `str.decode` look these up at their first use.
+# `json`, `pickletools` and `str.decode` look these up at their first use.
 for _encoding in ("utf-8-sig", "utf-16", "utf-32", "ascii", "latin-1", "idna"):
     codecs.lookup(_encoding)
 for _encoding in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"):
     codecs.lookup(_encoding)
+codecs.lookup("raw-unicode-escape")
+zoneinfo.available_timezones()  # imports the package with those that a system lacks
 
 
 class Finding(Exception):

@@ -159,6 +159,14 @@ def test_what_was_replaced_is_the_same_object_again() -> None:
     assert made == [1]
 
 
+def test_a_change_to_what_is_nobodys_is_told_as_it_stands() -> None:
+    """Whether the script or the checkpoint has another object."""
+    tracker = Tracker({"x": Node(1)})
+    data = encode(3, {}, "v")
+    state = {"changes": {"y.a": {"of": "y", "key": "a", "kind": "value", "data": data}}}
+    assert tracker.plan(state, {})() == ["y.a"]
+
+
 class Rows:
     def __init__(self):
         self.rows = [object(), object()]

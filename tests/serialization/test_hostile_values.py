@@ -233,3 +233,18 @@ def test_that_memory_is_short_says_nothing_of_a_value(monkeypatch):
     monkeypatch.setattr("resilient.serialization.json_arrays.decode_array", short)
     with pytest.raises(MemoryError):
         decode(encoded, {})
+
+
+def test_a_zone_that_is_not_there_is_looked_for_in_no_package(monkeypatch):
+    asked = []
+
+    def files(package):
+        asked.append(package)
+        raise ModuleNotFoundError(package)
+
+    monkeypatch.setattr("importlib.resources.files", files)
+    for name in ("No", "No/Where", "No/Such/Package"):
+        with pytest.raises(CorruptCheckpointError, match="time zone"):
+            decode(tagged("ZoneInfo", [name]), {})
+    assert {*asked} <= {"tzdata"}  # all that there are
+    assert decode(tagged("ZoneInfo", ["UTC"]), {}).key == "UTC"
