@@ -14,7 +14,7 @@ import numpy as np
 from resilient.backends import inert_pickle
 from resilient.backends.inert_pickle import Made
 from resilient.backends.stored_files import corrupt
-from resilient.backends.torch_files import dtype, sizes
+from resilient.backends.torch_files import dtype, shape, sizes
 
 _CHECKPOINT = "torch.distributed.checkpoint"
 
@@ -54,7 +54,7 @@ def parse(metadata: bytes, files: Mapping[str, int]) -> dict[str, SavedTensor]:
     if sum(at.stop - at.start for _, at in places.values()) > sum(files.values()):
         raise corrupt("its tensors are larger than the files")
     return {
-        name: _tensor(name, each, places)
+        _text(name): _tensor(_text(name), each, places)
         for name, each in fields["state_dict_metadata"].items()
     }
 
@@ -70,11 +70,18 @@ def _fields(made: object, name: str) -> dict[str, Any]:
     return made.state
 
 
+def _text(value: object) -> str:
+    # Tuples of tuples may take forever to be shown, or to be hashed.
+    if not isinstance(value, str):
+        raise ValueError(f"there is a {type(value).__name__} in the place of a name")
+    return value
+
+
 def _size(made: object) -> tuple[int, ...]:
     if not isinstance(made, Made) or made.name != "torch.Size":
         raise ValueError("a tensor has no size")
     (size,) = made.arguments
-    return sizes(size)
+    return shape(size)
 
 
 # The name of a tensor and the offset of a chunk, and the file and the place in it.
@@ -86,12 +93,12 @@ def _places(data: Mapping[Any, Any], files: Mapping[str, int]) -> Iterator[_Plac
         index = _fields(key, "metadata.MetadataIndex")
         info = _fields(value, "filesystem._StorageInfo")
         start, length = sizes((info["offset"], info["length"]))
-        file = info["relative_path"]
-        if not isinstance(file, str) or start + length > files.get(file, -1):
-            raise corrupt(f"{index['fqn']!r} is not in any file: {file!r}")
+        name, file = _text(index["fqn"]), _text(info["relative_path"])
+        if start + length > files.get(file, -1):
+            raise corrupt(f"{name!r} is not in any file: {file!r}")
         if info.get("transform_descriptors"):
-            raise corrupt(f"{index['fqn']!r} is compressed or encrypted")
-        where = (index["fqn"], _size(index["offset"]))
+            raise corrupt(f"{name!r} is compressed or encrypted")
+        where = (name, _size(index["offset"]))
         yield where, (file, slice(start, start + length))
 
 
@@ -100,7 +107,7 @@ def _tensor(name: str, made: object, places: Mapping[Any, Any]) -> SavedTensor:
     properties = fields["properties"]
     if not isinstance(properties, Made) or not isinstance(properties.state, tuple):
         raise ValueError("a tensor has no dtype")
-    shape, of = _size(fields["size"]), dtype(properties.state[0])
+    whole, of = _size(fields["size"]), dtype(properties.state[0])
     chunks = []
     for each in fields["chunks"]:
         chunk = _fields(each, "metadata.ChunkStorageMetadata")
@@ -109,9 +116,9 @@ def _tensor(name: str, made: object, places: Mapping[Any, Any]) -> SavedTensor:
         if math.prod(size) * of.itemsize > place.stop - place.start:
             raise corrupt(f"{name} is larger than its part of {file}")
         chunks.append(Chunk(offsets, size, file, place))
-    if not _is_covered(shape, [chunk for chunk in chunks if math.prod(chunk.sizes)]):
+    if not _is_covered(whole, [chunk for chunk in chunks if math.prod(chunk.sizes)]):
         raise corrupt(f"{name} has gaps, or parts that overlap")
-    return SavedTensor(shape, of, tuple(chunks))
+    return SavedTensor(whole, of, tuple(chunks))
 
 
 def _is_covered(shape: tuple[int, ...], chunks: list[Chunk]) -> bool:

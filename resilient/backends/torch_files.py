@@ -32,6 +32,8 @@ _STORAGES = {
     "torch.ComplexDoubleStorage": "torch.complex128",
     "torch.BFloat16Storage": "torch.bfloat16",
 }
+_DIMENSIONS = 64  # the most that NumPy has
+_MOST_ELEMENTS = 1 << 58  # as NumPy counts them: also where another dimension is 0
 _UNTYPED = "torch.storage.UntypedStorage"  # the tensor has the dtype
 _PARAMETER = "torch._utils._rebuild_parameter"
 _TENSOR = "torch._utils._rebuild_tensor_v2"
@@ -77,12 +79,26 @@ def dtype(name: object) -> np.dtype[Any]:
     """
     plain = name.name.removeprefix("torch.") if isinstance(name, Name) else ""
     if plain not in DTYPES:
-        raise TorchFileError(f"it has tensors of another type: {name}")
+        # Anything but a text may take forever to be shown.
+        other = name.name if isinstance(name, Name) else type(name).__name__
+        raise TorchFileError(f"it has tensors of another type: {other}")
     return np.dtype(plain)
 
 
+def shape(value: object) -> tuple[int, ...]:
+    """A shape that an array can have.
+
+    Raises:
+        TorchFileError: It is something else.
+    """
+    found = sizes(value)
+    if len(found) > _DIMENSIONS or math.prod(n for n in found if n) > _MOST_ELEMENTS:
+        raise TorchFileError("a tensor has no shape")
+    return found
+
+
 def sizes(value: object) -> tuple[int, ...]:
-    """A shape, an offset or the strides of a tensor.
+    """Offsets, or the strides of a tensor.
 
     Raises:
         TorchFileError: It is something else.
@@ -111,6 +127,7 @@ class _Archive:
         self, data: memoryview, folder: str, places: Mapping[str, slice]
     ) -> None:
         self._data, self._folder, self._places = data, folder, places
+        self._copied = 0
         order = places.get(f"{folder}byteorder", slice(0))
         if bytes(data[order]) not in (b"", sys.byteorder.encode()):
             raise TorchFileError("a machine with another byte order wrote it")
@@ -124,13 +141,22 @@ class _Archive:
             made.name, sys.maxsize
         ):
             raise TorchFileError("it holds something other than dense tensors")
-        storage, offset, shape, strides, _, _, *rest = made.arguments
+        storage, offset, extent, strides, _, _, *rest = made.arguments
         of_storage = made.name == _TENSOR
         data, of = self._storage(storage, None if of_storage else rest.pop(0))
         if any(rest):  # the value is the complex conjugate, or negative
             raise TorchFileError("it holds tensors that are to be computed")
         (start,) = sizes((offset,))
-        return _view(data, of, start, sizes(shape), sizes(strides))
+        return self._aligned(_view(data, of, start, shape(extent), sizes(strides)))
+
+    def _aligned(self, view: np.ndarray) -> np.ndarray:
+        """The same where a processor can read it; torch writes nothing else."""
+        if view.flags.aligned:
+            return view
+        self._copied += view.nbytes  # of one storage there may be many views
+        if self._copied > self._data.nbytes:
+            raise TorchFileError("its tensors are larger than the file")
+        return view.copy()
 
     def _storage(self, storage: object, given: object) -> tuple[memoryview, Any]:
         """The bytes that a tensor is made of, and its dtype."""
@@ -167,5 +193,4 @@ def _view(
     if max(last + 1, count) * of.itemsize > data.nbytes:
         raise TorchFileError("a tensor is larger than its storage")
     bytewise = [s * of.itemsize for s in strides]
-    view = np.ndarray(shape, of, data, offset * of.itemsize, bytewise)
-    return view if view.flags.aligned else view.copy()
+    return np.ndarray(shape, of, data, offset * of.itemsize, bytewise)

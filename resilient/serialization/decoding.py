@@ -8,9 +8,10 @@ size is compared with the bytes that are there.
 
 import base64
 import enum
+import math
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from resilient.serialization import Encoded, classes, json_arrays, json_types
 from resilient.serialization.known import NOTHING, Known, NotKnownError
 from resilient.serialization.schema import taking
 
+_MORE = 1 << 26  # bytes of arrays that are referred to a second time
 _DEPTH = 500  # of JSON; ``encode`` stays below it
 
 
@@ -90,13 +92,43 @@ def check(data: Encoded, arrays: Mapping[str, np.ndarray]) -> None:
         arrays: The larger arrays.
 
     Raises:
-        MalformedError: One is not, or an array is missing.
+        MalformedError: One is not, or an array is missing; or arrays are referred to
+            so often that the values would be far larger than they are.
     """
+    _check(data, _Once(arrays))
+
+
+class _Once(Mapping[str, Any]):
+    """Arrays of which each should be referred to once; an array is copied each time."""
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self._arrays, self._seen, self._again = arrays, set[str](), 0
+
+    def __getitem__(self, name: str) -> Any:
+        array = self._arrays[name]
+        if name in self._seen:
+            self._again += math.prod(array.shape) * array.dtype.itemsize
+            if self._again > _MORE:
+                raise ValueError(f"the array {name!r} is referred to again and again")
+        self._seen.add(name)
+        return array
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+
+def _check(data: Encoded, arrays: Mapping[str, Any]) -> None:
     if isinstance(data, dict) and data.keys() == {"!", "v"}:
         outline(data, arrays)
     elif isinstance(data, list | dict):
         for item in data.values() if isinstance(data, dict) else data:
-            check(item, arrays)
+            _check(item, arrays)
 
 
 def _decode(data: Encoded, source: _Source) -> Any:
@@ -129,6 +161,8 @@ def _text(data: Encoded) -> bytes:
 def _int(data: Encoded, source: _Source) -> int:
     if not isinstance(data, str):
         raise ValueError("not a text")
+    if len(data) > json_types.INT_BITS // 4 + len("-0x"):
+        raise ValueError(f"an int of {len(data):,} digits")
     return int(data, 16)
 
 
@@ -157,7 +191,10 @@ def _list(data: Encoded, source: _Source) -> list[Any]:
 
 def _dict(data: Encoded, source: _Source) -> dict[Any, Any]:
     pairs = [_pair(pair) for pair in data]
-    return {source.decode(key): source.decode(item) for key, item in pairs}
+    keys = json_types.distinct([source.decode(key) for key, _ in pairs])
+    return {
+        key: source.decode(item) for key, (_, item) in zip(keys, pairs, strict=True)
+    }
 
 
 def _array(data: Encoded, source: _Source) -> np.ndarray:

@@ -18,6 +18,7 @@ import numpy as np
 INLINE_BYTES = 1024
 _LONGEST_DTYPE = 1 << 16  # characters
 _DIMENSIONS = 64  # the most that NumPy has
+_EMPTY_ITEMS = 1 << 20  # of an array whose items have no bytes: any number has as many
 
 
 def encode_dtype(dtype: np.dtype[Any]) -> str:
@@ -67,6 +68,11 @@ def checked_shape(shape: object) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def _check_items(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if not dtype.itemsize and math.prod(shape) > _EMPTY_ITEMS:
+        raise ValueError(f"{math.prod(shape):,} items of no bytes")
+
+
 def encode_array(
     value: np.ndarray | np.generic, arrays: dict[str, np.ndarray], name: str
 ) -> dict[str, Any]:
@@ -78,6 +84,7 @@ def encode_array(
         name: Not used there yet.
     """
     array = np.asarray(value)
+    _check_items(array.shape, array.dtype)
     content: dict[str, Any] = {
         "dtype": encode_dtype(value.dtype),
         "shape": list(array.shape),
@@ -126,6 +133,7 @@ def stored_array(content: Any, arrays: Mapping[str, np.ndarray]) -> StoredArray:
     else:
         raise LookupError(f"the array {content['array']!r} is missing")
     shape, dtype = checked_shape(content["shape"]), decode_dtype(content["dtype"])
+    _check_items(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes != raw.nbytes:
         raise ValueError(f"{raw.nbytes} bytes where {nbytes} are expected")

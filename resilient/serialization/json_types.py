@@ -26,6 +26,9 @@ from resilient.serialization import rng
 
 Types = tuple[type, ...]
 
+INT_BITS = 1 << 16  # of the longest int: what is computed with longer ones takes long
+_COLLIDING = 1000  # keys of one hash, which are compared with each other
+
 _NONE = type(None)
 _ZONE = (_NONE, datetime.timezone, zoneinfo.ZoneInfo)
 _INTS = (int, _NONE)
@@ -133,6 +136,19 @@ def _random_state(parts: list[Any]) -> Any:
     return generator
 
 
+def distinct(keys: list[Any]) -> list[Any]:
+    """The keys of a set or dict, if it does not take for ever to tell them apart.
+
+    Raises:
+        ValueError: They were made to have the same hash.
+    """
+    # While the rest alone is checked, None stands for any object of the script's.
+    hashes = collections.Counter(hash(key) for key in keys if key is not None)
+    if len(keys) > _COLLIDING and max(hashes.values(), default=0) > _COLLIDING:
+        raise ValueError("keys that all have one hash")
+    return keys
+
+
 def _zone(parts: list[Any]) -> zoneinfo.ZoneInfo:
     name = parts[0]
     # One that is not there would be looked for in a package of its name.
@@ -160,8 +176,10 @@ _BIT_GENERATORS: dict[str, type] = {
 
 CODECS: list[Codec] = [
     _by_items(tuple),
-    _by_items(set),
-    _by_items(frozenset),
+    Codec("set", set, list, lambda parts: set(distinct(parts)), None, 0),
+    Codec(
+        "frozenset", frozenset, list, lambda parts: frozenset(distinct(parts)), None, 0
+    ),
     _by_arguments(complex, "real imag", (float,), (float,)),
     Codec(
         "slice",

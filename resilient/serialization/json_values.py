@@ -111,6 +111,9 @@ def _encode(value: Any, place: _Place) -> Encoded:
     kind = type(value)
     if value is None or kind is bool:
         return value
+    if kind is int and value.bit_length() > json_types.INT_BITS:
+        why = f"an int of more than {json_types.INT_BITS:,} bits"
+        raise NotEncodable(place.path, value, why)
     if kind in _SCALARS:
         return _SCALARS[kind](value)
     if kind is list:

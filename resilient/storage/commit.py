@@ -132,7 +132,11 @@ def delete_checkpoints(paths: list[Path]) -> None:
 def delete(path: Path) -> None:
     """Delete what has this name; of a link, only the link. Links inside stay unread."""
     if stat.S_ISDIR(path.lstat().st_mode):
-        shutil.rmtree(path)
+        try:
+            shutil.rmtree(path)
+        except RecursionError:  # hundreds deep: it is none of ours
+            what = "its directories are nested too deep"
+            raise OSError(errno.ELOOP, what, os.fspath(path)) from None
     else:
         path.unlink()
 

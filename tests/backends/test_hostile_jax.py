@@ -197,6 +197,13 @@ def test_what_a_database_lacks(tmp_path: Path, values: dict[str, bytes]) -> None
     refused(tmp_path)
 
 
+@pytest.mark.parametrize("rows", [1 << 27, 1 << 40])
+def test_shards_of_nothing_are_not_gone_through(tmp_path: Path, rows: int) -> None:
+    state = write(tmp_path, array=ZARRAY | {"shape": [rows, 0], "chunks": [1, 1]})
+    (state / "a/0.0").unlink()
+    assert read(tmp_path)["a"].shape == (rows, 0)
+
+
 def test_files_that_are_not_those_of_the_shards(tmp_path: Path) -> None:
     """One too few, too many, too short; a link, and what blocks who opens it."""
     state = write(tmp_path)

@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.metadata import (
     Metadata,
 )
 
-from resilient.backends import dcp_metadata, dcp_stored
+from resilient.backends import dcp_metadata, dcp_stored, torch_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 COMMAND = "touch SEEN"
@@ -254,6 +254,50 @@ def test_pickles_of_more_than_is_real(
     assert "bytes" in refused(here)
 
 
+DOUBLED = b")" + b"q\x00h\x00\x86" * 100  # a pair of a pair of ..., 2**100 in all
+DEEP_TUPLE = b")" + b"\x85" * 100_000
+
+
+@pytest.mark.parametrize("value", [DOUBLED, DEEP_TUPLE], ids=["wide", "deep"])
+def test_what_takes_for_ever_to_show_is_not_shown(here: Path, value: bytes) -> None:
+    """In the place of a dtype, of a name, and of a file."""
+    stored = name("torch.storage", "UntypedStorage")
+    of = b"(" + text("storage") + stored + text("0") + text("cpu") + b"K\x01tQ"
+    one = b"K\x01\x85"
+    rebuild = name("torch._utils", "_rebuild_tensor_v3")
+    made = call(rebuild, of, b"K\x00", one, one, b"\x89", b"}", value)
+    (here / "state.pt").write_bytes(archive(b"}" + text("a") + made + b"s."))
+    assert "another type: tuple" in refused(here)
+
+    checkpoint = "torch.distributed.checkpoint"
+
+    def made_of(kind: str, fields: dict[str, bytes]) -> bytes:
+        items = b"".join(text(key) + each + b"s" for key, each in fields.items())
+        return name(checkpoint, kind) + b")\x81}" + items + b"b"
+
+    size = call(name("torch", "Size"), b")")
+    for fqn, file in ((value, text("x")), (text("a"), value)):
+        key = made_of("metadata.MetadataIndex", {"fqn": fqn, "offset": size})
+        numbers = {"offset": b"K\x00", "length": b"K\x00"}
+        info = made_of("filesystem._StorageInfo", {"relative_path": file} | numbers)
+        fields = {"state_dict_metadata": b"}", "storage_data": b"}" + key + info + b"s"}
+        (here / ".metadata").write_bytes(made_of("metadata.Metadata", fields) + b".")
+        assert "in the place of a name" in refused(here)
+
+
+def test_tensors_that_share_bytes_are_not_copied_often(here: Path) -> None:
+    """Those that a processor cannot read in place are; torch writes none."""
+    (here / "state.pt").write_bytes(archive(tensor()))
+    files = StoredFiles(str(here), None)
+    data = bytes(files.mapped("state.pt"))
+    pieces = torch_files._Archive(memoryview(data), "archive/", {})
+    view = np.ndarray((5,), np.float32, data, 1)
+    for _ in range(len(data) // view.nbytes):
+        pieces._aligned(view)
+    with pytest.raises(torch_files.TorchFileError, match="larger than the file"):
+        pieces._aligned(view)
+
+
 def test_zip_files_that_are_not_torchs(here: Path) -> None:
     """Compressed, damaged, of another byte order, or of another library."""
     good = archive(tensor())
@@ -319,6 +363,21 @@ def claim_more(metadata: Metadata) -> None:
     metadata.state_dict_metadata["a"].size = torch.Size([1 << 40])
 
 
+def claim_more_of_nothing(metadata: Metadata) -> None:
+    saved = metadata.state_dict_metadata["a"]
+    saved.size, saved.chunks = torch.Size([1 << 40, 1 << 40, 0]), []
+
+
+def claim_too_many_dimensions(metadata: Metadata) -> None:
+    saved = metadata.state_dict_metadata["a"]
+    saved.size, saved.chunks = torch.Size([1] * 69 + [0]), []
+
+
+def name_by_a_number(metadata: Metadata) -> None:
+    saved = metadata.state_dict_metadata
+    saved[5] = saved.pop("b")
+
+
 def claim_larger_chunks(metadata: Metadata) -> None:
     saved = metadata.state_dict_metadata["a"]
     saved.size = torch.Size([1 << 30, 2])
@@ -377,6 +436,9 @@ def lose_a_tensor(metadata: Metadata) -> None:
         begin_before_the_file,
         transform,
         claim_more,
+        claim_more_of_nothing,
+        claim_too_many_dimensions,
+        name_by_a_number,
         claim_larger_chunks,
         leave_a_gap,
         leave_out_all,

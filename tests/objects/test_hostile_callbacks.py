@@ -226,6 +226,28 @@ def test_no_way_around_leads_to_places_functions_and_what_is_hidden(
     callbacks[2].csv_file.close()
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"deleted": ["callbacks.0.history"]},
+        {"changes": {"callbacks.0.history": 5}},
+        {"changes": {"callbacks.0.history": {"!": "dict", "v": [["loss", 1.0]]}}},
+    ],
+)
+def test_a_history_that_is_none_is_an_error_that_says_so(state):
+    """Keras would append to it."""
+    history = keras.callbacks.History()
+    history.history = {"loss": [1.0]}
+    change = {"of": "callbacks.0", "key": "history", "kind": "value"}
+    changes = {
+        path: change | {"data": d} for path, d in state.get("changes", {}).items()
+    }
+    states = states_of(history)
+    saved = [states.capture({})[0] | state | ({"changes": changes} if changes else {})]
+    with pytest.raises(CorruptCheckpointError, match="the history"):
+        states.restore(saved, {})
+
+
 def test_a_place_cannot_be_deleted(tmp_path):
     callbacks, states, found = several(tmp_path)
     found[0]["deleted"] = ["callbacks.0.filepath"]

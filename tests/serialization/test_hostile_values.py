@@ -138,6 +138,7 @@ def nested(depth):
 SEEDED = rng.state(np.random.default_rng(1))
 SEEDS = {"entropy": 1, "spawn_key": [], "n_children_spawned": 0}
 WORDS = {"key": {"dtype": "O", "base64": ""}, "pos": 1}
+COLLIDING = [tagged("int", hex((2**61 - 1) * number)) for number in range(1, 2000)]
 MALFORMED = {
     "no value": {"!": "int"},
     "a tag that is no text": {"!": ["int"], "v": 1},
@@ -201,6 +202,12 @@ MALFORMED = {
     "a dtype of a number": tagged("dtype", 3),
     "a tensor of a number": tagged("tensor", ["float32", 3]),
     "nested for ever": nested(5000),
+    "an int that takes long": tagged("int", "0x1" + "0" * 20_000),
+    "a set that takes long": tagged("set", COLLIDING),
+    "a dict that takes long": tagged("dict", [[each, 1] for each in COLLIDING]),
+    "a billion items of no bytes": tagged(
+        "list", tagged("array", {"dtype": "|V0", "shape": [2**30], "base64": ""})
+    ),
 }
 
 
@@ -223,6 +230,20 @@ def test_an_array_is_not_larger_than_its_bytes():
     data = tagged("array", {"dtype": "|u1", "shape": [1000], "array": "x"})
     with pytest.raises(CorruptCheckpointError, match="bytes where 1000 are expected"):
         decode(data, {"x": stretched})
+
+
+def test_an_array_is_not_referred_to_again_and_again():
+    """Each time is a copy."""
+    once = np.zeros(1 << 20, np.uint8)
+    data = tagged("array", {"dtype": "|u1", "shape": [1 << 20], "array": "x"})
+    check({"a": [data] * 65}, {"x": once})
+    with pytest.raises(CorruptCheckpointError, match="again and again"):
+        check({"a": [data] * 66}, {"x": once})
+
+
+def test_what_a_script_has_often_may_be_in_a_set():
+    """While the rest is checked, all that it has are alike."""
+    check(tagged("set", [tagged("import", PLAIN)] * 2000), {})
 
 
 def test_that_memory_is_short_says_nothing_of_a_value(monkeypatch):

@@ -402,6 +402,15 @@ def test_what_a_state_refers_to_is_known_without_a_look_at_its_arrays(monkeypatc
         encode(Bits.A, {}, "v", known)
 
 
+@pytest.mark.parametrize(
+    "value", [1 << 65_536, [-(1 << 65_536)], np.zeros(1 << 21, "V0")], ids=range(3)
+)
+def test_what_could_not_be_read_is_not_encoded(value):
+    with pytest.raises(NotEncodable):
+        encode(value, {}, "v")
+    assert decode(encode((1 << 65_536) - 1, {}, "v"), {}) == (1 << 65_536) - 1
+
+
 def test_what_is_registered_with_keras_is_known_everywhere():
     import keras
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -316,6 +317,25 @@ def test_quarantine_numbers_repeated_names(tmp_path):
         "step-00000010-2",
         "step-00000010-3",
     ]
+
+
+def test_what_is_nested_too_deep_to_be_deleted_is_an_error_of_the_disk(tmp_path):
+    save(store := Store(tmp_path), 10)
+    save(store, 20)
+    for name in ("step-00000010", "step-00000030.tmp-0123456789ab"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        at = os.open(tmp_path / name, os.O_RDONLY)
+        for _ in range(1500):
+            os.mkdir("a", dir_fd=at)
+            inner = os.open("a", os.O_RDONLY, dir_fd=at)
+            os.close(at)
+            at = inner
+        os.close(at)
+    store.remove_stale_staging()
+    with pytest.raises(CheckpointWriteError, match="nested too deep"):
+        store.prune(latest(1))
+    assert steps(store) == [20]
+    subprocess.run(["rm", "-rf", *tmp_path.iterdir()], check=True)  # pytest cannot
 
 
 def test_stale_staging_is_removed_and_nothing_else(tmp_path):

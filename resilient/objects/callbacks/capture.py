@@ -29,6 +29,7 @@ from resilient.objects.tracker import Tracker
 from resilient.objects.traversal import is_below
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
+from resilient.serialization.schema import well_formed
 from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state import variables
 
@@ -159,6 +160,10 @@ class CallbackStates:
         lost = put_back()
         for action in actions:
             action()
+        for callback in self._callbacks.values():
+            if type(callback) is keras.callbacks.History:
+                history = getattr(callback, "history", None)
+                well_formed(dict[str, list[Any]], history, "the history")
         if lost:
             warn_not_exact("parts of callbacks could not be restored", lost)
 
