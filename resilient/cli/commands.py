@@ -17,7 +17,7 @@ from resilient.serialization import JSON, strict
 from resilient.storage import layout, quarantine
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
-from resilient.storage.signature import Signature, has_key
+from resilient.storage.signature import VARIABLE, Signature, has_key
 from resilient.storage.store import Store
 from resilient.telemetry.goodput import goodput
 
@@ -114,9 +114,12 @@ def prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     """Delete all checkpoints but some."""
     keep = arguments.policy
     with nullcontext() if arguments.dry_run else DirectoryLock(store.directory):
-        found = [each for each in store.checkpoints() if each.is_trusted()]
+        every = store.checkpoints()
+        found = [each for each in every if each.is_trusted()]
         if not found:
-            raise nothing(f"There is no checkpoint in {store.directory}.", arguments)
+            signed = f" that is signed with {VARIABLE}" if every else ""
+            what = f"There is no checkpoint in {store.directory}{signed}."
+            raise nothing(what, arguments)
         if problems := found[-1].verify():
             raise CorruptCheckpointError(
                 "The newest checkpoint is damaged, so nothing is deleted.",

@@ -40,17 +40,18 @@ def open_file(directory: Path, name: str, flags: int = os.O_RDONLY) -> int:
         raise OSError(errno.EINVAL, "the path leaves the directory", name)
     *parents, last = name.split("/")
     at = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    whole = os.fspath(directory / name)
     try:
         for parent in parents:
-            inner = _open_at(at, parent, os.O_RDONLY | os.O_DIRECTORY, name)
+            inner = _open_at(at, parent, os.O_RDONLY | os.O_DIRECTORY, whole)
             os.close(at)
             at = inner
-        descriptor = _open_at(at, last, flags, name)
+        descriptor = _open_at(at, last, flags, whole)
     finally:
         os.close(at)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", name)
+        raise OSError(errno.EINVAL, "not a regular file", whole)
     return descriptor
 
 
@@ -63,6 +64,7 @@ def _open_at(at: int, part: str, flags: int, name: str) -> int:
             raise OSError(errno.ELOOP, what, name) from None
         if error.errno == errno.ENXIO:  # a FIFO that nobody reads, a socket
             raise OSError(errno.EINVAL, "not a regular file", name) from None
+        error.filename = name
         raise
 
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from resilient.errors import Preempted, ResilientError, RolledBack
+from resilient.storage.layout import committed_steps
 from resilient.storage.store import Store
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def _left(session: "Session") -> None:
 def _again(session: "Session") -> str:
     newest = _newest(session.options.store)
     if newest is None:
+        if committed_steps(session.options.store.directory):
+            return "when the checkpoints that are there can be read"
         return "it starts from scratch (there is no checkpoint yet)"
     where = f"it goes on at {newest.progress} from {newest.path}"
     auto = session.options.resume in ("auto", "must")

@@ -64,6 +64,17 @@ def test_no_link_on_the_way_is_followed(tmp_path):
         read_file(tmp_path, "inner/file", 10)
 
 
+def test_an_error_names_the_whole_path(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", "b")
+
+    at = os.open
+    monkeypatch.setattr(os, "open", lambda *a, **k: refuse() if k else at(*a))
+    with pytest.raises(PermissionError) as raised:
+        read_file(tmp_path, "a/b", 9)
+    assert raised.value.filename == str(tmp_path / "a/b")
+
+
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../x", "/x", "a/../../x", "a//b", "a/", "./a", "a\0b"]
 )

@@ -47,6 +47,20 @@ def test_before_the_first_checkpoint_there_is_nothing_to_go_on_from(tmp_path):
     assert (event["step"], event["resume_step"]) == (1, None)
 
 
+def test_where_checkpoints_cannot_be_read_nothing_starts_from_scratch(
+    tmp_path, monkeypatch
+):
+    fitting.interrupted(tmp_path)
+
+    def refuse(directory, name, limit):
+        raise PermissionError(13, "Permission denied", f"{directory}/{name}")
+
+    monkeypatch.setattr("resilient.storage.checkpoint.read_file", refuse)
+    with pytest.raises(PermissionError) as error:
+        fitting.fit(fitting.model(), tmp_path)
+    assert "when the checkpoints that are there can be read" in notes(error.value)
+
+
 def test_an_error_of_ours_says_itself_what_to_do(tmp_path):
     fitting.interrupted(tmp_path)
     with pytest.raises(resilient.CheckpointMismatchError) as error:
