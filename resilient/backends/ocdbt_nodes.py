@@ -20,7 +20,7 @@ _FRAME, _SKIPPED = 0xFD2FB528, 0x184D2A5
 _BLOCK = 1 << 17  # bytes; no block is decoded to more
 _LEAST = 1 << 10  # bytes that each counts for, or empty ones would be counted for hours
 _MORE = 1 << 26  # bytes; the nodes of many small arrays have far fewer
-_RAW, _REPEATED, _COMPRESSED = range(3)
+_REPEATED, _COMPRESSED = 1, 2  # kinds of blocks; others stand as they are
 
 
 def require_bounded(files: StoredFiles) -> None:
@@ -66,11 +66,7 @@ def _after_number(data: memoryview, at: int) -> int:
 def _blocks(data: memoryview, at: int) -> Generator[int, None, int]:
     """The same of each block of a frame; returns where the frame ends."""
     descriptor = data[at]
-    of_whole, single, checksum = (
-        descriptor >> 6,
-        descriptor >> 5 & 1,
-        descriptor >> 2 & 1,
-    )
+    of_whole, single = descriptor >> 6, descriptor >> 5 & 1
     at += 1 + (not single) + (0, 1, 2, 4)[descriptor & 3] + (single, 2, 4, 8)[of_whole]
     last = 0
     while not last and at + 3 <= len(data):
@@ -78,4 +74,4 @@ def _blocks(data: memoryview, at: int) -> Generator[int, None, int]:
         last, kind, size = header & 1, header >> 1 & 3, header >> 3
         yield _BLOCK if kind == _COMPRESSED else size
         at += 3 + (1 if kind == _REPEATED else size)
-    return at + 4 * checksum
+    return at + 4 * (descriptor >> 2 & 1)  # a checksum

@@ -8,10 +8,9 @@ size is compared with the bytes that are there.
 
 import base64
 import enum
-import math
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,6 @@ from resilient.serialization import Encoded, classes, json_arrays, json_types
 from resilient.serialization.known import NOTHING, Known, NotKnownError
 from resilient.serialization.schema import taking
 
-_MORE = 1 << 26  # bytes of arrays that are referred to a second time
 _DEPTH = 500  # of JSON; ``encode`` stays below it
 
 
@@ -95,32 +93,7 @@ def check(data: Encoded, arrays: Mapping[str, np.ndarray]) -> None:
         MalformedError: One is not, or an array is missing; or arrays are referred to
             so often that the values would be far larger than they are.
     """
-    _check(data, _Once(arrays))
-
-
-class _Once(Mapping[str, Any]):
-    """Arrays of which each should be referred to once; an array is copied each time."""
-
-    def __init__(self, arrays: Mapping[str, Any]) -> None:
-        self._arrays, self._seen, self._again = arrays, set[str](), 0
-
-    def __getitem__(self, name: str) -> Any:
-        array = self._arrays[name]
-        if name in self._seen:
-            self._again += math.prod(array.shape) * array.dtype.itemsize
-            if self._again > _MORE:
-                raise ValueError(f"the array {name!r} is referred to again and again")
-        self._seen.add(name)
-        return array
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._arrays
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
+    _check(data, json_arrays.Once(arrays))
 
 
 def _check(data: Encoded, arrays: Mapping[str, Any]) -> None:

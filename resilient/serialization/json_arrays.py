@@ -10,12 +10,13 @@ import ast
 import base64
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 INLINE_BYTES = 1024
+_AGAIN_BYTES = 1 << 26  # of arrays that are referred to a second time
 _LONGEST_DTYPE = 1 << 16  # characters
 _DIMENSIONS = 64  # the most that NumPy has
 _EMPTY_ITEMS = 1 << 20  # of an array whose items have no bytes: any number has as many
@@ -161,3 +162,28 @@ def _is_common(dtype: np.dtype[Any]) -> bool:
     if dtype.name == "bfloat16":
         return True
     return dtype.isnative and dtype.kind in "biuf" and dtype.itemsize <= 8
+
+
+class Once(Mapping[str, Any]):
+    """Arrays of which each should be referred to once; an array is copied each time."""
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self._arrays, self._seen, self._again = arrays, set[str](), 0
+
+    def __getitem__(self, name: str) -> Any:
+        array = self._arrays[name]
+        if name in self._seen:
+            self._again += math.prod(array.shape) * array.dtype.itemsize
+            if self._again > _AGAIN_BYTES:
+                raise ValueError(f"the array {name!r} is referred to again and again")
+        self._seen.add(name)
+        return array
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)

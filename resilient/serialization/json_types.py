@@ -142,10 +142,11 @@ def distinct(keys: list[Any]) -> list[Any]:
     Raises:
         ValueError: They were made to have the same hash.
     """
-    # While the rest alone is checked, None stands for any object of the script's.
-    hashes = collections.Counter(hash(key) for key in keys if key is not None)
-    if len(keys) > _COLLIDING and max(hashes.values(), default=0) > _COLLIDING:
-        raise ValueError("keys that all have one hash")
+    if len(keys) > _COLLIDING:
+        # While the rest alone is checked, None stands for any object of the script's.
+        hashes = collections.Counter(hash(key) for key in keys if key is not None)
+        if max(hashes.values(), default=0) > _COLLIDING:
+            raise ValueError("keys that all have one hash")
     return keys
 
 
