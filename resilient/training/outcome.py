@@ -82,8 +82,9 @@ def _left(session: "Session") -> None:
 def _again(session: "Session") -> str:
     newest = _newest(session.options.store)
     if newest is None:
-        if committed_steps(session.options.store.directory):
-            return "when the checkpoints that are there can be read"
+        with contextlib.suppress(OSError):
+            if committed_steps(session.options.store.directory):
+                return "when the checkpoints that are there can be read"
         return "it starts from scratch (there is no checkpoint yet)"
     where = f"it goes on at {newest.progress} from {newest.path}"
     auto = session.options.resume in ("auto", "must")
