@@ -15,9 +15,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from resilient.backends.stored_files import StoredFiles
 from resilient.convert.matching import by_name, of_layout
 from resilient.convert.tensor_files import Tensors, library
-from resilient.errors import NotSupportedError
+from resilient.errors import CorruptCheckpointError, NotSupportedError
 
 # Where the managers of Orbax and Keras put the tree.
 _INSIDE = ("", "pytree", "default", "state")
@@ -42,6 +43,7 @@ def values(path: Path, model: keras.Model) -> Tensors:
     where = tree(path)
     assert where is not None
     _require_files(where)
+    _require_small_nodes(where)
     checkpointer = ocp.PyTreeCheckpointer()
     found = checkpointer.metadata(where.absolute()).item_metadata
     if found is None:
@@ -69,6 +71,19 @@ def _require_small_chunks(path: Path, arrays: Mapping[str, Any]) -> None:
                 received=f"{path}: {name} has shape {array.shape}, chunks {chunk}",
                 hint="Import a checkpoint that Orbax saved.",
             )
+
+
+def _require_small_nodes(where: Path) -> None:
+    from resilient.backends import ocdbt_nodes
+
+    try:
+        ocdbt_nodes.require_bounded(StoredFiles(os.fspath(where), None))
+    except CorruptCheckpointError as error:
+        raise NotSupportedError(
+            "A database has far more in it than its files have bytes.",
+            received=f"{where}: {error.received}",
+            hint="Import a checkpoint that Orbax saved.",
+        ) from error
 
 
 def _require_files(where: Path) -> None:

@@ -79,6 +79,13 @@ def read_torch(path: Path) -> Tensors:
             hint="Save model.state_dict() alone, and import that.",
         ) from None
     tensors: dict[str, np.ndarray] = {}
+    copied = sum(each.nbytes for each in found.values() if not each.flags.c_contiguous)
+    if copied > path.stat().st_size:
+        raise NotSupportedError(
+            "These tensors are larger than the file.",
+            received=f"{path}: many that are turned, of the same bytes",
+            hint="Save model.state_dict() alone, and import that.",
+        )
     for name, tensor in found.items():
         key, array = name.rpartition(_KERAS)[2], np.ascontiguousarray(tensor)
         if key in tensors and tensors[key].tobytes() != array.tobytes():

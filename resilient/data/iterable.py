@@ -129,10 +129,11 @@ class IterableSource(PythonSource):
             if self._given == self._batches_of_an_epoch:
                 self._require_end(batches)
                 self._given, self._ended = 0, True
+                yield batch
+                return  # an iterator that is its own next epoch is not asked again
             yield batch
-        if not self._ended:
-            self._batches_of_an_epoch = self._given
-            self._given, self._ended = 0, True
+        self._batches_of_an_epoch = self._given
+        self._given, self._ended = 0, True
 
     def _require_end(self, batches: Iterator[Any]) -> None:
         for _ in batches:

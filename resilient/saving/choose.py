@@ -58,15 +58,18 @@ def find(
 
 def _told_of_saves(store: Store) -> str:
     """What tells of a checkpoint since the run was last started over; empty if none."""
-    saved, telling = False, ("saved", "restored", "started over")
-    having = [f'"{event}"' for event in telling]
+    told = ""
     try:
-        for event in read_events(store.directory, having=having, all_of_them=True):
-            if event["event"] in telling:
-                saved = event["event"] != "started over"
+        for event in read_events(store.directory, all_of_them=True):
+            if event["event"] in ("saved", "restored"):
+                told = f"{EVENTS} tells of them"
+            elif event["event"] == "unknown":
+                told = told or f"as far as is known: {EVENTS} has other lines than ours"
+            elif event["event"] == "started over":
+                told = ""
     except OSError as error:
         return f"as far as is known: {EVENTS} cannot be read ({error.strerror})"
-    return f"{EVENTS} tells of them" if saved else ""
+    return told
 
 
 def choose_together(

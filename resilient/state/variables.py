@@ -78,11 +78,29 @@ def variables_of(model: Any) -> Iterator[Variable]:
 
 
 def leaves_of(variables: Iterable[Any]) -> list[Leaf]:
-    """The tensors of these variables, in their order, each once."""
+    """The tensors of these variables, in their order, each once.
+
+    Raises:
+        TypeError: One cannot be assigned to.
+    """
     return once(
-        leaf(LOOP, index, getattr(variable, "path", None) or variable.name, variable)
+        leaf(LOOP, index, _path(index, variable), variable)
         for index, variable in enumerate(variables)
     )
+
+
+def _path(index: int, variable: Any) -> str:
+    if not hasattr(variable, "assign") and not hasattr(variable, "copy_"):
+        raise TypeError(
+            message(
+                "A checkpoint is restored into variables.",
+                received=f"{type(variable).__name__} at position {index}",
+                hint="Pass Keras variables, or those of the backend.",
+            )
+        )
+    # Parameters of torch have no name.
+    names = (getattr(variable, name, None) for name in ("path", "name"))
+    return next(filter(None, names), f"variable {index}")
 
 
 def once(found: Iterable[Leaf]) -> list[Leaf]:

@@ -41,10 +41,10 @@ LAST_STEP = 10**15 - 1
 # The one name of each step, in ASCII: others with the same number are not ours.
 _STEP = r"step-([0-9]{8}|[1-9][0-9]{8,14})"
 _COMMITTED = re.compile(_STEP)
-_STAGING = re.compile(_STEP + r"\.tmp-[0-9a-f]+(-[0-9]+)?")
+_STAGING = re.compile(_STEP + r"\.tmp-[0-9a-f]{10,}(-[0-9]+)?")
 _UNFINISHED = re.compile(r"rollbacks\.json\.tmp-[0-9a-f]{16}")
 _SHARED = re.compile(r"shared-[0-9a-f]{16}")
-_REPLACED = re.compile(_STEP + r"\.old-[0-9a-f]+")
+_REPLACED = re.compile(_STEP + r"\.old-[0-9a-f]{10,}")
 _QUARANTINED = re.compile(_STEP + r"-[0-9]+")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 # Far above real use: what is longer is not ours.
 _LINE = 1 << 20
 _FILE = 1 << 30
+_BEGIN = b'{"time": '  # of every line that we write
 
 _told: set[Path] = set()  # files of which the log says that they are damaged
 
@@ -125,7 +126,9 @@ def read_events(
         directory: The checkpoint directory.
         process: Its number.
         having: Only lines with one of these texts are looked at: that is far faster.
-        all_of_them: Raise where they cannot be read, instead of saying so in the log.
+        all_of_them: Raise where they cannot be read, instead of saying so in the log;
+            and a line that never was one of ours, not even a torn one, is the event
+            "unknown".
 
     Raises:
         OSError: They cannot, and that matters.
@@ -142,6 +145,10 @@ def read_events(
                 try:
                     event = _event(line)
                 except SchemaError as error:
+                    if all_of_them and not line.startswith(
+                        _BEGIN[: len(line.rstrip())]
+                    ):
+                        yield {"event": "unknown"}
                     what = f"Line {number:,} of {path} is no event, and is left out"
                     _warn_once(path, f"{what} as others like it are: {error}")
                 else:

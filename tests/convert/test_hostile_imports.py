@@ -182,6 +182,18 @@ def test_a_state_dict_that_calls(
     refused(tmp_path / "x.pth")
 
 
+@pytest.mark.everywhere
+@pytest.mark.skipif(BACKEND != "torch", reason="torch writes the file")
+def test_many_tensors_that_share_bytes_are_not_copied(tmp_path: Path) -> None:
+    import torch
+
+    shared = torch.zeros(100, 100)
+    torch.save({str(n): shared.T for n in range(50)}, tmp_path / "x.pt")
+    assert "larger than the file" in refused(tmp_path / "x.pt")
+    torch.save({"a": shared.T}, tmp_path / "y.pt")
+    assert "unexpected: a" in refused(tmp_path / "y.pt", CheckpointMismatchError)
+
+
 @pytest.mark.parametrize(
     "header",
     [
@@ -284,6 +296,17 @@ def test_an_orbax_checkpoint_that_leads_elsewhere(tmp_path: Path) -> None:
     source = tree(tmp_path)
     (source / "d/link").symlink_to("/dev/zero")
     assert "files and directories only" in refused(source)
+
+
+@pytest.mark.everywhere
+@of_orbax
+def test_an_orbax_checkpoint_whose_database_is_far_larger_than_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tree(tmp_path)
+    files = sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
+    monkeypatch.setattr("resilient.backends.ocdbt_nodes._MORE", -files + 1000)
+    assert "far more in it" in refused(source)
 
 
 @pytest.mark.everywhere

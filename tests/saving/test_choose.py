@@ -51,6 +51,25 @@ def test_a_run_whose_checkpoints_are_gone_starts_anew_only_if_it_is_told_to(
 
 
 @pytest.mark.parametrize(
+    "content", [bytes(500), b'{\n "time": 1\n}\n', b"\xff\xfe{\0", b"saved\n"]
+)
+def test_events_that_are_none_may_have_told_of_saves(tmp_path, content):
+    (tmp_path / "events.jsonl").write_bytes(content)
+    store, log = gone(tmp_path, "started")
+    with pytest.raises(CheckpointNotFoundError, match="other lines than ours"):
+        find(store, "auto", READER, log)
+    discard(store, "never", log)
+    assert find(store, "auto", READER, log) is None
+
+
+@pytest.mark.parametrize("torn", [b"{", b'{"time": 17', b'{"time": 1, "eve'])
+def test_an_event_that_a_kill_has_torn_tells_of_nothing(tmp_path, torn):
+    (tmp_path / "events.jsonl").write_bytes(torn)
+    store, log = gone(tmp_path, "started")
+    assert find(store, "auto", READER, log) is None
+
+
+@pytest.mark.parametrize(
     "events", [[], ["started", "save failed"], ["saved", "started over", "started"]]
 )
 def test_a_run_that_has_not_saved_starts(tmp_path, events):

@@ -95,6 +95,27 @@ def test_checkpoints_that_are_gone_are_not_taken_for_a_beginning(
                 checkpoints.restore()
 
 
+def test_variables_need_no_name_and_have_to_be_variables(tmp_path: Path) -> None:
+    variables = make_variables()
+    if keras.backend.backend() == "torch":
+        variables = [torch_parameter(value) for value in (1.0, 2.0)]
+    with resilient.Checkpoints(tmp_path / "run", variables) as checkpoints:
+        checkpoints.save(1)
+        assert checkpoints.restore() == 1
+    others = [variables[0], np.zeros(3)]
+    with (
+        resilient.Checkpoints(tmp_path / "other", others) as checkpoints,
+        pytest.raises(TypeError, match="ndarray at position 1"),
+    ):
+        checkpoints.save(1)
+
+
+def torch_parameter(value: float) -> Any:
+    import torch
+
+    return torch.nn.Parameter(torch.tensor(value))
+
+
 @pytest.mark.parametrize("step", [-1, 10**15, 1.5, True])
 def test_what_is_no_number_of_steps_is_not_saved(tmp_path: Path, step: Any) -> None:
     """A checkpoint under such a name would never be found again."""

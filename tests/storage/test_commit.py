@@ -101,7 +101,9 @@ def test_killed_at_each_step_of_a_start(ram):
         store = filled(directory, 10, 20, 30)
         (directory / "step-00000030" / "run.json").write_bytes(b"")
         (directory / "step-00000020").rename(directory / "step-00000020.old-0123456789")
-        shutil.copytree(directory / "step-00000010", directory / "step-00000040.tmp-01")
+        shutil.copytree(
+            directory / "step-00000010", directory / "step-00000040.tmp-000000000001"
+        )
         exit_code = in_child(killed_at, number, start_after_a_kill, directory)
         store.remove_stale_staging()
         assert newest_good(store).step == 20

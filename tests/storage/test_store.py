@@ -124,7 +124,11 @@ def test_names_that_are_not_ours_are_left_alone(tmp_path):
     names = [
         *("step-10", "step-0000001x", "step-00000005.bak", ".DS_Store"),
         *("step-000000010", "step-1234567890123456", "step-٠٠٠٠٠٠١٦"),
-        *("step-٠٠٠٠٠٠١٦.tmp-01", "step-000000010.old-01", "step-00000010.tmp-01-٣"),
+        *(
+            "step-٠٠٠٠٠٠١٦.tmp-000000000001",
+            "step-000000010.old-000000000001",
+            "step-00000010.tmp-000000000001-٣",
+        ),
     ]
     for name in names:
         (tmp_path / name).mkdir()
@@ -209,12 +213,12 @@ def test_what_leads_out_of_the_directory_is_not_followed_by_a_deletion(tmp_path)
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "precious").touch()
-    (tmp_path / "runs" / "step-00000010.old-01").symlink_to(theirs)
-    (tmp_path / "runs" / "step-00000010.old-02").mkdir()
-    (tmp_path / "runs" / "step-00000010.old-02" / "link").symlink_to(theirs)
-    (tmp_path / "runs" / "step-00000010.tmp-01").symlink_to(theirs)
-    os.mkfifo(tmp_path / "runs" / "step-00000010.tmp-02")
-    os.mkfifo(tmp_path / "runs" / "step-00000010.old-03")
+    (tmp_path / "runs" / "step-00000010.old-000000000001").symlink_to(theirs)
+    (tmp_path / "runs" / "step-00000010.old-000000000002").mkdir()
+    (tmp_path / "runs" / "step-00000010.old-000000000002" / "link").symlink_to(theirs)
+    (tmp_path / "runs" / "step-00000010.tmp-000000000001").symlink_to(theirs)
+    os.mkfifo(tmp_path / "runs" / "step-00000010.tmp-000000000002")
+    os.mkfifo(tmp_path / "runs" / "step-00000010.old-000000000003")
     assert len(store.remove_stale_staging()) == 2
     assert os.listdir(tmp_path / "runs") == ["step-00000010"]
     assert os.listdir(theirs) == ["precious"]

@@ -136,6 +136,32 @@ def test_the_last_batch_brings_an_iterator_to_its_end():
     assert len(unsized.left) == 6
 
 
+class ItsOwnNextEpoch(Rows):
+    """No iterator as Python has them, but a loop over it is an epoch."""
+
+    given = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.given += 1
+        if self.given % 7 == 0:
+            raise StopIteration
+        return (np.full((1, 1), self.given, np.float32),) * 2
+
+    def state_dict(self):
+        return {"given": self.given}
+
+    def load_state_dict(self, state):
+        self.given = state["given"]
+
+
+def test_an_iterator_that_is_its_own_next_epoch_is_not_asked_again():
+    one = adapter(ItsOwnNextEpoch())
+    assert [len(list(iter(one.tracked))) for _ in range(3)] == [6, 6, 6]
+
+
 @pytest.mark.parametrize("cls", [Rows, Sized])
 def test_an_iterator_that_ended_ahead_of_training_stays_ended(cls):
     """The state is the next epoch's then, and nothing of that comes too early."""
