@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from resilient.backends import ocdbt_nodes
 from resilient.backends.stored_files import StoredFiles
 from resilient.convert.matching import by_name, of_layout
 from resilient.convert.tensor_files import Tensors, library
@@ -74,8 +75,6 @@ def _require_small_chunks(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def _require_small_nodes(where: Path) -> None:
-    from resilient.backends import ocdbt_nodes
-
     try:
         ocdbt_nodes.require_bounded(StoredFiles(os.fspath(where), None))
     except CorruptCheckpointError as error:
