@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _MOST_BYTES = 64 << 20  # far above real use: names and shapes of tensors
-_MOST_OPERATIONS = 1 << 22  # each makes one small object at most
+_MOST_OPERATIONS = 1 << 24  # each makes one small object at most
 
 
 class PickleError(ValueError):
