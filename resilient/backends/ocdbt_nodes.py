@@ -19,17 +19,22 @@ _MARKS = re.compile(rb"\x0c\xdb(?:\x3a\x2a|\x20\xde|\x12\x34)")
 _FRAME, _SKIPPED = 0xFD2FB528, 0x184D2A5
 _BLOCK = 1 << 17  # bytes; no block is decoded to more
 _LEAST = 1 << 10  # bytes that each counts for, or empty ones would be counted for hours
-_MORE = 1 << 26  # bytes; the nodes of many small arrays have far fewer
+_EACH = 1 << 12  # bytes, more than there are of an array that nodes have in them
+_MORE = 1 << 26  # bytes beside these
 _REPEATED, _COMPRESSED = 1, 2  # kinds of blocks; others stand as they are
 
 
-def require_bounded(files: StoredFiles) -> None:
+def require_bounded(files: StoredFiles, arrays: int = 0) -> None:
     """Check that nodes are decoded to little more than the files have.
+
+    Args:
+        files: Of the database.
+        arrays: How many are in it, if that is known: files have zeros in few bytes.
 
     Raises:
         CorruptCheckpointError: They may be decoded to far more.
     """
-    left = sum(files.sizes.values()) + _MORE
+    left = sum(files.sizes.values()) + _MORE + arrays * _EACH
     for name in files.sizes:
         data = files.mapped(name)
         for mark in _MARKS.finditer(data):

@@ -63,7 +63,7 @@ class Tree:
             CorruptCheckpointError: They are not, or there is something else.
         """
         if self._ocdbt:
-            ocdbt_nodes.require_bounded(self._files)
+            ocdbt_nodes.require_bounded(self._files, len(names))
         read = self._read_in_database if self._ocdbt else self._read_in_files
         arrays = {name: SavedArray.of(raw) for name, raw in read(names, place)}
         files = self._files.sizes

@@ -274,14 +274,27 @@ def test_a_database_that_is_small_until_it_is_decoded(tmp_path: Path) -> None:
 def test_what_nodes_are_decoded_to_is_known_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per_value: int
 ) -> None:
-    """The bound is above what is in them, and less than three times as high."""
+    """The bound is above what is in them, and less than five times as high.
+
+    How often nodes are written until the last are there is chance.
+    """
     state = bomb(tmp_path, 8, per_value=per_value)
-    for more in (7 << 20, 20 << 20):
+    for more in (7 << 20, 40 << 20):
         monkeypatch.setattr(ocdbt_nodes, "_MORE", more)
         if more < 8 << 20:
             assert "far larger" in refused(tmp_path)
         else:
             ocdbt_nodes.require_bounded(StoredFiles(str(state), None))
+
+
+def test_what_we_save_of_many_small_arrays_is_within_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros, of which the files have next to nothing; however many there are."""
+    monkeypatch.setattr(ocdbt_nodes, "_MORE", 0)
+    arrays = {f"variable.{n:05}": np.zeros(255, np.float32) for n in range(500)}
+    get_backend("jax").snapshot(arrays).write(str(tmp_path))
+    assert read(tmp_path).keys() == arrays.keys()
 
 
 @pytest.mark.parametrize("count", [1, 2000])
