@@ -1,5 +1,6 @@
 """What a stranger can write in a file to import: it is an error that says so."""
 
+import gzip
 import io
 import json
 import os
@@ -18,6 +19,7 @@ from support.fitting import model as new_model
 
 import resilient
 from resilient import CheckpointMismatchError, NotSupportedError
+from resilient.convert import hdf5_files
 
 BACKEND = keras.backend.backend()
 # Keras reads a variable in a way that numpy 2.4 says will end.
@@ -104,6 +106,12 @@ def compressed(file: h5py.File, name: str, _: Path) -> None:
     file.create_dataset(name, data=array, compression="gzip")
 
 
+def in_pieces(file: h5py.File, name: str, _: Path) -> None:
+    array = file[name][...]
+    del file[name]
+    file.create_dataset(name, data=array, chunks=True)
+
+
 def not_there(file: h5py.File, name: str, _: Path) -> None:
     del file[name]
     file.create_dataset(name, (HUGE,), "f4", chunks=(1024,))
@@ -129,6 +137,7 @@ CHANGES: list[Change] = [
     external_storage,
     virtual,
     compressed,
+    in_pieces,
     not_there,
     objects,
     nothing,
@@ -149,6 +158,27 @@ def test_weights_that_are_not_in_their_file(tmp_path: Path, change: Change) -> N
         )
         change(file, names[0], tmp_path)
     assert "as Keras writes it" in refused(source)
+
+
+def test_a_file_in_which_libhdf5_is_caught_in_a_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No signal and no thread ends it."""
+    monkeypatch.setattr(hdf5_files, "SECONDS", 3.0)
+    source = tmp_path / "x.weights.h5"
+    wrong = Path(__file__).with_name("wrong_addresses.weights.h5.gz")
+    source.write_bytes(gzip.decompress(wrong.read_bytes()))
+    assert "cannot be read within 3 s" in refused(source)
+
+
+def test_a_file_that_crashes_libhdf5(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, look = tmp_path / "x.weights.h5", tmp_path / "look.py"
+    source.touch()
+    look.write_text("import os\nos.abort()\n")
+    monkeypatch.setattr(hdf5_files, "LOOK", look)
+    assert "crashes libhdf5 (signal 6)" in refused(source)
 
 
 def test_a_keras_file_that_unpacks_to_more(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import struct
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import keras
 import numpy as np
 from support.fitting import model, values
 
+from resilient.convert import hdf5_files
 from resilient.convert.recognise import recognised
 from resilient.state.variables import leaves
 from resilient.state.weights import ready
@@ -22,6 +24,8 @@ from .target import Files, Target
 BACKEND = keras.backend.backend()
 HDF5, KERAS, SAFE = "x.weights.h5", "x.keras", "x.safetensors"
 
+hdf5_files.SECONDS = 5.0  # a hang is no news, and takes as long as that
+
 Mutate = Callable[[bytes, Random], bytes]
 
 
@@ -30,7 +34,7 @@ def targets() -> list[Target]:
     net = model()
     ready(net)
     found = [
-        _file(net, HDF5, _saved(net, HDF5), [hdf5]),
+        _file(net, HDF5, _saved(net, HDF5), [hdf5, addresses]),
         _file(net, KERAS, _saved(net, KERAS), [formats.zip_file]),
         _file(net, SAFE, _safe(net), [formats.safetensors]),
     ]
@@ -149,6 +153,16 @@ def hdf5(raw: bytes, random: Random) -> bytes:
             if name in opened:
                 random.choice(_HDF5)(opened, name, random)
     return file.getvalue()
+
+
+def addresses(raw: bytes, random: Random) -> bytes:
+    """What may be an address in an HDF5 file is another one in it."""
+    words = [struct.unpack_from("<Q", raw, at)[0] for at in range(len(raw) - 8)]
+    at = [k for k, word in enumerate(words) if 48 <= word < len(raw)]
+    changed = bytearray(raw)
+    for _ in range(random.choice((1, 1, 2))):
+        struct.pack_into("<Q", changed, random.choice(at), words[random.choice(at)])
+    return bytes(changed)
 
 
 def _delete(file: h5py.File, name: str, random: Random) -> None:
