@@ -61,6 +61,10 @@ class CheckpointMismatchError(ResilientError):
     """A checkpoint belongs to another model, data, callbacks or settings."""
 
 
+class CheckpointReadError(ResilientError, OSError):
+    """A checkpoint cannot be read here and now; that is no damage, and it stays."""
+
+
 class CheckpointWriteError(ResilientError):
     """A checkpoint could not be written; the ones before it are intact."""
 

@@ -143,5 +143,8 @@ class Backend(Protocol):
     def set_random_state(self, state: dict[str, Any]) -> None:
         """Set what ``random_state`` returned."""
 
+    def check_random_state(self, state: dict[str, Any]) -> None:
+        """Raise, of any class, unless ``set_random_state`` would take it."""
+
     def versions(self) -> dict[str, str]:
         """Versions of the backend's libraries, which decide bytes."""

@@ -96,6 +96,10 @@ class JaxBackend:
     def set_random_state(self, state: dict[str, Any]) -> None:
         pass
 
+    def check_random_state(self, state: dict[str, Any]) -> None:
+        if state != {}:
+            raise ValueError("JAX has none")
+
     def versions(self) -> dict[str, str]:
         return {"jax": jax.__version__, "jaxlib": version("jaxlib")}
 

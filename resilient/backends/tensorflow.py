@@ -22,11 +22,13 @@ import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import keras
+import msgspec
 import numpy as np
 import tensorflow as tf
+from msgspec import Meta
 
 from resilient.backends import bundle
 from resilient.backends.arrays import (
@@ -46,7 +48,20 @@ _CPU = "CPU:0"
 _READERS = 4
 _PREFIX = "state"
 _KEY = re.compile(r"tensors/(.+)/\.ATTRIBUTES/VARIABLE_VALUE")
+# Words of a generator's state, by algorithm: Philox, ThreeFry, what TensorFlow picks
+_WORDS = {1: 3, 2: 2, 3: 3}
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+
+class _Generator(TypedDict):
+    algorithm: Literal[1, 2, 3]
+    state: list[Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]]
+
+
+class _RandomState(TypedDict):
+    seed: int | None
+    operation_seeds: tuple[Any, ...] | None
+    global_generator: _Generator | None
 
 
 class TensorFlowBackend:
@@ -143,6 +158,14 @@ class TensorFlowBackend:
             _eager_context()._rng.setstate(state["operation_seeds"])
         if state["global_generator"] is not None:
             _set_global_generator(**state["global_generator"])
+
+    def check_random_state(self, state: dict[str, Any]) -> None:
+        checked = msgspec.convert(state, _RandomState)
+        if checked["operation_seeds"] is not None:
+            random.Random().setstate(checked["operation_seeds"])
+        generator = checked["global_generator"]
+        if generator and len(generator["state"]) != _WORDS[generator["algorithm"]]:
+            raise ValueError("the state of another algorithm")
 
     def versions(self) -> dict[str, str]:
         return {"tensorflow": str(tf.__version__)}

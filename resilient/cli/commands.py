@@ -10,6 +10,7 @@ from contextlib import nullcontext
 
 from resilient.errors import (
     CheckpointNotFoundError,
+    CheckpointReadError,
     CorruptCheckpointError,
     NotSupportedError,
 )
@@ -26,10 +27,10 @@ OK, DAMAGED, USAGE, NOTHING, IN_USE, FAILED = range(6)
 
 def ls(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     """The checkpoints of a run, and what else is in its directory."""
-    found = store.checkpoints()
+    found = store.checkpoints(to_look=True)
     steps = {checkpoint.step for checkpoint in found}
     others = [s for s in layout.committed_steps(store.directory) if s not in steps]
-    damaged, newer = _problems(store, others)
+    damaged, unread = _problems(store, others)
     entries = quarantine.entries(store.directory)
     if not found and not others and not entries:
         raise nothing(f"There is no checkpoint in {store.directory}.", arguments)
@@ -40,12 +41,12 @@ def ls(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
             {"name": layout.committed_name(step), "problems": problems}
             for step, problems in damaged.items()
         ],
-        "newer": newer,
+        **unread,
         "quarantine": [
             {"name": entry.path.name, **vars(entry.reason)} for entry in entries
         ],
     }
-    if damaged or newer:
+    if damaged or any(unread.values()):
         return (DAMAGED if damaged else FAILED), data
     return (OK if found else NOTHING), data
 
@@ -66,8 +67,11 @@ def show(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
 
 def verify(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     """What is wrong with each checkpoint; every byte is read."""
-    results, readable = [], {each.step: each for each in store.checkpoints()}
-    found, newer = _problems(store, layout.committed_steps(store.directory))
+    results, readable = (
+        [],
+        {each.step: each for each in store.checkpoints(to_look=True)},
+    )
+    found, unread = _problems(store, layout.committed_steps(store.directory))
     for step, problems in found.items():
         name = layout.committed_name(step)
         # A living run may prune one while it is read: then it is no damage.
@@ -76,16 +80,17 @@ def verify(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
                 {"name": name, "step": step, "problems": problems}
                 | _remarks(readable.get(step))
             )
-    if not results and not newer:
+    if not results and not any(unread.values()):
         raise nothing(f"There is no checkpoint in {store.directory}.", arguments)
     data = {
         "directory": os.fspath(store.directory),
         "checkpoints": results,
-        "newer": newer,
+        **unread,
     }
     trusted = not has_key() or all(r["signature"] == Signature.OURS for r in results)
     damaged = any(result["problems"] for result in results)
-    return (DAMAGED if damaged else OK if trusted and not newer else FAILED), data
+    good = trusted and not any(unread.values())
+    return (DAMAGED if damaged else OK if good else FAILED), data
 
 
 def _remarks(checkpoint: Checkpoint | None) -> JSON:
@@ -98,16 +103,18 @@ def _remarks(checkpoint: Checkpoint | None) -> JSON:
 
 def _problems(
     store: Store, steps: Sequence[int]
-) -> tuple[dict[int, list[str]], list[JSON]]:
-    """What is wrong with each checkpoint; and those that a later version wrote."""
-    found, newer = {}, []
+) -> tuple[dict[int, list[str]], dict[str, list[JSON]]]:
+    """What is wrong with each checkpoint; and those of which that cannot be said."""
+    found: dict[int, list[str]] = {}
+    unread: dict[str, list[JSON]] = {"newer": [], "unreadable": []}
     for step in steps:
         try:
             found[step] = store.problems(step)
-        except NotSupportedError as error:
+        except (NotSupportedError, CheckpointReadError) as error:
+            kind = "newer" if isinstance(error, NotSupportedError) else "unreadable"
             name = layout.committed_name(step)
-            newer.append({"name": name, "step": step, "message": str(error)})
-    return found, newer
+            unread[kind].append({"name": name, "step": step, "message": str(error)})
+    return found, unread
 
 
 def prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:

@@ -38,7 +38,7 @@ def ls(data: JSON) -> None:
         _print(table)
     for damaged in data["damaged"]:
         _print(f"damaged: {damaged['name']}: {'; '.join(damaged['problems'])}")
-    _newer(data)
+    _unread(data)
     for entry in data["quarantine"]:
         _print(f"in quarantine: {entry['name']}, {entry['kind']}: {entry['text']}")
 
@@ -76,12 +76,13 @@ def verify(data: JSON) -> None:
                 f"  {name} is not listed in the manifest: it was added later, and is "
                 "not read"
             )
-    _newer(data)
+    _unread(data)
 
 
-def _newer(data: JSON) -> None:
-    for newer in data["newer"]:
-        _print(f"newer: {newer['name']}: {' '.join(newer['message'].split())}")
+def _unread(data: JSON) -> None:
+    for kind in ("newer", "unreadable"):
+        for each in data[kind]:
+            _print(f"{kind}: {each['name']}: {' '.join(each['message'].split())}")
 
 
 def prune(data: JSON) -> None:

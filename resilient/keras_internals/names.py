@@ -245,4 +245,4 @@ def set_global_seed_generator_state(
         global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
     else:
         live = seed_generator.global_seed_generator().state
-        assign(live, np.array(state, dtype=live.dtype))
+        assign(live, np.array(state, "int64").astype(live.dtype))

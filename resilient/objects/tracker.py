@@ -23,9 +23,9 @@ from resilient.objects.content import WRITTEN, Scope
 from resilient.objects.put_back import PutBack
 from resilient.objects.traversal import Slot
 from resilient.serialization import JSON
-from resilient.serialization.changes import Change, Changes
+from resilient.serialization.changes import Change, Changes, require_fit
 from resilient.serialization.decoding import decode
-from resilient.serialization.schema import MalformedError, vector, well_formed
+from resilient.serialization.schema import well_formed
 
 
 class Tracker:
@@ -121,12 +121,7 @@ class Tracker:
 
     def _decoded(self, path: str, entry: Change, arrays: Mapping[str, Any]) -> Any:
         plain = decode(entry["data"], arrays, self._beginning.known(path))
-        if entry["kind"] in ("alias", "object") and not isinstance(plain, str):
-            raise MalformedError(f"{path} leads to no path")
-        if entry["kind"] == "order":
-            plain = vector(plain, "int64", f"the order of {path}")
-            if sorted(plain.tolist()) != list(range(len(plain))):
-                raise MalformedError(f"the order of {path} has not each place once")
+        require_fit(path, entry, plain)
         return plain
 
     def uncaptured(self) -> list[str]:

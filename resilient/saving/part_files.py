@@ -21,7 +21,7 @@ from resilient.errors import (
     NotSupportedError,
     ResilientError,
 )
-from resilient.saving.run_json import RunJson, decoded
+from resilient.saving.run_json import RunJson, decoded, require_restorable
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import check, outline
 from resilient.serialization.known import NotKnownError
@@ -119,6 +119,7 @@ def read_part(
     own = {name: np.asarray(tensors[name]) for name in run.arrays}
     with malformed(str(checkpoint.path / of_run)):
         check(vars(run), own)
+        require_restorable(run, backend, own)
     with malformed(str(checkpoint.path / of_data)):
         from_json(Positions, outline(position, own))
     return run, position, {**tensors, **own}

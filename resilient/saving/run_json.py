@@ -4,21 +4,29 @@ Everything of a checkpoint that is neither a tensor nor a position in the data.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, TypedDict
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, TypedDict
 
+import numpy as np
 from msgspec import Meta
 
+from resilient.backends.base import Backend
 from resilient.errors import warn_not_exact
 from resilient.serialization import JSON, Encoded
-from resilient.serialization.changes import CallbackState
+from resilient.serialization.changes import CHECKED, CallbackState, require_fit
+from resilient.serialization.decoding import decode, outline
 from resilient.serialization.schema import (
     Count,
+    SavedLosses,
     SavedProgress,
+    SavedShapes,
     SchemaError,
     from_json,
+    taking,
     to_json,
+    vector,
 )
+from resilient.state import rng
 from resilient.state.rng import RandomState
 
 _KIND = "kind"
@@ -169,8 +177,19 @@ class _Inside:
     fingerprint: _Fingerprint | None = None
     callbacks: list[CallbackState] = field(default_factory=list)
     random: RandomState | None = None
+    losses: SavedLosses | None = None
+    traces: dict[str, SavedShapes] = field(default_factory=dict)
     setup: _Setup = field(default_factory=_Setup)
     setups: dict[str, _Setup] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """What is inside of fields that are encoded."""
+
+    learning_rate: float | None = None
+    attributes: dict[str, Any] | None = None
+    epoch_logs: dict[str, Any] | None = None
 
 
 def encoded(run: RunJson) -> JSON:
@@ -192,3 +211,39 @@ def decoded(data: object) -> RunJson:
     run = from_json(KINDS[kind], rest)
     from_json(_Inside, rest)
     return run
+
+
+def require_restorable(
+    run: RunJson, backend: Backend, arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Raise, of any class, where a restore would be the first to see what is malformed.
+
+    By then it has begun, and another checkpoint cannot be used any more.
+
+    Args:
+        run: Of which every encoded value is well-formed.
+        backend: That which trains.
+        arrays: The larger arrays.
+    """
+    if isinstance(run, FitRun | LoopRun):
+        rng.check(backend, run.random)
+    if isinstance(run, LoopRun):
+        _require_history(outline(run.history, arrays))
+    if isinstance(run, FitRun):
+        names = (field.name for field in fields(_Decoded))
+        from_json(_Decoded, {n: outline(getattr(run, n), arrays) for n in names})
+        for callback in run.callbacks:
+            for path, change in callback.get("changes", {}).items():
+                if change["kind"] in CHECKED:
+                    require_fit(path, change, decode(change["data"], arrays))
+
+
+def _require_history(history: Any) -> None:
+    """Raise MalformedError unless it has the steps and the numbers of each name."""
+    with taking("the history"):
+        for name, (steps, values) in history.items():
+            # No ranges: short in a file, and endless in memory.
+            vector(steps, "int64", f"the steps of {name}")
+            vector(values, "float64", f"the numbers of {name}")
+            if not isinstance(name, str) or not 0 < len(steps) == len(values):
+                raise ValueError("not a number for each step")

@@ -2,6 +2,8 @@
 
 from typing import Any, Literal, NotRequired, TypedDict
 
+from resilient.serialization.schema import MalformedError, vector
+
 # How content is read and written back, and what else a place may be.
 Kind = Literal[
     "value",
@@ -19,6 +21,10 @@ Kind = Literal[
     "alias",
     "object",
 ]
+
+
+_LEADS, _ORDER = ("alias", "object"), "order"
+CHECKED = (*_LEADS, _ORDER)  # kinds whose content is the same for every owner
 
 
 class Change(TypedDict):
@@ -45,6 +51,25 @@ class Changes(TypedDict, total=False):
     deleted: list[str]
     lost: list[str]
     arrays: dict[str, Any]
+
+
+def require_fit(path: str, change: Change, plain: Any) -> None:
+    """Raise unless the content of a place is what its kind has.
+
+    Args:
+        path: Of the place.
+        change: What is there.
+        plain: Its ``data``, decoded.
+
+    Raises:
+        MalformedError: It is not.
+    """
+    if change["kind"] in _LEADS and not isinstance(plain, str):
+        raise MalformedError(f"{path} leads to no path")
+    if change["kind"] == _ORDER:
+        order = vector(plain, "int64", f"the order of {path}")
+        if sorted(order.tolist()) != list(range(len(order))):
+            raise MalformedError(f"the order of {path} has not each place once")
 
 
 CallbackState = TypedDict(

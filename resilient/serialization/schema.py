@@ -28,6 +28,10 @@ T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
+# What fits into the integers of a library.
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
 @dataclasses.dataclass(frozen=True)
 class SavedProgress:
     """Where a run was, as ``Progress.to_json`` says it."""
@@ -35,6 +39,19 @@ class SavedProgress:
     step: Count
     epoch: Count
     batch: Count
+
+
+# Of each batch, of each array in it, its shape; on TensorFlow that in each replica.
+SavedShapes = list[list[list[Any] | None]]
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedLosses:
+    """What was seen of the losses, as ``LossWatch.state`` says it."""
+
+    batches: Count
+    mean: float
+    good: list[float]
 
 
 class SchemaError(ValueError):

@@ -10,11 +10,13 @@ thread: call from the thread that trains.
 """
 
 import contextlib
+import random
 import sys
 import warnings
 from collections.abc import Container, Iterator
 from typing import Annotated, Any, TypedDict
 
+import numpy as np
 from msgspec import Meta
 
 from resilient.backends import get_backend
@@ -27,7 +29,12 @@ from resilient.errors import (
 from resilient.serialization import JSON, rng
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
-from resilient.serialization.schema import MalformedError, taking, well_formed
+from resilient.serialization.schema import (
+    Int64,
+    MalformedError,
+    taking,
+    well_formed,
+)
 
 # Backends with a global random state of their own.
 _DRAWN_FROM = ("tensorflow", "torch")
@@ -38,7 +45,7 @@ class RandomState(TypedDict):
 
     python: Any
     numpy: dict[str, Any]
-    keras: Annotated[list[int], Meta(min_length=2, max_length=2)] | None
+    keras: Annotated[list[Int64], Meta(min_length=2, max_length=2)] | None
     backends: dict[str, Any]
 
 
@@ -78,8 +85,10 @@ def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> Non
     for name, backend_state in state["backends"].items():
         if name in leave:
             continue
-        each = backend if name == backend.name else _other_backend(name)
-        if each is not None:
+        each = _of(name, backend)
+        if each is None:
+            _warn_missing(name)
+        else:
             with taking(f"the random state of {name}"):
                 each.set_random_state(decode(backend_state, {}))
     # Before Python's: a seed generator that is made anew may draw its seed from there.
@@ -89,6 +98,22 @@ def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> Non
         rng.set_state(rng.NUMPY, state["numpy"])
     if "python" not in leave:
         rng.set_state(rng.PYTHON, state["python"])
+
+
+def check(backend: Backend, state: JSON) -> None:
+    """Raise unless ``restore`` would take it; nothing is set.
+
+    Raises:
+        MalformedError: It is nothing that ``capture`` returned.
+    """
+    state = well_formed(RandomState, state, "the random state")
+    for name, backend_state in state["backends"].items():
+        each = _of(name, backend)
+        if each is not None:
+            with taking(f"the random state of {name}"):
+                each.check_random_state(decode(backend_state, {}))
+    rng.set_state(np.random.RandomState(0), state["numpy"])
+    rng.set_state(random.Random(0), state["python"])
 
 
 @contextlib.contextmanager
@@ -113,20 +138,25 @@ def drawn_from(before: JSON, after: JSON) -> set[str]:
     return found | ({"torch"} if None not in torch and torch[0] != torch[1] else set())
 
 
-def _other_backend(name: str) -> Backend | None:
-    """A library that was merely loaded; imported here, if it can be."""
+def _of(name: str, backend: Backend) -> Backend | None:
+    """A library that draws: imported here, if it was merely loaded and can be."""
+    if name == backend.name:
+        return backend
     if name not in _DRAWN_FROM:
         raise MalformedError(f"the random state of {name!r}")
     try:
         return get_backend(name)
-    except BackendNotAvailableError as error:
-        warnings.warn(
-            f"Random numbers drawn from {name} will differ: it was loaded when the "
-            f"checkpoint was saved and is not installed now ({error.name}).",
-            NotExactWarning,
-            stacklevel=3,
-        )
+    except BackendNotAvailableError:
         return None
+
+
+def _warn_missing(name: str) -> None:
+    warnings.warn(
+        f"Random numbers drawn from {name} will differ: it was loaded when the "
+        "checkpoint was saved and is not installed now.",
+        NotExactWarning,
+        stacklevel=3,
+    )
 
 
 def _numpy_state() -> JSON:

@@ -20,6 +20,7 @@ from typing import Generic, TypeVar
 
 from resilient.errors import (
     ANOTHER_STEP,
+    CheckpointReadError,
     CorruptCheckpointError,
     UntrustedCheckpointError,
 )
@@ -32,8 +33,14 @@ from resilient.storage.signature import Signature
 
 T = TypeVar("T")
 
-# This user may not read it, or this process has too little of something.
-_NO_DAMAGE = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+# What says nothing of the file, and what to do about it.
+_NO_DAMAGE = {
+    errno.EACCES: "Allow this user to read there.",
+    errno.EPERM: "Allow this user to read there.",
+    errno.EMFILE: "Close files, or raise the limit on open ones (`ulimit -n`).",
+    errno.ENFILE: "Close files of other processes: the machine has too many open.",
+    errno.ENOMEM: "Free some memory.",
+}
 
 
 class DamageError(Exception):
@@ -85,7 +92,7 @@ class Checkpoint(Manifest):
         Raises:
             ManifestError: If it is missing or damaged, or belongs to another step.
             NotSupportedError: If a later version of this library wrote it.
-            OSError: If it cannot be read here and now, which is not damage.
+            CheckpointReadError: If it cannot be read here and now, which is no damage.
         """
         try:
             raw = read_file(path, MANIFEST, files.JSON_BYTES)
@@ -110,7 +117,7 @@ class Checkpoint(Manifest):
         """What is wrong, a line for each file; compares every byte.
 
         Raises:
-            OSError: If it cannot be read here and now, which is not damage.
+            CheckpointReadError: If it cannot be read here and now, which is no damage.
         """
         return self._manifest_problems() or self._file_problems()
 
@@ -119,7 +126,7 @@ class Checkpoint(Manifest):
 
         Raises:
             DamageError: If it is not, or the reader cannot make sense of it.
-            OSError: If it cannot be read here and now, which is not damage.
+            CheckpointReadError: If it cannot be read here and now, which is no damage.
             UntrustedCheckpointError: There is a key here, and it did not sign this.
         """
         self._require_trusted()
@@ -226,7 +233,13 @@ def _problem(
 def _why(error: OSError) -> str:
     """Why a file is not read, after its name; raises what says nothing of the file."""
     if error.errno in _NO_DAMAGE:
-        raise error
+        refused = CheckpointReadError(
+            "A checkpoint cannot be read here and now. It stays where it is.",
+            received=f"{error.filename}: {error.strerror}",
+            hint=_NO_DAMAGE[error.errno],
+        )
+        refused.errno = error.errno
+        raise refused from error
     if error.errno == errno.ELOOP:
         return "is a symbolic link, which is not followed: copy with `cp -L`"
     return f"cannot be read ({error.strerror})"

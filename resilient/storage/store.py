@@ -16,6 +16,7 @@ from typing import TypeVar
 from resilient._version import __version__
 from resilient.errors import (
     CheckpointNotFoundError,
+    CheckpointReadError,
     CheckpointWriteError,
     CorruptCheckpointError,
     NotSupportedError,
@@ -50,14 +51,21 @@ class Store:
         signature.has_key()  # one that is too short is an error now, not at a save
         self._pruner = Pruner(self.directory)
 
-    def checkpoints(self) -> list[Checkpoint]:
+    def checkpoints(self, *, to_look: bool = False) -> list[Checkpoint]:
         """The committed checkpoints by step, from their manifests alone.
 
         Without those whose manifest is damaged or of a later version, see ``problems``.
+
+        Args:
+            to_look: Also without those that cannot be read here and now.
+
+        Raises:
+            CheckpointReadError: One cannot be read here and now.
         """
+        unread = (CheckpointReadError,) if to_look else ()
         found = []
         for step in layout.committed_steps(self.directory):
-            with contextlib.suppress(ManifestError, NotSupportedError):
+            with contextlib.suppress(ManifestError, NotSupportedError, *unread):
                 found.append(Checkpoint.read(self._path(step)))
         return found
 
@@ -66,6 +74,7 @@ class Store:
 
         Raises:
             NotSupportedError: If a later version of this library wrote it.
+            CheckpointReadError: If it cannot be read here and now.
         """
         if layout.leads_nowhere(self._path(step)):
             return ["it is a link whose target is missing"]

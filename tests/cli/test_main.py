@@ -134,6 +134,30 @@ def test_show_of_a_damaged_manifest_says_so(store, capsys):
     assert "step-00000040: manifest.json is empty" in err
 
 
+def test_one_that_may_not_be_read_does_not_hide_the_others(store, capsys, monkeypatch):
+    """Another user saved it, perhaps. (The user of these tests may read anything.)"""
+    from resilient.storage import checkpoint
+
+    def refuse(directory, name, limit):
+        if directory.name == "step-00000025":
+            raise PermissionError(13, "Permission denied", str(directory / name))
+        return read_file(directory, name, limit)
+
+    read_file = checkpoint.read_file
+    monkeypatch.setattr(checkpoint, "read_file", refuse)
+    code, out, _ = run(capsys, "ls", store.directory)
+    lines = out.splitlines()
+    assert (code, len(lines)) == (FAILED, 4)
+    assert lines[-1].startswith("unreadable: step-00000025: ")
+    assert f"{store.directory}/step-00000025/manifest.json" in lines[-1]
+    code, data = run_json(capsys, "verify", store.directory)
+    assert (code, [each["step"] for each in data["checkpoints"]]) == (FAILED, [10, 40])
+    assert [each["step"] for each in data["unreadable"]] == [25]
+    code, _, err = run(capsys, "show", store.directory, "25")
+    assert code == FAILED
+    assert "Allow this user to read there." in err
+
+
 def test_verify_finds_all_good(store, capsys):
     code, out, _ = run(capsys, "verify", store.directory)
     assert code == OK

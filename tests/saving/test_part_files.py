@@ -1,6 +1,7 @@
 """A checkpoint whose checksums are right may still hold anything: that is damage."""
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from resilient.saving import part_files
 from resilient.saving.choose import choose_together
 from resilient.saving.record import NOWHERE, PendingCheckpoint, SavedState, reader
 from resilient.saving.run_json import ImportRun, LoopRun, VariablesRun
+from resilient.serialization import rng
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import DataPosition, Positions, TrainingPosition
 from resilient.serialization.schema import to_json
@@ -94,9 +96,14 @@ LOOP = {
     "progress": {"step": 1, "epoch": 0, "batch": 1},
     "stopped": False,
     "counting": None,
-    "random": {"python": None, "numpy": {}, "keras": None, "backends": {}},
+    "random": {
+        "python": rng.state(random.Random(1)),
+        "numpy": rng.state(np.random.RandomState(1)),
+        "keras": [1, 0],
+        "backends": {},
+    },
     "objects": {},
-    "history": None,
+    "history": encode({"loss": [np.array([1, 2]), np.array([0.5, 0.25])]}, {}, ""),
     "fingerprint": {"identity": {}, "settings": {}, "determinism": {}},
     "data": None,
     "setups": {},
@@ -105,6 +112,17 @@ LOOP = {
 
 def loop(**other):
     return run_json(kind="loop", **(LOOP | other))
+
+
+def drawn(**other):
+    return loop(random=LOOP["random"] | other)
+
+
+def logged(history):
+    return loop(history=encode(history, {}, ""))
+
+
+STEPS, VALUES = np.array([1, 2]), np.array([0.5, 0.25])
 
 
 CONTENTS = {
@@ -138,7 +156,22 @@ CONTENTS = {
         "a setup is a number": loop(setups={"net": 3}),
         "a setup has a list": loop(setups={"net": {"now": []}}),
         "random numbers are empty": loop(random={}),
-        "generators are a number": loop(random=LOOP["random"] | {"backends": 5}),
+        "generators are a number": drawn(backends=5),
+        "a generator of nobody": drawn(backends={"os": 5}),
+        "a generator of torch is a number": drawn(backends={"torch": 5}),
+        "a generator of Python is a number": drawn(python=5),
+        "a generator of Python is cut": drawn(python=[3, "AAAA", None]),
+        "a generator of NumPy is empty": drawn(numpy={}),
+        "a seed is huge": drawn(keras=[2**70, -1]),
+        "no pairs are logged": logged({"loss": [STEPS]}),
+        "three are logged": logged({"loss": [STEPS, VALUES, VALUES]}),
+        "a number too few is logged": logged({"loss": [STEPS, VALUES[:1]]}),
+        "no number is logged": logged({"loss": [STEPS[:0], VALUES[:0]]}),
+        "steps that are none are logged": logged({"loss": [VALUES, VALUES]}),
+        "texts are logged": logged({"loss": [STEPS, "ab"]}),
+        "no name is logged": logged({3: [STEPS, VALUES]}),
+        "no names are logged": logged([[STEPS, VALUES]]),
+        "nothing is logged": logged(None),
         "a fingerprint is empty": loop(fingerprint={}),
         "a fingerprint is of text": loop(
             fingerprint={"identity": "", "settings": "", "determinism": ""}

@@ -18,7 +18,7 @@ from support.checkpoint_samples import (
     verified,
 )
 
-from resilient.errors import CorruptCheckpointError
+from resilient.errors import CheckpointReadError, CorruptCheckpointError
 from resilient.policies import latest
 from resilient.storage.checkpoint import Reader
 from resilient.storage.file_record import record
@@ -339,8 +339,9 @@ def test_what_cannot_be_read_here_and_now_is_not_taken_for_damaged(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(f"resilient.storage.checkpoint.{function}", refuse)
-    with pytest.raises(OSError, match=os.strerror(number)):
+    with pytest.raises(CheckpointReadError, match=os.strerror(number)) as raised:
         newest_good(store)
+    assert raised.value.errno == number
     assert os.listdir(tmp_path) == ["step-00000010"]
 
 

@@ -10,12 +10,12 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 from resilient.distributed.group import ALONE, Group
 from resilient.errors import NotSupportedError
 from resilient.serialization import JSON
-from resilient.serialization.schema import Count, well_formed
+from resilient.serialization.schema import SavedLosses, from_json, to_json
 
 _WINDOW = 100  # batches whose median a spike is compared with
 _FEWEST = 20  # of them, before anything is called a spike
@@ -45,14 +45,6 @@ class Diverged(BaseException):
     def __init__(self, bad: Bad) -> None:
         super().__init__(bad)
         self.bad = bad
-
-
-class _Seen(TypedDict):
-    """What a checkpoint has of it."""
-
-    batches: Count
-    mean: float
-    good: list[float]
 
 
 class LossWatch:
@@ -144,15 +136,11 @@ class LossWatch:
 
     def state(self) -> JSON:
         """What it has seen so far: JSON."""
-        return {
-            "batches": self._batches,
-            "mean": self._mean,
-            "good": list(self._good),
-        }
+        return to_json(SavedLosses(self._batches, self._mean, list(self._good)))
 
     def restore(self, state: JSON) -> None:
         """Take what ``state`` gave."""
-        seen = well_formed(_Seen, state, "the losses that were seen")
+        seen = from_json(SavedLosses, state)
         self._pending.clear()
-        self._batches, self._mean = seen["batches"], seen["mean"]
-        self._good = deque(seen["good"], maxlen=_WINDOW)
+        self._batches, self._mean = seen.batches, seen.mean
+        self._good = deque(seen.good, maxlen=_WINDOW)

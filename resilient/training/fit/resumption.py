@@ -21,14 +21,11 @@ from resilient.saving import record
 from resilient.saving.run_json import FitRun
 from resilient.serialization import JSON
 from resilient.serialization.decoding import decode
-from resilient.serialization.schema import well_formed
 from resilient.state import fingerprint, variables
 from resilient.state.build import ensure_built, is_built
 from resilient.storage.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)
-
-_Logs = dict[str, Any] | None
 
 # Unknown until the model is built: its layers may come into being then.
 _OF_LAYERS = ("layers", "dtype policies")
@@ -76,16 +73,12 @@ class Resumption:
 
     def logs(self) -> dict[str, float] | None:
         """Of the last epoch that ended."""
-        found = decode(self.run.epoch_logs, {})
-        logs: dict[str, float] | None = well_formed(_Logs, found, "the logs")
+        logs: dict[str, float] | None = decode(self.run.epoch_logs, {})
         return logs
 
     def attributes(self) -> dict[str, Any] | None:
         """Those that steps in Python changed; None where steps were traced."""
-        if self.run.attributes is None:
-            return None
-        found = decode(self.run.attributes, {})
-        changed: dict[str, Any] = well_formed(dict[str, Any], found, "the attributes")
+        changed: dict[str, Any] | None = decode(self.run.attributes, {})
         return changed
 
     def is_over(self, epochs: int) -> bool:
@@ -158,8 +151,7 @@ class Resumption:
         fingerprint.warn_of_settings(self.run.fingerprint, self._facts.current())
 
     def _say_learning_rate(self) -> None:
-        found = decode(self.run.learning_rate, {})
-        saved = well_formed(float | None, found, "the learning rate")
+        saved = decode(self.run.learning_rate, {})
         live = self._facts.learning_rate
         if saved is not None and live is not None and saved != live:
             logger.warning(

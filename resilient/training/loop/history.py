@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from resilient.errors import message
-from resilient.serialization.schema import taking, vector
 
 # NotImplementedError: a symbolic tensor of TensorFlow.
 _NOT_NUMBERS = (
@@ -88,16 +87,10 @@ class LogHistory(Mapping[str, list[float]]):
         }
 
     def restore(self, captured: Mapping[str, Any]) -> None:
-        """Set what ``capture`` returned.
-
-        Raises:
-            MalformedError: It is something else.
-        """
-        with taking("the history"):
-            pairs = {name: _pair(name, *pair) for name, pair in captured.items()}
+        """Set what ``capture`` returned."""
         self._pending.clear()
-        self._steps = {name: steps for name, (steps, _) in pairs.items()}
-        self._values = {name: values for name, (_, values) in pairs.items()}
+        self._steps = {name: array("q", steps) for name, (steps, _) in captured.items()}
+        self._values = {n: array("d", values) for n, (_, values) in captured.items()}
 
     def _fetch(self) -> None:
         while self._pending:
@@ -107,16 +100,6 @@ class LogHistory(Mapping[str, list[float]]):
         name, step, value = self._pending.popleft()
         self._steps.setdefault(name, array("q")).append(step)
         self._values.setdefault(name, array("d")).append(_number(value))
-
-
-def _pair(name: object, steps: Any, values: Any) -> "tuple[array[int], array[float]]":
-    """Steps and numbers of a name, as ``capture`` gave them."""
-    # No ranges: short in a file, and endless in memory.
-    steps = vector(steps, "int64", "the steps of the history")
-    values = vector(values, "float64", "the numbers of the history")
-    if not isinstance(name, str) or not 0 < len(steps) == len(values):
-        raise ValueError("not a number for each step")
-    return array("q", steps), array("d", values)
 
 
 def _held(name: str, value: Any) -> Any:

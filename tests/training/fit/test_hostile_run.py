@@ -3,13 +3,14 @@
 import json
 import shutil
 
+import keras
 import pytest
 from support import fitting
 from support.manifests import replace
 from support.waited import each_save_waited_for
 
-from resilient import CorruptCheckpointError
 from resilient.storage.store import Store
+from resilient.telemetry.events import read_events
 
 pytestmark = [
     pytest.mark.spread,
@@ -19,6 +20,9 @@ pytestmark = [
 ]
 
 
+BACKEND = keras.backend.backend()
+
+
 @pytest.fixture(scope="module")
 def left(tmp_path_factory, repeating):
     """What a run left that was interrupted in its second epoch."""
@@ -26,6 +30,21 @@ def left(tmp_path_factory, repeating):
     with each_save_waited_for():
         fitting.interrupted(directory)
     return directory
+
+
+def drawn(name, state):
+    return lambda run: {"random": run["random"] | {name: state}}
+
+
+def in_a_callback(kind, data):
+    path = "callbacks.0.x"
+    change = {"of": "callbacks.0", "key": "x", "kind": kind, "data": data}
+    return lambda run: {
+        "callbacks": [
+            run["callbacks"][0] | {"changes": {path: change}},
+            *run["callbacks"][1:],
+        ]
+    }
 
 
 ODD = {
@@ -38,21 +57,32 @@ ODD = {
     "a rate that is a text": {"learning_rate": "0.1"},
     "logs that are a list": {"epoch_logs": [1]},
     "attributes that are a number": {"attributes": 3},
+    "attributes without a tag": {"attributes": [1, {"a": 1}]},
+    "losses of others": {"losses": {"a": 1}},
+    "a generator of Python is a number": drawn("python", 5),
+    "a generator of NumPy is empty": drawn("numpy", {}),
+    "a seed that is huge": drawn("keras", [2**70, -1]),
+    "a generator of the backend": drawn("backends", {BACKEND: 5}),
+    "a callback's order of nothing": in_a_callback("order", None),
+    "a callback's order of one place twice": in_a_callback("order", [0, 0]),
+    "a callback's path to nowhere": in_a_callback("alias", None),
 }
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
-def test_a_malformed_run(left, tmp_path, odd):
+def test_a_malformed_run_is_damage_and_the_one_before_is_used(left, tmp_path, odd):
+    """Found when it is read: when it is restored, something was changed already."""
     directory = tmp_path / "run"
     shutil.copytree(left, directory)
-    (*_, checkpoint) = Store(directory).checkpoints()
+    *_, before, checkpoint = Store(directory).checkpoints()
     run = json.loads((checkpoint.path / "run.json").read_bytes())
+    odd = odd(run) if callable(odd) else odd
     assert odd.keys() <= run.keys()
     replace(checkpoint.path, "run.json", json.dumps(run | odd).encode())
-    with pytest.raises(CorruptCheckpointError):
-        fitting.fit(
-            fitting.model(),
-            directory,
-            resume=checkpoint.step,
-            callbacks=[fitting.Interrupt()],
-        )
+    fitting.fit(fitting.model(), directory, callbacks=[fitting.Interrupt()])
+    fell_back, restored = (
+        next(e for e in read_events(directory) if e["event"] == event)
+        for event in ("fell back", "restored")
+    )
+    assert fell_back["checkpoint"] == checkpoint.path.name
+    assert restored["step"] == before.step
