@@ -39,6 +39,7 @@ from resilient.backends.stored_files import StoredFiles, decoding
 from resilient.errors import NotExactWarning, NotSupportedError
 
 _FILE = "state.pt"
+_MOST_PIECES = 100_000  # of as many, `inert_pickle` reads the names and sizes
 _BUFFER = 1 << 16  # bytes; torch.save makes hundreds of small writes
 
 # torch and numpy exchange these as integers of the same width.
@@ -265,6 +266,14 @@ def _write(
     directory: str,
     part: Part,
 ) -> None:
+    pieces = len(tensors) + len(spread) * (part.count - 1)
+    if pieces > _MOST_PIECES:
+        raise NotSupportedError(
+            f"A checkpoint of PyTorch can hold {_MOST_PIECES:,} tensors, and parts of "
+            "tensors that ranks have.",
+            received=f"{pieces:,}",
+            hint="Keep what is small together in larger tensors.",
+        )
     if part.count > 1:
         dcp_format.write({**tensors, **spread}, directory, part)
         return

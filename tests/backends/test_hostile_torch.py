@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from resilient.backends import get_backend
+from resilient.backends.base import Part
 from resilient.backends.stored_files import StoredFiles
-from resilient.errors import CorruptCheckpointError
+from resilient.errors import CorruptCheckpointError, NotSupportedError
 
 if os.environ["KERAS_BACKEND"] != "torch":
     pytest.skip("about torch", allow_module_level=True)
@@ -500,3 +501,17 @@ def test_a_part_that_a_rank_reads_later(here: Path) -> None:
     other = replace(saved, dtype=np.dtype("int32"))
     with pytest.raises(CorruptCheckpointError, match="another shape or type"):
         dcp_stored.StoredTensor(files, other).read_into(tensor.int(), torch.from_numpy)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_more_tensors_than_are_read_are_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """The bound on what a pickle may hold would refuse them for ever."""
+    monkeypatch.setattr("resilient.backends.torch._MOST_PIECES", 2)
+    snapshot = get_backend().snapshot({name: np.zeros(2) for name in "abc"})
+    with pytest.raises(
+        NotSupportedError, match=r"can hold 2 tensors(?s:.)*Received: 3"
+    ):
+        snapshot.write(str(tmp_path), Part(0, count))
+    assert os.listdir(tmp_path) == []
