@@ -95,6 +95,8 @@ class LoopRun(RunJson):
         stopped: Whether it was asked to end.
         counting: How it counts its steps: ``"loop"`` or ``"advance"``.
         random: The random state.
+        epoch_random: The one at the epoch's beginning, for code that runs again there;
+            None between epochs, and where the loop has none.
         objects: What each object held beside its variables, by name.
         history: What was logged.
         fingerprint: What the run was.
@@ -111,6 +113,7 @@ class LoopRun(RunJson):
     fingerprint: JSON
     data: JSON | None
     setups: JSON
+    epoch_random: JSON | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +180,7 @@ class _Inside:
     fingerprint: _Fingerprint | None = None
     callbacks: list[CallbackState] = field(default_factory=list)
     random: RandomState | None = None
+    epoch_random: RandomState | None = None
     losses: SavedLosses | None = None
     traces: dict[str, SavedShapes] = field(default_factory=dict)
     setup: _Setup = field(default_factory=_Setup)
@@ -228,6 +232,8 @@ def require_restorable(
     if isinstance(run, FitRun | LoopRun):
         rng.check(backend, run.random)
     if isinstance(run, LoopRun):
+        if run.epoch_random is not None:
+            rng.check(backend, run.epoch_random)
         _require_history(outline(run.history, arrays))
     if isinstance(run, FitRun):
         names = (field.name for field in fields(_Decoded))

@@ -86,6 +86,8 @@ class LoopAttempt:
             while not standing.is_over(count):
                 standing.found = None  # it is behind from now on
                 standing.inside, self._iterated = True, False
+                if options is None:
+                    self._state.begin_epoch(again=self._pending is not None)
                 yield self.progress.epoch
                 self._end_epoch(count)
             if standing.ends(count):

@@ -43,6 +43,7 @@ class LoopState(RunState):
         # On PyTorch nothing but the loop itself keeps processes alike.
         self._alike = group.count == 1 or keras_internals.BACKEND != "torch"
         self._data: Any = None
+        self._epoch_random: Any = None
         self._functions: set[str] = set()  # those of TensorFlow that were looked at
         self._attributes = AttributeWatch(self._objects.parts())
         self._setups = self._objects.setups()
@@ -84,6 +85,7 @@ class LoopState(RunState):
             fingerprint=self._facts,
             data=self._data,
             setups=self._look_at_setups(attributes),
+            epoch_random=self._epoch_random if progress.batch else None,
         )
         taken = self._snapshot(run, positions, live, variables.tensors(live), arrays)
         if not self._alike:
@@ -146,7 +148,19 @@ class LoopState(RunState):
         self.put_back_objects(saved)
         self._standing.stopped = saved.run.stopped
         self._standing.counting = saved.run.counting
+        self._epoch_random = saved.run.epoch_random
         self._restore_random(saved.run.random, drawn_ahead)
+
+    def begin_epoch(self, *, again: bool) -> None:
+        """The user's code at an epoch's beginning is about to run.
+
+        Args:
+            again: It ran before the checkpoint, and shall draw what it drew then.
+        """
+        if not again:
+            self._epoch_random = rng.capture(self._backend)
+        elif self._epoch_random is not None:
+            rng.restore(self._backend, self._epoch_random)
 
     def _look_at_setups(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """What each compiled model trains with; ``attributes`` changed, as was said."""

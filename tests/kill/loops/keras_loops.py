@@ -1,8 +1,10 @@
 """Loops with objects of Keras; the same on each backend but for the training step."""
 
+import random
 from typing import Any
 
 import keras
+import numpy as np
 
 from .parts import BATCH, arrays, jax_state, model, reached, trainer
 from .registry import Make, loop
@@ -21,9 +23,9 @@ def model_and_optimizer(make: Make) -> dict[str, Any]:
     return {"net": net, "optimizer": optimizer, "state": run.state, "run": run}
 
 
-@loop("step@6", "step@6", "step@13", save_freq="epoch")
+@loop("step@6", "step@9", "step@13")
 def epochs_and_batches(make: Make) -> dict[str, Any]:
-    """With a metric, and draws of random numbers between the epochs."""
+    """With a metric, and draws of random numbers between the epochs, kept in one."""
     net, optimizer = model(), keras.optimizers.SGD(0.05, momentum=0.9)
     metric = keras.metrics.Mean()
     state = jax_state(net, optimizer)
@@ -32,9 +34,10 @@ def epochs_and_batches(make: Make) -> dict[str, Any]:
     data = arrays()
     for _ in run.epochs(3):
         metric.reset_state()
-        run.log(drawn=keras.random.uniform(()))
+        drawn = float(keras.random.uniform(())) + np.random.rand() + random.random()
         for step, batch in run.batches(data, batch_size=BATCH):
             metric.update_state(train(batch))
+            run.log(drawn=drawn)
             reached(step)
         run.log(mean=metric.result(), after=keras.random.uniform(()))
     return {"net": net, "optimizer": optimizer, "metric": metric, "run": run}
