@@ -18,7 +18,7 @@ from resilient.serialization import JSON, strict
 from resilient.storage import layout, quarantine
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
-from resilient.storage.signature import VARIABLE, Signature, has_key
+from resilient.storage.signature import Signature, has_key
 from resilient.storage.store import Store
 from resilient.telemetry.goodput import goodput
 
@@ -124,8 +124,9 @@ def prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
         every = store.checkpoints()
         found = [each for each in every if each.is_trusted()]
         if not found:
-            signed = f" that is signed with {VARIABLE}" if every else ""
-            what = f"There is no checkpoint in {store.directory}{signed}."
+            for each in every:
+                each.require_trusted()
+            what = f"There is no checkpoint in {store.directory}."
             raise nothing(what, arguments)
         if problems := found[-1].verify():
             raise CorruptCheckpointError(

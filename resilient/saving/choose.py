@@ -158,7 +158,7 @@ def discard(store: Store, resume: Resume, events: Events) -> None:
 
 def log_fall_back(name: str, reason: str) -> None:
     """Say that a checkpoint cannot be used."""
-    logger.warning("%s is damaged, the one before is used: %s", name, reason)
+    logger.warning("%s is damaged and passed over: %s", name, reason)
 
 
 def not_found(directory: object) -> CheckpointNotFoundError:

@@ -129,7 +129,7 @@ class Checkpoint(Manifest):
             CheckpointReadError: If it cannot be read here and now, which is no damage.
             UntrustedCheckpointError: There is a key here, and it did not sign this.
         """
-        self._require_trusted()
+        self.require_trusted()
         compares = "" if signature.has_key() else reader.compares
         _refuse(self._manifest_problems() or self._file_problems(but=compares))
         try:
@@ -180,7 +180,8 @@ class Checkpoint(Manifest):
         """Whether it is signed with the key that is set, if one is."""
         return not signature.has_key() or self.signature is Signature.OURS
 
-    def _require_trusted(self) -> None:
+    def require_trusted(self) -> None:
+        """Raise UntrustedCheckpointError unless ``is_trusted``."""
         if self.is_trusted():
             return
         raise UntrustedCheckpointError(

@@ -149,6 +149,9 @@ def local_directory(directory: str | os.PathLike[str]) -> Path:
     if os.path.lexists(absolute) and not absolute.is_dir():
         what = "The checkpoint directory is not a directory."
         todo = "Name another path, or move away what is there."
+        if leads_nowhere(absolute):
+            what = "The checkpoint directory is a link whose target is missing."
+            todo = "Mount the disk that it is on, or delete the link."
         raise NotADirectoryError(message(what, received=received, hint=todo))
     return absolute
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from resilient._version import __version__
 from resilient.errors import (
+    ANOTHER_STEP,
     CheckpointNotFoundError,
     CheckpointReadError,
     CheckpointWriteError,
@@ -115,7 +116,7 @@ class Store:
             if entry.reason.open:
                 failed[entry.path] = entry.reason.text
         if failed:
-            raise self._corrupt("No checkpoint in this directory is intact.", failed)
+            raise self._none_intact(failed)
         return None
 
     def load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
@@ -290,10 +291,13 @@ class Store:
             ) from error
 
     def _damaged(self, step: int, reason: str) -> CorruptCheckpointError:
-        what = f"The checkpoint of step {step} is damaged."
-        return self._corrupt(what, {self._path(step): reason})
+        return CorruptCheckpointError(
+            f"The checkpoint of step {step} is damaged.",
+            received=f"{self._path(step)}: {printable(reason[:2000])}",
+            hint=ANOTHER_STEP,
+        )
 
-    def _corrupt(self, what: str, failed: Mapping[Path, str]) -> CorruptCheckpointError:
+    def _none_intact(self, failed: Mapping[Path, str]) -> CorruptCheckpointError:
         lines = "".join(
             f"\n  {path.relative_to(self.directory)}: {printable(reason[:2000])}"
             for path, reason in islice(failed.items(), _NAMED)
@@ -301,7 +305,7 @@ class Store:
         if len(failed) > _NAMED:
             lines += f"\n  and {len(failed) - _NAMED:,} more"
         return CorruptCheckpointError(
-            what,
+            "No checkpoint in this directory is intact.",
             received=f"{self.directory}{lines}",
             hint="Bring back a copy of a good checkpoint under its own name, choose "
             'another step, or start over with resume="never" or in another directory. '

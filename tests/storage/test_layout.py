@@ -52,6 +52,12 @@ def test_something_else_than_a_path_is_refused(path):
         Store(path)
 
 
+def test_a_path_of_a_disk_that_is_not_mounted_is_refused(tmp_path):
+    (tmp_path / "runs").symlink_to(tmp_path / "disk" / "runs")
+    with pytest.raises(NotADirectoryError, match="a link whose target is missing"):
+        Store(tmp_path / "runs")
+
+
 def test_a_path_of_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("precious")
     with pytest.raises(NotADirectoryError, match="checkpoint_dir="):

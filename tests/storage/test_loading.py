@@ -156,7 +156,7 @@ def test_one_flipped_bit_in_the_tensors_and_the_checkpoint_before_is_used(
     again = fitting.model()
     with caplog.at_level(logging.WARNING, "resilient"):
         after = fitting.fit(again, tmp_path, epochs=2, keep=2)
-    assert f"{newest.name} is damaged, the one before is used" in caplog.text
+    assert f"{newest.name} is damaged and passed over" in caplog.text
     fitting.assert_equal(net, again)
     assert np.array_equal(before.history["loss"], after.history["loss"])
 
