@@ -56,9 +56,10 @@ def test_where_checkpoints_cannot_be_read_nothing_starts_from_scratch(
         raise PermissionError(13, "Permission denied", f"{directory}/{name}")
 
     monkeypatch.setattr("resilient.storage.checkpoint.read_file", refuse)
-    with pytest.raises(PermissionError) as error:
+    with pytest.raises(resilient.CheckpointReadError) as error:
         fitting.fit(fitting.model(), tmp_path)
-    assert "when the checkpoints that are there can be read" in notes(error.value)
+    assert "It stays where it is" in str(error.value)
+    assert notes(error.value) == ""
 
 
 def test_an_error_of_ours_says_itself_what_to_do(tmp_path):
