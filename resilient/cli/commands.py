@@ -67,10 +67,8 @@ def show(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
 
 def verify(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     """What is wrong with each checkpoint; every byte is read."""
-    results, readable = (
-        [],
-        {each.step: each for each in store.checkpoints(to_look=True)},
-    )
+    results: list[JSON] = []
+    readable = {each.step: each for each in store.checkpoints(to_look=True)}
     found, unread = _problems(store, layout.committed_steps(store.directory))
     for step, problems in found.items():
         name = layout.committed_name(step)
