@@ -20,6 +20,7 @@ from resilient.backends.stored_files import StoredFiles
 from resilient.convert.matching import by_name, of_layout
 from resilient.convert.tensor_files import Tensors, library
 from resilient.errors import CorruptCheckpointError, NotSupportedError
+from resilient.state.variables import leaves
 
 # Where the managers of Orbax and Keras put the tree.
 _INSIDE = ("", "pytree", "default", "state")
@@ -44,7 +45,7 @@ def values(path: Path, model: keras.Model) -> Tensors:
     where = tree(path)
     assert where is not None
     _require_files(where)
-    _require_small_nodes(where)
+    _require_small_nodes(where, len(leaves(model)))
     checkpointer = ocp.PyTreeCheckpointer()
     found = checkpointer.metadata(where.absolute()).item_metadata
     if found is None:
@@ -74,9 +75,9 @@ def _require_small_chunks(path: Path, arrays: Mapping[str, Any]) -> None:
             )
 
 
-def _require_small_nodes(where: Path) -> None:
+def _require_small_nodes(where: Path, arrays: int) -> None:
     try:
-        ocdbt_nodes.require_bounded(StoredFiles(os.fspath(where), None))
+        ocdbt_nodes.require_bounded(StoredFiles(os.fspath(where), None), arrays)
     except CorruptCheckpointError as error:
         raise NotSupportedError(
             "A database has far more in it than its files have bytes.",
