@@ -20,6 +20,7 @@ from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.signature import Signature, has_key
 from resilient.storage.store import Store
+from resilient.telemetry.events import read_events
 from resilient.telemetry.goodput import goodput
 
 OK, DAMAGED, USAGE, NOTHING, IN_USE, FAILED = range(6)
@@ -151,6 +152,7 @@ def report(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     """Where the time of a run went."""
     found = goodput(store.directory)
     if not found.attempts:
+        next(read_events(store.directory, all_of_them=True), None)  # or why not
         raise nothing(
             f"No events of a run can be read in {store.directory}.", arguments
         )

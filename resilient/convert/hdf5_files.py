@@ -42,7 +42,9 @@ def layout(path: Path) -> Layout:
 
 
 def _look(path: Path) -> _Found:
-    command = [sys.executable, "-P", str(LOOK), str(path)]
+    kept = (("-E", sys.flags.ignore_environment), ("-s", sys.flags.no_user_site))
+    flags = [flag for flag, on in kept if on]
+    command = [sys.executable, "-P", *flags, str(LOOK), str(path)]
     limit = SECONDS + path.stat().st_size / _BYTES
     try:
         done = subprocess.run(

@@ -32,9 +32,7 @@ def look(path: str) -> dict[str, Any]:
                 if problem := _problem(h5py, item):
                     return {"problem": f"{name!r} {problem}"}
                 if isinstance(item, h5py.Dataset):
-                    # Keras stores types that HDF5 lacks as another one, and names them.
-                    dtype = str(item.attrs.get("dtype", item.dtype))
-                    found[name] = (item.shape, dtype)
+                    found[name] = (item.shape, _dtype(item))
     except Exception as error:  # of any class: it depends on the bytes
         return {"unreadable": str(error)}
     return {"layout": found}
@@ -59,6 +57,13 @@ def _items(h5py: Any, file: Any) -> Iterator[tuple[str, Any]]:
                     waiting.append((inside, item))
             yield inside, item
     yield "", None
+
+
+def _dtype(dataset: Any) -> str:
+    """Keras stores types that HDF5 lacks as another one, and names them."""
+    stored = str(dataset.dtype)
+    named = str(dataset.attrs.get("dtype", stored))
+    return stored if named == stored else f"{named} as {stored}"
 
 
 def _problem(h5py: Any, item: Any) -> str:

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resilient.errors import NotSupportedError, ResilientError, message
+from resilient.errors import NotSupportedError, ResilientError, message, printable
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import ImportRun
@@ -99,7 +99,7 @@ def _commit(
     leaves = [leaf for leaf in variables.leaves(model) if leaf.name in values]
     unknown = _unknown(model, leaves)
     run = ImportRun(
-        source=os.fspath(source.path),
+        source=printable(os.fspath(source.path)),
         unknown=unknown,
         variables=[leaf.to_json() for leaf in leaves],
         tensors=sorted(values),

@@ -5,7 +5,7 @@ Everything of a checkpoint that is neither a tensor nor a position in the data.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 from msgspec import Meta
@@ -30,8 +30,13 @@ from resilient.state import rng
 from resilient.state.rng import RandomState
 
 _KIND = "kind"
+_HISTORY = "keras.callbacks.History", "history"
 
 _Name = Annotated[str, Meta(max_length=16_384)]
+
+
+# How a loop counts its steps.
+Counting = Literal["loop", "advance"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +98,7 @@ class LoopRun(RunJson):
     Attributes:
         progress: Where it was.
         stopped: Whether it was asked to end.
-        counting: How it counts its steps: ``"loop"`` or ``"advance"``.
+        counting: How it counts its steps.
         random: The random state.
         epoch_random: The one at the epoch's beginning, for code that runs again there;
             None between epochs, and where the loop has none.
@@ -106,7 +111,7 @@ class LoopRun(RunJson):
 
     progress: JSON
     stopped: bool
-    counting: str | None
+    counting: Counting | None
     random: JSON
     objects: JSON
     history: Encoded
@@ -193,7 +198,7 @@ class _Decoded:
 
     learning_rate: float | None = None
     attributes: dict[str, Any] | None = None
-    epoch_logs: dict[str, Any] | None = None
+    epoch_logs: dict[Any, Any] | None = None  # a user may log under any name
 
 
 def encoded(run: RunJson) -> JSON:
@@ -240,8 +245,11 @@ def require_restorable(
         from_json(_Decoded, {n: outline(getattr(run, n), arrays) for n in names})
         for callback in run.callbacks:
             for path, change in callback.get("changes", {}).items():
+                plain = outline(change["data"], arrays)
                 if change["kind"] in CHECKED:
                     require_fit(path, change, decode(change["data"], arrays))
+                elif (callback["class"], change["key"]) == _HISTORY:
+                    from_json(dict[Any, list[Any]], plain)
 
 
 def _require_history(history: Any) -> None:

@@ -77,7 +77,8 @@ def state(generator: Any) -> Encoded:
     if isinstance(generator, np.random.RandomState):
         return _plain(generator.get_state(legacy=False))
     version, words, gauss = generator.getstate()
-    return [version, _text(np.array(words, "<u4")), gauss]
+    number = None if gauss is None else float(gauss)  # Python takes anything
+    return [version, _text(np.array(words, "<u4")), number]
 
 
 def set_state(generator: Any, state: Encoded) -> None:
@@ -110,7 +111,7 @@ def _set_state(generator: Any, state: Encoded) -> None:
         generator.set_state(_within_words(_native(state)))
     else:
         version, words, gauss = state
-        if type(gauss) not in (float, type(None)):  # Python takes anything
+        if type(gauss) not in (float, type(None)):
             raise ValueError("what `gauss` gives next is no number")
         generator.setstate((version, tuple(_array(words, "<u4").tolist()), gauss))
 

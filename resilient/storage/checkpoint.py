@@ -20,7 +20,6 @@ from typing import Generic, TypeVar
 
 from resilient.errors import (
     ANOTHER_STEP,
-    CheckpointReadError,
     CorruptCheckpointError,
     UntrustedCheckpointError,
 )
@@ -32,15 +31,6 @@ from resilient.storage.manifest import Manifest, ManifestError
 from resilient.storage.signature import Signature
 
 T = TypeVar("T")
-
-# What says nothing of the file, and what to do about it.
-_NO_DAMAGE = {
-    errno.EACCES: "Allow this user to read there.",
-    errno.EPERM: "Allow this user to read there.",
-    errno.EMFILE: "Close files, or raise the limit on open ones (`ulimit -n`).",
-    errno.ENFILE: "Close files of other processes: the machine has too many open.",
-    errno.ENOMEM: "Free some memory.",
-}
 
 
 class DamageError(Exception):
@@ -233,14 +223,8 @@ def _problem(
 
 def _why(error: OSError) -> str:
     """Why a file is not read, after its name; raises what says nothing of the file."""
-    if error.errno in _NO_DAMAGE:
-        refused = CheckpointReadError(
-            "A checkpoint cannot be read here and now. It stays where it is.",
-            received=f"{error.filename}: {error.strerror}",
-            hint=_NO_DAMAGE[error.errno],
-        )
-        refused.errno = error.errno
-        raise refused from error
+    if error.errno in files.NO_DAMAGE:
+        raise files.refused(error) from error
     if error.errno == errno.ELOOP:
         return "is a symbolic link, which is not followed: copy with `cp -L`"
     return f"cannot be read ({error.strerror})"

@@ -24,7 +24,7 @@ from resilient.progress import Progress
 from resilient.storage import layout, lock
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.file_record import FileRecord, record
-from resilient.storage.files import JSON_BYTES, open_file, sync
+from resilient.storage.files import JSON_BYTES, NO_DAMAGE, open_file, sync
 from resilient.storage.flush import flushed_meanwhile
 from resilient.storage.manifest import Manifest, ManifestError
 
@@ -37,6 +37,8 @@ _DISK_ERRORS = {
     errno.EROFS: "Choose a checkpoint_dir on a writable file system.",
     errno.EACCES: "Allow this user to write there, or choose another checkpoint_dir.",
     errno.EPERM: "Allow this user to write there, or choose another checkpoint_dir.",
+    errno.EMFILE: NO_DAMAGE[errno.EMFILE],
+    errno.ENFILE: NO_DAMAGE[errno.ENFILE],
     errno.EIO: "Check the disk: the system log may say more.",
     errno.ESTALE: "Check the network file system; it may have to be mounted again.",
     errno.ENOENT: "Something removed the directory: make sure that nothing does.",

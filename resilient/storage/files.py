@@ -11,12 +11,34 @@ import secrets
 import stat
 from pathlib import Path
 
+from resilient.errors import CheckpointReadError
+
 # Far above real use: what is larger is not ours.
 JSON_BYTES = 64 << 20
 SMALL_BYTES = 1 << 20
 
+# What says nothing of a file, and what to do about it.
+NO_DAMAGE = {
+    errno.EACCES: "Allow this user to read there.",
+    errno.EPERM: "Allow this user to read there.",
+    errno.EMFILE: "Close files, or raise the limit on open ones (`ulimit -n`).",
+    errno.ENFILE: "Close files of other processes: the machine has too many open.",
+    errno.ENOMEM: "Free some memory.",
+}
+
 _ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _NOT_FOLLOWED = (errno.ELOOP, errno.EMLINK)
+
+
+def refused(error: OSError) -> CheckpointReadError:
+    """The error for one whose number is in ``NO_DAMAGE``."""
+    found = CheckpointReadError(
+        "A checkpoint directory cannot be read here and now. It stays as it is.",
+        received=f"{error.filename}: {error.strerror}",
+        hint=NO_DAMAGE[error.errno or 0],
+    )
+    found.errno = error.errno
+    return found
 
 
 def is_inside(name: str) -> bool:

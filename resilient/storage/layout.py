@@ -109,6 +109,10 @@ def _names(directory: Path) -> list[str]:
         return sorted(os.listdir(directory))
     except FileNotFoundError:
         return []
+    except OSError as error:
+        if error.errno in files.NO_DAMAGE:
+            raise files.refused(error) from error
+        raise
 
 
 def leads_nowhere(path: Path) -> bool:

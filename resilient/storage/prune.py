@@ -9,7 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from resilient.errors import CheckpointWriteError, NotSupportedError
+from resilient.errors import (
+    CheckpointReadError,
+    CheckpointWriteError,
+    NotSupportedError,
+)
 from resilient.policies import KeepPolicy
 from resilient.storage import commit, layout
 from resilient.storage.checkpoint import Checkpoint
@@ -62,7 +66,10 @@ class Pruner:
             if before is not None and before.file == file is not None:
                 known[step] = before
                 continue
-            with contextlib.suppress(ManifestError, NotSupportedError):
+            # What cannot be judged stays.
+            with contextlib.suppress(
+                ManifestError, NotSupportedError, CheckpointReadError
+            ):
                 found = Checkpoint.read(path)
                 if found.is_trusted():  # or a stranger's newest would replace ours
                     known[step] = _Known(step, found.metrics, found.created, file)

@@ -129,7 +129,7 @@ def test_odd_things_with_the_names_of_ours_are_told_of_in_lines(
     for number in range(10_000):
         (tmp_path / f"step-{number}\x1b[31m").touch()
     code, text = told(capsys, command, tmp_path)
-    assert code == {"ls": 1, "show": 1, "verify": 1, "report": 3}[command]
+    assert code == {"ls": 1, "show": 1, "verify": 1, "report": 5}[command]
     assert len(text.splitlines()) < 20
 
 

@@ -11,7 +11,7 @@ from resilient.telemetry.goodput import goodput
 
 pytestmark = pytest.mark.once
 
-OK, _, USAGE, NOTHING, *_ = range(6)
+OK, _, USAGE, NOTHING, _, FAILED = range(6)
 START = 1_700_000_000  # 2023-11-14T22:13:20Z
 
 
@@ -123,3 +123,9 @@ def test_a_file_is_wrong_usage(tmp_path, capsys):
 )
 def test_durations_are_rounded_once(seconds, text):
     assert duration(seconds) == text
+
+
+def test_events_that_cannot_be_read_are_not_missing(tmp_path, capsys):
+    (tmp_path / "events.jsonl").mkdir()
+    assert main(["report", str(tmp_path)]) == FAILED
+    assert "not a regular file" in capsys.readouterr().err

@@ -5,9 +5,11 @@ import io
 import json
 import os
 import pickle
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -20,6 +22,7 @@ from support.fitting import model as new_model
 import resilient
 from resilient import CheckpointMismatchError, NotSupportedError
 from resilient.convert import hdf5_files
+from resilient.state.weights import ready
 
 BACKEND = keras.backend.backend()
 # Keras reads a variable in a way that numpy 2.4 says will end.
@@ -179,6 +182,49 @@ def test_a_file_that_crashes_libhdf5(
     look.write_text("import os\nos.abort()\n")
     monkeypatch.setattr(hdf5_files, "LOOK", look)
     assert "crashes libhdf5 (signal 6)" in refused(source)
+
+
+@pytest.mark.parametrize("stored", ["f8", "i8", "c16", "?"])
+def test_a_dtype_that_is_only_named_is_not_cast(tmp_path: Path, stored: str) -> None:
+    source = tmp_path / "x.weights.h5"
+    model().save_weights(source)
+    with h5py.File(source, "r+") as file:
+        names: list[str] = []
+        file.visit(names.append)
+        name = next(n for n in names if isinstance(file[n], h5py.Dataset))
+        array = file[name][...].astype(stored)
+        del file[name]
+        file[name] = array
+        file[name].attrs["dtype"] = "float32"
+    assert f"float32 as {array.dtype}" in refused(source, CheckpointMismatchError)
+
+
+def test_a_look_is_as_isolated_as_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What PYTHONPATH has is not run where Python was told to leave it."""
+    (tmp_path / "json.py").write_text("raise RuntimeError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    flags = SimpleNamespace(ignore_environment=1, no_user_site=1)
+    isolated = SimpleNamespace(executable=sys.executable, flags=flags)
+    monkeypatch.setattr(hdf5_files, "sys", isolated)
+    source = tmp_path / "x.weights.h5"
+    model().save_weights(source)
+    assert hdf5_files.layout(source)
+
+
+def test_a_path_that_is_no_text_is_told_escaped(tmp_path: Path) -> None:
+    source = tmp_path / os.fsdecode(b"\xff.weights.h5")
+    net = model()
+    ready(net)
+    net.save_weights(tmp_path / "x.weights.h5")
+    (tmp_path / "x.weights.h5").rename(source)
+    with pytest.warns(resilient.NotExactWarning):
+        made = resilient.import_checkpoint(
+            source, net, checkpoint_dir=tmp_path / "run", epoch=1
+        )
+    said = json.loads((made.path / "run.json").read_bytes())["source"]
+    assert said == f"{tmp_path}/\\udcff.weights.h5"
 
 
 def test_a_keras_file_that_unpacks_to_more(tmp_path: Path) -> None:

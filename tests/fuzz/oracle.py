@@ -50,8 +50,8 @@ _NEVER_READING = {
     *("import", "exec", "compile", "marshal.loads", "marshal.load", "code.__new__"),
     *("ctypes.dlopen", "ctypes.dlsym", "os.chmod", "os.chown", "os.setxattr"),
 }
-# But for HDF5, on which libhdf5 may hang: python, this, and the path.
-_LOOK = ("-P", str(LOOK))
+# But for HDF5, on which libhdf5 may hang.
+_LOOK = str(LOOK)
 # What changes a path: only in the directory of the case.
 _CHANGES = {
     *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"),
@@ -103,7 +103,7 @@ class Watch:
                 paths = paths[1:]
             bad = [path for path in paths if not self._is_inside(_real(path))]
             return f"{event} {bad}" if bad else ""
-        if event == "subprocess.Popen" and tuple(arguments[1][1:-1]) == _LOOK:
+        if event == "subprocess.Popen" and _LOOK in arguments[1]:
             self.looked = True
             return ""
         if event == "os.kill" and self.looked:

@@ -153,6 +153,7 @@ CONTENTS = {
         "a step is negative": loop(progress={"step": -1, "epoch": 0, "batch": 0}),
         "a progress is empty": loop(progress={}),
         "a random state is empty": loop(random={}),
+        "it counts in another way": loop(counting="x"),
         "a setup is a number": loop(setups={"net": 3}),
         "a setup has a list": loop(setups={"net": {"now": []}}),
         "random numbers are empty": loop(random={}),

@@ -121,6 +121,15 @@ def test_a_place_outside_of_the_words_is_refused(name, place):
     assert rng.state(generator) == before
 
 
+def test_an_int_that_gauss_gives_next_is_kept_as_a_number():
+    """Python takes anything."""
+    given = random.Random(3)
+    given.setstate((*given.getstate()[:2], 2))
+    again = random.Random(4)
+    rng.set_state(again, rng.state(given))
+    assert again.gauss(0, 1) == given.gauss(0, 1) == 2
+
+
 @pytest.mark.parametrize("following", ["1", [], 2, True])
 def test_what_gauss_gives_next_is_a_number(following):
     version, words, _ = rng.state(random.Random(3))

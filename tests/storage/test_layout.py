@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 from support.checkpoint_samples import filled, newest_good, save
 
-from resilient.errors import CheckpointWriteError, NotSupportedError
+from resilient.errors import (
+    CheckpointReadError,
+    CheckpointWriteError,
+    NotSupportedError,
+)
 from resilient.policies import latest
 from resilient.storage import files, layout
 from resilient.storage.lock import DirectoryLock
@@ -103,6 +107,18 @@ def test_a_directory_that_a_killed_process_made_is_on_the_disk_too(
         tmp_path / "runs",
         tmp_path / "runs" / "mnist",
     ]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE])
+def test_a_directory_that_cannot_be_listed_is_an_error_of_ours(
+    tmp_path, monkeypatch, number
+):
+    def listdir(path):
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    with pytest.raises(CheckpointReadError, match=os.strerror(number)):
+        layout.committed_steps(tmp_path)
 
 
 def test_a_directory_whose_parent_this_user_may_not_read_can_be_used(

@@ -243,6 +243,19 @@ def test_prune_keeps_what_the_policy_selects(tmp_path):
     assert leftovers(tmp_path) == []
 
 
+def test_prune_lets_be_what_cannot_be_read_here_and_now(tmp_path, monkeypatch):
+    """A run that goes on does not end for a checkpoint that another user left."""
+
+    def refuse(directory, name, limit):
+        if directory.name == "step-00000010":
+            raise PermissionError(13, "Permission denied", str(directory / name))
+        return read_file(directory, name, limit)
+
+    read_file = checkpoint.read_file
+    monkeypatch.setattr(checkpoint, "read_file", refuse)
+    assert filled(tmp_path, 10, 20, 30).prune(latest(1)) == [20]
+
+
 def test_prune_reads_a_manifest_once_and_again_if_it_was_replaced(
     tmp_path, monkeypatch
 ):

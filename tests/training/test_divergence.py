@@ -1,5 +1,6 @@
 """What counts as a bad loss, and which batches are left out because of it."""
 
+import errno
 import json
 import math
 import os
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from resilient import (
+    CheckpointReadError,
     CheckpointWriteError,
     CorruptCheckpointError,
     NotSupportedError,
@@ -283,6 +285,17 @@ def test_what_is_no_small_file_is_no_list_of_rollbacks(tmp_path, kind):
     else:
         path.symlink_to(target if kind == "link" else "nowhere")
     with pytest.raises(CorruptCheckpointError, match=r"rollbacks\.json"):
+        rollback.read(tmp_path)
+
+
+def test_rollbacks_that_cannot_be_read_here_and_now_are_not_damaged(
+    tmp_path, monkeypatch
+):
+    def refuse(directory, name, limit):
+        raise OSError(errno.EMFILE, "Too many open files", str(directory / name))
+
+    monkeypatch.setattr(rollback, "read_file", refuse)
+    with pytest.raises(CheckpointReadError, match="raise the limit"):
         rollback.read(tmp_path)
 
 

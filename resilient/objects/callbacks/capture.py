@@ -163,7 +163,7 @@ class CallbackStates:
         for callback in self._callbacks.values():
             if type(callback) is keras.callbacks.History:
                 history = getattr(callback, "history", None)
-                well_formed(dict[str, list[Any]], history, "the history")
+                well_formed(dict[Any, list[Any]], history, "the history")
         if lost:
             warn_not_exact("parts of callbacks could not be restored", lost)
 

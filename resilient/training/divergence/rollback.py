@@ -25,7 +25,14 @@ from resilient.errors import (
 )
 from resilient.progress import Progress
 from resilient.serialization.schema import Count, SchemaError, from_json, parse
-from resilient.storage.files import JSON_BYTES, read_file, replace_text, sync
+from resilient.storage.files import (
+    JSON_BYTES,
+    NO_DAMAGE,
+    read_file,
+    refused,
+    replace_text,
+    sync,
+)
 from resilient.storage.layout import ROLLBACKS, committed_steps
 from resilient.storage.store import Store
 from resilient.training.divergence.loss_watch import Bad
@@ -67,7 +74,8 @@ def read(directory: Path) -> list[Skip]:
     """The rollbacks of a run so far, in their order.
 
     Raises:
-        CorruptCheckpointError: The file is damaged, or cannot be read.
+        CorruptCheckpointError: The file is damaged.
+        CheckpointReadError: It cannot be read here and now.
     """
     try:
         raw = read_file(directory, ROLLBACKS, JSON_BYTES)
@@ -75,6 +83,8 @@ def read(directory: Path) -> list[Skip]:
     except FileNotFoundError:
         return []
     except (OSError, SchemaError) as error:
+        if isinstance(error, OSError) and error.errno in NO_DAMAGE:
+            raise refused(error) from error
         raise CorruptCheckpointError(
             "The list of batches that this run skips cannot be read, so it cannot "
             "resume exactly.",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from resilient.objects.adapters import Objects
 from resilient.progress import Progress
 from resilient.saving.record import SavedState
-from resilient.saving.run_json import LoopRun
+from resilient.saving.run_json import Counting, LoopRun
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import wrong_place_error
@@ -26,7 +26,7 @@ class LoopPosition:
         inside: Whether a loop was begun that did not end by itself.
         done: Epochs of the loops that ended in this process.
         stopped: Whether the loop itself ended the run.
-        counting: ``"loop"`` or ``"advance"``: how the run counts its steps.
+        counting: How the run counts its steps.
     """
 
     progress: Progress = field(default=Progress(0, 0, 0))
@@ -35,9 +35,9 @@ class LoopPosition:
     inside: bool = False
     done: int = -1
     stopped: bool = False
-    counting: str | None = None
+    counting: Counting | None = None
 
-    def count_by(self, counting: str) -> None:
+    def count_by(self, counting: Counting) -> None:
         """Count steps in this way, and in no other: a resume would not find it.
 
         Raises:

@@ -58,7 +58,7 @@ def test_where_checkpoints_cannot_be_read_nothing_starts_from_scratch(
     monkeypatch.setattr("resilient.storage.checkpoint.read_file", refuse)
     with pytest.raises(resilient.CheckpointReadError) as error:
         fitting.fit(fitting.model(), tmp_path)
-    assert "It stays where it is" in str(error.value)
+    assert "It stays as it is" in str(error.value)
     assert notes(error.value) == ""
 
 

@@ -111,6 +111,22 @@ def test_it_returns_the_history_of_the_model(tmp_path):
     assert [type(loss) for loss in history.history["loss"]] == [float] * 3
 
 
+def test_logs_of_any_name_are_resumed(tmp_path):
+    """Keras takes them."""
+
+    def log():
+        return keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: logs.update({3: epoch, (1, 2): 0.5})
+        )
+
+    fitting.interrupted(tmp_path, epoch=1, batch=None, callbacks=[log()])
+    history = fitting.fit(
+        fitting.model(), tmp_path, callbacks=[fitting.Interrupt(), log()]
+    )
+    assert history.history[3] == list(range(len(history.history["loss"])))
+    assert set(history.history[1, 2]) == {0.5}
+
+
 def test_a_history_of_the_users_own_holds_the_whole_run(tmp_path):
     fitting.interrupted(tmp_path, callbacks=[keras.callbacks.History()])
     fitting.other_seed()

@@ -47,6 +47,24 @@ def in_a_callback(kind, data):
     }
 
 
+def in_the_history(data):
+    def changed(run):
+        (place,) = (
+            index
+            for index, entry in enumerate(run["callbacks"])
+            if entry["class"] == "keras.callbacks.History"
+        )
+        (change,) = (
+            change
+            for change in run["callbacks"][place]["changes"].values()
+            if change["key"] == "history"
+        )
+        change["data"] = data
+        return {"callbacks": run["callbacks"]}
+
+    return changed
+
+
 ODD = {
     "no random state": {"random": {}},
     "a random state without backends": {"random": {"python": [], "numpy": {}}},
@@ -63,6 +81,8 @@ ODD = {
     "a generator of NumPy is empty": drawn("numpy", {}),
     "a seed that is huge": drawn("keras", [2**70, -1]),
     "a generator of the backend": drawn("backends", {BACKEND: 5}),
+    "a history of numbers": in_the_history(3),
+    "a history of no tag": in_the_history({"a": 1}),
     "a callback's order of nothing": in_a_callback("order", None),
     "a callback's order of one place twice": in_a_callback("order", [0, 0]),
     "a callback's path to nowhere": in_a_callback("alias", None),
