@@ -164,6 +164,8 @@ def raised_by_a_backend(kind):
             '"ocdbt.process_0/": Failed writing: "d/8e57": Failed to write 322636 '
             "bytes to file 14: No space left on device [os_error_code='28']"
         )
+    if kind == "descriptors":
+        return ValueError("RESOURCE_EXHAUSTED: Error opening: Too many open files")
     if kind == "tensorflow":
         return RuntimeError(
             "{{function_node}} variables/x.data; No space left on device"
@@ -182,7 +184,9 @@ def raised_by_a_backend(kind):
     return error
 
 
-@pytest.mark.parametrize("kind", ["orbax", "tensorflow", "torch", "caused", "context"])
+@pytest.mark.parametrize(
+    "kind", ["orbax", "descriptors", "tensorflow", "torch", "caused", "context"]
+)
 def test_a_full_disk_is_recognised_however_it_is_dressed_up(tmp_path, kind):
     store = filled(tmp_path, 20)
     original = raised_by_a_backend(kind)
