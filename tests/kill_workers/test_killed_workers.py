@@ -6,6 +6,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -333,7 +334,11 @@ def test_four_processes_are_killed_at_random(
             kills = {victim: random_point(dice, victim, most) for victim in victims}
             ends = run(kills)
             killed += is_killed(ends)
-            assert all(end.status in (0, 1, KILLED) for end in ends), run.tell(ends)
+            ways = {0, 1, KILLED}
+            if 0 in victims and BACKEND == "jax":
+                # It may see, before Gloo does, that its service died with process 0.
+                ways.add(-signal.SIGABRT)
+            assert all(end.status in ways for end in ends), run.tell(ends)
         check(run, uninterrupted)
     assert killed > KILLS // 3
 
