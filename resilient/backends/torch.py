@@ -11,8 +11,7 @@ Refuses sparse, quantized and meta tensors.
 """
 
 import os
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO, ClassVar
@@ -23,7 +22,7 @@ import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.serialization import config
 
-from resilient.backends import dcp_format, dcp_stored, torch_files
+from resilient.backends import dcp_format, dcp_stored, torch_files, torch_random
 from resilient.backends.arrays import (
     EXTENSION_DTYPES,
     HeldSnapshot,
@@ -36,7 +35,7 @@ from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.dcp_stored import StoredTensor
 from resilient.backends.parallel_copy import copy_all
 from resilient.backends.stored_files import StoredFiles, decoding
-from resilient.errors import NotExactWarning, NotSupportedError
+from resilient.errors import NotSupportedError
 
 _FILE = "state.pt"
 _MOST_PIECES = 100_000  # of as many, `inert_pickle` reads the names and sizes
@@ -115,52 +114,16 @@ class TorchBackend:
                 _assign_part(tensor, to_torch(value))
 
     def random_state(self) -> dict[str, Any]:
-        return {
-            "cpu": _state(torch.default_generator),
-            "cuda": [_state(each) for each in _cuda_generators()],
-        }
+        return torch_random.state()
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        _set_state(torch.default_generator, state["cpu"])
-        live, saved = _cuda_generators(), state["cuda"]
-        if len(live) != len(saved):
-            warnings.warn(
-                f"Random numbers drawn on CUDA devices will differ: the checkpoint was "
-                f"saved with {len(saved)} devices, this process has {len(live)}.",
-                NotExactWarning,
-                stacklevel=2,
-            )
-        for generator, device_state in zip(live, saved, strict=False):
-            _set_state(generator, device_state)
+        torch_random.set_state(state)
 
     def check_random_state(self, state: dict[str, Any]) -> None:
-        _set_state(torch.Generator(), state["cpu"])
-        for device_state in state["cuda"]:
-            _tensor(device_state)
+        torch_random.check(state)
 
     def versions(self) -> dict[str, str]:
         return {"torch": str(torch.__version__)}
-
-
-def _state(generator: torch.Generator) -> bytes:
-    return generator.get_state().numpy().tobytes()  # type: ignore[no-any-return]
-
-
-def _set_state(generator: torch.Generator, state: bytes) -> None:
-    generator.set_state(_tensor(state))
-
-
-def _tensor(state: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(state), dtype=torch.uint8)
-
-
-def _cuda_generators() -> Sequence[torch.Generator]:
-    """The global generator of each CUDA device."""
-    if not torch.cuda.is_available():
-        return ()
-    torch.cuda.init()  # before, there are none
-    generators: Sequence[torch.Generator] = torch.cuda.default_generators
-    return generators
 
 
 def _assign_part(tensor: DTensor, whole: torch.Tensor) -> None:
