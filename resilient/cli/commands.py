@@ -18,6 +18,7 @@ from resilient.serialization import JSON, strict
 from resilient.storage import layout, quarantine
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
+from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.signature import Signature, has_key
 from resilient.storage.store import Store
 from resilient.telemetry.events import read_events
@@ -136,7 +137,7 @@ def prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
         kept = keep.select(found)
         doomed = [checkpoint for checkpoint in found if checkpoint.step not in kept]
         if not arguments.dry_run:
-            store.remove_stale_staging()
+            remove_stale_staging(store.directory)
             store.prune(keep)
     data = {
         "directory": os.fspath(store.directory),

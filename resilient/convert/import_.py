@@ -18,6 +18,7 @@ from resilient.saving.run_json import ImportRun
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
+from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
 from resilient.telemetry.events import Events
 
@@ -80,7 +81,7 @@ def import_checkpoint(
     values = found.values(model)
     step = _step(model, values, epoch, step)
     with DirectoryLock(store.directory):
-        store.remove_stale_staging()
+        remove_stale_staging(store.directory)
         _require_empty(store)
         return _commit(store, found, model, values, Progress(step, epoch, 0))
 

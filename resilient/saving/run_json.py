@@ -245,10 +245,11 @@ def require_restorable(
         from_json(_Decoded, {n: outline(getattr(run, n), arrays) for n in names})
         for callback in run.callbacks:
             for path, change in callback.get("changes", {}).items():
-                plain = outline(change["data"], arrays)
                 if change["kind"] in CHECKED:
                     require_fit(path, change, decode(change["data"], arrays))
-                elif (callback["class"], change["key"]) == _HISTORY:
+                    continue
+                plain = outline(change["data"], arrays)
+                if (callback["class"], change["key"]) == _HISTORY:
                     from_json(dict[Any, list[Any]], plain)
 
 

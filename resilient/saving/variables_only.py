@@ -20,6 +20,7 @@ from resilient.saving.run_json import VariablesRun
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
+from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
 from resilient.telemetry.events import Events
 
@@ -69,7 +70,7 @@ class Checkpoints:
         """
         self._lock.acquire()
         self._entered = True
-        self._store.remove_stale_staging()
+        remove_stale_staging(self._store.directory)
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -223,8 +223,7 @@ def _problem(
 
 def _why(error: OSError) -> str:
     """Why a file is not read, after its name; raises what says nothing of the file."""
-    if error.errno in files.NO_DAMAGE:
-        raise files.refused(error) from error
+    files.require_readable(error)
     if error.errno == errno.ELOOP:
         return "is a symbolic link, which is not followed: copy with `cp -L`"
     return f"cannot be read ({error.strerror})"

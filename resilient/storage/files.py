@@ -30,15 +30,20 @@ _ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _NOT_FOLLOWED = (errno.ELOOP, errno.EMLINK)
 
 
-def refused(error: OSError) -> CheckpointReadError:
-    """The error for one whose number is in ``NO_DAMAGE``."""
-    found = CheckpointReadError(
-        "A checkpoint directory cannot be read here and now. It stays as it is.",
-        received=f"{error.filename}: {error.strerror}",
-        hint=NO_DAMAGE[error.errno or 0],
-    )
-    found.errno = error.errno
-    return found
+def require_readable(error: OSError) -> None:
+    """Raise for an error that says nothing of the file.
+
+    Raises:
+        CheckpointReadError: Its number is in ``NO_DAMAGE``.
+    """
+    if error.errno in NO_DAMAGE:
+        found = CheckpointReadError(
+            "A checkpoint directory cannot be read here and now. It stays as it is.",
+            received=f"{error.filename}: {error.strerror}",
+            hint=NO_DAMAGE[error.errno],
+        )
+        found.errno = error.errno
+        raise found from error
 
 
 def is_inside(name: str) -> bool:

@@ -110,8 +110,7 @@ def _names(directory: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        if error.errno in files.NO_DAMAGE:
-            raise files.refused(error) from error
+        files.require_readable(error)
         raise
 
 

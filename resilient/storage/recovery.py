@@ -1,9 +1,10 @@
-"""Finishes replacements of a checkpoint that a kill interrupted.
+"""Finishes replacements of a checkpoint that a kill interrupted, and tidies after it.
 
 The former one is deleted only where the new one verifies; else it comes back, and the
 new one goes to quarantine.
 """
 
+import contextlib
 import logging
 import os
 from pathlib import Path
@@ -41,6 +42,20 @@ def recover(directory: Path) -> None:
             sync(directory)
         except OSError as error:  # that is seen when a checkpoint is loaded or saved
             logger.warning("%s stays where it is: %s", former.name, error)
+
+
+def remove_stale_staging(directory: Path) -> list[Path]:
+    """Delete what dead attempts left unfinished. Needs the lock; returns the paths."""
+    recover(directory)
+    stale = layout.staging_paths(directory)
+    with contextlib.suppress(OSError):
+        if stale:
+            # A kill may have come before the disk knew that these are none.
+            sync(directory)
+        for path in stale:
+            with contextlib.suppress(OSError):
+                commit.delete(path)
+    return stale
 
 
 def _problems(committed: Path) -> list[str]:

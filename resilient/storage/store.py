@@ -25,7 +25,7 @@ from resilient.errors import (
 )
 from resilient.policies import KeepPolicy
 from resilient.progress import Progress
-from resilient.storage import commit, files, layout, quarantine, signature
+from resilient.storage import commit, layout, quarantine, signature
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
 from resilient.storage.file_record import FileRecord
 from resilient.storage.manifest import LIBRARY, Manifest, ManifestError
@@ -243,19 +243,6 @@ class Store:
                 quarantine.move(self._path(step), "discarded", reason)
             quarantine.settle(self.directory)
         return steps
-
-    def remove_stale_staging(self) -> list[Path]:
-        """Delete what dead attempts left unfinished; returns the paths."""
-        recover(self.directory)
-        stale = layout.staging_paths(self.directory)
-        with contextlib.suppress(OSError):
-            if stale:
-                # A kill may have come before the disk knew that these are none.
-                files.sync(self.directory)
-            for path in stale:
-                with contextlib.suppress(OSError):
-                    commit.delete(path)
-        return stale
 
     def _path(self, step: int) -> Path:
         return self.directory / layout.committed_name(step)

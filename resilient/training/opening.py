@@ -9,6 +9,7 @@ from resilient.distributed.rendezvous import join
 from resilient.distributed.strategies import parallel_strategy, supported
 from resilient.storage import layout
 from resilient.storage.lock import DirectoryLock
+from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
 from resilient.training.options import RunOptions
 from resilient.training.outcome import reported
@@ -49,5 +50,5 @@ def _alone(group: Group, store: Store) -> Iterator[None]:
         yield
         return
     with DirectoryLock(store.directory):
-        store.remove_stale_staging()
+        remove_stale_staging(store.directory)
         yield

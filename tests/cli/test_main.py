@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from support.checkpoint_samples import (
+    cannot_be_read,
     filled,
     leftovers,
     newest_good,
@@ -136,15 +137,7 @@ def test_show_of_a_damaged_manifest_says_so(store, capsys):
 
 def test_one_that_may_not_be_read_does_not_hide_the_others(store, capsys, monkeypatch):
     """Another user saved it, perhaps. (The user of these tests may read anything.)"""
-    from resilient.storage import checkpoint
-
-    def refuse(directory, name, limit):
-        if directory.name == "step-00000025":
-            raise PermissionError(13, "Permission denied", str(directory / name))
-        return read_file(directory, name, limit)
-
-    read_file = checkpoint.read_file
-    monkeypatch.setattr(checkpoint, "read_file", refuse)
+    cannot_be_read(monkeypatch, step=25)
     code, out, _ = run(capsys, "ls", store.directory)
     lines = out.splitlines()
     assert (code, len(lines)) == (FAILED, 4)

@@ -173,6 +173,11 @@ CONTENTS = {
         "no name is logged": logged({3: [STEPS, VALUES]}),
         "no names are logged": logged([[STEPS, VALUES]]),
         "nothing is logged": logged(None),
+        "a text is logged": logged("x"),
+        "a number is logged for a pair": logged({"loss": 5}),
+        "steps of no dimension are logged": logged(
+            {"loss": [np.array(1), np.array(1.0)]}
+        ),
         "a fingerprint is empty": loop(fingerprint={}),
         "a fingerprint is of text": loop(
             fingerprint={"identity": "", "settings": "", "determinism": ""}

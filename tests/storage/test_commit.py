@@ -36,6 +36,7 @@ from support.checkpoint_samples import (
 )
 
 from resilient.storage import commit
+from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
 
 pytestmark = pytest.mark.once
@@ -105,7 +106,7 @@ def test_killed_at_each_step_of_a_start(ram):
             directory / "step-00000010", directory / "step-00000040.tmp-000000000001"
         )
         exit_code = in_child(killed_at, number, start_after_a_kill, directory)
-        store.remove_stale_staging()
+        remove_stale_staging(store.directory)
         assert newest_good(store).step == 20
         assert steps(store) == [10, 20]
         assert leftovers(directory) == []
@@ -129,7 +130,7 @@ def test_killed_at_random_times(ram):
         child.kill()
         child.join()
         store = Store(ram)
-        store.remove_stale_staging()
+        remove_stale_staging(store.directory)
         good = newest_good(store, pytest.fail)
         if good is not None:
             assert holds(good)

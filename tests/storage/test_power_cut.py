@@ -26,6 +26,7 @@ from resilient.saving.committer import Committer, Save
 from resilient.storage import files, layout
 from resilient.storage.checkpoint import Reader
 from resilient.storage.lock import DirectoryLock
+from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
 from resilient.telemetry.events import Events
 
@@ -147,7 +148,7 @@ SCENARIOS = [saves, replaces, prunes, rolls_back, starts_over, finds_damage]
 
 def begins(store, recorder):
     """What the next process does first."""
-    store.remove_stale_staging()
+    remove_stale_staging(store.directory)
     newest_good(store)
 
 

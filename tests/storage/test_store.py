@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.checkpoint_samples import (
+    cannot_be_read,
     filled,
     holds,
     leftovers,
@@ -31,6 +32,7 @@ from resilient.storage import checkpoint, prune
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.layout import quarantined, replaced_name
 from resilient.storage.manifest import Manifest
+from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
 
 pytestmark = pytest.mark.once
@@ -113,7 +115,7 @@ def test_a_directory_that_does_not_exist_has_no_checkpoints(tmp_path):
     store = Store(tmp_path / "not" / "yet")
     assert store.checkpoints() == []
     assert newest_good(store) is None
-    assert store.remove_stale_staging() == []
+    assert remove_stale_staging(store.directory) == []
     assert store.discard_after(3) == []
     assert store.discard_all() == []
     assert not (tmp_path / "not").exists()
@@ -134,7 +136,7 @@ def test_names_that_are_not_ours_are_left_alone(tmp_path):
         (tmp_path / name).mkdir()
     assert steps(store) == [10]
     assert newest_good(store).step == 10
-    store.remove_stale_staging()
+    remove_stale_staging(store.directory)
     store.prune(latest(1))
     store.discard_all()
     assert all((tmp_path / name).is_dir() for name in names)
@@ -219,7 +221,7 @@ def test_what_leads_out_of_the_directory_is_not_followed_by_a_deletion(tmp_path)
     (tmp_path / "runs" / "step-00000010.tmp-000000000001").symlink_to(theirs)
     os.mkfifo(tmp_path / "runs" / "step-00000010.tmp-000000000002")
     os.mkfifo(tmp_path / "runs" / "step-00000010.old-000000000003")
-    assert len(store.remove_stale_staging()) == 2
+    assert len(remove_stale_staging(store.directory)) == 2
     assert os.listdir(tmp_path / "runs") == ["step-00000010"]
     assert os.listdir(theirs) == ["precious"]
     assert holds(verified(store, 10))
@@ -245,14 +247,7 @@ def test_prune_keeps_what_the_policy_selects(tmp_path):
 
 def test_prune_lets_be_what_cannot_be_read_here_and_now(tmp_path, monkeypatch):
     """A run that goes on does not end for a checkpoint that another user left."""
-
-    def refuse(directory, name, limit):
-        if directory.name == "step-00000010":
-            raise PermissionError(13, "Permission denied", str(directory / name))
-        return read_file(directory, name, limit)
-
-    read_file = checkpoint.read_file
-    monkeypatch.setattr(checkpoint, "read_file", refuse)
+    cannot_be_read(monkeypatch, step=10)
     assert filled(tmp_path, 10, 20, 30).prune(latest(1)) == [20]
 
 
@@ -348,7 +343,7 @@ def test_what_is_nested_too_deep_to_be_deleted_is_an_error_of_the_disk(tmp_path)
             os.close(at)
             at = inner
         os.close(at)
-    store.remove_stale_staging()
+    remove_stale_staging(store.directory)
     with pytest.raises(CheckpointWriteError, match="nested too deep"):
         store.prune(latest(1))
     assert steps(store) == [20]
@@ -360,7 +355,7 @@ def test_stale_staging_is_removed_and_nothing_else(tmp_path):
     stale = tmp_path / "step-00000020.tmp-0123456789ab"
     (stale / "variables").mkdir(parents=True)
     (tmp_path / "notes.tmp-1").mkdir()
-    assert store.remove_stale_staging() == [stale]
+    assert remove_stale_staging(store.directory) == [stale]
     assert sorted(os.listdir(tmp_path)) == ["notes.tmp-1", "step-00000010"]
 
 

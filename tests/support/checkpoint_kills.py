@@ -15,6 +15,7 @@ import sys
 from resilient.errors import CheckpointWriteError, DirectoryInUseError
 from resilient.policies import latest
 from resilient.storage.lock import DirectoryLock
+from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
 from support.checkpoint_samples import at_call, before_disk_calls, newest_good, save
 
@@ -58,7 +59,7 @@ def only_prune(directory):
 def start_after_a_kill(directory):
     """What a new attempt does first, with leftovers of each sort around."""
     store = Store(directory)
-    store.remove_stale_staging()
+    remove_stale_staging(store.directory)
     newest_good(store)
 
 
@@ -71,7 +72,7 @@ def killed_at(number, change, directory):
 def saving_on_and_on(directory, first, ready):
     """Saves and prunes until it is killed."""
     store = Store(directory)
-    store.remove_stale_staging()
+    remove_stale_staging(store.directory)
     newest_good(store)
     ready.set()
     for step in range(first, sys.maxsize):

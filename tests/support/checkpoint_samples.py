@@ -7,8 +7,10 @@ import random
 from pathlib import Path
 
 from resilient.progress import Progress
+from resilient.storage import checkpoint
 from resilient.storage.checkpoint import Reader
 from resilient.storage.layout import committed_steps
+from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
 
 # In memory where there is such a place: what is killed there did not ask the disk.
@@ -23,6 +25,18 @@ FILES = (
     "data/process-0-of-1.json",
     "run.json",
 )
+
+
+def cannot_be_read(monkeypatch, step=None):
+    """From now on this user may not read the manifest of a step; None: of any."""
+
+    def refuse(directory, name, limit):
+        if step in (None, int(directory.name.removeprefix("step-"))):
+            raise PermissionError(13, "Permission denied", str(directory / name))
+        return read_file(directory, name, limit)
+
+    read_file = checkpoint.read_file
+    monkeypatch.setattr(checkpoint, "read_file", refuse)
 
 
 def contents(step, version=0):
@@ -137,7 +151,7 @@ def at_call(number, act):
 def usable(directory, *, newest):
     """The directory resumes at one of these steps, with its bytes, and can be saved."""
     store = Store(directory)
-    store.remove_stale_staging()
+    remove_stale_staging(store.directory)
     reports = []
     good = newest_good(store, lambda *what: reports.append(what))
     assert reports == [], "a kill never leaves what looks like damage"

@@ -19,6 +19,7 @@ from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint, Reader
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.quarantine import entries
+from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
 from support.checkpoint_samples import RAM
 from support.power_cut import Disk, Event, digest, write
@@ -214,7 +215,7 @@ def recovered(directory: Path, promise: Promise, reader: Reader[Any]) -> Store:
     """A new attempt begins: nothing is damaged, and what was promised is there."""
     with DirectoryLock(directory):
         store, reports, known = Store(directory), [], _undamaged(directory, promise)
-        store.remove_stale_staging()
+        remove_stale_staging(store.directory)
         found = store.load_newest(reader, lambda name, why: reports.append(name))
         expected = {layout.committed_name(step) for step in promise.damaged}
         assert set(reports) <= expected, "a power cut leaves what looks like damage"

@@ -19,6 +19,7 @@ from resilient.saving.choose import choose_together
 from resilient.saving.committer import Committer, Save
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint, Reader
+from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
 from resilient.telemetry.events import Events
 from support import fatal
@@ -76,7 +77,7 @@ def _save(group: Group, directory: Path) -> int:
     """Go on where the directory is, to the last step; where that was."""
     store, events = Store(directory), Events(directory)
     if group.index == 0:
-        store.remove_stale_staging()
+        remove_stale_staging(store.directory)
     found = choose_together(group, store, "auto", Reader(_reader(group)), events)
     began = 0 if found is None else found[0].step
     committer = Committer(

@@ -27,10 +27,9 @@ from resilient.progress import Progress
 from resilient.serialization.schema import Count, SchemaError, from_json, parse
 from resilient.storage.files import (
     JSON_BYTES,
-    NO_DAMAGE,
     read_file,
-    refused,
     replace_text,
+    require_readable,
     sync,
 )
 from resilient.storage.layout import ROLLBACKS, committed_steps
@@ -83,8 +82,8 @@ def read(directory: Path) -> list[Skip]:
     except FileNotFoundError:
         return []
     except (OSError, SchemaError) as error:
-        if isinstance(error, OSError) and error.errno in NO_DAMAGE:
-            raise refused(error) from error
+        if isinstance(error, OSError):
+            require_readable(error)
         raise CorruptCheckpointError(
             "The list of batches that this run skips cannot be read, so it cannot "
             "resume exactly.",

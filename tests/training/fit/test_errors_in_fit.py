@@ -2,6 +2,7 @@
 
 import pytest
 from support import fitting
+from support.checkpoint_samples import cannot_be_read
 from support.fitting import Do, Interrupt, Interrupted
 
 import resilient
@@ -51,15 +52,25 @@ def test_where_checkpoints_cannot_be_read_nothing_starts_from_scratch(
     tmp_path, monkeypatch
 ):
     fitting.interrupted(tmp_path)
-
-    def refuse(directory, name, limit):
-        raise PermissionError(13, "Permission denied", f"{directory}/{name}")
-
-    monkeypatch.setattr("resilient.storage.checkpoint.read_file", refuse)
+    cannot_be_read(monkeypatch)
     with pytest.raises(resilient.CheckpointReadError) as error:
         fitting.fit(fitting.model(), tmp_path)
     assert "It stays as it is" in str(error.value)
     assert notes(error.value) == ""
+
+
+@pytest.mark.waits
+def test_checkpoints_that_cannot_be_read_any_more_are_not_forgotten(
+    tmp_path, monkeypatch
+):
+    def fail_and_hide():
+        cannot_be_read(monkeypatch)
+        fail()
+
+    callbacks = [Do(fail_and_hide)]
+    with pytest.raises(Broken) as error:
+        fitting.fit(fitting.model(), tmp_path, callbacks=callbacks, save_freq=4)
+    assert "when the checkpoints that are there can be read" in notes(error.value)
 
 
 def test_an_error_of_ours_says_itself_what_to_do(tmp_path):

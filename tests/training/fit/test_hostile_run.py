@@ -9,6 +9,7 @@ from support import fitting
 from support.manifests import replace
 from support.waited import each_save_waited_for
 
+from resilient import CorruptCheckpointError
 from resilient.storage.store import Store
 from resilient.telemetry.events import read_events
 
@@ -99,6 +100,8 @@ def test_a_malformed_run_is_damage_and_the_one_before_is_used(left, tmp_path, od
     odd = odd(run) if callable(odd) else odd
     assert odd.keys() <= run.keys()
     replace(checkpoint.path, "run.json", json.dumps(run | odd).encode())
+    with pytest.raises(CorruptCheckpointError):
+        fitting.fit(fitting.model(), directory, resume=checkpoint.step)
     fitting.fit(fitting.model(), directory, callbacks=[fitting.Interrupt()])
     fell_back, restored = (
         next(e for e in read_events(directory) if e["event"] == event)
