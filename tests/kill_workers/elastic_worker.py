@@ -14,7 +14,6 @@ import json
 import os
 import signal
 import sys
-import time
 
 DIRECTORY, DEVICES, DATA, *KILL = sys.argv[1:]
 BACKEND = os.environ["KERAS_BACKEND"]
@@ -34,6 +33,7 @@ if BACKEND == "torch":
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 from own_data import OWN_DATA  # noqa: E402
+from support.waited import wait_for_each_save  # noqa: E402
 
 import resilient  # noqa: E402
 
@@ -117,7 +117,6 @@ class Told(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         batches = next(LIFE)
-        time.sleep(0.05)  # a save every second batch is over before the next is due
         if [f"{RANK}:{batches}"] == KILL:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -168,6 +167,7 @@ def data():
 
 
 def main() -> None:
+    wait_for_each_save()  # so that there is one to go on from
     keras.utils.set_random_seed(1)
     with scope():
         model = make_model()

@@ -21,12 +21,16 @@ if keras.backend.backend() == "tensorflow":
 def run(
     example: Path, directory: Path, environment: dict[str, str], *options: str
 ) -> str:
-    """What `resilient run` and two workers say; all of them are ended after it."""
+    """What `resilient run` and two workers say; all of them are ended after it.
+
+    Each save is waited for, so that there is one to go on from at the kill.
+    """
     supervised = [sys.executable, "-m", "resilient", "run", "--nproc=2", "--backoff=0"]
     process = subprocess.Popen(
         [
             *(*supervised, "--dir", directory, "--max-restarts=1", "--"),
-            *(sys.executable, example, "--checkpoint-dir", directory, *options),
+            *(sys.executable, "-m", "support.waited", example),
+            *("--checkpoint-dir", directory, *options),
         ],
         env=environment,
         stdout=subprocess.PIPE,

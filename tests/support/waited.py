@@ -2,10 +2,15 @@
 
 They run on the writer's thread as always; only the training does not go on meanwhile.
 For tests that look at the directory right after a step (marked ``waits``), and for
-half of the kills: there a kill point says what is committed.
+half of the kills: there a kill point says what is committed. Scripts that know nothing
+of it, as examples, are run by
+
+    python -m support.waited SCRIPT ARGUMENT ...
 """
 
 import contextlib
+import runpy
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,3 +50,9 @@ def _waiting(wanted: Callable[[Checkpointer], bool]) -> Callable[..., None]:
             self.wait()
 
     return save_and_wait
+
+
+if __name__ == "__main__":
+    wait_for_each_save()
+    del sys.argv[0]
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -150,6 +150,7 @@ def test_what_is_being_written_is_finished_before_the_error(tmp_path, monkeypatc
     assert "it goes on at step 8" in notes(error.value)
 
 
+@pytest.mark.waits
 def test_a_directory_that_became_a_file_is_said(tmp_path):
     directory = tmp_path / "run"
 
