@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from support import EXAMPLES
+from support import EXAMPLES, SUPPORT
 from support.gang import run_alone
 
 # Compiling the example on JAX takes longest; its short session has the loop of optax.
@@ -15,8 +15,9 @@ DIGITS = EXAMPLES / "digits.py"
 
 
 def run(example: Path, directory: Path, *options: str) -> tuple[int | str, str]:
-    """How an example ended, and what it printed."""
-    return run_alone(example, "--checkpoint-dir", directory, *options, timeout=250)
+    """How an example ended, and what it printed; each of its saves is waited for."""
+    command = (SUPPORT / "waited.py", example, "--checkpoint-dir", directory)
+    return run_alone(*command, *options, timeout=250)
 
 
 def digest(text: str) -> str:

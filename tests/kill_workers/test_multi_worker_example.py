@@ -8,10 +8,10 @@ from pathlib import Path
 import keras
 import pytest
 from own_data import NO_PARTS
+from support import EXAMPLES, SUPPORT
 
 pytestmark = pytest.mark.skipif(NO_PARTS, reason="refused, see test_loops.py")
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 # The loop by hand is TensorFlow's; test_worker_loops.py kills a worker of it, too.
 NAMES: list = [pytest.param("multi_worker.py", marks=pytest.mark.spread)]
 if keras.backend.backend() == "tensorflow":
@@ -29,7 +29,7 @@ def run(
     process = subprocess.Popen(
         [
             *(*supervised, "--dir", directory, "--max-restarts=1", "--"),
-            *(sys.executable, "-m", "support.waited", example),
+            *(sys.executable, SUPPORT / "waited.py", example),
             *("--checkpoint-dir", directory, *options),
         ],
         env=environment,

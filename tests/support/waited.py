@@ -5,13 +5,14 @@ For tests that look at the directory right after a step (marked ``waits``), and 
 half of the kills: there a kill point says what is committed. Scripts that know nothing
 of it, as examples, are run by
 
-    python -m support.waited SCRIPT ARGUMENT ...
+    python waited.py SCRIPT ARGUMENT ...
 """
 
 import contextlib
 import runpy
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from resilient.saving.checkpointer import Checkpointer
@@ -55,4 +56,5 @@ def _waiting(wanted: Callable[[Checkpointer], bool]) -> Callable[..., None]:
 if __name__ == "__main__":
     wait_for_each_save()
     del sys.argv[0]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
     runpy.run_path(sys.argv[0], run_name="__main__")
