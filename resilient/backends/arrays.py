@@ -31,6 +31,8 @@ DTYPES = frozenset(EXTENSION_DTYPES) | {
     *("complex64", "complex128"),
 }
 
+MOST_TENSORS = 100_000  # in a checkpoint: names and sizes of as many are read
+
 # Of a tensor. No dots alone: some formats make a directory of it.
 NAME_PATTERN = r"^(?!\.\.?$)[A-Za-z0-9_.-]+$"
 
@@ -86,6 +88,24 @@ def check_dtype(name: str, dtype: object) -> None:
             f"The tensor {name!r} is of a type that a checkpoint cannot hold.",
             received=f"dtype {dtype}",
             hint=f"Supported are {', '.join(sorted(DTYPES))}.",
+        )
+
+
+def check_count(pieces: int) -> None:
+    """Refuse what would not be read back.
+
+    Args:
+        pieces: Tensors, and parts of those that are spread over processes.
+
+    Raises:
+        NotSupportedError: They are too many.
+    """
+    if pieces > MOST_TENSORS:
+        raise NotSupportedError(
+            f"A checkpoint can hold {MOST_TENSORS:,} tensors, and parts of tensors "
+            "that ranks have.",
+            received=f"{pieces:,}",
+            hint="Keep what is small together in larger tensors.",
         )
 
 

@@ -6,6 +6,7 @@ here: a table of LevelDB's, uncompressed, that has of each tensor its shape and 
 and where in the data files its bytes are.
 """
 
+import itertools
 import math
 import struct
 from collections.abc import Collection, Iterator
@@ -14,15 +15,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from resilient.backends.arrays import DTYPES
+from resilient.backends.arrays import DTYPES, MOST_TENSORS
 from resilient.backends.stored_files import StoredFiles, corrupt
 
 _MOST = 64 << 20  # bytes of an index, and of the names in it
+_OTHERS = 2  # entries beside the tensors: the header, and the graph of objects
 _FOOTER = 48  # bytes
 _MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
 _TRAILER = 5  # bytes after a block: whether it is compressed, and a checksum
 _CHECKSUM = 4  # bytes, between the lengths of texts and the texts
 _MOST_DIMENSIONS = 254  # TensorFlow counts them in a byte
+_MOST_ELEMENTS = 1 << 58  # as TensorFlow counts them: also where a dimension is 0
+_MOST_UNLISTED = 128  # entries that a search reads in turn; TensorFlow writes 16
 
 
 def checked(
@@ -41,7 +45,10 @@ def checked(
     """
     from tensorflow.core.protobuf import tensor_bundle_pb2
 
-    entries = dict(_table(memoryview(files.read(f"{prefix}.index", _MOST))))
+    table = _table(memoryview(files.read(f"{prefix}.index", _MOST)))
+    entries = dict(itertools.islice(table, MOST_TENSORS + _OTHERS + 1))
+    if len(entries) > MOST_TENSORS + _OTHERS:
+        raise ValueError("it has too many tensors")
     header = tensor_bundle_pb2.BundleHeaderProto.FromString(entries.pop(b"", b""))
 
     @cache
@@ -71,6 +78,7 @@ def _is_there(tensor: Any, contents: memoryview, *, text: bool) -> bool:
     if (
         tensor.shape.unknown_rank
         or len(shape) > _MOST_DIMENSIONS
+        or math.prod(n for n in shape if n) > _MOST_ELEMENTS
         or min([tensor.offset, tensor.size, *shape]) < 0
         or place.stop > len(contents)
     ):
@@ -113,7 +121,7 @@ def _block(raw: memoryview, place: slice) -> Iterator[tuple[bytes, memoryview]]:
     end = len(block) - 4 - 4 * count
     if end < 0:
         raise ValueError("a block is damaged")
-    beginnings, at, key, names = set(), 0, b"", 0
+    beginnings, at, key, names, number = dict[int, int](), 0, b"", 0, 0
     while at < end:
         start = at
         shared, at = _varint(block, at)
@@ -122,7 +130,8 @@ def _block(raw: memoryview, place: slice) -> Iterator[tuple[bytes, memoryview]]:
         if shared > len(key) or at + added + length > end:
             raise ValueError("a block is damaged")
         if not shared:
-            beginnings.add(start)  # where TensorFlow may begin to read
+            beginnings[start] = number  # where TensorFlow may begin to read
+        number += 1
         key = key[:shared] + bytes(block[at : at + added])
         at += added + length
         names += len(key)
@@ -130,8 +139,12 @@ def _block(raw: memoryview, place: slice) -> Iterator[tuple[bytes, memoryview]]:
             raise ValueError("its names are too long")
         yield key, block[at - length : at]
     listed = struct.unpack(f"<{count}I", block[end:-4])
-    if not beginnings.issuperset(listed):
+    if not beginnings.keys() >= set(listed):
         raise ValueError("a block is damaged")
+    places = [*(beginnings[each] for each in listed), number]
+    steps = [after - one for one, after in itertools.pairwise(places)]
+    if places[0] or not all(0 < step <= _MOST_UNLISTED for step in steps):
+        raise ValueError("a block does not list its beginnings")
 
 
 def _place(raw: memoryview, at: int) -> tuple[slice, int]:

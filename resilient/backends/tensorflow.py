@@ -34,6 +34,7 @@ from resilient.backends import bundle
 from resilient.backends.arrays import (
     EXTENSION_DTYPES,
     HeldSnapshot,
+    check_count,
     check_dtype,
     check_like,
     check_names,
@@ -220,6 +221,7 @@ def _write(tensors: Mapping[str, tf.Tensor], directory: str, part: Part) -> None
     if part.index:
         directory = os.path.join(directory, part.name)
         os.mkdir(directory)
+    check_count(len(tensors))
     names = [_OBJECT_GRAPH, *map(_key, tensors)]
     with plain(directory) as path, tf.device(_CPU):
         graph = tf.constant(_object_graph(tuple(tensors), path))

@@ -27,6 +27,7 @@ from resilient.backends.arrays import (
     EXTENSION_DTYPES,
     HeldSnapshot,
     as_stored,
+    check_count,
     check_dtype,
     check_like,
     check_names,
@@ -34,11 +35,10 @@ from resilient.backends.arrays import (
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.dcp_stored import StoredTensor
 from resilient.backends.parallel_copy import copy_all
-from resilient.backends.stored_files import StoredFiles, decoding
+from resilient.backends.stored_files import StoredFiles, corrupt, decoding
 from resilient.errors import NotSupportedError
 
 _FILE = "state.pt"
-_MOST_PIECES = 100_000  # of as many, `inert_pickle` reads the names and sizes
 _BUFFER = 1 << 16  # bytes; torch.save makes hundreds of small writes
 
 # torch and numpy exchange these as integers of the same width.
@@ -97,7 +97,10 @@ class TorchBackend:
             return dcp_stored.read(stored, part)
         with decoding(_FILE):
             # Mapped, so copied only once: into the tensors of the model.
-            return torch_files.tensors(stored.mapped(_FILE))
+            found = torch_files.tensors(stored.mapped(_FILE))
+        if sum(each.nbytes for each in found.values()) > stored.sizes[_FILE]:
+            raise corrupt(f"the tensors of {_FILE} are larger than it")
+        return found
 
     def assign(self, target: Any, value: Any) -> None:
         tensor = target.value if isinstance(target, keras.Variable) else target
@@ -229,14 +232,7 @@ def _write(
     directory: str,
     part: Part,
 ) -> None:
-    pieces = len(tensors) + len(spread) * (part.count - 1)
-    if pieces > _MOST_PIECES:
-        raise NotSupportedError(
-            f"A checkpoint of PyTorch can hold {_MOST_PIECES:,} tensors, and parts of "
-            "tensors that ranks have.",
-            received=f"{pieces:,}",
-            hint="Keep what is small together in larger tensors.",
-        )
+    check_count(len(tensors) + len(spread) * (part.count - 1))
     if part.count > 1:
         dcp_format.write({**tensors, **spread}, directory, part)
         return

@@ -67,7 +67,7 @@ def export(
     require_free(target, overwrite=overwrite)
     checkpoint = choose(Store(checkpoint_dir), step)
     saved = _load(checkpoint)
-    with staged(target, overwrite=overwrite) as path:
+    with staged(target, ending, overwrite=overwrite) as path:
         if ending == ".safetensors":
             _write_tensors(path, checkpoint, saved)
         else:

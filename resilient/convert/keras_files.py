@@ -5,9 +5,11 @@ loads. So a file is compared with what Keras would save of the model, and whatev
 wrote or read is proved to set every variable.
 """
 
+import math
 import os
 import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import keras
@@ -20,11 +22,15 @@ from resilient.convert.tensor_files import Tensors, contents
 from resilient.errors import NotSupportedError, warn_not_exact
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import RunJson
+from resilient.state.variables import Leaf
 from resilient.state.weights import group, kept, needed, put, ready
 
 _IN_KERAS = "model.weights.h5"
 _KNOWN = {"config.json", "metadata.json", _IN_KERAS}
 _OPTIMIZER = "optimizer/"
+# Bytes beside the values, at most: measured are 1,100 for a variable, 2,100 for a
+# layer without.
+_A_GROUP, _A_FILE = 1 << 12, 1 << 16
 
 
 def read_weights(file: Path, model: keras.Model, source: Path | None = None) -> Tensors:
@@ -76,6 +82,8 @@ def write(
     live = ready(model)
     with kept(live):
         pairs = put(model, saved.run.variables, saved.tensors, source)
+        if path.suffix == ".h5":  # .keras is put together in memory
+            _require_room(path, model, live)
         _save(model, path)
         found = set_by(live, lambda: _load(model, path))
     must = needed(model, live)
@@ -94,6 +102,16 @@ def write(
     extra = [v["path"] for v in saved.run.variables if group(v["name"]) == "extra"]
     if extra:
         warn_not_exact(f"{path.suffix} files have no place for these variables", extra)
+
+
+def _require_room(path: Path, model: keras.Model, live: Sequence[Leaf]) -> None:
+    """Raise OSError where a disk is too full: libhdf5 may end the process there."""
+    if not hasattr(os, "posix_fallocate"):  # macOS
+        return
+    size = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in live)
+    groups = len(live) + sum(1 for _ in model._flatten_layers())
+    with open(path, "xb") as file:
+        os.posix_fallocate(file.fileno(), 0, size + groups * _A_GROUP + _A_FILE)
 
 
 def _is_same(found: np.ndarray | None, saved: object) -> bool:

@@ -17,7 +17,7 @@ def require_free(target: Path, *, overwrite: bool) -> None:
         FileExistsError: It exists.
         FileNotFoundError: There is no directory to put it in.
     """
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):  # a path may also be too long to be one
         raise FileNotFoundError(
             message(
                 "There is no directory to write into.",
@@ -37,14 +37,19 @@ def require_free(target: Path, *, overwrite: bool) -> None:
 
 
 @contextlib.contextmanager
-def staged(target: Path, *, overwrite: bool) -> Iterator[Path]:
+def staged(target: Path, ending: str, *, overwrite: bool) -> Iterator[Path]:
     """A path beside the target to write to, which is renamed in the end.
+
+    Args:
+        target: What it is renamed to.
+        ending: Of the path's name.
+        overwrite: Whether the target may be replaced.
 
     Raises:
         CheckpointWriteError: The file system failed; the target is as it was.
         FileExistsError: Somebody else created the target meanwhile.
     """
-    beside = target.with_name(f".tmp-{uuid.uuid4().hex[:12]}.{target.name}")
+    beside = target.with_name(f".tmp-{uuid.uuid4().hex[:12]}{ending}")
     try:
         yield beside
         files.sync(beside)
@@ -63,4 +68,5 @@ def staged(target: Path, *, overwrite: bool) -> Iterator[Path]:
             hint="Free some space there, or choose another target.",
         ) from error
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError, ValueError):  # as those above, of this path
+            beside.unlink(missing_ok=True)

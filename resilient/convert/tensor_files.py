@@ -5,6 +5,7 @@ The names are the paths of the variables. No Keras is loaded.
 
 import importlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ Tensors = Mapping[str, np.ndarray]
 # Keras's layers keep their parameters under this name, and paths in it; models list
 # those of layers once more.
 _KERAS = "_torch_params."
+_METADATA = "__metadata__"  # where safetensors has its notes
 # What safetensors calls the types that a checkpoint can hold.
 _DTYPES = {
     "BF16": EXTENSION_DTYPES["bfloat16"],
@@ -100,12 +102,13 @@ def read_torch(path: Path) -> Tensors:
 
 def unique_names(paths: Iterable[str]) -> list[str]:
     """A name for each path: the path, with a number where it is taken."""
-    names: list[str] = []
+    taken, last, names = {_METADATA}, Counter[str](), list[str]()
     for path in paths:
-        name, number = path, 1
-        while name in names:
-            number += 1
-            name = f"{path}_{number}"
+        name = path
+        while name in taken:
+            last[path] += 1
+            name = f"{path}_{last[path] + 1}"
+        taken.add(name)
         names.append(name)
     return names
 

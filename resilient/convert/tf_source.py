@@ -15,6 +15,7 @@ import numpy as np
 from resilient import keras_internals
 from resilient.backends.paths import only_stored
 from resilient.backends.stored_files import StoredFiles
+from resilient.convert import object_graph
 from resilient.convert.matching import (
     Layout,
     by_loading,
@@ -26,7 +27,7 @@ from resilient.convert.matching import (
 from resilient.convert.tensor_files import Tensors, library
 from resilient.errors import NotSupportedError
 from resilient.state.weights import ready
-from resilient.storage.files import open_file
+from resilient.storage.files import SMALL_BYTES, read_file
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _COUNTER = "save_counter"
@@ -59,10 +60,12 @@ def values(path: Path, model: keras.Model) -> Tensors:
 
 def _newest(path: Path) -> Path:
     """What the file ``checkpoint`` of a directory names."""
-    import tensorflow as tf
+    from google.protobuf import text_format
+    from tensorflow.python.training.checkpoint_state_pb2 import CheckpointState
 
-    os.close(open_file(path, "checkpoint"))  # it is a regular file
-    prefix = Path(tf.train.latest_checkpoint(path) or path)
+    # Not `tf.train.latest_checkpoint`, which looks for whatever pattern it names.
+    raw = read_file(path, "checkpoint", SMALL_BYTES)
+    prefix = Path(path, text_format.Parse(raw, CheckpointState()).model_checkpoint_path)
     if prefix.parent.resolve() != path.resolve():
         raise NotSupportedError(
             "The file `checkpoint` of this directory names another directory.",
@@ -125,11 +128,7 @@ def _prefix(path: Path) -> Path:
 
 def _checkpoint(tf: Any, graph: bytes, model: keras.Model) -> Any:
     """The model and the optimizer, under the names that the source has for them."""
-    from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
-        TrackableObjectGraph,
-    )
-
-    root = TrackableObjectGraph.FromString(graph).nodes[0]
+    root = object_graph.checked(graph).nodes[0]
     names = {child.local_name for child in root.children} - {_COUNTER}
     models = names - {"optimizer"}
     if len(models) != 1:  # the model itself is the root

@@ -7,7 +7,7 @@ that the manifest lists are opened.
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -114,7 +114,7 @@ def read_part(
         if name.startswith(inside)
     }
     tensors = backend.read(str(checkpoint.path / VARIABLES), part, files=files)
-    _require_complete(run, set(tensors), checkpoint)
+    _require_complete(run, tensors, checkpoint)
     # Anything but variables is needed completely.
     own = {name: np.asarray(tensors[name]) for name in run.arrays}
     with malformed(str(checkpoint.path / of_run)):
@@ -137,13 +137,26 @@ def _require_same_backend(backend: Backend, checkpoint: Checkpoint) -> None:
     )
 
 
-def _require_complete(run: RunJson, there: set[str], checkpoint: Checkpoint) -> None:
-    """Raise where ``run.json`` names tensors that are not there."""
-    expected = {*run.tensors, *run.arrays}
-    of_replicas = {_REPLICA.sub("", name) for name in there}
-    missing = expected - there
-    missing |= {v["name"] for v in run.variables} - there - of_replicas
-    if missing:
+def _require_complete(
+    run: RunJson, tensors: Mapping[str, Any], checkpoint: Checkpoint
+) -> None:
+    """Raise where ``run.json`` tells of other tensors than are there."""
+    there, expected = set(tensors), {*run.tensors, *run.arrays}
+    variables, found = {v["name"]: v for v in run.variables}, set()
+    for name, tensor in tensors.items():
+        base = name if name in variables else _REPLICA.sub("", name)
+        if base not in variables:
+            continue
+        found.add(base)
+        shape, dtype = tuple(variables[base]["shape"]), variables[base]["dtype"]
+        if (tuple(tensor.shape), str(tensor.dtype)) != (shape, dtype):
+            raise CorruptCheckpointError(
+                f"{checkpoint.path} has another tensor than it lists.",
+                received=f"{name[:200]}: listed as {shape} {dtype}, and it is "
+                f"{tuple(tensor.shape)} {tensor.dtype}",
+                hint=ANOTHER_STEP,
+            )
+    if missing := (expected - there) | (variables.keys() - found):
         raise CorruptCheckpointError(
             f"{checkpoint.path} does not hold the tensors that it lists.",
             received=f"missing: {_some(missing)}, "

@@ -86,8 +86,8 @@ class ReplicaRemap(Mapping[str, Any]):
                 found.append(self._tensors[f"{base}.replica_{number}"])
         except KeyError as error:
             raise MalformedError(f"{error} is missing") from None
-        if len({np.shape(each) for each in found}) != 1:
-            raise MalformedError(f"{base} is not of one shape in all replicas")
+        if len({(np.shape(each), str(each.dtype)) for each in found}) != 1:
+            raise MalformedError(f"{base} is not alike in all replicas")
         return found
 
 

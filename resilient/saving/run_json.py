@@ -218,7 +218,9 @@ def decoded(data: object) -> RunJson:
         raise SchemaError(f"kind is {kind!r}, not one of {', '.join(KINDS)}")
     rest = {name: item for name, item in data.items() if name != _KIND}
     run = from_json(KINDS[kind], rest)
-    from_json(_Inside, rest)
+    inside = from_json(_Inside, rest)
+    if len({each.name for each in inside.variables}) < len(inside.variables):
+        raise SchemaError("variables: it lists one several times")
     return run
 
 

@@ -29,7 +29,10 @@ def recover(directory: Path) -> None:
             continue  # to be mounted, then verified
         try:
             if os.path.lexists(committed):
-                problems = _problems(committed)
+                found = _read(committed)
+                if isinstance(found, Checkpoint) and not found.is_trusted():
+                    continue  # no damage: the right key may be set the next time
+                problems = [found] if isinstance(found, str) else found.verify()
                 if not problems:
                     sync(directory)  # the kill may have come before that
                     commit.delete_checkpoints([former])
@@ -58,9 +61,9 @@ def remove_stale_staging(directory: Path) -> list[Path]:
     return stale
 
 
-def _problems(committed: Path) -> list[str]:
+def _read(committed: Path) -> Checkpoint | str:
+    """The checkpoint, or why it is none."""
     try:
-        found = Checkpoint.read(committed)
-        return found.verify() if found.is_trusted() else [str(found.signature)]
+        return Checkpoint.read(committed)
     except ManifestError as error:
-        return [str(error)]
+        return str(error)

@@ -20,7 +20,9 @@ from resilient.errors import message
 VARIABLE = "RESILIENT_KEY"
 
 _LEAST = 16  # characters
-_DOMAIN = b"keras-resilient manifest v1"
+# Each has a key of its own.
+_MANIFEST = b"keras-resilient manifest v1"
+_PROCESS = b"keras-resilient process v1"
 
 
 class Signature(enum.StrEnum):
@@ -38,13 +40,17 @@ def has_key() -> bool:
     Raises:
         ValueError: The key is too short to be one.
     """
-    return _key() is not None
+    return _key(_MANIFEST) is not None
 
 
 def sign(content: bytes) -> str | None:
     """The HMAC of a manifest; None where there is no key."""
-    key = _key()
-    return None if key is None else hmac.new(key, content, hashlib.sha256).hexdigest()
+    return _hmac(_MANIFEST, content)
+
+
+def shown(challenge: str) -> str | None:
+    """What shows another process that it has the same key, or as well none (None)."""
+    return _hmac(_PROCESS, challenge.encode())
 
 
 def whose(signature: str | None, content: bytes) -> Signature:
@@ -63,8 +69,12 @@ def whose(signature: str | None, content: bytes) -> Signature:
     return Signature.OURS if same else Signature.OTHER
 
 
-def _key() -> bytes | None:
-    """A key for manifests alone: what else may be signed one day has its own."""
+def _hmac(purpose: bytes, content: bytes) -> str | None:
+    key = _key(purpose)
+    return None if key is None else hmac.new(key, content, hashlib.sha256).hexdigest()
+
+
+def _key(purpose: bytes) -> bytes | None:
     given = os.environ.get(VARIABLE)
     if given is None:
         return None
@@ -77,4 +87,4 @@ def _key() -> bytes | None:
                 "unset it, and checkpoints are not signed.",
             )
         )
-    return hmac.new(os.fsencode(given), _DOMAIN, hashlib.sha256).digest()
+    return hmac.new(os.fsencode(given), purpose, hashlib.sha256).digest()

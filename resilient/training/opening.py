@@ -1,13 +1,15 @@
 """Opens the session of a training: processes meet, and the directory is locked."""
 
 import contextlib
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
 from resilient.distributed.group import Group
 from resilient.distributed.rendezvous import join
 from resilient.distributed.strategies import parallel_strategy, supported
-from resilient.storage import layout
+from resilient.errors import NotSupportedError
+from resilient.storage import layout, signature
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
@@ -30,17 +32,32 @@ def open_session(
     Raises:
         DirectoryInUseError: Another run is using the directory.
         PeerLostError: The processes do not find each other.
-        NotSupportedError: They do not share the directory, or the strategy is not one
-            that can be resumed exactly.
+        NotSupportedError: They do not share the directory or the key, or the strategy
+            is not one that can be resumed exactly.
     """
     supported.require_supported(strategy)
     parallel = parallel_strategy(strategy, by_hand=by_hand)
     store = options.store
     layout.make_directory(store.directory)
     with join(parallel, store.directory) as group, _alone(group, store):
+        _require_same_key(group)
         session = Session(options, strategy, parallel, group)
         with session.watch, reported(session), group.explained(), session.saving:
             yield session
+
+
+def _require_same_key(group: Group) -> None:
+    """Raise where a process has another key: what they save would be refused."""
+    challenge = group.broadcast("key", secrets.token_hex(16))
+    said = group.gather("key", signature.shown(challenge))
+    others = [index for index, each in enumerate(said) if each != said[0]]
+    if others := group.broadcast("other keys", others):
+        raise NotSupportedError(
+            f"{signature.VARIABLE} is not the same in all processes.",
+            received="another one than process 0 has, or only one of the two has one: "
+            f"process {', '.join(map(str, others))}",
+            hint=f"Set {signature.VARIABLE} to the same key for all processes.",
+        )
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import pytest
 from support.leveldb import MAGIC, block, crc32c, table, varint
 
 from resilient.backends import get_backend
-from resilient.errors import CorruptCheckpointError
+from resilient.errors import CorruptCheckpointError, NotSupportedError
 
 if os.environ["KERAS_BACKEND"] != "tensorflow":
     pytest.skip("about TensorFlow", allow_module_level=True)
@@ -70,6 +70,7 @@ def test_the_tables_in_these_tests_are_good_ones(tmp_path: Path) -> None:
     [
         {"shape": (-3, -2)},
         {"shape": (1 << 62, 1 << 62)},
+        {"shape": (1 << 62, 1 << 62, 0), "size": 0},
         {"shape": (1 << 40, 2), "size": 1 << 43},
         {"shape": (3,)},
         {"shape": (1,) * 300},
@@ -129,6 +130,9 @@ def good() -> bytes:
     return table([header(), (KEY, entry())])
 
 
+MANY = [header(), (KEY, entry())]
+START = 3 + len(header()[1])  # of the second
+NAMED = [(b"%03d" % number, entry()) for number in range(200)]
 INDICES = {
     "empty": b"",
     "short": good()[-47:],
@@ -143,6 +147,9 @@ INDICES = {
     "no-utf-8": table([header(), (b"\xff", entry())]),
     "restart-inside": table([header(), (KEY, entry())], (0, 7)),
     "restart-outside": table([header(), (KEY, entry())], (0, 1 << 30)),
+    "restarts-in-no-order": table(MANY, (0, 0, START)),
+    "first-is-no-restart": table(MANY, (START,)),
+    "a-restart-is-far": table([(b"", header()[1]), *NAMED]),
     "compressed": table([header(), (KEY, entry())], (0,), b"\1"),
     "far": bytes(8) + varint(1 << 62).ljust(40, b"\0") + struct.pack("<Q", MAGIC),
     "endless-number": b"\xff" * 40 + struct.pack("<Q", MAGIC),
@@ -154,6 +161,22 @@ INDICES = {
 def test_an_index_that_is_none(tmp_path: Path, case: str) -> None:
     write(tmp_path, INDICES[case])
     refused(tmp_path)
+
+
+def test_more_tensors_than_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are neither read nor saved."""
+    snapshot = get_backend().snapshot(SOME)
+    (tmp_path / "good").mkdir()
+    snapshot.write(str(tmp_path / "good"))
+    monkeypatch.setattr("resilient.backends.arrays.MOST_TENSORS", len(SOME) - 1)
+    (tmp_path / "more").mkdir()
+    with pytest.raises(NotSupportedError, match=r"can hold 2 tensors"):
+        snapshot.write(str(tmp_path / "more"))
+    assert os.listdir(tmp_path / "more") == []
+    monkeypatch.setattr("resilient.backends.bundle.MOST_TENSORS", len(SOME) - 1)
+    assert "too many" in refused(tmp_path / "good")
 
 
 def test_names_that_repeat_each_other(tmp_path: Path) -> None:

@@ -286,6 +286,13 @@ def test_what_takes_for_ever_to_show_is_not_shown(here: Path, value: bytes) -> N
         assert "in the place of a name" in refused(here)
 
 
+def test_tensors_that_share_bytes_are_refused(here: Path) -> None:
+    """Each is copied in its turn: a small file, and any amount of memory."""
+    one = torch.zeros(1000)
+    torch.save({"a": one, "b": one}, here / "state.pt")
+    assert "larger than it" in refused(here)
+
+
 def test_tensors_that_share_bytes_are_not_copied_often(here: Path) -> None:
     """Those that a processor cannot read in place are; torch writes none."""
     (here / "state.pt").write_bytes(archive(tensor()))
@@ -508,7 +515,7 @@ def test_more_tensors_than_are_read_are_not_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """The bound on what a pickle may hold would refuse them for ever."""
-    monkeypatch.setattr("resilient.backends.torch._MOST_PIECES", 2)
+    monkeypatch.setattr("resilient.backends.arrays.MOST_TENSORS", 2)
     snapshot = get_backend().snapshot({name: np.zeros(2) for name in "abc"})
     with pytest.raises(
         NotSupportedError, match=r"can hold 2 tensors(?s:.)*Received: 3"

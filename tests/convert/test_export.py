@@ -196,6 +196,7 @@ def test_a_type_that_a_format_lacks_is_refused_by_name(tmp_path):
 def test_equal_paths_get_numbers():
     names = unique_names(["a", "b", "a", "a_2", "a"])
     assert names == ["a", "b", "a_2", "a_2_2", "a_3"]
+    assert unique_names(["__metadata__"]) == ["__metadata___2"]  # which has the notes
 
 
 def test_keras_loads_a_model_with_the_weights_and_the_optimizer(run, tmp_path):
@@ -354,8 +355,8 @@ def test_replicas_are_merged_as_a_resume_in_one_process_would(tmp_path):
         "non_trainable.0000.mean.replica_1": np.float32([3]),
     }
     listed = [
-        {"name": name, "path": name[-4:], "shape": [], "dtype": "float32"}
-        for name in ("trainable.0000.w", "non_trainable.0000.mean")
+        {"name": name, "path": name[-4:], "shape": [size], "dtype": "float32"}
+        for name, size in {"trainable.0000.w": 2, "non_trainable.0000.mean": 1}.items()
     ]
     content = record.PendingCheckpoint(
         VariablesRun(variables=listed, replicas=2, tensors=[*tensors]),
@@ -400,6 +401,55 @@ def test_a_target_that_exists_is_replaced_only_if_that_is_said(run, tmp_path):
     found = paths_and_arrays(target)
     assert int(found[run[1].optimizer.iterations.path]) == 6
     assert os.listdir(tmp_path) == ["x.safetensors"]
+
+
+ENDINGS = (".keras", ".weights.h5", ".safetensors")
+
+
+def test_a_target_may_have_as_long_a_name_as_there_is(run, tmp_path):
+    for ending in ENDINGS:
+        name = "x" * (255 - len(ending)) + ending
+        resilient.export(run[0], tmp_path / name, model=model())
+        with pytest.raises(CheckpointWriteError, match="File name too long"):
+            resilient.export(run[0], tmp_path / f"x{name}", model=model())
+    assert len(os.listdir(tmp_path)) == 3
+    with pytest.raises(FileNotFoundError, match="no directory to write into"):
+        resilient.export(run[0], tmp_path / ("x/" * 3000) / "x.keras")
+
+
+FULL = """
+import resource, sys
+from support.fitting import model
+import resilient
+
+run, place = sys.argv[1:]
+net = model()
+for ending in (".keras", ".weights.h5", ".safetensors"):
+    for size in (100, 4096, 8192, 1 << 20):
+        limit = (size, resource.RLIM_INFINITY)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        try:
+            resilient.export(run, f"{place}/{size}{ending}", model=net)
+        except resilient.CheckpointWriteError as error:
+            assert "File too large" in str(error), error
+"""
+
+
+@pytest.mark.spread
+def test_a_full_disk_is_an_error(run, tmp_path, child_environment):
+    """In a process of its own, which libhdf5 would end."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, run[0], tmp_path],
+        env=child_environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert {f"{1 << 20}{ending}" for ending in ENDINGS} <= found.keys()
+    assert "8192.weights.h5" not in found
+    assert all(size <= int(name.partition(".")[0]) for name, size in found.items())
 
 
 def test_a_directory_is_never_replaced(run, tmp_path):

@@ -307,6 +307,100 @@ def test_a_directory_that_names_another(tmp_path: Path) -> None:
 
 @pytest.mark.everywhere
 @of_tensorflow
+@pytest.mark.parametrize(
+    "content",
+    [
+        'model_checkpoint_path: "/*/*/*/*/*/*/*"',
+        'model_checkpoint_path: ""',
+        "all_model_checkpoint_paths: 3",
+        "",
+        "x" * ((1 << 20) + 1),
+        "\xff",
+    ],
+    ids=len,
+)
+def test_a_directory_whose_file_checkpoint_is_odd(tmp_path: Path, content: str) -> None:
+    """TensorFlow looks for whatever pattern it names, on the whole machine."""
+    source = tmp_path / "here"
+    source.mkdir()
+    (source / "checkpoint").write_bytes(content.encode("latin-1"))
+    refused(source)
+
+
+def graph(*changes: Callable[[Any], object], nodes: int = 0) -> bytes:
+    """A model's graph of objects, with a chain of nodes behind it, then changed."""
+    from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
+        TrackableObjectGraph,
+    )
+
+    found = TrackableObjectGraph()
+    found.nodes.add().children.add(node_id=1, local_name="net")
+    for number in range(2, nodes + 2):
+        found.nodes.add().children.add(node_id=number, local_name="a")
+    found.nodes.add().attributes.add(name="VARIABLE_VALUE", checkpoint_key="x")
+    for change in changes:
+        change(found.nodes)
+    return found.SerializeToString()
+
+
+def slots(nodes: Any) -> None:
+    """Each is one of the one before: TensorFlow's names for them double."""
+    for number in range(2, len(nodes)):
+        nodes[number - 1].slot_variables.add(
+            original_variable_node_id=number - 1,
+            slot_variable_node_id=number,
+            slot_name="m",
+        )
+
+
+@pytest.mark.everywhere
+@of_tensorflow
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (lambda: b"", "no objects"),
+        (lambda: graph(nodes=5000), "too long"),
+        (lambda: graph(slots, nodes=60), "too long"),
+        (lambda: graph(lambda n: n[1].children.add(node_id=9)), "does not have"),
+        (lambda: graph(lambda n: n[1].children.add(node_id=-1)), "does not have"),
+        (
+            lambda: graph(lambda n: n[1].slot_variables.add(slot_variable_node_id=9)),
+            "does not have",
+        ),
+        (
+            lambda: graph(lambda n: (n.add(), n[2].slot_variables.add())),
+            "nothing leads to",
+        ),
+        (
+            lambda: graph(lambda n: n[0].children.add(local_name="\x1b[2J")),
+            "control characters",
+        ),
+        (
+            lambda: graph(lambda n: n[1].attributes.add(name="\x1b[2J")),
+            "control characters",
+        ),
+        (
+            lambda: graph(lambda n: setattr(n[1].registered_saver, "name", "x")),
+            "a saver of its own",
+        ),
+    ],
+)
+def test_a_graph_of_objects_that_tensorflow_is_not_safe_with(
+    tmp_path: Path, content: Callable[[], bytes], why: str
+) -> None:
+    import tensorflow as tf
+
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / "x"),
+        tensor_names=["_CHECKPOINTABLE_OBJECT_GRAPH", "x"],
+        shape_and_slices=["", ""],
+        tensors=[tf.constant(content()), tf.zeros(1)],
+    )
+    assert why in refused(tmp_path / "x")
+
+
+@pytest.mark.everywhere
+@of_tensorflow
 def test_a_tensorflow_checkpoint_whose_data_is_elsewhere(tmp_path: Path) -> None:
     import tensorflow as tf
 

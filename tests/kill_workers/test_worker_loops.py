@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from own_data import BACKEND, NO_PARTS
-from support import EXAMPLES
+from support import EXAMPLES, SUPPORT
 from support.gang import Ended, run
 
 EXAMPLE = EXAMPLES / "multi_worker_loop.py"
+WAITED = SUPPORT / "waited.py"  # so that a step says what is committed
 LOOP_WORKER = Path(__file__).with_name("loop_worker.py")
 
 
@@ -17,7 +18,7 @@ def attempt(directory: Path, *, killed: bool = False) -> Ended:
     """Two processes of the example, on TensorFlow; elsewhere of ``loop_worker``."""
     if BACKEND == "tensorflow":
         kill = ("--kill-worker=1", "--at-step=20") if killed else ()
-        command = (EXAMPLE, "--checkpoint-dir", directory, *kill)
+        command = (WAITED, EXAMPLE, "--checkpoint-dir", directory, *kill)
     else:
         command = (LOOP_WORKER, directory, "1@5" if killed else "0@-1")
     return run(*command, ends_at_once=killed)

@@ -174,6 +174,18 @@ def test_processes_with_different_weights_commit_no_checkpoint(name, tmp_path):
 
 
 @pytest.mark.spread
+@pytest.mark.parametrize("name", ["0 has no key", "1 has no key", "1 has another key"])
+def test_processes_with_different_keys_save_nothing(name, tmp_path):
+    """The next start would refuse it, or nothing would be signed, unnoticed."""
+    ended = gang.run(HERE / "worker_trouble.py", tmp_path, name, timeout=200)
+    assert ended.statuses == [3, 3], ended.outputs
+    for output in ended.outputs:
+        assert "RESILIENT_KEY is not the same in all processes" in output
+        assert "canary" not in output
+    assert Store(tmp_path).checkpoints() == []
+
+
+@pytest.mark.spread
 def test_a_process_that_is_lost_ends_the_other_which_says_so(tmp_path):
     """And does not wait for it at the exit."""
     ended = gang.run(HERE / "worker_trouble.py", tmp_path, "1 is lost", timeout=200)

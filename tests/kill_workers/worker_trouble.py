@@ -80,6 +80,14 @@ class Shorter(Batches):
         return super().__len__() - worker_sources.RANK
 
 
+KEY = "canary-0123456789abcdef"
+KEYS = {
+    "0 has no key": (None, KEY),
+    "1 has no key": (KEY, None),
+    "1 has another key": (KEY, KEY[::-1]),
+}
+
+
 def limited(count):
     source = generated(**PART)
     for _ in range(count):
@@ -107,10 +115,13 @@ def cases():
         "1 stops at its end": {**whole, "callbacks": [StopIn(1)]},
         "1 changes weights": {**whole, "callbacks": [ChangeWeights()]},
         "an optimizer of torch": whole,
+        **dict.fromkeys(KEYS, whole),
     }
 
 
 def main(directory, name):
+    if key := KEYS.get(name, (None, None))[worker_sources.RANK]:
+        os.environ["RESILIENT_KEY"] = key
     keras.utils.set_random_seed(1)
     module = worker_sources.module()
     with module.SCOPE():

@@ -45,7 +45,7 @@ class Tensors:
     def read(self, directory, part, *, files):
         self.files = files
         names = Path(directory, "names").read_text()
-        return {name: np.zeros(2) for name in names.split()}
+        return {name: np.zeros(2, "float32") for name in names.split()}
 
 
 BACKEND = Tensors()
@@ -147,6 +147,9 @@ CONTENTS = {
         "a variable has no shape": run_json(variables=[{"name": "a", "path": "a"}]),
         "a shape is negative": run_json(variables=[{**VARIABLE, "shape": [-1]}]),
         "a shape is long": run_json(variables=[{**VARIABLE, "shape": [1] * 65}]),
+        "a variable twice": run_json(variables=[VARIABLE] * 2),
+        "another shape": run_json(variables=[{**VARIABLE, "shape": [2, 1]}]),
+        "another dtype": run_json(variables=[{**VARIABLE, "dtype": "int32"}]),
         "a tensor is missing": run_json(tensors=["loop.0", "b"]),
         "an array is missing": run_json(arrays=["b"]),
         "a variable is missing": run_json(variables=[{**VARIABLE, "name": "loop.1"}]),

@@ -95,7 +95,7 @@ def test_what_some_replicas_lack_or_have_in_another_shape_is_malformed():
     with pytest.raises(MalformedError, match=r"total\.replica_2' is missing"):
         ReplicaRemap(TENSORS, saved=3, live=2)[name]
     shapes = {**TENSORS, f"{name}.replica_1": np.zeros(2)}
-    with pytest.raises(MalformedError, match="not of one shape"):
+    with pytest.raises(MalformedError, match="not alike"):
         ReplicaRemap(shapes, saved=2, live=1)[name]
 
 

@@ -83,6 +83,7 @@ def test_secrets_are_known_by_their_shape(text):
         ("https://x/y?lr=3&token=CANARY", "https://x/y?lr=3&token=***"),
         ('{"token": "CAN\\"ARY", "lr": 3}', '{"token": ***, "lr": 3}'),
         ("{'api_key': 'CANARY'}", "{'api_key': ***}"),
+        ("os.environ['RESILIENT_KEY'] = 'CANARY'", "os.environ['RESILIENT_KEY'] = ***"),
         ("password: CANARY", "password: ***"),
         ("X-Api-Key: CANARY", "X-Api-Key: ***"),
         ("Authorization: Bearer CANARY-1", "Authorization: Bearer ***"),
