@@ -38,6 +38,15 @@ from resilient.storage.files import JSON_BYTES
 VARIABLES = "variables"
 
 _RUN = "run.json"
+# What a backend may hold Keras's variables as: JAX without 64 bits, and PyTorch.
+_HELD_AS = {
+    "float64": "float32",
+    "complex128": "complex64",
+    "int64": "int32",
+    "uint64": "uint32",
+    "uint16": "int32",
+    "uint32": "int64",
+}
 _REPLICA = re.compile(r"\.replica_\d+\Z")
 
 
@@ -149,7 +158,8 @@ def _require_complete(
             continue
         found.add(base)
         shape, dtype = tuple(variables[base]["shape"]), variables[base]["dtype"]
-        if (tuple(tensor.shape), str(tensor.dtype)) != (shape, dtype):
+        alike = str(tensor.dtype) in (dtype, _HELD_AS.get(dtype))
+        if tuple(tensor.shape) != shape or not alike:
             raise CorruptCheckpointError(
                 f"{checkpoint.path} has another tensor than it lists.",
                 received=f"{name[:200]}: listed as {shape} {dtype}, and it is "

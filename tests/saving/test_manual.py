@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import resilient
+from resilient.backends import get_backend
+from resilient.backends.arrays import DTYPES
 
+BACKEND = keras.backend.backend()
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
 
 
@@ -47,6 +50,27 @@ def test_another_process_s_variables_get_every_byte(tmp_path: Path) -> None:
     with resilient.Checkpoints(tmp_path / "run", live) as checkpoints:
         assert checkpoints.restore() == 7
     assert same(values(saved), values(live))
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+def test_a_variable_of_any_type_gets_every_byte(tmp_path: Path) -> None:
+    """Some are held as another type: JAX has float64 as float32, PyTorch uint16."""
+    types = sorted(DTYPES - ({"uint64"} if BACKEND == "torch" else set()))
+
+    def of(value: int) -> list[keras.Variable]:
+        array = np.full(2, value)
+        return [keras.Variable(array, dtype=each, trainable=False) for each in types]
+
+    def held(variables: list[keras.Variable]) -> list[np.ndarray]:
+        named = {str(number): each for number, each in enumerate(variables)}
+        return list(get_backend().snapshot(named).arrays.values())
+
+    saved, live = of(1), of(0)
+    with resilient.Checkpoints(tmp_path / "run", saved) as checkpoints:
+        checkpoints.save(7)
+    with resilient.Checkpoints(tmp_path / "run", live) as checkpoints:
+        assert checkpoints.restore() == 7
+    assert same(held(saved), held(live))
 
 
 def test_without_a_checkpoint_nothing_is_changed_and_the_step_is_0(
