@@ -126,6 +126,9 @@ class Backend(Protocol):
                 writes.
         """
 
+    def require_like(self, target: Any, value: Any) -> None:
+        """Raise CheckpointMismatchError where ``assign`` would cast or broadcast."""
+
     def assign(self, target: Any, value: Any) -> None:
         """Set a Keras variable, backend variable or buffer in place.
 

@@ -74,7 +74,7 @@ class JaxBackend:
         stored = StoredFiles(directory, files)
         return orbax_format.read(stored, part, piecewise=jax.process_count() > 1)
 
-    def assign(self, target: Any, value: Any) -> None:
+    def require_like(self, target: Any, value: Any) -> None:
         if not isinstance(target, keras.Variable):
             raise NotSupportedError(
                 "A JAX array cannot be set in place.",
@@ -83,7 +83,10 @@ class JaxBackend:
             )
         current = target.value
         check_like(target, current.shape, current.dtype, value)
-        new = like(current, value)
+
+    def assign(self, target: Any, value: Any) -> None:
+        self.require_like(target, value)
+        new = like(target.value, value)
         with warnings.catch_warnings():
             # A Keras variable declared int64 holds int32 while x64 is off: JAX warns at
             # each assignment.

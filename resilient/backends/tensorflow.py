@@ -124,9 +124,13 @@ class TensorFlowBackend:
             if (match := _KEY.fullmatch(key))
         }
 
-    def assign(self, target: Any, value: np.ndarray) -> None:
+    def require_like(self, target: Any, value: np.ndarray) -> None:
         variable = target.value if isinstance(target, keras.Variable) else target
         check_like(target, variable.shape, variable.dtype.name, value)
+
+    def assign(self, target: Any, value: np.ndarray) -> None:
+        self.require_like(target, value)
+        variable = target.value if isinstance(target, keras.Variable) else target
         # Keras's `Variable.assign` would cast. A tensor that was read is assigned
         # without a copy: nobody writes to it.
         tensor = _tensors.get(id(value))

@@ -102,11 +102,13 @@ class TorchBackend:
             raise corrupt(f"the tensors of {_FILE} are larger than it")
         return found
 
-    def assign(self, target: Any, value: Any) -> None:
-        tensor = target.value if isinstance(target, keras.Variable) else target
-        if isinstance(tensor, DTensor) and value.shape == tensor.to_local().shape:
-            tensor = tensor.to_local()  # given a rank's part, or a part that is all
+    def require_like(self, target: Any, value: Any) -> None:
+        tensor = _tensor_for(target, value)
         check_like(target, tensor.shape, _dtype_name(tensor), value)
+
+    def assign(self, target: Any, value: Any) -> None:
+        self.require_like(target, value)
+        tensor = _tensor_for(target, value)
         # Keras's `Variable.assign` of a bfloat16 array goes through float32.
         with torch.no_grad():
             if not isinstance(tensor, DTensor):
@@ -127,6 +129,14 @@ class TorchBackend:
 
     def versions(self) -> dict[str, str]:
         return {"torch": str(torch.__version__)}
+
+
+def _tensor_for(target: Any, value: Any) -> Any:
+    """What is set to a value."""
+    tensor = target.value if isinstance(target, keras.Variable) else target
+    if isinstance(tensor, DTensor) and value.shape == tensor.to_local().shape:
+        return tensor.to_local()  # given a rank's part, or a part that is all
+    return tensor
 
 
 def _assign_part(tensor: DTensor, whole: torch.Tensor) -> None:

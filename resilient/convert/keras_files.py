@@ -5,6 +5,7 @@ loads. So a file is compared with what Keras would save of the model, and whatev
 wrote or read is proved to set every variable.
 """
 
+import errno
 import math
 import os
 import tempfile
@@ -111,7 +112,11 @@ def _require_room(path: Path, model: keras.Model, live: Sequence[Leaf]) -> None:
     size = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in live)
     groups = len(live) + sum(1 for _ in model._flatten_layers())
     with open(path, "xb") as file:
-        os.posix_fallocate(file.fileno(), 0, size + groups * _A_GROUP + _A_FILE)
+        try:
+            os.posix_fallocate(file.fileno(), 0, size + groups * _A_GROUP + _A_FILE)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
 
 
 def _is_same(found: np.ndarray | None, saved: object) -> bool:

@@ -9,6 +9,7 @@ them.
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
+from unicodedata import category
 
 _MOST = 8 << 20  # characters of all paths
 _BETWEEN = len("'s state '' for ")
@@ -27,7 +28,7 @@ def checked(raw: bytes) -> Any:
     graph = TrackableObjectGraph.FromString(raw)
     if not graph.nodes:
         raise ValueError("it has no objects")
-    if not all(map(str.isprintable, _texts(graph))):
+    if any(category(each) == "Cc" for text in _texts(graph) for each in text):
         raise ValueError("names of objects have control characters")
     if any(node.registered_saver.name for node in graph.nodes):
         raise ValueError("an object has a saver of its own")
@@ -44,7 +45,7 @@ def _texts(graph: Any) -> Iterator[str]:
         yield from (child.local_name for child in node.children)
         yield from (slot.slot_name for slot in node.slot_variables)
         for attribute in node.attributes:
-            yield from (attribute.name, attribute.full_name, attribute.checkpoint_key)
+            yield from (attribute.name, attribute.checkpoint_key)
 
 
 def _lengths(nodes: Any) -> Iterator[int]:

@@ -27,8 +27,9 @@ from resilient.convert.matching import (
 from resilient.convert.tensor_files import Tensors, library
 from resilient.errors import NotSupportedError
 from resilient.state.weights import ready
-from resilient.storage.files import SMALL_BYTES, read_file
+from resilient.storage.files import read_file
 
+_MOST = 16 << 20  # bytes of the file `checkpoint`: it may list all that there were
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _COUNTER = "save_counter"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -64,7 +65,7 @@ def _newest(path: Path) -> Path:
     from tensorflow.python.training.checkpoint_state_pb2 import CheckpointState
 
     # Not `tf.train.latest_checkpoint`, which looks for whatever pattern it names.
-    raw = read_file(path, "checkpoint", SMALL_BYTES)
+    raw = read_file(path, "checkpoint", _MOST)
     prefix = Path(path, text_format.Parse(raw, CheckpointState()).model_checkpoint_path)
     if prefix.parent.resolve() != path.resolve():
         raise NotSupportedError(

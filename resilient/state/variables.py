@@ -142,7 +142,7 @@ def assign(
     live: Sequence[Leaf],
     tensors: Mapping[str, Any],
 ) -> None:
-    """Set every copy of the live variables.
+    """Set every copy of the live variables, or raise CheckpointMismatchError.
 
     Args:
         backend: Of the variables.
@@ -150,10 +150,11 @@ def assign(
         live: The live ones.
         tensors: The saved tensors, by name.
     """
-    for old, leaf in zip(layout, live, strict=True):
-        for suffix, copies in leaf.copies.items():
-            for copy in copies:
-                backend.assign(copy, tensors[old["name"] + suffix])
+    for do in (backend.require_like, backend.assign):
+        for old, leaf in zip(layout, live, strict=True):
+            for suffix, copies in leaf.copies.items():
+                for copy in copies:
+                    do(copy, tensors[old["name"] + suffix])
 
 
 def differences(

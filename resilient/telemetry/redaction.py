@@ -21,7 +21,7 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 # A name begins where no other does: that keeps this linear.
 _NAMED = re.compile(
-    r"""(?<![\w.-])(?P<name>-{0,2}\w[\w.-]*)(?P<between>["']?\]?\s*[=:]\s*|["']?,?\s+)"""
+    r"""(?<![\w.-])(?P<name>-{0,2}\w[\w.-]*)(?P<between>(?:["']\]?)?\s*[=:]\s*|["']?,?\s+)"""
 )
 _ASSIGNED = re.compile(r"([\w.-]+)(=|:\s*)")
 _VALUE = re.compile(

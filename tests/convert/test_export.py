@@ -355,8 +355,8 @@ def test_replicas_are_merged_as_a_resume_in_one_process_would(tmp_path):
         "non_trainable.0000.mean.replica_1": np.float32([3]),
     }
     listed = [
-        {"name": name, "path": name[-4:], "shape": [size], "dtype": "float32"}
-        for name, size in {"trainable.0000.w": 2, "non_trainable.0000.mean": 1}.items()
+        {"name": name, "path": name[-4:], "shape": [], "dtype": "float32"}
+        for name in ("trainable.0000.w", "non_trainable.0000.mean")
     ]
     content = record.PendingCheckpoint(
         VariablesRun(variables=listed, replicas=2, tensors=[*tensors]),

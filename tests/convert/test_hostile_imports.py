@@ -23,6 +23,7 @@ import resilient
 from resilient import CheckpointMismatchError, NotSupportedError
 from resilient.convert import hdf5_files
 from resilient.state.weights import ready
+from resilient.storage.store import Store
 
 BACKEND = keras.backend.backend()
 # Keras reads a variable in a way that numpy 2.4 says will end.
@@ -397,6 +398,22 @@ def test_a_graph_of_objects_that_tensorflow_is_not_safe_with(
         tensors=[tf.constant(content()), tf.zeros(1)],
     )
     assert why in refused(tmp_path / "x")
+
+
+@pytest.mark.everywhere
+@of_tensorflow
+@pytest.mark.parametrize("name", ["a\u3000b", "n\u200cm", "a\tb", "x\xa0"])
+def test_layers_may_have_any_name(tmp_path: Path, name: str) -> None:
+    import tensorflow as tf
+
+    def named() -> keras.Model:
+        layer = keras.layers.Dense(1, name=name)
+        return keras.Sequential([keras.Input((2,)), layer])
+
+    tf.train.Checkpoint(named()).write(str(tmp_path / "x"))
+    target = tmp_path / "run"
+    resilient.import_checkpoint(tmp_path / "x", named(), checkpoint_dir=target, epoch=1)
+    assert Store(target).problems(0) == []
 
 
 @pytest.mark.everywhere

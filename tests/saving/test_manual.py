@@ -73,6 +73,25 @@ def test_a_variable_of_any_type_gets_every_byte(tmp_path: Path) -> None:
     assert same(held(saved), held(live))
 
 
+@pytest.mark.skipif(BACKEND != "torch", reason="elsewhere models cannot be cast")
+def test_what_torch_cast_is_restored(tmp_path: Path) -> None:
+    """Keras still calls the variables float32."""
+    import torch
+
+    def of() -> keras.Model:
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        return model.to(torch.bfloat16)
+
+    saved, live = of(), of()
+    with resilient.Checkpoints(tmp_path / "run", saved.variables) as checkpoints:
+        checkpoints.save(7)
+    with resilient.Checkpoints(tmp_path / "run", live.variables) as checkpoints:
+        assert checkpoints.restore() == 7
+    for one, other in zip(saved.variables, live.variables, strict=True):
+        assert one.value.dtype == torch.bfloat16
+        assert torch.equal(one.value, other.value)
+
+
 def test_without_a_checkpoint_nothing_is_changed_and_the_step_is_0(
     tmp_path: Path,
 ) -> None:

@@ -16,8 +16,10 @@ from resilient.data.source import SourceContext
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.state.build import ensure_built, is_built
 from resilient.state.variables import (
+    assign,
     differences,
     leaves,
+    leaves_of,
     live_tensors,
     weight_differences,
 )
@@ -455,3 +457,14 @@ def test_restoring_into_a_model_that_was_not_compiled_is_refused(tmp_path):
     net = keras.Sequential(fitting.layers())
     with pytest.raises(CheckpointMismatchError, match="unexpected: adam"):
         ResilientFit(net, checkpoint_dir=tmp_path).restore()
+
+
+def test_all_variables_are_set_or_none():
+    live = leaves_of([keras.Variable(np.zeros(2)) for _ in range(2)])
+    for bad in (np.ones(3, "float32"), np.ones(2, "int32"), np.ones((2, 1), "float32")):
+        tensors = {live[0].name: np.ones(2, "float32"), live[1].name: bad}
+        layout = [leaf.to_json() for leaf in live]
+        with pytest.raises(CheckpointMismatchError, match="does not fit"):
+            assign(get_backend(), layout, live, tensors)
+        for leaf in live:
+            assert not np.any(keras.ops.convert_to_numpy(leaf.target.value))

@@ -111,6 +111,7 @@ def test_secrets_in_texts(text, left):
         "unexpected token: }",
         "/home/me/token.py:12 main",
         "the secret of training",
+        "state[key] = x",
         "password=",
     ],
 )
