@@ -5,6 +5,7 @@ types are refused by name before anything is written: not every format can hold 
 and none may hold an approximation.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ DTYPES = frozenset(EXTENSION_DTYPES) | {
     *("complex64", "complex128"),
 }
 
+_MOST_ELEMENTS = 1 << 58
 MOST_TENSORS = 100_000  # in a checkpoint: names and sizes of as many are read
 
 # Of a tensor. No dots alone: some formats make a directory of it.
@@ -89,6 +91,14 @@ def check_dtype(name: str, dtype: object) -> None:
             received=f"dtype {dtype}",
             hint=f"Supported are {', '.join(sorted(DTYPES))}.",
         )
+
+
+def is_countable(shape: Iterable[int]) -> bool:
+    """Whether NumPy and TensorFlow can count a shape's elements.
+
+    They count the other dimensions where one is 0, too.
+    """
+    return math.prod(size for size in shape if size) <= _MOST_ELEMENTS
 
 
 def check_count(pieces: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from resilient.backends.arrays import DTYPES, MOST_TENSORS
+from resilient.backends.arrays import DTYPES, MOST_TENSORS, is_countable
 from resilient.backends.stored_files import StoredFiles, corrupt
 
 _MOST = 64 << 20  # bytes of an index, and of the names in it
@@ -25,7 +25,6 @@ _MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
 _TRAILER = 5  # bytes after a block: whether it is compressed, and a checksum
 _CHECKSUM = 4  # bytes, between the lengths of texts and the texts
 _MOST_DIMENSIONS = 254  # TensorFlow counts them in a byte
-_MOST_ELEMENTS = 1 << 58  # as TensorFlow counts them: also where a dimension is 0
 _MOST_UNLISTED = 128  # entries that a search reads in turn; TensorFlow writes 16
 
 
@@ -78,7 +77,7 @@ def _is_there(tensor: Any, contents: memoryview, *, text: bool) -> bool:
     if (
         tensor.shape.unknown_rank
         or len(shape) > _MOST_DIMENSIONS
-        or math.prod(n for n in shape if n) > _MOST_ELEMENTS
+        or not is_countable(shape)
         or min([tensor.offset, tensor.size, *shape]) < 0
         or place.stop > len(contents)
     ):

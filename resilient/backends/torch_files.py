@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from resilient.backends import inert_pickle, zip_directory
-from resilient.backends.arrays import DTYPES
+from resilient.backends.arrays import DTYPES, is_countable
 from resilient.backends.inert_pickle import Made, Name
 
 _STORAGES = {
@@ -33,7 +33,6 @@ _STORAGES = {
     "torch.BFloat16Storage": "torch.bfloat16",
 }
 _DIMENSIONS = 64  # the most that NumPy has
-_MOST_ELEMENTS = 1 << 58  # as NumPy counts them: also where another dimension is 0
 _UNTYPED = "torch.storage.UntypedStorage"  # the tensor has the dtype
 _PARAMETER = "torch._utils._rebuild_parameter"
 _TENSOR = "torch._utils._rebuild_tensor_v2"
@@ -92,7 +91,7 @@ def shape(value: object) -> tuple[int, ...]:
         TorchFileError: It is something else.
     """
     found = sizes(value)
-    if len(found) > _DIMENSIONS or math.prod(n for n in found if n) > _MOST_ELEMENTS:
+    if len(found) > _DIMENSIONS or not is_countable(found):
         raise TorchFileError("a tensor has no shape")
     return found
 

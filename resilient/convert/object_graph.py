@@ -6,12 +6,13 @@ that leads nowhere, and a name with control characters, come up where nobody can
 them.
 """
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
-from unicodedata import category
 
 _MOST = 8 << 20  # characters of all paths
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _BETWEEN = len("'s state '' for ")
 
 
@@ -28,7 +29,7 @@ def checked(raw: bytes) -> Any:
     graph = TrackableObjectGraph.FromString(raw)
     if not graph.nodes:
         raise ValueError("it has no objects")
-    if any(category(each) == "Cc" for text in _texts(graph) for each in text):
+    if any(map(_CONTROL.search, _texts(graph))):
         raise ValueError("names of objects have control characters")
     if any(node.registered_saver.name for node in graph.nodes):
         raise ValueError("an object has a saver of its own")

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from resilient.distributed.group import Group
-from resilient.errors import CheckpointWriteError, message
+from resilient.errors import CheckpointWriteError, NotSupportedError, message
 from resilient.progress import Progress
 from resilient.serialization import Encoded
 from resilient.serialization.schema import SchemaError, from_json
-from resilient.storage import commit, layout
+from resilient.storage import commit, layout, signature
 from resilient.storage.file_record import FileRecord
 from resilient.storage.files import is_inside
 
@@ -154,6 +154,12 @@ def _records(index: int, said: Encoded) -> dict[str, FileRecord]:
             f"Process {index} names files outside of its part.",
             received=outside[0],
             hint=_SAME_VERSION,
+        )
+    unsigned = any(record.sha256 is None for record in records.values())
+    if unsigned and signature.has_key():
+        raise NotSupportedError(
+            f"Process {index} has no {signature.VARIABLE}, and process 0 has.",
+            hint=f"Set {signature.VARIABLE} to the same key for all processes.",
         )
     return records
 

@@ -144,17 +144,18 @@ def assign(
 ) -> None:
     """Set every copy of the live variables, or raise CheckpointMismatchError.
 
-    Args:
-        backend: Of the variables.
-        layout: The saved variables, as ``Leaf.to_json`` has them; they match ``live``.
-        live: The live ones.
-        tensors: The saved tensors, by name.
+    ``layout`` has the saved variables, as ``Leaf.to_json``; they match ``live``.
+    ``tensors`` are theirs, by name.
     """
+    pairs = [
+        (copy, tensors[old["name"] + suffix])
+        for old, leaf in zip(layout, live, strict=True)
+        for suffix, copies in leaf.copies.items()
+        for copy in copies
+    ]
     for do in (backend.require_like, backend.assign):
-        for old, leaf in zip(layout, live, strict=True):
-            for suffix, copies in leaf.copies.items():
-                for copy in copies:
-                    do(copy, tensors[old["name"] + suffix])
+        for pair in pairs:
+            do(*pair)
 
 
 def differences(

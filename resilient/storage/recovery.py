@@ -29,10 +29,9 @@ def recover(directory: Path) -> None:
             continue  # to be mounted, then verified
         try:
             if os.path.lexists(committed):
-                found = _read(committed)
-                if isinstance(found, Checkpoint) and not found.is_trusted():
-                    continue  # no damage: the right key may be set the next time
-                problems = [found] if isinstance(found, str) else found.verify()
+                problems = _problems(committed)
+                if problems is None:
+                    continue  # the right key may be set the next time
                 if not problems:
                     sync(directory)  # the kill may have come before that
                     commit.delete_checkpoints([former])
@@ -61,9 +60,10 @@ def remove_stale_staging(directory: Path) -> list[Path]:
     return stale
 
 
-def _read(committed: Path) -> Checkpoint | str:
-    """The checkpoint, or why it is none."""
+def _problems(committed: Path) -> list[str] | None:
+    """What is wrong with it; None where it is signed with another key, or not."""
     try:
-        return Checkpoint.read(committed)
+        found = Checkpoint.read(committed)
+        return found.verify() if found.is_trusted() else None
     except ManifestError as error:
-        return str(error)
+        return [str(error)]

@@ -17,6 +17,7 @@ from resilient.cli.main import main
 from resilient.errors import (
     CheckpointWriteError,
     CorruptCheckpointError,
+    NotSupportedError,
     ResilientError,
 )
 from resilient.saving import parts
@@ -292,6 +293,15 @@ def test_with_another_key_nothing_that_was_replaced_is_put_back(path, key, forme
 
 def test_what_other_processes_say_of_their_files_is_signed_by_process_0(key):
     record = {"size": 3, "xxh3_128": "0" * 32, "sha256": "1" * 64}
+    assert parts._records(1, {"data/x": record}) == {"data/x": FileRecord(**record)}
+
+
+def test_a_process_without_a_key_is_named(key):
+    """Its files have no SHA-256: the checkpoint could not be signed."""
+    record = {"size": 3, "xxh3_128": "0" * 32, "sha256": None}
+    with pytest.raises(NotSupportedError, match="Process 1 has no RESILIENT_KEY"):
+        parts._records(1, {"data/x": record})
+    key(None)
     assert parts._records(1, {"data/x": record}) == {"data/x": FileRecord(**record)}
 
 
