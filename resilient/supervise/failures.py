@@ -81,6 +81,7 @@ class Ending:
         signature: Equal for the same bug; None for what is not a bug.
         step: Where it happened, if that is known exactly.
         final: A restart would be pointless, or contrary to what the user asked for.
+        traced: Its output has a traceback.
     """
 
     kind: Kind
@@ -89,6 +90,7 @@ class Ending:
     signature: str | None = None
     step: int | None = None
     final: bool = False
+    traced: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "why", printable(self.why))
@@ -201,7 +203,7 @@ def _from_failure(failure: JSON, status: int) -> Ending:
     if where := failure.get("where"):
         why += f" ({where[-1]})"
     signature = None if kind == "disk full" else str(failure.get("signature"))
-    return Ending(kind, why, status, signature, step)
+    return Ending(kind, why, status, signature, step, traced=True)
 
 
 def _from_signal(signum: int, evidence: Evidence, status: int) -> Ending:

@@ -16,8 +16,9 @@ _ADVICE = {
     "diverged": "Look at the data of that step, lower the learning rate or clip "
     "gradients.",
     "killed": "Look for a bug in native code: its output is above.",
-    "error": "Repair it: the output above has the traceback.",
 }
+_TRACED = "Repair it: the output above has the traceback."
+_UNTRACED = "Find out why it exits with this status."
 _AGAIN = "Then run the same command again: it resumes from the last checkpoint."
 _MANY = 64  # doublings: more would overflow, and any limit is reached long before
 
@@ -94,5 +95,6 @@ def _same_failure(ending: Ending, times: int) -> str:
         if times > 1
         else f"Gave up: {ending.kind}, and --same-failure 1 allows no other try."
     )
-    todo = _ADVICE.get(ending.kind, _ADVICE["error"])
+    error = _TRACED if ending.traced else _UNTRACED
+    todo = _ADVICE.get(ending.kind, error)
     return message(what, received=ending.why, hint=f"{todo} {_AGAIN}")

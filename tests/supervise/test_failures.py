@@ -69,6 +69,11 @@ def test_a_status_alone(returncode, expected):
     assert kind(returncode) == expected
 
 
+def test_a_status_alone_has_no_traceback():
+    assert not classify(Evidence(1)).traced
+    assert classify(Evidence(1, errors=TRACEBACK.format(error="KeyError: 1"))).traced
+
+
 def test_signals_from_outside_are_no_bug_and_crashes_are():
     assert classify(Evidence(-signal.SIGKILL)).signature is None
     assert classify(Evidence(-signal.SIGTERM)).signature is None
@@ -90,6 +95,7 @@ def test_a_failure_in_fit_has_the_step_and_the_signature_of_its_event():
     ending = classify(Evidence(1, [failed()]))
     assert (ending.kind, ending.step, ending.signature) == ("error", 7, "abc")
     assert ending.why == "ValueError at step 7: bad (train.py:2 inner)"
+    assert ending.traced
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """When there is no other restart."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -33,6 +34,16 @@ def test_the_same_failure_three_times_in_a_row_is_given_up():
     assert number == 3
     assert "3 times in a row" in why
     assert "Received: ValueError at step 7: bad" in why
+
+
+@pytest.mark.parametrize(
+    ("traced", "advice"),
+    [(True, "the output above has the traceback"), (False, "why it exits with this")],
+)
+def test_only_a_traceback_that_was_printed_is_pointed_to(traced, advice):
+    _, why = stops(Rules(same_failure=1), (replace(BUG, traced=traced), SAVED))
+    assert advice in why
+    assert ("traceback" in why) is traced
 
 
 def test_the_same_failure_may_come_as_often_as_the_user_says():
