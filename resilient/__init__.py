@@ -3,6 +3,8 @@
 Importing this package loads no backend and not Keras: that waits for the first fit.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from resilient._version import __version__
 from resilient.backends.determinism import deterministic
 from resilient.convert.export import export
@@ -32,11 +34,16 @@ from resilient.preemption import clouds
 from resilient.preemption.options import Preemption
 from resilient.saving.variables_only import Checkpoints
 from resilient.training.divergence.options import Rollback
+from resilient.training.enabled.api import disabled, enabled
 from resilient.training.fit.api import ResilientFit, fit
 from resilient.training.loop.api import Run
 
+if TYPE_CHECKING:
+    from resilient.training.enabled.callback import BackupAndRestore
+
 __all__ = [
     "BackendNotAvailableError",
+    "BackupAndRestore",
     "CheckpointMismatchError",
     "CheckpointNotFoundError",
     "CheckpointReadError",
@@ -64,6 +71,8 @@ __all__ = [
     "best",
     "clouds",
     "deterministic",
+    "disabled",
+    "enabled",
     "every",
     "export",
     "fit",
@@ -71,3 +80,11 @@ __all__ = [
     "latest",
     "one_per",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "BackupAndRestore":  # a callback of Keras: loads it
+        from resilient.training.enabled.callback import BackupAndRestore
+
+        return BackupAndRestore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -36,11 +36,22 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    _save_options(parser)
     _gang_options(parser)
     _restart_options(parser)
     _hang_options(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.set_defaults(supervise=supervise, usage_error=parser.error)
+
+
+def _save_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    text = "save every model.fit of the command in directories of DIR"
+    add("--save", metavar="DIR", help=text)
+    text = 'with --save: "auto", "epoch" or a number of batches (auto)'
+    add("--save-freq", metavar="WHEN", type=_save_freq, help=text)
+    text = "with --save: how many checkpoints to keep of each fit (3)"
+    add("--keep", metavar="N", type=integer, help=text)
 
 
 def _gang_options(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +90,7 @@ def supervise(arguments: argparse.Namespace) -> int:
     from resilient.supervise.output import Output
     from resilient.supervise.signal_queue import SignalQueue
     from resilient.supervise.supervisor import Supervisor
+    from resilient.training.enabled import journal
 
     command = arguments.command[arguments.command[:1] == ["--"] :]
     if not command:
@@ -88,11 +100,17 @@ def supervise(arguments: argparse.Namespace) -> int:
         )
     try:
         options = _options(arguments, command)
-    except (OSError, ValueError, ResilientError) as error:
+    except (OSError, TypeError, ValueError, ResilientError) as error:
         sys.stderr.write(f"resilient: {error}\n")
         return 2
     with SignalQueue() as inbox, Output() as output:
-        return Supervisor(options, output, inbox).run()
+        code = Supervisor(options, output, inbox).run()
+        if arguments.save is not None and not journal.has_fits(arguments.save):
+            output.say(
+                "Nothing was saved: the command called no model.fit of Keras 3, or it "
+                "runs another Python than the one of keras-resilient, or with -E or -I."
+            )
+        return code
 
 
 def _options(arguments: argparse.Namespace, command: list[str]) -> Any:
@@ -107,7 +125,25 @@ def _options(arguments: argparse.Namespace, command: list[str]) -> Any:
     }
     if "directory" in given:
         given["directory"] = local_directory(given["directory"])
-    return Options(command, **given)
+    return Options(command, environment=_environment(arguments), **given)
+
+
+def _environment(arguments: argparse.Namespace) -> dict[str, str]:
+    """What enables the fits of the command."""
+    from resilient.training.enabled import api
+
+    options = {"save_freq": arguments.save_freq, "keep": arguments.keep}
+    given = {name: value for name, value in options.items() if value is not None}
+    if arguments.save is not None:
+        return api.environment(arguments.save, given)
+    if given:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        arguments.usage_error(f"{names}: only with --save DIR")
+    return {}
+
+
+def _save_freq(text: str) -> int | str:
+    return text if text in ("auto", "epoch") else integer(text)
 
 
 def integer(text: str, least: int = 1) -> int:

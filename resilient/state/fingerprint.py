@@ -58,11 +58,11 @@ def fingerprint(
             **{
                 f"layer {i} ({type(layer).__name__}) {key}": value
                 for i, layer in enumerate(layers)
-                for key, value in _config(layer).items()
+                for key, value in plain_config(layer).items()
             },
             **{
                 f"optimizer {key}": value
-                for key, value in _config(model.optimizer).items()
+                for key, value in plain_config(model.optimizer).items()
             },
             **environment(backend),
         },
@@ -217,7 +217,7 @@ def _raw_config(thing: Any) -> JSON:
         return {}
 
 
-def _config(thing: Any) -> JSON:
+def plain_config(thing: Any) -> JSON:
     """The plain values of a layer's or optimizer's config, but for names."""
     # Seeds differ by process where the script gives none, and are restored. Shapes of
     # input layers depend on what the model was built with; weights have their own.

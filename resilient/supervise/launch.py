@@ -66,7 +66,8 @@ class Launch:
         self._number = number
         self._since = time.time()
         self._kills = oom_kills()
-        self._gang = ProcessGroup(tools.options.command, tools.options.nproc)
+        options = tools.options
+        self._gang = ProcessGroup(options.command, options.nproc, options.environment)
         self._streams: list[Stream] = []
         self._errors: list[Stream] = []  # those of stderr, by rank
         self._speed = status.Speed()

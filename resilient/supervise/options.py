@@ -1,6 +1,7 @@
 """What the user may choose."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -11,6 +12,7 @@ class Options:
     Attributes:
         command: What to run.
         nproc: How many processes of it to start.
+        environment: Variables beside those of the supervisor.
         directory: The checkpoint directory, if it is known beforehand.
         same_failure: Give up when the same failure came so many times in a row.
         no_progress: Give up after so many restarts without a newer checkpoint.
@@ -24,6 +26,7 @@ class Options:
 
     command: list[str]
     nproc: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
     directory: Path | None = None
     same_failure: int = 3
     no_progress: int = 10

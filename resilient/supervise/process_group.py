@@ -6,7 +6,7 @@ some time to save, and are killed.
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from resilient.supervise import environment
@@ -21,11 +21,18 @@ Wait = Callable[[float, Callable[[], bool]], None]
 class ProcessGroup:
     """Processes that run the same command.
 
+    Args:
+        command: What to run.
+        nproc: How many processes of it.
+        variables: For their environment, beside those of ours.
+
     Raises:
         OSError: If one of them cannot be started; then none is left.
     """
 
-    def __init__(self, command: Sequence[str], nproc: int) -> None:
+    def __init__(
+        self, command: Sequence[str], nproc: int, variables: Mapping[str, str]
+    ) -> None:
         # A new directory for each attempt: an old sign cannot pass for a new one.
         self._signs = tempfile.TemporaryDirectory(
             prefix="resilient-", ignore_cleanup_errors=True
@@ -35,8 +42,9 @@ class ProcessGroup:
         try:
             for rank in range(nproc):
                 sign = Path(self._signs.name) / f"heartbeat-{rank}"
-                variables = environment.of_process(os.environ, sign, rank, nproc, ports)
-                self.members.append(Process(command, variables, sign, rank))
+                base = {**os.environ, **variables}
+                its_own = environment.of_process(base, sign, rank, nproc, ports)
+                self.members.append(Process(command, its_own, sign, rank))
         except BaseException:
             self.kill()
             self.clean_up()

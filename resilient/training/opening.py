@@ -2,6 +2,7 @@
 
 import contextlib
 import secrets
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,8 @@ from resilient.storage.store import Store
 from resilient.training.options import RunOptions
 from resilient.training.outcome import reported
 from resilient.training.session import Session
+
+_threads: dict[Session, int] = {}  # where each was opened
 
 
 @contextlib.contextmanager
@@ -42,8 +45,17 @@ def open_session(
     with join(parallel, store.directory) as group, _alone(group, store):
         _require_same_key(group)
         session = Session(options, strategy, parallel, group)
-        with session.watch, reported(session), group.explained(), session.saving:
-            yield session
+        _threads[session] = threading.get_ident()
+        try:
+            with session.watch, reported(session), group.explained(), session.saving:
+                yield session
+        finally:
+            del _threads[session]
+
+
+def is_inside_a_run() -> bool:
+    """Whether a run is open in this thread: what is called now belongs to it."""
+    return threading.get_ident() in _threads.values()
 
 
 def _require_same_key(group: Group) -> None:

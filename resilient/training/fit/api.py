@@ -9,10 +9,10 @@ Importing this module loads neither Keras nor a backend.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from resilient.data import OnDataChange
 from resilient.errors import ResilientError
@@ -182,19 +182,39 @@ class ResilientFit(OnDirectory):
         self._options = options
         self._session: Session | None = None
 
+    @classmethod
+    def check_options(cls, **options: Any) -> None:
+        """Raise what the constructor raises for them."""
+        cls(cast("keras.Model", None), **options)
+
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
         """Train, resuming where the last attempt was; arguments as ``model.fit``."""
-        from resilient.state import replicas
         from resilient.state.variables import require_model
-        from resilient.training.fit.attempt import FitPlan
+
+        require_model(self._model)
+        return self.fit_by(self._model.fit, args, kwargs)
+
+    def fit_by(
+        self,
+        plain: "Callable[..., keras.callbacks.History]",
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> "keras.callbacks.History":
+        """The same by another function than the model's ``fit``, which it calls."""
+        from resilient.state import replicas
+        from resilient.training.fit.plan import FitPlan
         from resilient.training.fit.run import run
         from resilient.training.opening import open_session
 
-        require_model(self._model)
         strategy = replicas.strategy_of(self._model)
         with open_session(self._options, strategy) as session:
             plan = FitPlan(
-                session, self._model, self._stateful, self._on_nan, self._loss_spike
+                session,
+                self._model,
+                plain,
+                self._stateful,
+                self._on_nan,
+                self._loss_spike,
             )
             self._session = session
             try:

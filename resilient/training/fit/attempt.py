@@ -7,11 +7,8 @@ checkpoint is checked and restored (all of it, or none), and the run's progress 
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
-
-import keras
+from typing import Any
 
 from resilient.data.inputs import DataInputs
 from resilient.keras_internals import dispatch
@@ -20,36 +17,15 @@ from resilient.objects.training_setup.changes import TrainingSetup
 from resilient.progress import Progress
 from resilient.saving.record import Loaded, SavedState, is_of, of_kind
 from resilient.saving.run_json import FitRun, ImportRun
-from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import weights
 from resilient.state.fingerprint import RunFingerprint
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.attempt import Attempt
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import LossWatch
-from resilient.training.divergence.options import Rollback
+from resilient.training.fit.plan import FitPlan
 from resilient.training.fit.resumption import EpochInput, Resumption
 from resilient.training.fit.run_state import FitState
-from resilient.training.session import Session
-
-
-@dataclass(frozen=True)
-class FitPlan:
-    """A fit that is about to run.
-
-    Attributes:
-        session: The processes, the events and the saves.
-        model: The compiled model.
-        stateful: The user's own objects.
-        on_nan: What to do when the loss is bad.
-        loss_spike: See ``divergence.LossWatch``.
-    """
-
-    session: Session
-    model: keras.Model
-    stateful: StatefulObjects
-    on_nan: Literal["ignore", "stop"] | Rollback
-    loss_spike: float | None
 
 
 class FitAttempt:

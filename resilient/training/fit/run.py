@@ -15,8 +15,9 @@ from resilient.state import weights
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import Bad, Diverged
 from resilient.training.divergence.options import Rollback
-from resilient.training.fit.attempt import FitAttempt, FitPlan
+from resilient.training.fit.attempt import FitAttempt
 from resilient.training.fit.hook import hooked
+from resilient.training.fit.plan import FitPlan
 from resilient.training.session import load
 
 
@@ -50,7 +51,7 @@ def _fit(
     try:
         with plan.session.parallel.training(model), hooked(attempt):
             try:
-                history: keras.callbacks.History = model.fit(*args, **kwargs)
+                history = plan.fit(*args, **kwargs)
             except Exception:
                 plan.session.watch.disarm()
                 raise

@@ -1,0 +1,79 @@
+"""``resilient.enabled`` and ``resilient.disabled``.
+
+Importing this module loads neither Keras nor a backend, and neither does entering one
+of them: a script may still choose its backend inside.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from resilient.training.enabled import intercept
+from resilient.training.enabled.calls import Calls
+
+# What `resilient run --save` tells the processes that it starts.
+VARIABLE = "RESILIENT_SAVE"
+
+
+@contextlib.contextmanager
+def enabled(directory: str | os.PathLike[str], **options: Any) -> Iterator[None]:
+    """Make every ``model.fit`` inside resumable, whoever calls it.
+
+    Each call has a checkpoint directory of its own in ``directory``, numbered in the
+    order of the calls and named after the model. When the program runs again, the calls
+    that had finished return at once, with their History, weights, optimizer and random
+    state; the one that was interrupted goes on where it was.
+
+    The program has to call them in the same order each time. An explicit
+    ``resilient.fit`` keeps its own directory. A ``fit`` within a callback of another,
+    or within a loop of ``Run``, belongs to that one, and is left as it is.
+
+    Args:
+        directory: Local directory; made if missing.
+        **options: Of ``resilient.fit``, for each call, but for ``checkpoint_dir``;
+            ``resume`` may be ``"auto"`` or ``"never"``.
+
+    Raises:
+        TypeError: An option is unknown, or of another type than it can be.
+        ValueError: An option has a value that means nothing.
+    """
+    with Calls(directory, options) as calls, intercept.entered(calls):
+        yield
+
+
+@contextlib.contextmanager
+def disabled() -> Iterator[None]:
+    """Leave calls of ``model.fit`` out of ``enabled``, and out of its numbers."""
+    with intercept.entered(None):
+        yield
+
+
+def environment(
+    directory: str | os.PathLike[str], options: Mapping[str, Any]
+) -> dict[str, str]:
+    """Variables that enable all of a process, and of those that it starts.
+
+    Args:
+        directory: As of ``enabled``.
+        options: Numbers and strings.
+    """
+    Calls(directory, options)  # wrong options, while somebody is there to read it
+    startup = os.path.join(os.path.dirname(__file__), "startup")
+    paths = [startup, os.environ.get("PYTHONPATH", "")]
+    said = {"directory": os.path.abspath(directory), **options}
+    return {
+        VARIABLE: json.dumps(said),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+
+
+def enable_from_environment() -> None:
+    """``enabled`` as the environment says, until the process ends."""
+    intercept.add(Calls(**_said(os.environ[VARIABLE])))
+
+
+def _said(text: str) -> dict[str, Any]:
+    options = json.loads(text)
+    return {"directory": options.pop("directory"), "options": options}

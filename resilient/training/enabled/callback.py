@@ -1,0 +1,127 @@
+"""``resilient.BackupAndRestore``: Keras's callback of that name, made exact."""
+
+import glob
+import inspect
+import logging
+import os
+import secrets
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from resilient.errors import NotSupportedError
+from resilient.policies import SaveFreq
+from resilient.storage.layout import local_directory
+from resilient.training.enabled import intercept
+from resilient.training.enabled.intercept import Fit
+from resilient.training.fit.api import ResilientFit
+
+logger = logging.getLogger(__name__)
+
+
+class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
+    """Keras's callback of the same name, as exact as ``resilient.fit``.
+
+    A ``model.fit`` with this callback resumes where it was interrupted, at the very
+    batch, and ends as if it had not been.
+
+    Args:
+        backup_dir: Local directory of the checkpoints of this fit; made if missing.
+        save_freq: As in ``resilient.fit``: ``"epoch"``, a number of batches,
+            ``"auto"`` or a policy.
+        double_checkpoint: For compatibility: earlier checkpoints are kept in any case,
+            as many as ``keep`` says.
+        delete_checkpoint: Delete ``backup_dir`` when training has finished; the next
+            run of the program then trains from scratch.
+        **options: The others of ``resilient.fit``.
+
+    Raises:
+        TypeError: An argument is unknown, or of another type than it can be.
+        ValueError: An argument has a value that means nothing.
+    """
+
+    def __init__(
+        self,
+        backup_dir: str | os.PathLike[str],
+        save_freq: SaveFreq = "epoch",
+        double_checkpoint: bool = False,
+        delete_checkpoint: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        options = {"save_freq": save_freq, **options}
+        self.control = _Control(backup_dir, options, delete=delete_checkpoint)
+        intercept.take_control()
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if not self.control.active:
+            raise NotSupportedError(
+                "This model's fit cannot be backed up: it is not keras.Model.fit.",
+                received=f"{type(self.model).__qualname__}.fit",
+                hint="Let it call super().fit, and pass the callbacks on; within "
+                "resilient.fit, leave this callback out.",
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: it has no state that lasts."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to restore."""
+
+
+class _Control:
+    """Runs the fits of one callback.
+
+    Attributes:
+        active: Whether one is running.
+    """
+
+    def __init__(self, directory: Any, options: dict[str, Any], *, delete: bool):
+        self._options = {"checkpoint_dir": directory, **options}
+        ResilientFit.check_options(**self._options)
+        self._directory, self._delete = local_directory(directory), delete
+        self.active = False
+
+    def fit(
+        self, model: Any, plain: Fit, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> keras.callbacks.History:
+        """As of ``intercept.Resumable``."""
+        run = ResilientFit(model, **self._options)
+        self.active = True
+        try:
+            history = run.fit_by(plain, args, kwargs)
+        finally:
+            self.active = False
+        if self._delete:
+            _delete(self._directory)
+        return history
+
+
+def callbacks_of(
+    plain: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Sequence[Any]:
+    """The callbacks among the arguments of ``fit``."""
+    try:
+        given = inspect.signature(plain).bind(model, *args, **kwargs).arguments
+    except TypeError:
+        return ()  # Keras says what is wrong
+    found = given.get("callbacks")
+    found = getattr(found, "callbacks", found)  # of a CallbackList
+    return found if isinstance(found, (list, tuple)) else (found,)
+
+
+def _delete(directory: Path) -> None:
+    """Delete a directory: a kill leaves all of it, or nothing under its name."""
+    gone = f"{directory.name}.deleted-"
+    try:
+        directory.rename(directory.with_name(gone + secrets.token_hex(8)))
+        for path in directory.parent.glob(glob.escape(gone) + "*"):
+            shutil.rmtree(path)
+    except FileNotFoundError:  # another process of this training was faster
+        return
+    except OSError as error:
+        logger.warning("%s cannot be deleted: %s", directory, error)

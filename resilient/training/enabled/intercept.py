@@ -1,0 +1,95 @@
+"""Wraps ``keras.Model.fit``, once and for the life of the process.
+
+The wrapper passes a call on to Keras, unless it is to be resumable: because
+``enabled`` is entered, or because a ``BackupAndRestore`` is among the callbacks. It is
+where overridden ``fit`` methods end as well, by ``super().fit``.
+"""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import keras
+
+    from resilient.training.enabled.calls import Calls
+
+
+class Fit(Protocol):
+    """Keras's ``fit`` of one model."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History": ...
+
+
+class Resumable(Protocol):
+    """What makes calls of ``fit`` resumable."""
+
+    def fit(
+        self,
+        model: "keras.Model",
+        plain: Fit,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> "keras.callbacks.History":
+        """Run Keras's ``fit`` of a model so that it can be resumed."""
+
+
+# The innermost is the last; None stands for ``disabled``.
+_entered: "list[Calls | None]" = []
+_wrapped = False
+
+
+@contextlib.contextmanager
+def entered(calls: "Calls | None") -> Iterator[None]:
+    """Inside, ``calls`` makes fits resumable; None: nothing does."""
+    add(calls)
+    try:
+        yield
+    finally:
+        _entered.remove(calls)
+
+
+def add(calls: "Calls | None") -> None:
+    """The same, for as long as the process lives."""
+    import wrapt
+
+    _entered.append(calls)
+    wrapt.register_post_import_hook(_wrap, "keras")
+
+
+def take_control() -> None:
+    """Wrap ``fit``, if that has not been done."""
+    import keras
+
+    _wrap(keras)
+
+
+def _wrap(keras: Any) -> None:
+    global _wrapped
+    if _wrapped:
+        return
+    _wrapped = True
+    plain = keras.Model.fit
+
+    @functools.wraps(plain)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        here = functools.partial(plain, self)
+        found = _resumable(plain, self, args, kwargs)
+        return found.fit(self, here, args, kwargs) if found else here(*args, **kwargs)
+
+    keras.Model.fit = fit
+
+
+def _resumable(
+    plain: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Resumable | None:
+    from resilient.training.enabled.callback import BackupAndRestore, callbacks_of
+    from resilient.training.opening import is_inside_a_run
+
+    if is_inside_a_run():
+        return None
+    for callback in callbacks_of(plain, model, args, kwargs):
+        if isinstance(callback, BackupAndRestore):
+            return callback.control
+    return _entered[-1] if _entered else None

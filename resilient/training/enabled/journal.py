@@ -1,0 +1,184 @@
+"""``fits.json``: the calls of ``fit`` that a program has made, in their order.
+
+It only ever makes an error of a call: which directory a call has follows from its
+number and model, not from what is written here.
+"""
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from resilient.errors import (
+    CheckpointMismatchError,
+    CheckpointReadError,
+    NotSupportedError,
+)
+from resilient.serialization.schema import (
+    Count,
+    SchemaError,
+    from_json,
+    parse,
+    to_json,
+)
+from resilient.storage.files import JSON_BYTES, read_file, replace_text
+from resilient.telemetry.heartbeat import VARIABLE
+
+FITS = "fits.json"
+LONGEST_LINE, MOST_LINES = 200, 20
+
+_Text = Annotated[str, Meta(max_length=LONGEST_LINE)]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call.
+
+    Attributes:
+        model: Name of the model.
+        settings: Checksum of its layers' and its optimizer's settings.
+        after: Number of the call that trained the same model last, if any.
+        weights: Checksum of the weights that it began with; None if not known.
+        lines: Lines of the program that were calling it, the innermost first.
+    """
+
+    model: _Text
+    settings: _Text
+    after: Count | None
+    weights: _Text | None
+    lines: Annotated[list[_Text], Meta(max_length=MOST_LINES)]
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What the file holds.
+
+    Attributes:
+        program: File name of the program.
+        launch: Which launch by ``resilient run`` was the last; empty without it.
+        process: Which process made calls last.
+        calls: From the first on.
+    """
+
+    program: _Text
+    launch: _Text
+    process: Count
+    calls: Annotated[list[Call], Meta(max_length=100_000)]
+
+
+def has_fits(directory: str | os.PathLike[str]) -> bool:
+    """Whether a program has made calls with this directory."""
+    return os.path.lexists(os.path.join(directory, FITS))
+
+
+class Journal:
+    """The calls in a directory, which this process has locked.
+
+    Args:
+        directory: Where the file is.
+        anew: Whether to forget the calls that were made before.
+
+    Raises:
+        CheckpointReadError: The file cannot be read.
+        CheckpointMismatchError: Another program made them.
+        NotSupportedError: So did another process of the same ``resilient run``.
+    """
+
+    def __init__(self, directory: Path, *, anew: bool) -> None:
+        self._directory, self._program = directory, os.path.basename(sys.argv[0])
+        # A new directory for each launch.
+        self._launch = Path(os.environ.get(VARIABLE, "")).parent.name
+        before = None if anew else _read(directory)
+        self._before = before.calls if before else []
+        self._calls = list(self._before)
+        if before is not None:
+            self._require_same_program(before)
+
+    def take(self, number: int, call: Call) -> None:
+        """A call is made: the same as before with this number, or a new one.
+
+        Raises:
+            CheckpointMismatchError: It is another one than before.
+        """
+        if number <= len(self._before):
+            before = self._before[number - 1]
+            if lines := self._differences(number, call, before):
+                raise self._other_order(number, lines)
+        self._calls[number - 1 : number] = [call]
+        saved = _Saved(self._program, self._launch, os.getpid(), self._calls)
+        text = json.dumps({**to_json(saved), "calls": list(map(to_json, saved.calls))})
+        replace_text(self._directory / FITS, text)
+
+    def _differences(self, number: int, now: Call, before: Call) -> list[str]:
+        found = []
+        if now.model != before.model:
+            found.append(f"it trains {now.model}, and trained {before.model} before")
+        elif now.settings != before.settings:
+            found.append("settings of its model or optimizer are not what they were")
+        if now.after != before.after:
+            names = [
+                "no call" if each is None else f"call {each}"
+                for each in (now.after, before.after)
+            ]
+            found.append(
+                f"its model was trained by {names[0]} before it, and then by {names[1]}"
+            )
+        # An edited line or new initial weights are no other call; those of another are.
+        others = [each for i, each in enumerate(self._before, 1) if i != number]
+        pairs = enumerate(zip(now.lines, before.lines, strict=False), 1)
+        at = next((i for i, (ours, theirs) in pairs if ours != theirs), None)
+        if at and now.lines[:at] in [each.lines[:at] for each in others]:
+            found.append(f"it comes from another line than then: {now.lines[at - 1]}")
+        elif (
+            now.weights not in (None, before.weights)
+            and now.after is None
+            and now.weights in {each.weights for each in others}
+        ):
+            found.append("it begins with the weights that another call began with")
+        return found
+
+    def _other_order(self, number: int, lines: list[str]) -> CheckpointMismatchError:
+        return CheckpointMismatchError(
+            f"Call {number} of fit is not the one that was call {number} before: the "
+            "calls come in another order, or the program was changed.",
+            received="\n  " + "\n  ".join(lines),
+            hint="Call fit in the same order each time; calls that had finished return "
+            "at once. If the program skips what it has done, let it not (KerasTuner: "
+            "overwrite=True). For other fits, use another directory.",
+        )
+
+    def _require_same_program(self, before: _Saved) -> None:
+        if before.program != self._program:
+            raise CheckpointMismatchError(
+                "Another program has its fits in this directory.",
+                received=f"{self._directory}: of {before.program}; this is "
+                f"{self._program}",
+                hint="Give each program a directory of its own.",
+            )
+        again = self._launch and self._launch == before.launch
+        if again and before.process != os.getpid():
+            raise NotSupportedError(
+                "Two processes of one command call fit, so each would take the other's "
+                "fits for its own.",
+                received=f"process {os.getpid()}, after process {before.process}, with "
+                f"{self._directory}",
+                hint="Use `resilient run --save` once for each, each with its own "
+                "directory.",
+            )
+
+
+def _read(directory: Path) -> _Saved | None:
+    if not has_fits(directory):
+        return None
+    try:
+        return from_json(_Saved, parse(read_file(directory, FITS, JSON_BYTES)))
+    except (OSError, SchemaError) as error:
+        raise CheckpointReadError(
+            f"{FITS} cannot be read, which knows the order of the fits.",
+            received=f"{directory / FITS}: {error}",
+            hint="Bring it back, or delete it if the program is what it was.",
+        ) from None
