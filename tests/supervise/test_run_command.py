@@ -1,5 +1,6 @@
 """The command line of `resilient run`."""
 
+import os
 import subprocess
 import sys
 
@@ -102,3 +103,41 @@ def test_the_other_commands_do_not_load_the_supervisor(child_environment):
         timeout=120,
     )
     assert result.stdout == "[] False\n"
+
+
+def test_options_of_save_need_a_directory(capsys):
+    with pytest.raises(SystemExit) as raised:
+        main(["run", "--save-freq", "3", "--keep", "2", "--", "true"])
+    assert raised.value.code == 2
+    assert "--save-freq, --keep: only with --save DIR" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["run", "--save", "x", "--save-freq", "often", "--", "true"])
+    assert "'often' is not an integer of 1 or more" in capsys.readouterr().err
+    assert main(["run", "--save", "gs://bucket/x", "--", "true"]) == 2
+    assert "URL" in capsys.readouterr().err
+
+
+def test_a_command_without_a_fit_is_told_that_nothing_was_saved(
+    child_environment, tmp_path
+):
+    code = "import sys; print('site' in sys.modules, sys.path)"
+    done = run(
+        *("--save", str(tmp_path / "runs"), "--", sys.executable, "-c", code),
+        environment=child_environment,
+    )
+    assert done.returncode == 0
+    assert "Nothing was saved: the command called no model.fit" in done.stderr
+    assert "True" in done.stdout
+    assert "startup" not in done.stdout  # the path that enables is gone
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_sitecustomize_of_the_user_is_run_as_well(child_environment, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.mine = 'mine'")
+    paths = [str(tmp_path), child_environment["PYTHONPATH"]]
+    done = run(
+        *("--save", str(tmp_path / "runs"), "--"),
+        *(sys.executable, "-c", "import sys; print(sys.mine)"),
+        environment=child_environment | {"PYTHONPATH": os.pathsep.join(paths)},
+    )
+    assert done.stdout == "mine\n"
