@@ -305,7 +305,7 @@ def lint(session: nox.Session) -> None:
 def typing(session: nox.Session) -> None:
     """Type check the package, and the public API as a user's checker sees it."""
     install(session, ".", *group("typing"))
-    session.run("mypy", "resilient")
+    session.run("mypy", "resilient", "tests/typing")
     session.run("pyright", "tests/typing", env={"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"})
 
 

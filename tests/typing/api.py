@@ -1,4 +1,7 @@
-"""The public API as a user's type checker sees it; checked by pyright, never run."""
+"""The public API as a user's type checker sees it.
+
+Checked by pyright and mypy, never run. Each call that both must object to says so.
+"""
 
 import signal
 from collections.abc import Mapping
@@ -64,19 +67,38 @@ resilient.fit(model, x, y, checkpoint_dir="runs/a", resume=1200)
 resilient.fit(
     model, x, checkpoint_dir="runs/a", on_data_change="warn", replay_data=True
 )
-resilient.fit(model, x, checkpoint_dir="a", on_data_change="fast")  # pyright: ignore[reportArgumentType]
-resilient.fit(model, checkpoint_dir="a", on_nan="retry")  # pyright: ignore[reportArgumentType]
-resilient.fit(model, x, y)  # pyright: ignore[reportCallIssue]  no checkpoint_dir
-resilient.fit(model, checkpoint_dir="a", resume="often")  # pyright: ignore[reportArgumentType]
-resilient.fit(model, checkpoint_dir="a", save_freq="batch")  # pyright: ignore[reportArgumentType]
+resilient.fit(model, x, checkpoint_dir="a", on_data_change="fast")  # type: ignore[arg-type]
+resilient.fit(model, checkpoint_dir="a", on_nan="retry")  # type: ignore[arg-type]
+resilient.fit(model, x, y)  # type: ignore[call-arg]  # no checkpoint_dir
+resilient.fit(model, checkpoint_dir="a", resume="often")  # type: ignore[arg-type]
+resilient.fit(model, checkpoint_dir="a", save_freq="batch")  # type: ignore[arg-type]
+resilient.fit(model, x, y, 32, 10, "auto", checkpoint_dir="a")
+resilient.fit(
+    model,
+    x,
+    callbacks=[keras.callbacks.EarlyStopping(), keras.callbacks.CSVLogger("log.csv")],
+    class_weight={0: 1.0, 1: 2.5},
+    shuffle="batch",
+    validation_data=(x, y),
+    validation_freq=[1, 5],
+    verbose=False,
+    checkpoint_dir="a",
+)
+resilient.fit(model, x, y, epoch=3, checkpoint_dir="a")  # type: ignore[call-arg]
+resilient.fit(model, x, y, epochs="3", checkpoint_dir="a")  # type: ignore[arg-type]
+resilient.fit(model, x, y, 32, "3", checkpoint_dir="a")  # type: ignore[arg-type]
+resilient.fit(model, x, verbose="no", checkpoint_dir="a")  # type: ignore[arg-type]
 resilient.deterministic()
 resilient.deterministic(7, threads=4)
-resilient.deterministic("7")  # pyright: ignore[reportArgumentType]
-resilient.deterministic(7, 4)  # pyright: ignore[reportCallIssue]
-latest("3")  # pyright: ignore[reportArgumentType]
+resilient.deterministic("7")  # type: ignore[arg-type]
+resilient.deterministic(7, 4)  # type: ignore[call-arg]
+latest("3")  # type: ignore[arg-type]
 
 run = resilient.ResilientFit(model, checkpoint_dir="runs/a", save_freq="epoch")
 assert_type(run.fit(x, y, epochs=2), keras.callbacks.History)
+run.fit(x, y, epoch=2)  # type: ignore[call-arg]
+run.fit(x, y, batch_size="32")  # type: ignore[arg-type]
+run.fit(x, y, checkpoint_dir="a")  # type: ignore[call-arg]
 run.save()
 assert_type(run.restore().step, int)
 assert_type(run.restore(step=3).path, Path)
@@ -121,5 +143,5 @@ with by_hand as entered:
 assert_type(by_hand.history["loss"], list[float])
 assert_type(by_hand.history.steps("loss"), list[int])
 assert_type(by_hand.restore(step=3).step, int)
-by_hand.loop((x, y))  # pyright: ignore[reportCallIssue]  no epochs
-resilient.Run(model=model)  # pyright: ignore[reportCallIssue]  no checkpoint_dir
+by_hand.loop((x, y))  # type: ignore[call-arg]  # no epochs
+resilient.Run(model=model)  # type: ignore[call-arg]  # no checkpoint_dir

@@ -30,6 +30,8 @@ from resilient.training.divergence.options import (
     checked_loss_spike,
     checked_on_nan,
 )
+from resilient.training.fit import signature
+from resilient.training.fit.signature import shown_as
 from resilient.training.options import OnEvent, RunOptions
 
 if TYPE_CHECKING:
@@ -38,32 +40,19 @@ if TYPE_CHECKING:
     from resilient.training.session import Session
 
 
-# Frozen: one for all fits.
-_PREEMPTION = Preemption()
-
-
-def fit(
+@shown_as(signature.fit)
+def fit(  # noqa: D417  # describes what it is shown as
     model: "keras.Model",
     *args: Any,
     checkpoint_dir: str | os.PathLike[str],
-    save_freq: SaveFreq = "auto",
-    keep: int | KeepPolicy = 3,
-    resume: Resume = "auto",
-    stateful: Mapping[str, Stateful] | None = None,
-    on_data_change: OnDataChange = "raise",
-    replay_data: bool = False,
-    on_event: OnEvent | None = None,
-    on_save_error: OnSaveError = "raise",
-    preemption: Preemption | None = _PREEMPTION,
-    on_nan: OnNaN = "ignore",
-    loss_spike: float | None = None,
     **kwargs: Any,
 ) -> "keras.callbacks.History":
     """Train like ``model.fit``, and resume exactly if the process was killed.
 
     Args:
         model: A compiled Keras model.
-        *args: Positional arguments of ``model.fit``, in its order.
+        x, ..., validation_freq: What ``model.fit`` takes, in its order. What only your
+            model's own ``fit`` takes is passed to it, too.
         checkpoint_dir: Local directory of this run's checkpoints; made if missing.
         save_freq: ``"auto"`` (epochs' ends, and in between as often as takes at most
             2 % of the time, see ``adaptive``), ``"epoch"``, a number of batches, or a
@@ -93,7 +82,6 @@ def fit(
             other numbers.
         loss_spike: Treat the loss of a batch like NaN if it is more than this many
             times the median of the last 100; needs ``on_nan`` and a positive loss.
-        **kwargs: Keyword arguments of ``model.fit``.
 
     Returns:
         The ``History`` of the whole run, as an uninterrupted ``model.fit`` returns it.
@@ -113,21 +101,8 @@ def fit(
         RolledBack: ``on_nan="rollback"`` with data other than arrays: it goes on when
             the script is run again. A ``SystemExit``, status 75.
     """
-    run = ResilientFit(
-        model,
-        checkpoint_dir=checkpoint_dir,
-        save_freq=save_freq,
-        keep=keep,
-        resume=resume,
-        stateful=stateful,
-        on_data_change=on_data_change,
-        replay_data=replay_data,
-        on_event=on_event,
-        on_save_error=on_save_error,
-        preemption=preemption,
-        on_nan=on_nan,
-        loss_spike=loss_spike,
-    )
+    ours = {name: kwargs.pop(name) for name in signature.OPTIONS & kwargs.keys()}
+    run = ResilientFit(model, checkpoint_dir=checkpoint_dir, **ours)
     return run.fit(*args, **kwargs)
 
 
@@ -156,7 +131,7 @@ class ResilientFit(OnDirectory):
         replay_data: bool = False,
         on_event: OnEvent | None = None,
         on_save_error: OnSaveError = "raise",
-        preemption: Preemption | None = _PREEMPTION,
+        preemption: Preemption | None = signature.PREEMPTION,
         on_nan: OnNaN = "ignore",
         loss_spike: float | None = None,
     ) -> None:
@@ -187,6 +162,7 @@ class ResilientFit(OnDirectory):
         """Raise what the constructor raises for them."""
         cls(cast("keras.Model", None), **options)
 
+    @shown_as(signature.keras_fit)
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
         """Train, resuming where the last attempt was; arguments as ``model.fit``."""
         from resilient.state.variables import require_model
