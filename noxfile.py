@@ -309,6 +309,26 @@ def typing(session: nox.Session) -> None:
     session.run("pyright", "tests/typing", env={"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"})
 
 
+@nox.session(default=False)
+@each_backend
+def messages(session: nox.Session, backend: str) -> None:
+    """Print every error and warning that the tests provoke: "messages(torch)"."""
+    install(session, *tested(backend))
+    said = Path(session.create_tmp(), "said.jsonl").absolute()
+    said.unlink(missing_ok=True)
+    session.run(
+        *("pytest", "-q", "-m", "not long and not sources", *TWO),
+        *("--ignore=tests/data/sources", *session.posargs),
+        env={
+            "KERAS_BACKEND": backend,
+            "RESILIENT_MESSAGES": str(said),
+            "PYTHONPATH": str(Path("tests/messages").absolute()),
+            **in_memory(),
+        },
+    )
+    session.run("python", "tests/messages/listing.py", str(said), "resilient")
+
+
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation; a warning is an error."""

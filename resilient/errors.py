@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from resilient.progress import Progress
@@ -234,26 +234,24 @@ def require_integer(
         most: The largest.
         or_else: What else is allowed.
     """
+    integral = isinstance(value, Integral) and not isinstance(value, bool)
+    if integral and least <= (found := int(cast(Integral, value))) <= most:
+        return found
     allowed = f"of {least} or more" if most == math.inf else f"from {least} to {most}"
     text = message(
         f"{name} must be an integer {allowed}{or_else}.", received=repr(value)
     )
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(text)
-    if not least <= (found := int(value)) <= most:
-        raise ValueError(text)
-    return found
+    raise ValueError(text) if integral else TypeError(text)
 
 
 def require_number(value: object, name: str) -> float:
     """``value`` as a positive float; otherwise TypeError or ValueError."""
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    if real and 0 < (found := float(cast(Real, value))) < math.inf:
+        return found
     text = message(
         f"{name} must be a positive number.",
         received=repr(value),
         hint="Use a finite int or float above 0.",
     )
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(text)
-    if not 0 < (found := float(value)) < math.inf:
-        raise ValueError(text)
-    return found
+    raise ValueError(text) if real else TypeError(text)
