@@ -1,10 +1,12 @@
 """Which checkpoint a run resumes from, and what becomes of those it passes over."""
 
 import logging
+from dataclasses import replace
 from typing import Literal, TypeVar
 
 from resilient.distributed.group import Group
-from resilient.errors import CheckpointNotFoundError
+from resilient.errors import CheckpointNotFoundError, printable
+from resilient.policies.keep import Best
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
 from resilient.storage.layout import EVENTS
 from resilient.storage.manifest import ManifestError
@@ -13,13 +15,15 @@ from resilient.telemetry.events import Events, read_events
 
 logger = logging.getLogger(__name__)
 
-Resume = Literal["auto", "never", "must"] | int
+Resume = Literal["auto", "best", "never", "must"] | int
+# The same, where it is known what "best" is by.
+ResumeFrom = Literal["auto", "never", "must"] | int | Best
 T = TypeVar("T")
 
 
 def find(
     store: Store,
-    resume: Resume,
+    resume: ResumeFrom,
     reader: Reader[T],
     events: Events,
 ) -> tuple[Checkpoint, T] | None:
@@ -34,6 +38,8 @@ def find(
     """
     if resume == "never":
         return None
+    if isinstance(resume, Best):
+        resume = _best_step(store, resume)
     if isinstance(resume, int):
         return store.load(resume, reader)
 
@@ -56,6 +62,25 @@ def find(
     return None
 
 
+def _best_step(store: Store, best: Best) -> int:
+    """The step of the best checkpoint.
+
+    Raises:
+        CheckpointNotFoundError: None has a value to compare.
+    """
+    there = [each for each in store.checkpoints() if each.is_trusted()]
+    for step in replace(best, n=1).select(there):
+        return step
+    metrics = sorted({name for each in there for name in each.metrics})
+    raise CheckpointNotFoundError(
+        f"No checkpoint has a value of {best.monitor} to be the best by.",
+        received=f"{store.directory}, with "
+        + (printable(f"only {', '.join(metrics)}") if metrics else "no metrics at all"),
+        hint="Metrics are those of epochs' ends, under their names in History. Use "
+        'resume="auto" to resume from the newest checkpoint.',
+    )
+
+
 def _told_of_saves(store: Store) -> str:
     """What tells of a checkpoint since the run was last started over; empty if none."""
     told = ""
@@ -75,7 +100,7 @@ def _told_of_saves(store: Store) -> str:
 def choose_together(
     group: Group,
     store: Store,
-    resume: Resume,
+    resume: ResumeFrom,
     reader: Reader[T],
     events: Events,
 ) -> tuple[Checkpoint, T] | None:
@@ -144,7 +169,7 @@ def to_look_at(
     return found
 
 
-def discard(store: Store, resume: Resume, events: Events) -> None:
+def discard(store: Store, resume: ResumeFrom, events: Events) -> None:
     """Move away the checkpoints that ``resume`` says not to use."""
     if resume == "never":
         discarded = store.discard_all()

@@ -16,9 +16,10 @@ from resilient.policies import (
     keep_policy,
     save_policy,
 )
+from resilient.policies.keep import Best
 from resilient.preemption.options import Preemption, checked_preemption
 from resilient.saving.checkpointer import OnSaveError
-from resilient.saving.choose import Resume
+from resilient.saving.choose import Resume, ResumeFrom
 from resilient.storage.store import Store
 from resilient.telemetry.heartbeat import VARIABLE
 
@@ -45,7 +46,7 @@ class RunOptions:
     store: Store
     save_policy: SavePolicy
     keep: KeepPolicy
-    resume: Resume
+    resume: ResumeFrom
     data: DataOptions
     on_event: OnEvent | None
     on_save_error: OnSaveError
@@ -79,18 +80,19 @@ class RunOptions:
         if on_event is not None and not callable(on_event):
             what = "`on_event` must be callable: it receives each event, a dict."
             raise TypeError(message(what, received=repr(on_event)))
+        policy = keep_policy(keep)
         options = cls(
             store=Store(checkpoint_dir),
             save_policy=save_policy(save_freq),
-            keep=keep_policy(keep),
-            resume=_checked_resume(resume),
+            keep=policy,
+            resume=_checked_resume(resume, policy),
             data=DataOptions(on_data_change, replay_data),
             on_event=on_event,
             on_save_error=on_save_error,
             preemption=checked_preemption(preemption),
         )
         options._require_epochs_for_best(save_freq)
-        options._warn_if_restarted()
+        options._warn_if_restarted(resume)
         return options
 
     def _require_epochs_for_best(self, save_freq: object) -> None:
@@ -105,13 +107,13 @@ class RunOptions:
                 )
             )
 
-    def _warn_if_restarted(self) -> None:
+    def _warn_if_restarted(self, resume: Resume) -> None:
         """Warn that each of a supervisor's restarts would lose progress."""
         if VARIABLE in os.environ and self.resume not in ("auto", "must"):
             logger.warning(
                 "With resume=%r every restart by `resilient run` goes back there, and "
                 'loses what was trained since. Use resume="auto" with it.',
-                self.resume,
+                resume,
             )
 
 
@@ -122,14 +124,32 @@ def require_one_of(name: str, value: object, *allowed: str) -> None:
         raise ValueError(message(f"`{name}` must be {words}.", received=repr(value)))
 
 
-def _checked_resume(resume: Resume) -> Resume:
+def _checked_resume(resume: Resume, keep: KeepPolicy) -> ResumeFrom:
     if isinstance(resume, Integral) and not isinstance(resume, bool) and resume >= 0:
         return int(resume)
+    if resume == "best":
+        return _only_best(keep)
     if resume in ("auto", "never", "must") and isinstance(resume, str):
         return resume
     raise ValueError(
         message(
-            '`resume` must be "auto", "never", "must" or the step of a checkpoint.',
+            '`resume` must be "auto", "best", "never", "must" or the step of a '
+            "checkpoint.",
             received=repr(resume),
+        )
+    )
+
+
+def _only_best(keep: KeepPolicy) -> Best:
+    """What ``resume="best"`` goes by."""
+    by = {(best.monitor, best.mode): best for best in keep.bests}
+    if len(by) == 1:
+        return keep.bests[0]
+    raise ValueError(
+        message(
+            'resume="best" goes by the metric that keep=best(...) monitors, and '
+            + ("`keep` has none." if not by else "there are several."),
+            received=f"keep={keep!r}" if not by else ", ".join(map(repr, by)),
+            hint='Pass one, such as keep=best(1, monitor="val_loss") | latest(3).',
         )
     )

@@ -15,6 +15,7 @@ from resilient.data.inputs import DataInputs
 from resilient.data.shard import ShardedData
 from resilient.distributed.group import Group
 from resilient.distributed.strategies.base import ParallelStrategy
+from resilient.policies.keep import Best
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
 from resilient.saving import choose, record
@@ -59,7 +60,8 @@ class Session:
         group: Group,
     ) -> None:
         directory, index = options.store.directory, group.index
-        self.options, self.resume, self.strategy = options, options.resume, strategy
+        self.options, self.strategy = options, strategy
+        self.resume: choose.ResumeFrom = options.resume
         self.parallel, self.group, self.backend = parallel, group, get_backend()
         self.part = Part(index, group.count, replicas.count_under(strategy))
         self.say = Notifier()
@@ -96,7 +98,11 @@ class Session:
             CorruptCheckpointError: There are some, and none is intact.
         """
         store, mine = self.options.store, record.reader(self.backend, self.part)
-        return choose.choose_together(self.group, store, self.resume, mine, self.events)
+        asked, events = self.resume, self.events
+        found = choose.choose_together(self.group, store, asked, mine, events)
+        if found is not None and isinstance(asked, Best):
+            self.resume = found[0].step
+        return found
 
     def inputs(
         self, arguments: Mapping[str, Any], positions: Positions | None

@@ -64,6 +64,7 @@ resilient.fit(
     on_save_error="warn",
 )
 resilient.fit(model, x, y, checkpoint_dir="runs/a", resume=1200)
+resilient.fit(model, checkpoint_dir="a", keep=best(1, "val_loss"), resume="best")
 resilient.fit(
     model, x, checkpoint_dir="runs/a", on_data_change="warn", replay_data=True
 )

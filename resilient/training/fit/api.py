@@ -61,8 +61,9 @@ def fit(  # noqa: D417  # describes what it is shown as
         keep: How many checkpoints to keep, or a policy such as
             ``latest(3) | best(1, monitor="val_loss")``.
         resume: ``"auto"`` resumes if there is a checkpoint, ``"must"`` insists on one,
-            ``"never"`` starts over (older checkpoints go to ``quarantine/``), a number
-            resumes from that step.
+            ``"never"`` starts over, a number resumes from that step, and ``"best"``
+            from the best by what ``keep=best(...)`` monitors; later checkpoints go to
+            ``quarantine/``.
         stateful: Your own objects with ``state_dict`` and ``load_state_dict``, by name:
             saved and restored with the run.
         on_data_change: What to do if the data is different after a resume: ``"raise"``

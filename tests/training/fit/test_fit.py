@@ -357,6 +357,36 @@ def test_a_step_is_resumed_from_and_later_ones_are_superseded(tmp_path):
 
 
 @pytest.mark.waits
+def test_the_best_is_resumed_from_and_later_ones_are_superseded(tmp_path):
+    """By what ``keep`` monitors: here the epoch that ends with the largest loss."""
+    keep = latest(9) | best(1, "loss", mode="max")
+    given = {"keep": keep, "save_freq": "epoch"}
+    fitting.fit(fitting.model(), tmp_path, callbacks=[Interrupt()], **given)
+    fitting.other_seed()
+    net, follow = fitting.model(seed=99), Interrupt()
+    history = fitting.fit(net, tmp_path, callbacks=[follow], resume="best", **given)
+    assert_as_alone(net, history)
+    losses = history.history["loss"]
+    assert losses[0] == max(losses)
+    assert follow.seen[0] == (1, 0)
+    rolled_back = [e for e in read_events(tmp_path) if e["event"] == "rolled back"]
+    assert [(e["step"], e["discarded"]) for e in rolled_back] == [(6, [12, 18])]
+    assert fitting.steps(tmp_path) == [6, 12, 18]
+
+
+@pytest.mark.waits
+def test_where_no_checkpoint_has_the_metric_there_is_no_best(tmp_path):
+    given = {"keep": best(1, "val_loss"), "resume": "best"}
+    with pytest.raises(CheckpointNotFoundError, match="no metrics at all"):
+        fitting.fit(fitting.model(), tmp_path, **given)
+    fitting.interrupted(tmp_path, epoch=1, batch=2, save_freq="epoch")
+    with pytest.raises(CheckpointNotFoundError, match="with only loss") as found:
+        fitting.fit(fitting.model(), tmp_path, **given)
+    assert "No checkpoint has a value of val_loss" in str(found.value)
+    assert fitting.steps(tmp_path) == [6]
+
+
+@pytest.mark.waits
 def test_a_step_that_is_not_there_is_refused_with_those_that_are(tmp_path):
     fitting.interrupted(tmp_path)
     with pytest.raises(CheckpointNotFoundError, match="that are there: 4, 8") as found:
@@ -689,6 +719,8 @@ WRONG = [
     ({"resume": -1}, ValueError),
     ({"resume": True}, ValueError),
     ({"resume": None}, ValueError),
+    ({"resume": "best"}, ValueError),
+    ({"resume": "best", "keep": best(1, "loss") | best(1, "mae")}, ValueError),
     ({"resume": 1.0}, ValueError),
     ({"on_save_error": "ignore"}, ValueError),
     ({"on_save_error": np.array(["raise", "warn"])}, ValueError),
@@ -811,12 +843,15 @@ def test_goodput_tells_of_all_attempts(tmp_path):
     assert 0 < run.goodput.share < 1
 
 
-@pytest.mark.parametrize(("resume", "said"), [("never", True), (4, True), ("auto", 0)])
+@pytest.mark.parametrize(
+    ("resume", "said"), [("never", 1), (4, 1), ("best", 1), ("auto", 0), ("must", 0)]
+)
 def test_a_supervised_run_that_would_go_in_circles_is_told(
     tmp_path, monkeypatch, caplog, resume, said
 ):
     monkeypatch.setenv("RESILIENT_HEARTBEAT", str(tmp_path / "heartbeat"))
-    ResilientFit(None, checkpoint_dir=tmp_path, resume=resume)
+    keep = best(1, "val_loss")
+    ResilientFit(None, checkpoint_dir=tmp_path, keep=keep, resume=resume)
     assert ("every restart by `resilient run` goes back" in caplog.text) == bool(said)
 
 

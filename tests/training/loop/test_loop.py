@@ -439,6 +439,25 @@ def test_resume_never_starts_anew(tmp_path):
     assert [c.step for c in run.checkpoints] == [2]
 
 
+def test_a_loop_goes_back_to_its_best_epoch_once(tmp_path):
+    """By what was logged; the loops that this process runs afterwards go on."""
+    keep = resilient.latest(9) | resilient.best(1, "score", mode="max")
+    for resume, scores, first in (
+        ("auto", [1.0, 3.0, 2.0], 0),
+        ("best", [4.0, 5.0], 2 * STEPS),
+    ):
+        v = value()
+        run = run_on(tmp_path, v=v, keep=keep, save_freq="epoch", resume=resume)
+        steps = []
+        for epochs in (3, 4):
+            for _, step, _ in run.loop(arrays(), epochs=epochs, batch_size=BATCH):
+                steps.append(step)
+                v.assign_add(1.0)
+                run.log(score=scores[(step - first) // STEPS % len(scores)])
+        assert steps == list(range(first, 4 * STEPS))
+        assert float(v) == 4 * STEPS
+
+
 def test_a_model_that_is_not_built_is_built_as_it_was(tmp_path):
     """Its optimizer as well, which was built for some of its weights only."""
 
