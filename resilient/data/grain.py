@@ -36,7 +36,7 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
         self.tracked = TrackedIterable(self._source)
 
     def resume(self, position: DataPosition) -> None:
-        if keras_internals.BACKEND == "jax":
+        if keras_internals.BACKEND == "jax" and not self._source.settings.as_given:
             self.get_jax_iterator()  # maps the dataset as it is iterated
         super().resume(position)
 

@@ -16,11 +16,11 @@ from resilient.distributed.group import ALONE, Group
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.serialization import JSON
 
-# How Keras asks an adapter for batches, where it draws them from Python.
+# How Keras, or a loop, asks an adapter for batches that are drawn from Python.
 _WAYS = {
     "tensorflow": (),
-    "jax": ("get_jax_iterator",),
-    "torch": ("get_torch_dataloader", "get_numpy_iterator"),
+    "jax": ("get_jax_iterator", "as_given"),
+    "torch": ("get_torch_dataloader", "get_numpy_iterator", "as_given"),
 }
 
 
@@ -60,7 +60,9 @@ class ShardedData:
         if getattr(adapter, "gives_own_rows", False):
             return
         for way in _WAYS[keras_internals.BACKEND]:
-            plain = getattr(adapter, way)
+            plain = getattr(adapter, way, None)
+            if plain is None:  # of arrays: they are not given as they are
+                continue
             rows = partial(self._rows, plain, data, name, unknown=length is None)
             setattr(adapter, way, rows)
 

@@ -40,6 +40,8 @@ class SourceContext:
         claimed: Random generators that other data of this fit restores, by id.
         drawn_ahead: Random generators that data draws from in its own threads, which
             nobody else may restore: names of global ones, ids of others.
+        as_given: Whether a loop iterates the data itself, and is given its batches as
+            they are; Keras converts them.
         replaying: Called for each batch that is replayed; may raise to give up.
         share: The part of the data that this process trains.
     """
@@ -53,6 +55,7 @@ class SourceContext:
     strategy: Any = None
     claimed: dict[int, Any] = field(default_factory=dict)
     drawn_ahead: set[str | int] = field(default_factory=set)
+    as_given: bool = False
     replaying: Callable[[], None] = lambda: None
     share: ShardedData = field(default_factory=ShardedData)
 

@@ -1,6 +1,7 @@
 """What the adapters of data that Python iterates have in common."""
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,10 @@ class TrackedAdapter(Positioned):
     """Mixed into one of Keras's adapters: its positions are those of ``tracked``."""
 
     tracked: TrackedIterable
+
+    def as_given(self) -> Iterable[Any]:
+        """The batches as the data gives them: nothing of Keras converts them."""
+        return self.tracked
 
     def position(self, drawn: int, *, held: bool) -> DataPosition:
         epochs = keras_internals.generation.epochs(self)

@@ -53,6 +53,9 @@ class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: 
     def _get_iterator(self) -> Iterator[Any]:
         return lazily(self.tracked)
 
+    def as_given(self) -> Iterator[Any]:
+        return self._get_iterator()
+
 
 class _InPlaceOfEnqueuer:
     """What Keras's adapter starts and stops instead of its enqueuer."""
@@ -95,7 +98,8 @@ class PyDatasetSource(DataSource):
 
     def __init__(self, adapter: Any, settings: SourceContext) -> None:
         self._adapter, self._dataset = adapter, adapter.py_dataset
-        self._standardized = adapter._standardize_batch
+        as_it_is = settings.as_given
+        self._standardized = (lambda b: b) if as_it_is else adapter._standardize_batch
         self._shuffle = bool(adapter.shuffle)
         self.settings = settings
         self.name = f"a PyDataset, {type(self._dataset).__qualname__}"

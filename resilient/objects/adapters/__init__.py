@@ -107,6 +107,15 @@ class Objects:
             if thing.immutable or variables.is_new(target, seen)
         ]
 
+    def metrics(self) -> dict[int, str]:
+        """Id of each variable of a metric to the object that has it, and its path."""
+        return {
+            id(target): f"{name}: {path}"
+            for name, thing in self._objects.items()
+            for group, _, path, target in thing.variables()
+            if group == "metrics"
+        }
+
     def parts(self) -> list[tuple[str, Any]]:
         """Objects whose attributes are in no variable, with names for messages."""
         return [

@@ -15,7 +15,7 @@ from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume
 from resilient.training.loop.context import RunContext
 from resilient.training.loop.history import LogHistory
-from resilient.training.loop.misuse import wrong_place_error
+from resilient.training.loop.misuse import require_batches, wrong_place_error
 from resilient.training.options import OnEvent, RunOptions
 
 if TYPE_CHECKING:
@@ -116,15 +116,18 @@ class Run(RunContext):
         Args:
             data: A tf.data.Dataset, torch DataLoader, PyDataset, Grain dataset,
                 generator, iterable with ``state_dict``, an array or a tuple of arrays
-                ``(x, y)``: whatever ``fit`` takes. Batches are what it gives; under a
-                strategy of TensorFlow, what ``strategy.run`` takes.
+                ``(x, y)``: whatever ``fit`` takes. Or a list of batches, such as
+                ``[(x0, y0), (x1, y1)]``.
             epochs: Of the whole run, counted from its start.
             batch_size: Of arrays; 32 by default.
             shuffle: Of arrays and PyDatasets, which are shuffled by default.
             steps_per_epoch: Batches of an epoch, where the data has no end.
 
         Yields:
-            The epoch and the step, both counted from 0 over the whole run, and a batch.
+            The epoch and the step, both counted from 0 over the whole run, and a batch:
+            what ``for batch in data`` gives, on every backend. Batches of arrays are
+            tensors of TensorFlow or PyTorch, on JAX NumPy arrays. Under a strategy of
+            TensorFlow, batches are what ``strategy.run`` takes.
 
         Raises:
             CheckpointMismatchError: The checkpoint is of another run.
@@ -249,17 +252,6 @@ class Run(RunContext):
                     received=repr(shuffle),
                 )
             )
-        if isinstance(data, list):
-            raise TypeError(
-                message(
-                    "A list is ambiguous: arrays or batches?",
-                    received=f"a list of {len(data)}",
-                    hint=(
-                        "Pass a tuple of arrays, (x, y), or for batches an "
-                        "iterable with state_dict and load_state_dict."
-                    ),
-                )
-            )
         given = [each for each in (data, self._data) if each is not None]
         if not given or given[0] is not given[-1]:
             raise ValueError(
@@ -270,4 +262,7 @@ class Run(RunContext):
                     "both.",
                 )
             )
-        return given[0], BatchOptions(batch_size, shuffle, steps_per_epoch)
+        options = BatchOptions(batch_size, shuffle, steps_per_epoch)
+        if isinstance(given[0], list):
+            require_batches(given[0], batch_size, shuffle)
+        return given[0], options

@@ -6,17 +6,20 @@ Each epoch begins a new iterator of the data, as ``for batch in data`` does; wit
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import GeneratorType
 from typing import Any
 
 from keras.utils import PyDataset, unpack_x_y_sample_weight
 
 from resilient import keras_internals
+from resilient.data.batch_list import BatchList
 from resilient.data.inputs import DataInputs
 from resilient.data.select import adapter_for, are_arrays, require_data
+from resilient.data.source import SourceContext
+from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.distributed.strategies.base import ParallelStrategy
-from resilient.errors import DataNotResumableError
+from resilient.errors import DataNotResumableError, NotSupportedError
 from resilient.saving import reshard
 from resilient.serialization.position import TrainingPosition
 from resilient.state.rng import kept_random_state
@@ -61,16 +64,15 @@ class Batches:
         self.data, self.options = data, options
         self._inputs = inputs
         self._steps = options.steps_per_epoch
-        arguments = _arguments(data, options)
-        require_data(arguments, "data")
-        settings = inputs.settings("x")
+        spread = _is_spread(strategy)
+        settings = replace(inputs.settings("x"), as_given=not spread)
         with kept_random_state(inputs.backend) if settings.saved else nullcontext():
             # The uninterrupted run made it earlier: leave no trace of it now.
-            adapter: Any = adapter_for(arguments, settings)
+            adapter: Any = _adapter(data, options, settings)
         self.data_adapter = adapter  # one of Keras's, with a position
         self._drawn_by_all = parallel.draws_all(data)
         inputs.share.divide(adapter, data, "x", self._steps)
-        self._iterable = _iterable(adapter, strategy)
+        self._iterable = _iterable(adapter, strategy, spread=spread)
         self._live: Iterator[Any] | None = None
         self._drawn = 0  # from the live iterator
         self._batch = 0  # of the epoch
@@ -223,8 +225,38 @@ def _arguments(data: Any, options: BatchOptions) -> dict[str, Any]:
     }
 
 
-def _iterable(adapter: Any, strategy: Any) -> Callable[[], Iterable[Any]]:
-    """What gives the batches in the way of this backend, each time it is iterated."""
+def _adapter(data: Any, options: BatchOptions, settings: SourceContext) -> Any:
+    if isinstance(data, list):
+        if settings.as_given:
+            return BatchList(data, settings)
+        raise NotSupportedError(
+            "A list of batches cannot be spread over the replicas of a strategy.",
+            received=f"a list of {len(data)}",
+            hint="Pass a tf.data.Dataset.",
+        )
+    arguments = _arguments(data, options)
+    require_data(arguments, "data")
+    return adapter_for(arguments, settings)
+
+
+def _is_spread(strategy: Any) -> bool:
+    """Whether TensorFlow spreads the batches over replicas."""
+    if strategy is None:
+        return False
+    from resilient.data.tf_data.adapter import distributes
+
+    return distributes(strategy)
+
+
+def _iterable(
+    adapter: Any, strategy: Any, *, spread: bool
+) -> Callable[[], Iterable[Any]]:
+    """What gives the batches, each time it is iterated.
+
+    They are what the data itself gives. Arrays are cut in the way of this backend.
+    """
+    if isinstance(adapter, TrackedAdapter) and not spread:
+        return adapter.as_given
     if keras_internals.BACKEND == "tensorflow":
         dataset = strategy.experimental_distribute_dataset(adapter.get_tf_dataset())
         return lambda: dataset

@@ -8,7 +8,7 @@ from resilient.backends import determinism
 from resilient.backends.base import Backend, Part
 from resilient.distributed.checks.model import require_same_values
 from resilient.distributed.group import Group
-from resilient.errors import CheckpointMismatchError
+from resilient.errors import CheckpointMismatchError, NotSupportedError
 from resilient.objects.adapters.base import SavedObject
 from resilient.objects.attribute_watch import AttributeWatch
 from resilient.objects.training_setup.changes import changes
@@ -46,6 +46,8 @@ class LoopState(RunState):
         self._epoch_random: Any = None
         self._functions: set[str] = set()  # those of TensorFlow that were looked at
         self._attributes = AttributeWatch(self._objects.parts())
+        self._stepped = False
+        self._metrics = self._objects.metrics()
         self._setups = self._objects.setups()
         for setup in self._setups.values():
             setup.begin()
@@ -60,6 +62,25 @@ class LoopState(RunState):
         """Every variable."""
         return self._objects.leaves()
 
+    def after_step(self) -> None:
+        if not self._stepped:  # at once: a mistake is cheap now
+            self._stepped = True
+            self._require_metrics()
+
+    def _require_metrics(self) -> None:
+        """Raise where a resume would lack metrics: what made them is not known."""
+        late = [m for i, m in self._objects.metrics().items() if i not in self._metrics]
+        if not late:
+            return
+        raise NotSupportedError(
+            "Metrics were created after the loop began: a resume could not restore "
+            "them.",
+            received=", ".join(late),
+            hint="Create them before the loop, in every attempt: for a compiled model "
+            "with model.test_on_batch(x, y) and model.reset_metrics(), for a metric "
+            "with one update_state and reset_state.",
+        )
+
     def take(
         self,
         progress: Progress,
@@ -68,6 +89,7 @@ class LoopState(RunState):
         *,
         logs: Mapping[str, float] | None,
     ) -> record.PendingCheckpoint:
+        self._require_metrics()
         operations = rng_ops.operations_of_new_functions(self._functions)
         self._warnings.operations(operations)
         attributes = self._attributes.changed()

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from .parts import BATCH, arrays, jax_state, model, reached, trainer
+from .parts import BATCH, arrays, jax_state, loss_of, model, reached, trainer
 from .registry import Make, loop
 
 
@@ -21,6 +21,23 @@ def model_and_optimizer(make: Make) -> dict[str, Any]:
         run.log(loss=train(batch))
         reached(step)
     return {"net": net, "optimizer": optimizer, "state": run.state, "run": run}
+
+
+@loop("step@3", "step@8", "step@15", plain=True)
+def train_on_batch(make: Make) -> dict[str, Any]:
+    """A compiled model, and a list of batches; its metrics are made before the loop."""
+    net = model()
+    net.compile("adam", loss_of, metrics=["accuracy"])
+    x, y = arrays()
+    batches = [(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, len(x), BATCH)]
+    net.test_on_batch(*batches[0])
+    net.reset_metrics()
+    run = make(net=net)
+    for _, step, batch in run.loop(batches, epochs=3):
+        loss, accuracy = net.train_on_batch(*batch)
+        run.log(loss=loss, accuracy=accuracy)
+        reached(step)
+    return {"net": net, "optimizer": net.optimizer, "metrics": net.metrics, "run": run}
 
 
 @loop("step@6", "step@9", "step@13")

@@ -20,6 +20,7 @@ from resilient import (
     DataNotResumableError,
     DirectoryInUseError,
     NotExactWarning,
+    NotSupportedError,
     Preempted,
     Preemption,
     ResilientError,
@@ -708,9 +709,79 @@ def test_data_that_has_no_position_is_refused(data, tmp_path):
         next(run_on(tmp_path).loop(data, epochs=1))
 
 
-def test_a_list_is_not_guessed_at(tmp_path):
-    with pytest.raises(TypeError, match="A list is ambiguous"):
-        run_on(tmp_path).loop([arrays(), arrays()], epochs=1)
+@pytest.mark.waits
+def test_a_list_of_batches_is_iterated_as_it_is(tmp_path):
+    """Tuples, dicts, and lists of arrays, as ``list(loader)`` has them."""
+    x, y = arrays()
+    data = [(x[:2], y[:2]), {"x": x}, [x, y], (x,)]
+    run = run_on(tmp_path, save_freq=1)
+    for _, step, batch in run.loop(data, epochs=2):
+        assert batch is data[step % 4]
+        if step == 5:
+            break
+    again = run_on(tmp_path, data=data)
+    assert [step for _, step, _ in again.loop(epochs=2)] == [5, 6, 7]
+    assert list(run_on(tmp_path).loop(data, epochs=2)) == []
+
+
+@pytest.mark.waits
+def test_another_list_of_batches_is_refused(tmp_path):
+    x, y = arrays()
+    next(run_on(tmp_path / "given").loop([(x,), (y,)], epochs=1))
+    for number, data in enumerate(([(x,)], [(y,), (y,), (y,)])):
+        directory = tmp_path / str(number)
+        for _, step, _ in run_on(directory, save_freq=1).loop([(x,)] * 3, epochs=2):
+            if step == 1:
+                break
+        with pytest.raises((CheckpointMismatchError, DataNotResumableError)):
+            next(run_on(directory).loop(data, epochs=2))
+
+
+@pytest.mark.parametrize("data", ["arrays", "numbers", "rows"])
+def test_a_list_that_may_be_arrays_is_not_guessed_at(data, tmp_path):
+    of_two = {"arrays": arrays()[0], "numbers": 1.0, "rows": [1.0, 2.0]}[data]
+    with pytest.raises(TypeError, match="A list of arrays can mean"):
+        run_on(tmp_path).loop([(of_two,), of_two], epochs=1)
+
+
+@pytest.mark.parametrize("wrong", [{"batch_size": 2}, {"shuffle": True}])
+def test_a_list_of_batches_is_neither_cut_nor_shuffled(wrong, tmp_path):
+    with pytest.raises(ValueError, match="is for arrays"):
+        run_on(tmp_path).loop([arrays()], epochs=1, **wrong)
+
+
+def compiled():
+    net = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    net.compile("adam", "mse", metrics=["mae"])
+    return net
+
+
+@pytest.mark.everywhere
+def test_metrics_that_come_too_late_are_refused_after_the_first_step(tmp_path):
+    """Not when a resume lacks them, hours later; what the error says to do works."""
+    batches = [(np.ones((2, 1)), np.ones((2, 1)))] * 3
+    net = compiled()
+    with pytest.raises(NotSupportedError, match="created after the loop began") as said:
+        for _, _step, batch in run_on(tmp_path, net=net).loop(batches, epochs=1):
+            net.train_on_batch(*batch)
+    assert _step == 0
+    assert "test_on_batch" in str(said.value)
+    assert "net: " in said.value.received
+    for epochs in (1, 2):
+        net = compiled()
+        net.test_on_batch(*batches[0])
+        net.reset_metrics()
+        run = run_on(tmp_path, net=net)
+        for _, _step, batch in run.loop(batches, epochs=epochs):
+            net.train_on_batch(*batch)
+        assert run.step == 3 * epochs
+
+
+def test_metrics_that_an_evaluation_makes_are_noticed_at_the_save(tmp_path):
+    net = compiled()
+    with pytest.raises(NotSupportedError, match="created after the loop began"):
+        for _ in run_on(tmp_path, net=net).epochs(1):
+            net.test_on_batch(np.ones((2, 1)), np.ones((2, 1)))
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="of torch and TensorFlow")
