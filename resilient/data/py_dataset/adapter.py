@@ -7,6 +7,7 @@ is made again, if that changes nothing, to check that the data is still the same
 """
 
 import itertools
+import logging
 from collections.abc import Generator, Iterator
 from typing import Any, NotRequired, TypedDict
 
@@ -22,6 +23,8 @@ from resilient.serialization import JSON
 from resilient.serialization.rng import set_states, states
 from resilient.serialization.schema import Count
 from resilient.state import rng
+
+logger = logging.getLogger(__name__)
 
 
 class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: ignore[misc]
@@ -118,6 +121,21 @@ class PyDatasetSource(DataSource):
         self._last: Any = None  # its index
         self._as_made: list[int] = []  # what it held when the last batch was made
         self._say = WarnOnce()
+        if workers:
+            self._note_other_order()
+
+    def _note_other_order(self) -> None:
+        """Say, once in a run, where ``model.fit`` itself would train other batches."""
+        how = self.settings
+        by_keras = not how.as_given and how.argument == "x"
+        if by_keras and how.saved is None and keras_internals.BACKEND != "tensorflow":
+            logger.warning(
+                "%s has several workers. For these, model.fit itself may give a batch "
+                "twice and leave another out; here each comes once in an epoch, so "
+                "the result may differ from that of model.fit. A resume is exact. "
+                "With workers=0 both give the same batches.",
+                self.name[:1].upper() + self.name[1:],
+            )
 
     def begin(self) -> Iterator[Any]:
         self._close()

@@ -2,11 +2,11 @@
 
 Without workers Keras draws an order for each iterator. With workers, its enqueuer draws
 one each time it starts, when an epoch begins. When it stops at an epoch's end, it keeps
-the batches that its threads happened to have made ahead for the next epoch, and drops
-the rest of that order. So if Keras peeks at a batch before it trains (JAX and torch),
-or leaves an iterator in the middle of its order (``steps_per_epoch``), some batches
-come twice and others never. Here an iterator follows the order that was drawn for it,
-each batch once.
+the batches that its threads have made ahead for the next epoch, and drops the rest of
+that order. How many that are depends on threads, but is often the same in each run. So
+if Keras peeks at a batch before it trains (JAX and torch), or leaves an iterator in the
+middle of its order (``steps_per_epoch``), some batches come twice and others never.
+Here an iterator follows the order that was drawn for it, each batch once.
 """
 
 import itertools
