@@ -7,13 +7,17 @@ import argparse
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 
+from resilient.cli import contents, places
+from resilient.cli.runs import RunSearch
 from resilient.errors import (
     CheckpointNotFoundError,
     CheckpointReadError,
     CorruptCheckpointError,
     NotSupportedError,
 )
+from resilient.policies import best
 from resilient.serialization import JSON, strict
 from resilient.storage import layout, quarantine
 from resilient.storage.checkpoint import Checkpoint
@@ -28,17 +32,17 @@ OK, DAMAGED, USAGE, NOTHING, IN_USE, FAILED = range(6)
 
 
 def ls(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    """The checkpoints of a run, and what else is in its directory."""
+    """The checkpoints of a run, and what else is in its directory; or several runs."""
     found = store.checkpoints(to_look=True)
-    steps = {checkpoint.step for checkpoint in found}
-    others = [s for s in layout.committed_steps(store.directory) if s not in steps]
-    damaged, unread = _problems(store, others)
+    damaged, unread = _not_usable(store, found)
     entries = quarantine.entries(store.directory)
-    if not found and not others and not entries:
-        raise nothing(f"There is no checkpoint in {store.directory}.", arguments)
+    if not (found or damaged or entries or any(unread.values())):
+        return _runs(store, arguments)
     data = {
         "directory": os.fspath(store.directory),
         "checkpoints": [_summary(checkpoint) for checkpoint in found],
+        "newest": found[-1].step if found else None,
+        "best": _best(found),
         "damaged": [
             {"name": layout.committed_name(step), "problems": problems}
             for step, problems in damaged.items()
@@ -53,25 +57,92 @@ def ls(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     return (OK if found else NOTHING), data
 
 
+def _not_usable(
+    store: Store, found: Sequence[Checkpoint]
+) -> tuple[dict[int, list[str]], dict[str, list[JSON]]]:
+    """What is wrong with the checkpoints that are not among those."""
+    steps = {checkpoint.step for checkpoint in found}
+    others = [s for s in layout.committed_steps(store.directory) if s not in steps]
+    return _problems(store, others)
+
+
+def _best(found: Sequence[Checkpoint]) -> JSON | None:
+    """The best by the loss of validation, or by that of training."""
+    for monitor in ("val_loss", "loss"):
+        (policy,) = best(1, monitor).bests
+        for step in policy.select(found):
+            return {"step": step, "monitor": monitor}
+    return None
+
+
+def _runs(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
+    """The runs below a directory, by name."""
+    search = RunSearch(store.directory)
+    unread: dict[str, list[JSON]] = {"newer": [], "unreadable": search.unreadable}
+    runs: list[JSON] = []
+    for path in search.found():
+        name = os.fspath(path.relative_to(store.directory))
+        run = Store(path)
+        found = run.checkpoints(to_look=True)
+        damaged, of_run = _not_usable(run, found)
+        for kind, some in of_run.items():
+            unread[kind] += [each | {"name": f"{name}/{each['name']}"} for each in some]
+        runs.append(
+            {
+                "name": name,
+                "checkpoints": len(found),
+                "newest": _summary(found[-1]) if found else None,
+                "nbytes": sum(checkpoint.nbytes for checkpoint in found),
+                "damaged": [layout.committed_name(step) for step in damaged],
+            }
+        )
+    if not runs and not any(unread.values()):
+        raise _no_runs(store, arguments)
+    data = {
+        "directory": os.fspath(store.directory),
+        "runs": runs,
+        "complete": search.complete,
+        **unread,
+    }
+    damage = any(run["damaged"] for run in runs)
+    return (DAMAGED if damage else FAILED if any(unread.values()) else OK), data
+
+
+def _no_runs(store: Store, arguments: argparse.Namespace) -> CheckpointNotFoundError:
+    if arguments.directory is not None:
+        return nothing("There is no checkpoint in or below", store.directory)
+    return CheckpointNotFoundError(
+        f"There are no checkpoints here in {Path.cwd()}, nor in a directory `runs`.",
+        hint="Name the checkpoint_dir of a run, or a directory of several: "
+        "resilient ls DIR",
+    )
+
+
 def show(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     """What one checkpoint holds."""
     steps = layout.committed_steps(store.directory)
     if not steps:
-        raise nothing(f"There is no checkpoint in {store.directory}.", arguments)
+        raise nothing("There is no checkpoint in", store.directory)
     checkpoint = store.read(steps[-1] if arguments.step is None else arguments.step)
+    run, whole = contents.look(checkpoint)
     data = _summary(checkpoint) | {
         "path": os.fspath(checkpoint.path),
         "environment": dict(checkpoint.environment),
         "files": {name: vars(record) for name, record in checkpoint.files.items()},
+        **run,
     }
-    return OK, data
+    return (OK if whole else DAMAGED), data
 
 
 def verify(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     """What is wrong with each checkpoint; every byte is read."""
     results: list[JSON] = []
     readable = {each.step: each for each in store.checkpoints(to_look=True)}
-    found, unread = _problems(store, layout.committed_steps(store.directory))
+    steps = layout.committed_steps(store.directory)
+    if arguments.step is not None:
+        step = arguments.step
+        steps = [step] if step in steps else [store.read(step).step]
+    found, unread = _problems(store, steps)
     for step, problems in found.items():
         name = layout.committed_name(step)
         # A living run may prune one while it is read: then it is no damage.
@@ -81,7 +152,7 @@ def verify(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
                 | _remarks(readable.get(step))
             )
     if not results and not any(unread.values()):
-        raise nothing(f"There is no checkpoint in {store.directory}.", arguments)
+        raise nothing("There is no checkpoint in", store.directory)
     data = {
         "directory": os.fspath(store.directory),
         "checkpoints": results,
@@ -126,8 +197,7 @@ def prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
         if not found:
             for each in every:
                 each.require_trusted()
-            what = f"There is no checkpoint in {store.directory}."
-            raise nothing(what, arguments)
+            raise nothing("There is no checkpoint in", store.directory)
         if problems := found[-1].verify():
             raise CorruptCheckpointError(
                 "The newest checkpoint is damaged, so nothing is deleted.",
@@ -154,9 +224,7 @@ def report(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     found = goodput(store.directory)
     if not found.attempts:
         next(read_events(store.directory, all_of_them=True), None)  # or why not
-        raise nothing(
-            f"No events of a run can be read in {store.directory}.", arguments
-        )
+        raise nothing("No events of a run can be read in", store.directory)
     return OK, {"directory": os.fspath(store.directory), **found.to_json()}
 
 
@@ -171,7 +239,9 @@ def _summary(checkpoint: Checkpoint) -> JSON:
     }
 
 
-def nothing(what: str, arguments: argparse.Namespace) -> CheckpointNotFoundError:
-    """The error that there is nothing to look at."""
+def nothing(what: str, directory: Path) -> CheckpointNotFoundError:
+    """The error that there is nothing to look at in a directory, or no directory."""
     todo = "Name the checkpoint_dir of a run that has saved."
-    return CheckpointNotFoundError(what, received=f"{arguments.directory}", hint=todo)
+    if places.names_checkpoint(directory):
+        todo = f"Name the directory of the run: {directory.parent}"
+    return CheckpointNotFoundError(f"{what} {directory}.", hint=todo)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from resilient.cli.places import step
 from resilient.convert.export import backend_of, choose, ending_of, export
 from resilient.convert.import_ import import_checkpoint
 from resilient.errors import NotExactWarning, message, printable
@@ -40,11 +41,13 @@ def add_export(add: Add) -> None:
         help="x.keras, x.weights.h5 or x.safetensors",
     )
     command.add_argument(
-        "--step", metavar="STEP", type=int, help="the newest if left out"
+        "--step", metavar="STEP", type=step, help="the newest if left out"
     )
     _add_model(command, "makes the model; .keras and .weights.h5 need it")
     command.add_argument("--force", action="store_true", help="replace PATH")
-    command.set_defaults(check=lambda arguments: ending_of(Path(arguments.to)))
+    command.set_defaults(
+        check=lambda arguments: ending_of(Path(arguments.to)), takes_checkpoint=True
+    )
 
 
 def add_import(add: Add) -> None:

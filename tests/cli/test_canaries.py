@@ -4,11 +4,13 @@ import dataclasses
 import json
 import os
 import re
+from pathlib import Path
 
 import pytest
 from support.checkpoint_samples import filled, save
 
 from resilient.cli.main import main
+from resilient.progress import Progress
 from resilient.storage import quarantine
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.manifest import FileRecord
@@ -21,6 +23,7 @@ CANARIES = ["\x1b[31m", "\x1b]0;x\x07", "\x9b31m", "\r", "\nforged", "\u202e", "
 CANARIES += ["\x7f", "\u2028", "\x00", "\x08", "\t", "\x85"]
 HARMLESS = "é日本[red]x[/red][link=u]:smile:"
 ODD = "".join(CANARIES) + HARMLESS
+RELEASED = Path(__file__).parents[1] / "released" / "schema-1" / "torch"
 CONTROLS = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -74,6 +77,103 @@ def test_a_manifest_is_shown_and_obeyed_by_no_terminal(
                 ODD
                 in (data if command == "show" else data["checkpoints"][-1])["metrics"]
             )
+
+
+def save_run(store, run):
+    """Commit a checkpoint with this ``run.json``, with its checksums as they are."""
+
+    def write(staging):
+        with open(os.path.join(staging, "run.json"), "w") as file:
+            json.dump(run, file)
+
+    store.commit(Progress(20, 1, 0), write, metrics={}, finished=False, environment={})
+
+
+HOSTILE_RUNS = {
+    "fit": {
+        "variables": [
+            {"name": "trainable.0", "path": f"a/{ODD}", "shape": [2], "dtype": ODD},
+            {"name": ODD, "path": ODD, "shape": [2**53] * 64, "dtype": "float999"},
+        ],
+        "callbacks": [{"class": ODD}],
+        "stateful": {ODD: 1},
+        "fingerprint": {
+            "identity": {
+                "model": ODD,
+                "optimizer": [ODD],
+                f"data {ODD}": ODD,
+                "data x": {"shape": [ODD, [ODD]], "dtype": ODD},
+                "data n": [[ODD]] * 1000,
+            },
+            "settings": {},
+            "determinism": {},
+        },
+        "learning_rate": {"!": "float", "v": "000000000000f87f"},
+    },
+    "loop": {
+        "variables": [{"name": f"a.{ODD}", "path": ODD, "shape": [], "dtype": "bool"}],
+        "fingerprint": {
+            "identity": {"objects": {ODD: ODD}},
+            "settings": {},
+            "determinism": {},
+        },
+        "data": {f"data {ODD}": ODD, "data samples": 10**12, "data batch_size": 1},
+    },
+    "import": {"source": ODD, "unknown": [ODD]},
+}
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+@pytest.mark.parametrize("kind", HOSTILE_RUNS)
+def test_a_run_is_shown_and_obeyed_by_no_terminal(tmp_path, capsys, kind, as_json):
+    sample = {}
+    if kind != "import":
+        path = RELEASED / kind / "step-00000009" / "run.json"
+        sample = json.loads(path.read_text())
+    save_run(filled(tmp_path), sample | {"kind": kind} | HOSTILE_RUNS[kind])
+    code, text = told(capsys, "show", tmp_path, *as_json)
+    assert code == 0
+    assert HARMLESS in text
+    assert "cannot be told" not in text
+    if as_json:
+        assert json.loads(text)["run"]["kind"] == kind
+    else:
+        assert len(text) < 10_000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": ODD},
+        {"variables": [{"name": ODD}]},
+        {"callbacks": [{"class": [ODD]}]},
+        {"fingerprint": {"identity": [ODD], "settings": {}, "determinism": {}}},
+        {"fingerprint": {"identity": {"model": {ODD: 1}}}},
+        {"learning_rate": {"!": "int", "v": "0x" + "f" * 1000}},
+        {"learning_rate": {"!": "array", "v": {"array": ODD}}},
+        {"learning_rate": {"!": ODD, "v": ODD}},
+    ],
+    ids=str,
+)
+def test_a_run_that_is_none_is_told_in_a_line(tmp_path, capsys, change):
+    path = RELEASED / "fit" / "step-00000009" / "run.json"
+    save_run(filled(tmp_path), json.loads(path.read_text()) | change)
+    code, text = told(capsys, "show", tmp_path)
+    assert code == 0
+    assert "What it holds cannot be told: run.json does not match" in text
+    code, text = told(capsys, "show", tmp_path, "--json")
+    assert json.loads(text)["run"] is None
+
+
+def test_the_names_of_runs_are_obeyed_by_no_terminal(tmp_path, capsys):
+    name = ODD.translate(dict.fromkeys(map(ord, "\x00/")))
+    filled(tmp_path / name, 10)
+    save_run(filled(tmp_path / name / "inner"), {})
+    (tmp_path / name / "inner" / "step-00000030").mkdir()
+    for as_json in ([], ["--json"]):
+        code, text = told(capsys, "ls", tmp_path, *as_json)
+        assert code == 1
+        assert HARMLESS.replace("/", "") in text
 
 
 def test_a_reason_in_quarantine_is_shown_and_obeyed_by_no_terminal(tmp_path, capsys):

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -59,7 +60,7 @@ def test_ls_has_a_line_for_each_checkpoint(store, capsys):
     assert header == ["step", "epoch", "batch", "saved", "size", "metrics"]
     assert first[:3] == ["10", "2", "0"]
     assert second[:3] == ["25", "3", "5"]
-    assert third[:3] == ["40", "5", "0"]
+    assert third[:3] == ["40", "4", "end"]  # of four epochs, counted from 1
     assert " ".join(third[4:]) == "80.1 kB val_loss 0.125, bad nan finished"
 
 
@@ -68,6 +69,8 @@ def test_ls_as_json(store, capsys):
     assert code == OK
     assert data["directory"] == str(store.directory)
     assert [c["step"] for c in data["checkpoints"]] == [10, 25, 40]
+    assert data["newest"] == 40
+    assert data["best"] == {"step": 40, "monitor": "val_loss"}
     newest = data["checkpoints"][-1]
     assert newest.pop("created")
     assert newest == {
@@ -98,9 +101,13 @@ def test_ls_names_what_is_damaged_and_what_is_in_quarantine(store, capsys):
 def test_show_tells_of_the_newest(store, capsys):
     code, out, _ = run(capsys, "show", store.directory)
     assert code == OK
-    assert "step 40 (epoch 5, batch 0), finished\n" in out
+    assert "step 40 (end of epoch 4), finished\n" in out
     assert "metrics: val_loss 0.125, bad nan\n" in out
     assert "keras: 3.15.1\n" in out
+    assert "data/process-0-of-1.json" not in out
+    _, out, _ = run(capsys, "show", store.directory, "--files")
+    checksum = verified(store, 40).files["run.json"].xxh3_128
+    assert f"run.json                  20 kB  {checksum}\n" in out
     assert "data/process-0-of-1.json" in out
 
 
@@ -289,7 +296,10 @@ def test_prune_reports_what_it_may_not_delete(store, capsys, monkeypatch):
 def test_a_directory_that_is_not_there_is_not_made(tmp_path, capsys, command):
     code, out, err = run(capsys, *command, tmp_path / "missing")
     assert (code, out) == (NOTHING, "")
-    assert "There is no directory" in err
+    assert err == (
+        f"resilient: There is no directory {tmp_path / 'missing'}.\n"
+        "Name the checkpoint_dir of a run that has saved.\n"
+    )
     assert os.listdir(tmp_path) == []
 
 
@@ -314,7 +324,7 @@ def test_a_url_or_a_file_is_wrong_usage(tmp_path, capsys, command):
 
 @pytest.mark.parametrize(
     "arguments",
-    ["", "list DIR", "ls", "show DIR last", "prune DIR", "prune DIR --keep 0"],
+    ["", "list DIR", "report", "show DIR last", "show DIR 1,80", "prune DIR"],
 )
 def test_wrong_usage_ends_with_2(capsys, arguments):
     with pytest.raises(SystemExit) as ended:
@@ -338,14 +348,36 @@ def test_a_policy_without_meaning_is_wrong_usage(store, capsys, arguments, messa
     assert steps(store) == [10, 25, 40]
 
 
-@pytest.mark.parametrize("command", [[], *COMMANDS], ids=str)
-def test_help_lists_the_exit_codes(capsys, command):
+def printed(capsys, *arguments):
+    """What a command prints that ends at once."""
     with pytest.raises(SystemExit) as ended:
-        main([*command[:1], "--help"])
+        main(list(arguments))
     assert ended.value.code == 0
-    out = capsys.readouterr().out
-    assert "exit codes:" in out
-    assert "4  the directory is in use by a living run" in out
+    return capsys.readouterr().out
+
+
+def test_the_help_groups_the_commands_and_lists_the_exit_codes(capsys):
+    out = printed(capsys, "--help")
+    groups = ["run:", "look:", "convert:", "tidy:", "exit codes of all but run:"]
+    assert [line for line in out.splitlines() if line in groups] == groups
+    names = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
+    looking = ["ls", "show", "report", "verify"]
+    assert names[:8] == ["run", *looking, "export", "import", "prune"]
+    assert "  4    the directory is in use by a living run\n" in out
+    assert "exit codes" not in printed(capsys, "prune", "--help")
+
+
+def test_the_version(capsys):
+    assert printed(capsys, "--version") == f"keras-resilient {__version__}\n"
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "nope"])
+def test_a_number_that_is_none_is_told_once(tmp_path, capsys, count):
+    with pytest.raises(SystemExit) as ended:
+        main(["prune", str(tmp_path), "--keep", count])
+    assert ended.value.code == USAGE
+    err = capsys.readouterr().err
+    assert err.endswith(f"--keep: '{count}' is not an integer of 1 or more\n")
 
 
 def test_the_module_is_the_command_and_imports_no_backend(store, child_environment):
@@ -394,3 +426,24 @@ def test_names_that_the_terminal_cannot_show_are_escaped(
     )
     assert (child.returncode, child.stderr) == (OK, "")
     assert "l\\xe4ufe" in child.stdout
+
+
+@pytest.mark.parametrize("arguments", [["ls"], ["show", "--json"], ["--help"]], ids=str)
+def test_a_reader_that_is_gone_is_no_error(store, child_environment, arguments):
+    """``| head`` closes the pipe when it has seen enough."""
+    command = [sys.executable, "-m", "resilient", *arguments]
+    if arguments != ["--help"]:
+        command.append(str(store.directory))
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as pipe:
+        child = subprocess.run(
+            command,
+            env=child_environment | {"PYTHONUNBUFFERED": ""},
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert (child.returncode, child.stderr) == (128 + signal.SIGPIPE, "")

@@ -196,14 +196,14 @@ def commands(snippet: Snippet) -> list[list[str]]:
 
 def exists(words: list[str]) -> bool:
     """Whether a command does that a page shows, as far as it is ours."""
-    from resilient.cli import main
+    from resilient.cli.parser import make_parser
 
     scripts = [word for word in words if word.startswith("examples/")]
     if not all((ROOT / script).is_file() for script in scripts):
         return False
     match words:
         case ["resilient", *rest]:
-            arguments, unknown = main._parser().parse_known_args(rest)
+            arguments, unknown = make_parser().parse_known_args(rest)
             return not unknown and exists(getattr(arguments, "command", []))
         case ["--", *rest]:
             return exists(rest)

@@ -1,0 +1,134 @@
+"""How output looks: lines, tables, numbers, times; colours only in a terminal.
+
+What is shown may come from anywhere: all goes through ``say`` and ``Rows``. Piped
+output has no colours, and times in UTC; ``NO_COLOR`` and ``FORCE_COLOR`` are respected.
+"""
+
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from resilient.errors import printable
+from resilient.serialization import JSON
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+GOOD, BAD, NEWEST, HEADER = "green", "red", "bold", "bold"
+
+_RIGHT = ("step", "epoch", "batch", "size", "time", "share", "from step", "to step")
+_DAYS = 60  # after which a date says more than their number
+
+
+def in_terminal() -> bool:
+    """Whether a person sees the output at once."""
+    return _console().is_terminal
+
+
+def say(line: str, style: str = "") -> None:
+    """Print one line."""
+    from rich.text import Text
+
+    _print(Text(printable(line), style))
+
+
+class Rows:
+    """A table without lines, printed at once."""
+
+    def __init__(self, *columns: str) -> None:
+        from rich.table import Table
+
+        self._table = Table(box=None, pad_edge=False, header_style=HEADER)
+        for column in columns:
+            justify: Literal["left", "right"] = "right" if column in _RIGHT else "left"
+            self._table.add_column(column, justify=justify, overflow="fold")
+
+    def add(self, *cells: str, style: str = "", marks: Mapping[str, str] = {}) -> None:
+        """Add a row.
+
+        Args:
+            cells: Its texts.
+            style: Of the whole row.
+            marks: Words after the last cell, each with a style of its own.
+        """
+        from rich.text import Text
+
+        shown = [Text(printable(cell)) for cell in cells]
+        for mark, how in marks.items():
+            shown[-1].append("  " if shown[-1] else "").append(printable(mark), how)
+        self._table.add_row(*shown, style=style)
+
+    def print(self) -> None:
+        _print(self._table)
+
+
+def _print(what: Any) -> None:
+    # Not by rich itself, which ends the process when nobody reads any more.
+    console = _console()
+    with console.capture() as captured:
+        console.print(what)
+    sys.stdout.write(captured.get())
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = 1000  # nothing is cut off: there is no width to fit into
+    return console
+
+
+def when(created: str) -> str:
+    """A time, ISO 8601 in UTC; in a terminal how long ago it was."""
+    if not in_terminal():
+        return created
+    seconds = time.time() - datetime.fromisoformat(created).timestamp()
+    return created if seconds < 0 else ago(seconds)
+
+
+def ago(seconds: float) -> str:
+    """How long ago something was, in the unit that says most."""
+    for unit, length, limit in (
+        ("s", 1, 60),
+        ("min", 60, 60),
+        ("h", 3600, 48),
+        ("days", 86400, _DAYS),
+    ):
+        if seconds < length * limit:
+            return f"{int(seconds // length)} {unit} ago"
+    return datetime.fromtimestamp(time.time() - seconds, UTC).strftime("%Y-%m-%d")
+
+
+def epoch_and_batch(data: JSON) -> tuple[str, str]:
+    """Where a run is, as people count epochs: one that finished has begun no other."""
+    if data["finished"] and data["epoch"] and not data["batch"]:
+        return f"{data['epoch']:,}", "end"
+    return f"{data['epoch'] + 1:,}", f"{data['batch']:,}"
+
+
+def duration(seconds: float) -> str:
+    """A time to the tenth of a second below a minute, to the second above."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def size(nbytes: int | None) -> str:
+    """A number of bytes in decimal units, to three digits; nothing if not known."""
+    if nbytes is None:
+        return ""
+    value, unit = float(nbytes), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 999.5 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.3g} {unit}"
+
+
+def metrics(values: Mapping[str, float | str]) -> str:
+    """Metrics on one line; NaN and infinities come as text."""
+    return ", ".join(f"{name} {float(x):.4g}" for name, x in values.items())

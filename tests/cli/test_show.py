@@ -1,0 +1,156 @@
+"""What ``resilient show`` tells of a checkpoint, and how one may be named."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.checkpoint_samples import filled, steps
+
+from resilient.cli.main import main
+
+pytestmark = pytest.mark.once
+
+OK, DAMAGED, USAGE, NOTHING, _, FAILED = range(6)
+RELEASED = Path(__file__).parents[1] / "released" / "schema-1" / "torch"
+STEP = "step-00000009"
+
+
+def run(capsys, *arguments):
+    """Exit code and lines of a command, with single spaces; and its errors."""
+    code = main([str(argument) for argument in arguments])
+    output = capsys.readouterr()
+    return (
+        code,
+        [" ".join(line.split()) for line in output.out.splitlines()],
+        output.err,
+    )
+
+
+def run_json(capsys, *arguments):
+    code = main([*map(str, arguments), "--json"])
+    return code, json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+
+def test_a_fit(capsys):
+    code, lines, err = run(capsys, "show", RELEASED / "fit")
+    assert (code, err) == (OK, "")
+    assert "step 9 (epoch 2, batch 3), not finished" in lines
+    told = lines[lines.index("torch: 2.13.0+cpu") + 1 :]
+    arrays = "x (22, 3) float32, y (22, 1) float32"
+    callbacks = (
+        "Look, EarlyStopping, ReduceLROnPlateau, ModelCheckpoint, CSVLogger, Kinds, "
+        "Asked, Spends, History"
+    )
+    assert told[:6] == [
+        "model: Sequential, 27 trainable parameters",
+        "optimizer: Adam, 14 variables, 224 B",
+        "learning rate: 0.01, as the script sets it",
+        f"data: arrays, samples 22, batch_size 4, shuffle yes, {arrays}",
+        "data position: after batch 3 of 6 in epoch 2",
+        f"callbacks: {callbacks}",
+    ]
+    table = told[told.index("layer variable shape dtype size") + 1 :]
+    normalization = table.index("sequential/batch_normalization gamma (3) float32 12 B")
+    assert table[normalization + 1 : normalization + 5] == [
+        "beta (3) float32 12 B",
+        "moving_mean (3) float32 12 B",
+        "moving_variance (3) float32 12 B",
+        "sequential/dense kernel (3, 4) float32 48 B",
+    ]
+    assert not any("xxh3" in line or "run.json" in line for line in lines)
+
+
+def test_a_fit_as_json(capsys):
+    code, data = run_json(capsys, "show", RELEASED / "fit")
+    assert (code, data["run_problem"]) == (OK, None)
+    found = data["run"]
+    assert (found["kind"], found["model"]) == ("fit", "Sequential")
+    assert found["optimizer"] == ["Adam"]
+    assert found["learning_rate"] == float(np.float32(0.01))
+    assert found["batches_per_epoch"] == 6
+    assert found["data"]["x"]["shape"] == [22, 3]
+    kernel = next(
+        v for v in found["variables"] if v["path"] == "sequential/dense/kernel"
+    )
+    assert kernel == {
+        "group": "trainable",
+        "name": "trainable.0002.sequential.dense.kernel",
+        "path": "sequential/dense/kernel",
+        "shape": [3, 4],
+        "dtype": "float32",
+        "nbytes": 48,
+    }
+
+
+def test_a_loop_and_variables_alone(capsys):
+    code, lines, _ = run(capsys, "show", RELEASED / "loop")
+    assert code == OK
+    assert "linear weight (1, 2) float32 8 B" in lines
+    (objects,) = (line for line in lines if line.startswith("objects: "))
+    assert "adam (PyTorch optimizer), budget (stateful object)" in objects
+    code, data = run_json(capsys, "show", RELEASED / "variables")
+    assert (code, data["run"]["kind"]) == (OK, "variables")
+
+
+def test_a_file_that_is_not_what_was_written_is_damage(tmp_path, capsys):
+    shutil.copytree(RELEASED / "fit", tmp_path / "fit")
+    path = tmp_path / "fit" / STEP / "run.json"
+    path.write_text(path.read_text().replace("Sequential", "Consequent"))
+    code, lines, _ = run(capsys, "show", tmp_path / "fit")
+    assert code == DAMAGED
+    assert lines[-1] == (
+        "What it holds cannot be told: run.json has other content than was written "
+        "(checksum)"
+    )
+    path.unlink()
+    code, data = run_json(capsys, "show", tmp_path / "fit")
+    assert (code, data["run"]) == (DAMAGED, None)
+    assert "run.json" in data["run_problem"]
+
+
+def test_a_file_that_this_version_does_not_know_hides_nothing_else(tmp_path, capsys):
+    filled(tmp_path, 10)
+    code, lines, _ = run(capsys, "show", tmp_path)
+    assert code == OK
+    assert "keras: 3.15.1" in lines
+    assert lines[-1].startswith("What it holds cannot be told: run.json does not match")
+
+
+@pytest.mark.parametrize("step", ["1800", "1,800", "1_800", "step-00001800"])
+def test_a_step_as_people_write_it(tmp_path, capsys, step):
+    filled(tmp_path, 10, 1800, 1900)
+    code, lines, _ = run(capsys, "show", tmp_path, step)
+    assert (code, lines[1].split(" (")[0]) == (OK, "step 1,800")
+
+
+def test_the_directory_of_a_checkpoint_names_it(tmp_path, capsys, monkeypatch):
+    store = filled(tmp_path, 10, 1800, 1900)
+    named = tmp_path / "step-00001800"
+    code, lines, _ = run(capsys, "show", f"{named}/")
+    assert (code, lines[0]) == (OK, str(named))
+    code, lines, _ = run(capsys, "verify", named)
+    assert (code, lines[0], len(lines)) == (OK, "step-00001800: good", 2)
+    monkeypatch.chdir(tmp_path)
+    assert (
+        run(capsys, "show", "step-00001800", 1800)[:2] == run(capsys, "show", named)[:2]
+    )
+    code, _, err = run(capsys, "show", named, 10)
+    assert code == USAGE
+    assert "Two different steps" in err
+    for command in ("show", "verify"):
+        code, _, err = run(capsys, command, tmp_path / "step-00000020")
+        assert code == NOTHING
+        assert "10, 1800, 1900" in err
+    for command in (["ls"], ["report"], ["prune", "--keep", 1]):
+        code, _, err = run(capsys, command[0], named, *command[1:])
+        assert code == NOTHING
+        assert err.endswith(f"Name the directory of the run: {tmp_path}\n")
+    assert steps(store) == [10, 1800, 1900]
+
+
+def test_a_run_may_have_the_name_of_a_checkpoint(tmp_path, capsys):
+    filled(tmp_path / "step-00000001", 10)
+    code, lines, _ = run(capsys, "show", tmp_path / "step-00000001")
+    assert (code, lines[1].split(" (")[0]) == (OK, "step 10")
