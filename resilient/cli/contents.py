@@ -159,10 +159,11 @@ def _show_run(run: JSON, data: JSON) -> None:
     if trained:
         say(f"{model}{count:,} trainable parameters")
     if run["optimizer"]:
-        rate = run["learning_rate"]
-        of_script = "a schedule" if rate is None else f"{float(rate):.6g}"
         wrapped = " of ".join(run["optimizer"])
         say(f"optimizer: {wrapped}{_held(run, 'optimizer')}")
+    if len(run["optimizer"]) == 1:  # one that wraps another has no rate of its own
+        rate = run["learning_rate"]
+        of_script = "a schedule" if rate is None else f"{float(rate):.6g}"
         say(f"learning rate: {of_script}, as the script sets it")
     if run["data"]:
         facts = (_fact(k, x) for k, x in run["data"].items() if x is not None)

@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-from support.checkpoint_samples import filled, save
+from support.checkpoint_samples import filled, save, save_run
 
 from resilient.cli.main import main
-from resilient.progress import Progress
 from resilient.storage import quarantine
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.manifest import FileRecord
@@ -77,16 +76,6 @@ def test_a_manifest_is_shown_and_obeyed_by_no_terminal(
                 ODD
                 in (data if command == "show" else data["checkpoints"][-1])["metrics"]
             )
-
-
-def save_run(store, run):
-    """Commit a checkpoint with this ``run.json``, with its checksums as they are."""
-
-    def write(staging):
-        with open(os.path.join(staging, "run.json"), "w") as file:
-            json.dump(run, file)
-
-    store.commit(Progress(20, 1, 0), write, metrics={}, finished=False, environment={})
 
 
 HOSTILE_RUNS = {

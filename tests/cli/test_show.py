@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.checkpoint_samples import filled, steps
+from support.checkpoint_samples import filled, save_run, steps
 
 from resilient.cli.main import main
 
 pytestmark = pytest.mark.once
 
 OK, DAMAGED, USAGE, NOTHING, _, FAILED = range(6)
-RELEASED = Path(__file__).parents[1] / "released" / "schema-1" / "torch"
+SCHEMA = Path(__file__).parents[1] / "released" / "schema-1"
+RELEASED = SCHEMA / "torch"
 STEP = "step-00000009"
 
 
@@ -82,6 +83,38 @@ def test_a_fit_as_json(capsys):
         "dtype": "float32",
         "nbytes": 48,
     }
+
+
+@pytest.mark.parametrize("kind", ["fit", "loop", "variables"])
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_the_backend_does_not_matter(capsys, backend, kind):
+    code, theirs = run_json(capsys, "show", SCHEMA / backend / kind)
+    assert (code, theirs["run"]["kind"]) == (OK, kind)
+    assert backend in theirs["environment"]
+    of_layer = "/dense"
+    dense, ours = (
+        [v["nbytes"] for v in told["run"]["variables"] if of_layer in v["path"]][:4]
+        for told in (theirs, run_json(capsys, "show", RELEASED / kind)[1])
+    )
+    assert dense == ours == [48, 16, 16, 4]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "told"),
+    [
+        (["Adam"], None, ["learning rate: a schedule, as the script sets it"]),
+        (["LossScaleOptimizer", "Adam"], 0.0, []),
+        ([], None, []),
+    ],
+)
+def test_a_learning_rate_that_is_no_number(tmp_path, capsys, optimizer, rate, told):
+    saved = json.loads((RELEASED / "fit" / STEP / "run.json").read_text())
+    saved["fingerprint"]["identity"]["optimizer"] = optimizer
+    save_run(filled(tmp_path), saved | {"learning_rate": rate})
+    _, lines, _ = run(capsys, "show", tmp_path)
+    assert [line for line in lines if line.startswith("learning rate")] == told
+    (of,) = [line for line in lines if line.startswith("optimizer")] or [""]
+    assert " of ".join(optimizer) in of
 
 
 def test_a_loop_and_variables_alone(capsys):

@@ -496,6 +496,9 @@ def test_the_command_says_what_it_wrote(run, tmp_path, capsys):
     assert main([*again, "3"]) == 0
     assert "step 3 of" in capsys.readouterr().out
     assert main([*again, "4"]) == 3
+    of_step = ["export", str(directory / "step-00000003"), *again[2:5]]
+    assert main(of_step) == 0
+    assert "step 3 of" in capsys.readouterr().out
     assert main([*again, "3", "--model", "nowhere:make"]) == 2
     assert "--model nowhere:make: ModuleNotFoundError" in capsys.readouterr().err
 
@@ -531,3 +534,14 @@ def test_the_command_needs_no_keras_backend_to_be_chosen(
     assert child.returncode == 0, child.stderr
     assert json.loads(child.stdout)["target"] == str(tmp_path / "x.keras")
     assert int(keras.models.load_model(tmp_path / "x.keras").optimizer.iterations) == 6
+
+
+def test_show_lists_what_export_writes(run, tmp_path, capsys):
+    directory, _ = run
+    target = resilient.export(directory, tmp_path / "x.safetensors")
+    assert main(["show", str(directory), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["run"]["variables"]
+    assert {v["path"]: (v["shape"], v["nbytes"]) for v in told} == {
+        path: (list(tensor.shape), tensor.nbytes)
+        for path, tensor in paths_and_arrays(target).items()
+    }
