@@ -125,6 +125,8 @@ def report(data: JSON) -> None:
             rows.add(name, duration(value), f"{share:.1%}")
     rows.print()
     say(_steps(data))
+    if late := data["postponed_saves"]:
+        say(f"saves postponed, as the one before was still being written: {late:,}")
     rows = Rows("attempt", "started", "time", "from step", "to step", "end", "host")
     for attempt in data["attempts"]:
         rows.add(

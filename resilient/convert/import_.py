@@ -71,7 +71,7 @@ def import_checkpoint(
         ValueError: ``epoch`` or ``step`` is needed, or cannot be right.
     """
     from resilient.convert.recognise import recognised
-    from resilient.state.variables import require_model
+    from resilient.state.model_type import require_model
 
     require_model(model)
     _require_compiled_alone(model)

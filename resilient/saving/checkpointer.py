@@ -10,6 +10,7 @@ run, and the ends of epochs where ``keep`` looks for the best of them.
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Literal
 
 from resilient.errors import CheckpointWriteError
@@ -62,7 +63,7 @@ class Checkpointer:
         self._due_since = 0.0
         self._chosen = False  # whether the interval was said
         self._requested = False
-        self._spaced_out = False
+        self._spaced_out = self._postponed = False
         self.start(Progress(0, 0, 0))
 
     def __enter__(self) -> "Checkpointer":
@@ -153,7 +154,8 @@ class Checkpointer:
                 run, else at the next batch boundary; with ``on_error="warn"`` it is
                 logged, and the next save that is due is the next try.
         """
-        self._requested = False
+        save = replace(save, postponed=self._postponed)
+        self._requested = self._postponed = False
         delay = min(_HEAD_START, _SHARE * (self._now() - self._last_now))
         self.start(save.progress)
         self._meter.saved(self._last_now, save.progress, save.stall)
@@ -208,9 +210,10 @@ class Checkpointer:
         )
 
     def _space_out(self, progress: Progress) -> None:
+        self._postponed = True
         if not self._spaced_out:
             self._spaced_out = True
-            logger.warning(
+            logger.info(
                 "At %s a checkpoint is due while the one before is still being "
                 "written. Saves that come faster than the disk takes them are spaced "
                 "out; training does not wait for them.",

@@ -28,6 +28,7 @@ class Save:
         finished: Whether this is the end of the run.
         staging: Name of the staging directory, if processes agreed on one.
         stall: Seconds that training waited for the snapshot.
+        postponed: Whether it was due before, while another was being written.
     """
 
     progress: Progress
@@ -35,6 +36,7 @@ class Save:
     finished: bool = False
     staging: str | None = None
     stall: float = 0.0
+    postponed: bool = False
 
 
 @dataclass
@@ -106,6 +108,7 @@ class Committer:
             seconds=seconds,
             stall=save.stall + (seconds if save.finished else 0.0),
             pruned=pruned,
+            postponed=save.postponed,
         )
         if failure is not None:  # the checkpoint is there all the same
             text = str(failure)

@@ -285,16 +285,3 @@ def _variables(value: Any, within: frozenset[int] = frozenset()) -> list[Any]:
         return [value]
     within |= {id(value)}
     return [v for item in items for v in _variables(item, within)]
-
-
-def require_model(model: Any) -> None:
-    """Raise TypeError unless it is a Keras model."""
-    if not keras_internals.is_trainer(model):
-        raise TypeError(
-            message(
-                "resilient.fit trains a keras.Model.",
-                received=f"{type(model).__module__}.{type(model).__qualname__}",
-                hint=f"Pass a model of Keras (the {keras_internals.BACKEND} "
-                "backend is on).",
-            )
-        )

@@ -171,12 +171,27 @@ def _lock(descriptor: int, directory: Path) -> None:
 
 
 def _in_use(directory: Path) -> DirectoryInUseError:
-    return DirectoryInUseError(
-        "Another run is using this checkpoint directory.",
-        received=f"{directory}, held by {_owner(directory)}",
-        hint="Wait for that run or end it, or choose another checkpoint_dir: each run "
-        "needs its own.",
+    problem = "Another run is using this checkpoint directory."
+    hint = (
+        "Wait for that run or end it, or choose another checkpoint_dir: each run needs "
+        "its own."
     )
+    if any(_same(lock.directory, directory) for lock in list(_held)):
+        problem = "This process is using this checkpoint directory already."
+        hint = (
+            "A fit or loop inside of another one, or beside it in another thread, "
+            "needs a checkpoint_dir of its own."
+        )
+    return DirectoryInUseError(
+        problem, received=f"{directory}, held by {_owner(directory)}", hint=hint
+    )
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
 
 
 def _identify(descriptor: int) -> None:

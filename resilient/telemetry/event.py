@@ -31,6 +31,7 @@ class Event:
     from_step: Count | None = None
     seconds: Seconds = 0.0
     stall: Seconds = 0.0
+    postponed: bool = False
     action: str | None = None
     why: str | None = None
     reason: str | None = None

@@ -83,6 +83,8 @@ class Goodput:
         down: Between the last sign of an attempt and the start of the next one.
         steps: Batches trained that survived: where the run is.
         lost_steps: Batches trained that were gone back over.
+        postponed: Saves that came later than they were due, since the one before was
+            still being written.
         attempts: Each process life, oldest first.
     """
 
@@ -95,6 +97,7 @@ class Goodput:
     down: float
     steps: int
     lost_steps: int
+    postponed: int
     attempts: tuple[AttemptReport, ...]
 
     @property
@@ -123,6 +126,7 @@ class Goodput:
                 "lost": self.lost_steps,
                 "surviving": self.steps,
             },
+            "postponed_saves": self.postponed,
             "attempts": [asdict(attempt) for attempt in self.attempts],
         }
 
@@ -161,6 +165,7 @@ def goodput(directory: str | os.PathLike[str]) -> Goodput:
         down=down,
         steps=ledger.step,
         lost_steps=ledger.lost_steps,
+        postponed=sum(event.postponed for events in attempts for event in events),
         attempts=tuple(reports),
     )
 

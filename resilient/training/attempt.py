@@ -160,7 +160,7 @@ class Attempt:
         self._watch.beat("training", progress)
         self._state.after_step()
         if not self._begun:
-            self._begun = True
+            self._begun = self._session.training = True
             self._session.events.emit("training", **progress.to_json())
 
     def _take(

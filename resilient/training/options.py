@@ -125,7 +125,11 @@ def require_one_of(name: str, value: object, *allowed: str) -> None:
 
 
 def _checked_resume(resume: Resume, keep: KeepPolicy) -> ResumeFrom:
-    if isinstance(resume, Integral) and not isinstance(resume, bool) and resume >= 0:
+    if isinstance(resume, bool):
+        hint = 'Use "auto" (resume if there is a checkpoint) or "must".'
+        hint = hint if resume else 'Use "never" to start from scratch.'
+        raise ValueError(message(f"resume={resume} is not accepted.", hint=hint))
+    if isinstance(resume, Integral) and resume >= 0:
         return int(resume)
     if resume == "best":
         return _only_best(keep)

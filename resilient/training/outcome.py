@@ -51,7 +51,9 @@ def _preempted(session: "Session", end: Preempted) -> None:
 
 def _failed(session: "Session", error: BaseException) -> None:
     newest, progress = _newest(session.options.store), session.watch.progress
-    if not isinstance(error, ResilientError):  # which say themselves what to do
+    # Errors of ours say themselves what to do, and before the first batch it is the
+    # call that is wrong: another try fails alike.
+    if session.training and not isinstance(error, ResilientError):
         error.add_note(
             f"keras-resilient: training failed after {progress}; "
             f"run again, {_again(session)}."

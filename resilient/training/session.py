@@ -49,6 +49,7 @@ class Session:
         watch: Takes signs of life; knows whether this process was asked to stop.
         saving: Saves when the policy says so.
         say: Prints a line for the user.
+        training: Whether a batch was trained here.
         attempts: Host, pid and start of the processes that did this one's part before.
     """
 
@@ -64,7 +65,7 @@ class Session:
         self.resume: choose.ResumeFrom = options.resume
         self.parallel, self.group, self.backend = parallel, group, get_backend()
         self.part = Part(index, group.count, replicas.count_under(strategy))
-        self.say = Notifier()
+        self.say, self.training = Notifier(), False
         self.events = Events(directory, options.on_event, index)
         anew = options.resume == "never"
         self.attempts = [] if anew else attempts_so_far(directory, index)

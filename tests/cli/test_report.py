@@ -29,7 +29,12 @@ def directory(tmp_path):
         ("b2", 100, "started", {"previous": died}),
         ("b2", 104, "restored", {"step": 40, "seconds": 4}),
         ("b2", 110, "training", {"step": 41}),
-        ("b2", 4000, "saved", {"step": 6000, "seconds": 0, "stall": 0}),
+        (
+            "b2",
+            4000,
+            "saved",
+            {"step": 6000, "seconds": 0, "stall": 0, "postponed": True},
+        ),
         ("b2", 4000, "ended", {"step": 6000}),
     ]
     with open(tmp_path / "events.jsonl", "w") as file:
@@ -61,6 +66,7 @@ def test_report_has_a_line_for_each_part_and_for_each_attempt(directory, capsys)
         "lost 31.0 s 0.8%",
         "down 20.0 s 0.5%",
         f"steps: 6,000, and at least 30 more that were lost {NOT_EXACTLY}",
+        "saves postponed, as the one before was still being written: 1",
         "attempt started time from step to step end host",
         "a1 2023-11-14T22:13:20Z 0:01:20 0 70 exited without reporting an error node-7",
         "b2 2023-11-14T22:15:00Z 1:05:00 40 6,000 ended node-7",

@@ -3,6 +3,7 @@
 import errno
 import gc
 import json
+import logging
 import threading
 import time
 
@@ -19,6 +20,7 @@ from resilient.saving.checkpointer import Checkpointer
 from resilient.saving.run_json import encoded
 from resilient.storage.store import Store
 from resilient.telemetry.events import read_events
+from resilient.telemetry.goodput import goodput
 
 pytestmark = [
     pytest.mark.usefixtures("seeded"),
@@ -164,6 +166,7 @@ def test_the_end_is_committed_when_fit_returns(tmp_path, monkeypatch):
 def test_a_slow_disk_does_not_stop_the_training(tmp_path, monkeypatch, caplog):
     """Saves are spaced out; what is there in the end is the end."""
     batches = Batches()
+    caplog.set_level(logging.INFO, "resilient")
     write_after(monkeypatch, lambda: batches.wait_for(5))
     net = fitting.model()
     fitting.fit(net, tmp_path, callbacks=[batches], save_freq=1, keep=100)
@@ -174,6 +177,8 @@ def test_a_slow_disk_does_not_stop_the_training(tmp_path, monkeypatch, caplog):
     named = [event["event"] for event in read_events(tmp_path)]
     assert named.count("spaced out") == 1
     assert named.count("saved") == len(found)
+    late = [event.get("postponed") for event in read_events(tmp_path)].count(True)
+    assert late == goodput(tmp_path).postponed > 0
     plain = fitting.model()
     plain.fit(**fitting.arguments(callbacks=[Batches()]))
     fitting.assert_equal(plain, net)

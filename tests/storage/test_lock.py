@@ -64,8 +64,9 @@ def test_a_second_run_in_the_same_process_is_refused(tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "runs")
     with DirectoryLock(tmp_path / "runs"):
-        with pytest.raises(DirectoryInUseError, match=f"process {os.getpid()} on"):
+        with pytest.raises(DirectoryInUseError, match=f"process {os.getpid()} on") as e:
             DirectoryLock(tmp_path / "link").acquire()
+        assert str(e.value).startswith("This process is using this checkpoint dir")
         assert in_child(try_lock, tmp_path / "runs") == IN_USE
 
 

@@ -30,7 +30,7 @@ from resilient.training.divergence.options import (
     checked_loss_spike,
     checked_on_nan,
 )
-from resilient.training.fit import signature
+from resilient.training.fit import arguments, signature
 from resilient.training.fit.signature import shown_as
 from resilient.training.options import OnEvent, RunOptions
 
@@ -166,9 +166,10 @@ class ResilientFit(OnDirectory):
     @shown_as(signature.keras_fit)
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
         """Train, resuming where the last attempt was; arguments as ``model.fit``."""
-        from resilient.state.variables import require_model
+        from resilient.state.model_type import require_model
 
         require_model(self._model)
+        arguments.require_known(self._model.fit, kwargs, signature.OPTIONS)
         return self.fit_by(self._model.fit, args, kwargs)
 
     def fit_by(
@@ -179,10 +180,12 @@ class ResilientFit(OnDirectory):
     ) -> "keras.callbacks.History":
         """The same by another function than the model's ``fit``, which it calls."""
         from resilient.state import replicas
+        from resilient.training.fit.hook import require_outermost
         from resilient.training.fit.plan import FitPlan
         from resilient.training.fit.run import run
         from resilient.training.opening import open_session
 
+        require_outermost(self._model)
         strategy = replicas.strategy_of(self._model)
         with open_session(self._options, strategy) as session:
             plan = FitPlan(
@@ -228,7 +231,7 @@ class ResilientFit(OnDirectory):
             CheckpointMismatchError: It is of another model; nothing was changed.
         """
         from resilient.state import replicas
-        from resilient.state.variables import require_model
+        from resilient.state.model_type import require_model
         from resilient.training.fit.run import restore_model
         from resilient.training.session import load
 

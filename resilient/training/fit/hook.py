@@ -68,6 +68,22 @@ class _CallbacksModule:
         return getattr(self._module, name)
 
 
+def require_outermost(model: Any) -> None:
+    """Raise where ``fit`` of this model is what calls ``resilient.fit``, again."""
+    outer: FitAttempt | None = getattr(_local, "attempt", None)
+    if outer is None or outer.model is not model or outer.iterator is not None:
+        return
+    found = getattr(model.fit, "__func__", model.fit)
+    where = f"{getattr(found, '__module__', '?')}.{getattr(found, '__qualname__', '?')}"
+    raise NotSupportedError(
+        "model.fit was replaced by a function that calls resilient.fit, which calls "
+        "model.fit.",
+        received=f"{type(model).__name__}.fit is {where}",
+        hint="Leave model.fit as it is. `with resilient.enabled(DIR):` makes every "
+        "model.fit resumable.",
+    )
+
+
 @contextlib.contextmanager
 def hooked(attempt: FitAttempt) -> Iterator[None]:
     """Let ``attempt`` follow the next fit of its model in this thread."""

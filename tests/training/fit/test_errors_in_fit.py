@@ -1,5 +1,9 @@
 """An error in fit: it goes on its way, and says where the run will go on."""
 
+import types
+
+import keras
+import numpy as np
 import pytest
 from support import fitting
 from support.checkpoint_samples import cannot_be_read
@@ -131,6 +135,122 @@ def test_who_resumes_from_elsewhere_is_told_so(tmp_path, resume):
     with pytest.raises(Broken) as error:
         fitting.fit(fitting.model(), tmp_path, callbacks=[Do(fail)], resume=resume)
     assert 'with resume="auto" it goes on at step 6' in notes(error.value)
+
+
+def test_before_a_batch_was_trained_there_is_no_note(tmp_path):
+    """The call itself is wrong: run again, it would fail alike."""
+    fitting.interrupted(tmp_path)
+    with pytest.raises(ValueError, match=r"call `compile\(\)`") as error:
+        fitting.fit(keras.Sequential(fitting.layers()), tmp_path)
+    assert "keras-resilient" not in notes(error.value)
+    x = np.zeros((fitting.SAMPLES, 7), "float32")
+    with pytest.raises(Exception, match="7") as error:
+        fitting.fit(fitting.model(), tmp_path / "wrong shape", x=x)
+    assert "keras-resilient" not in notes(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("epoch", "Did you mean `epochs`?"),
+        ("save_frequency", "Did you mean `save_freq`?"),
+        ("zzz", "Its arguments are those of model.fit and of resilient.fit."),
+    ],
+)
+def test_an_unknown_keyword_is_refused_before_anything_is_done(tmp_path, name, hint):
+    with pytest.raises(TypeError) as error:
+        fitting.fit(fitting.model(), tmp_path / "run", **{name: 5})
+    assert str(error.value) == f"fit() has no argument `{name}`.\n{hint}"
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_argument_of_the_constructor_is_known_to_fit(tmp_path):
+    run = resilient.ResilientFit(fitting.model(), checkpoint_dir=tmp_path / "run")
+    with pytest.raises(TypeError, match="`keep` where you make the ResilientFit"):
+        run.fit(**fitting.arguments(), keep=2)
+
+
+class OwnFit(keras.Sequential):
+    def fit(self, x, y, *, rounds, **kwargs):
+        return super().fit(x, y, epochs=rounds, **kwargs)
+
+
+class NarrowFit(keras.Sequential):
+    def fit(self, x, y, batch_size, verbose, rounds):
+        return super().fit(x, y, batch_size=batch_size, verbose=verbose, epochs=rounds)
+
+
+def test_the_parameters_of_a_fit_of_the_users_own_count(tmp_path):
+    given = fitting.arguments()
+    del given["epochs"]
+    for cls in (OwnFit, NarrowFit):
+        net = fitting.model(cls=cls)
+        history = resilient.fit(
+            net, checkpoint_dir=tmp_path / cls.__name__, **given, rounds=2
+        )
+        assert history.epoch == [0, 1]
+    with pytest.raises(
+        TypeError, match=r"no argument `round`\.\nDid you mean `rounds`\?"
+    ):
+        resilient.fit(net, checkpoint_dir=tmp_path, **given, round=2)
+
+
+@pytest.mark.parametrize(
+    ("resume", "hint"),
+    [
+        (True, 'Use "auto" (resume if there is a checkpoint) or "must".'),
+        (False, 'Use "never" to start from scratch.'),
+    ],
+)
+def test_resume_is_not_a_switch(tmp_path, resume, hint):
+    with pytest.raises(ValueError, match="is not accepted") as error:
+        fitting.fit(fitting.model(), tmp_path, resume=resume)
+    assert str(error.value) == f"resume={resume} is not accepted.\n{hint}"
+
+
+@pytest.mark.parametrize("on", ["instance", "class"])
+def test_a_fit_that_was_replaced_by_ours_is_named(tmp_path, monkeypatch, on):
+    class Model(keras.Sequential):
+        pass
+
+    def replaced(net, *args, **kwargs):
+        return resilient.fit(net, *args, checkpoint_dir=tmp_path, **kwargs)
+
+    net = fitting.model(cls=Model)
+    if on == "class":
+        monkeypatch.setattr(Model, "fit", replaced)
+    else:
+        net.fit = types.MethodType(replaced, net)
+    with pytest.raises(resilient.NotSupportedError) as error:
+        net.fit(**fitting.arguments())
+    text = str(error.value)
+    assert "model.fit was replaced by a function that calls resilient.fit" in text
+    assert f"Model.fit is {__name__}." in text
+    assert "resilient.enabled" in text
+
+
+def test_a_fit_within_another_needs_a_directory_of_its_own(tmp_path):
+    def inner():
+        fitting.fit(fitting.model(), tmp_path)
+
+    with pytest.raises(resilient.DirectoryInUseError) as error:
+        fitting.fit(fitting.model(), tmp_path, callbacks=[Do(inner)])
+    assert "This process is using this checkpoint directory already" in str(error.value)
+
+
+def test_a_model_of_keras_2_is_called_so(tmp_path):
+    """By the class of Keras 2 that it is derived from."""
+    of_keras_2 = {"__module__": "tf_keras.src.engine.training"}
+    derived = type("Mine", (type("Model", (), of_keras_2),), {"__module__": "__main__"})
+    with pytest.raises(TypeError) as error:
+        fitting.fit(derived(), tmp_path)
+    assert str(error.value) == (
+        "This is a model of Keras 2; resilient.fit trains models of Keras 3.\n"
+        "Received: __main__.Mine, a subclass of tf_keras.src.engine.training.Model\n"
+        "Build it with `import keras`, and without TF_USE_LEGACY_KERAS."
+    )
+    with pytest.raises(TypeError, match=r"Received: numpy\.ndarray\n"):
+        fitting.fit(np.ones(3), tmp_path)
 
 
 def test_a_keyboard_interrupt_has_a_note_too(tmp_path):

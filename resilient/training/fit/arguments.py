@@ -1,0 +1,39 @@
+"""Checks the keywords of a call of ``fit`` before anything is done.
+
+Keras would refuse an unknown one too, but only once the directory was taken, and
+without a word about ours.
+"""
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from resilient.errors import message
+
+
+def require_known(
+    fit: Callable[..., Any], given: Mapping[str, Any], ours: Collection[str]
+) -> None:
+    """Raise TypeError for a keyword that nobody knows.
+
+    Args:
+        fit: The model's ``fit``, or what the user made of it: its signature counts.
+        given: The keyword arguments for it.
+        ours: Names of arguments that ``resilient.fit`` has beside them.
+    """
+    try:
+        parameters = inspect.signature(fit).parameters
+    except (TypeError, ValueError):  # not to be had: whoever is called refuses it
+        return
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return
+    for name in given:
+        if name in parameters:
+            continue
+        hint = "Its arguments are those of model.fit and of resilient.fit."
+        if name in ours:  # of ``ResilientFit``
+            hint = f"Pass `{name}` where you make the ResilientFit."
+        elif close := get_close_matches(name, [*parameters, *ours], n=1):
+            hint = f"Did you mean `{close[0]}`?"
+        raise TypeError(message(f"fit() has no argument `{name}`.", hint=hint))
