@@ -100,6 +100,11 @@ class Checkpointer:
         """Save at the next batch boundary, whatever the policy says."""
         self._requested = True
 
+    def save_without_pruning(self) -> None:
+        """Save at the next boundary, and delete nothing from now on."""
+        self._committer.prunes = False
+        self.request()
+
     def begin_if_due(self, progress: Progress, *, must: bool = False) -> bool:
         """Whether to take a snapshot now; if so, no write is in flight.
 

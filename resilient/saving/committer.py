@@ -51,6 +51,7 @@ class Committer:
         group: The processes that train: each writes its part, process 0 commits.
         now: A clock in seconds that does not go back.
         newest: The step of the last save, if it was committed.
+        prunes: Whether checkpoints are deleted.
     """
 
     store: Store
@@ -60,6 +61,7 @@ class Committer:
     group: Group = ALONE
     now: Callable[[], float] = time.monotonic
     newest: int | None = None
+    prunes: bool = True
 
     def commit_and_prune(self, save: Save, write: Write) -> None:
         """Commit a checkpoint, or contribute to it, and prune.
@@ -98,7 +100,7 @@ class Committer:
         self.newest = progress.step
         # A training that ended with NaN (TerminateOnNaN) may want to go back.
         diverged = save.finished and not math.isfinite(save.metrics.get("loss", 0.0))
-        pruned, failure = self._prune(nothing=diverged)
+        pruned, failure = self._prune(nothing=diverged or not self.prunes)
         seconds = self.now() - began
         self.events.emit(
             "saved",

@@ -10,6 +10,7 @@ from functools import partial
 from typing import NoReturn
 
 from resilient.data.inputs import DataInputs
+from resilient.policies.monitored import MonitoredMetrics
 from resilient.progress import Progress
 from resilient.saving import choose, record
 from resilient.saving.committer import Save
@@ -43,6 +44,7 @@ class Attempt:
     ) -> None:
         self._session, self._state, self._inputs = session, state, inputs
         self._saving, self._watch = session.saving, session.watch
+        self._monitored = MonitoredMetrics(session.options.keep.monitors)
         self._losses = losses or LossWatch(None, active=False)
         self._consensus = BoundaryConsensus(session.group, self._saving, self._watch)
         self._settle = settle
@@ -131,7 +133,12 @@ class Attempt:
         self._consensus.out_of_batches(progress)
 
     def at_epoch_end(
-        self, progress: Progress, logs: Mapping[str, float], *, finished: bool
+        self,
+        progress: Progress,
+        logs: Mapping[str, float],
+        *,
+        finished: bool,
+        validates: bool = True,
     ) -> None:
         """An epoch ended, for callbacks and all.
 
@@ -139,7 +146,14 @@ class Attempt:
             progress: Where training is.
             logs: Of that epoch.
             finished: Whether it is the last one.
+            validates: Whether a later epoch may be validated, if this one was not.
+
+        Raises:
+            ValueError: A metric that ``keep`` looks at is unknown. This epoch is saved.
         """
+        unknown = self._monitored.error(logs, validates=validates)
+        if unknown is not None:
+            self._saving.save_without_pruning()
         if self._uncommitted and self._taken:  # no batch came after it
             self._taken.release()
         self._uncommitted = None
@@ -151,6 +165,9 @@ class Attempt:
             self._take(progress, logs, decision.save, in_epoch=False, finished=finished)
             if self._commit() and self._stopping and not finished:
                 self._stop()
+        if unknown is not None:
+            self._saving.wait()
+            raise unknown
         if finished:  # but for callbacks' on_train_end, which may take any time
             self._watch.beat("ended", progress)
 

@@ -14,6 +14,7 @@ from resilient.data.inputs import DataInputs
 from resilient.keras_internals import dispatch
 from resilient.objects.callbacks.capture import CallbackStates, monitored
 from resilient.objects.training_setup.changes import TrainingSetup
+from resilient.policies.monitored import MonitoredMetrics
 from resilient.progress import Progress
 from resilient.saving.record import Loaded, SavedState, is_of, of_kind
 from resilient.saving.run_json import FitRun, ImportRun
@@ -77,6 +78,10 @@ class FitAttempt:
         return self._inputs
 
     @property
+    def _validates(self) -> bool:
+        return self._arguments["validation_data"] is not None
+
+    @property
     def state(self) -> FitState:
         """All that makes a checkpoint, once training begins."""
         assert self._state is not None
@@ -123,6 +128,9 @@ class FitAttempt:
             others = callbacks.differences(resumption.run.callbacks)
             others += self._plan.stateful.differences(resumption.run.stateful)
             resumption.check(others)
+            keep = MonitoredMetrics(self.session.options.keep.monitors)
+            if unknown := keep.error(resumption.logs(), validates=self._validates):
+                raise unknown
 
     def on_train_begin(self) -> None:
         """All callbacks have seen ``on_train_begin``: resume, or start from scratch."""
@@ -262,7 +270,10 @@ class FitAttempt:
         self.attempt.trained(self.progress)
         finished = self.model.stop_training or epoch + 1 >= self._arguments["epochs"]
         self.attempt.at_epoch_end(
-            self.progress, self._last_logs, finished=bool(finished)
+            self.progress,
+            self._last_logs,
+            finished=bool(finished),
+            validates=self._validates,
         )
 
     def final_logs(self, logs: Any) -> Any:
