@@ -244,4 +244,6 @@ def nothing(what: str, directory: Path) -> CheckpointNotFoundError:
     todo = "Name the checkpoint_dir of a run that has saved."
     if places.names_checkpoint(directory):
         todo = f"Name the directory of the run: {directory.parent}"
+    elif next(RunSearch(directory).found(), None) is not None:
+        todo = f"Name one of the runs in it: `resilient ls {directory}` lists them."
     return CheckpointNotFoundError(f"{what} {directory}.", hint=todo)

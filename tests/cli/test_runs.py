@@ -51,6 +51,13 @@ def test_there_is_a_line_for_each_run(directory, capsys):
     assert b[5:] == ["160", "kB"]
 
 
+@pytest.mark.parametrize("command", ["show", "verify", "report"])
+def test_other_commands_lead_to_the_runs(directory, capsys, command):
+    code, _, err = run(capsys, command, directory)
+    assert code == NOTHING
+    assert f"Name one of the runs in it: `resilient ls {directory}` lists" in err
+
+
 def test_runs_as_json(directory, capsys):
     code, out, _ = run(capsys, "ls", directory, "--json")
     data = json.loads(out)

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from support.checkpoint_samples import save_run
 from support.manifests import resealed, sealed
 
 from resilient.cli.main import main
@@ -56,6 +57,7 @@ def targets() -> list[Target]:
         _json("manifest", manifest, _manifest, ours, written=_indented),
         _json("values", VALUES, _values, _REFUSED),
         _json("run", run, _run, _REFUSED),
+        _json("show", run, _show, ()),
         _json("position", position, _position, _REFUSED),
         _json("generators", small["generators"], _generators, _REFUSED),
         _json("dtype", small["dtypes"], _dtype, _REFUSED),
@@ -129,6 +131,11 @@ def _values(raw: bytes) -> None:
     outline(data, _ARRAYS)
     with contextlib.suppress(NotKnownError):
         decode(data, _ARRAYS)
+
+
+def _show(raw: bytes) -> None:
+    save_run(Store("."), raw)
+    shown("show")
 
 
 def _run(raw: bytes) -> None:

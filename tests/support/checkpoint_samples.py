@@ -72,9 +72,10 @@ def save(store, step, *, version=0, metrics=None, finished=False):
 
 def save_run(store, run):
     """Commit a checkpoint of step 20 that has this ``run.json`` and nothing else."""
+    raw = run if isinstance(run, bytes) else json.dumps(run).encode()
 
     def write(staging):
-        Path(staging, "run.json").write_text(json.dumps(run))
+        Path(staging, "run.json").write_bytes(raw)
 
     store.commit(Progress(20, 1, 0), write, metrics={}, finished=False, environment={})
 
