@@ -115,11 +115,8 @@ class DivergedError(ResilientError):
     """The loss is not a number any more, or far from what it was."""
 
 
-class Preempted(SystemExit):
-    """Somebody asked training to stop, and it did.
-
-    Not caught, it ends the process with status 143, as SIGTERM does. Run the same
-    script again to go on.
+class TrainingStopped(BaseException):
+    """Somebody asked training to stop, and it did: in scripts ``Preempted``.
 
     Attributes:
         reason: Who asked: ``"SIGTERM"``, ``"SIGUSR1"``, ``"SIGINT"``, ``"stop file"``,
@@ -129,17 +126,42 @@ class Preempted(SystemExit):
             stands.
     """
 
-    status = 143
+    status: int | None = None
 
     def __init__(self, reason: str, progress: "Progress", *, saved: bool) -> None:
         super().__init__(self.status)
         self.reason, self.progress, self.saved = reason, progress, saved
 
 
+class Preempted(TrainingStopped, SystemExit):
+    """Training stopped; not caught, this ends the process with status 143, as SIGTERM.
+
+    Run the same script again to go on. In IPython and Jupyter, ``CellStopped`` is
+    raised instead.
+    """
+
+    status = 143
+
+
 class Interrupted(Preempted, KeyboardInterrupt):
     """The same for Ctrl-C, for whoever expects ``KeyboardInterrupt``. Status 130."""
 
     status = 130
+
+
+class CellStopped(TrainingStopped, KeyboardInterrupt):
+    """Training stopped in IPython or Jupyter: that ends the cell, and not the session.
+
+    Run the cell again to go on.
+    """
+
+    def __str__(self) -> str:
+        where = "" if self.saved else " from the last checkpoint"
+        return f"Stopped at {self.progress}. Run this cell again to go on{where}."
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the sentence, and no traceback."""
+        return [str(self)]
 
 
 class RolledBack(SystemExit):

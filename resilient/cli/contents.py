@@ -15,11 +15,10 @@ from resilient.cli.style import (
     Rows,
     epoch_and_batch,
     in_terminal,
-    metrics,
     say,
-    size,
     when,
 )
+from resilient.display import metrics, size
 from resilient.errors import CorruptCheckpointError
 from resilient.saving.part_files import malformed
 from resilient.saving.run_json import FitRun, ImportRun, LoopRun, RunJson, decoded

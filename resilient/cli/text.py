@@ -7,14 +7,12 @@ from resilient.cli.style import (
     GOOD,
     NEWEST,
     Rows,
-    duration,
     epoch_and_batch,
     in_terminal,
-    metrics,
     say,
-    size,
     when,
 )
+from resilient.display import duration, metrics, size
 from resilient.serialization import JSON
 
 _OUTCOMES = {

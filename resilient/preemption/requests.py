@@ -5,11 +5,12 @@ it can do something about it. Nothing here stops anything.
 """
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from resilient.errors import Interrupted, Preempted
+from resilient.errors import CellStopped, Interrupted, Preempted, TrainingStopped
 from resilient.progress import Progress
 
 STOP_FILE = "stop file"  # the reason, where somebody touched it
@@ -51,8 +52,16 @@ class Requests:
         """Whether this much time is left."""
         return self.stop is None or self.now() + seconds <= self.stop.until
 
-    def preempted(self, progress: Progress, *, saved: bool) -> Preempted:
+    def stopped(self, progress: Progress, *, saved: bool) -> TrainingStopped:
         """The exception that ends fit."""
         reason = "nobody" if self.stop is None else self.stop.reason
+        if _in_ipython():  # which takes SystemExit for a wish to leave it
+            return CellStopped(reason, progress, saved=saved)
         cls = Interrupted if reason == "SIGINT" else Preempted
         return cls(reason, progress, saved=saved)
+
+
+def _in_ipython() -> bool:
+    """Whether a cell of IPython or Jupyter runs in this process."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from resilient.errors import Preempted
+from resilient.errors import TrainingStopped
 from resilient.preemption.clouds import Probe
 from resilient.preemption.options import Preemption
 from resilient.preemption.requests import STOP_FILE, Requests
@@ -68,7 +68,7 @@ class Watch:
         self._thread = threading.Thread(
             target=self._run, name="resilient-watch", daemon=True
         )
-        self._ended_with: weakref.ref[Preempted] | None = None
+        self._ended_with: weakref.ref[TrainingStopped] | None = None
         self._unreachable: set[Probe] = set()
         self._stuck: set[str] = set()
         self._interrupting = self._interrupted = False
@@ -105,7 +105,7 @@ class Watch:
                 no time: trying harms nothing.
 
         Raises:
-            Preempted: The last checkpoint stands.
+            TrainingStopped: The last checkpoint stands.
         """
         if self.stopping and not self.requests.leaves(_LEAVE + (seconds or 0.0)):
             self.stop(saved=False)
@@ -117,21 +117,21 @@ class Watch:
 
     def stop(self, *, saved: bool) -> NoReturn:
         """End fit; ``saved`` says whether the state of this moment is."""
-        raise self._preempted(saved=saved)
+        raise self._stopped(saved=saved)
 
     def disarm(self) -> None:
         """Fit is ending, whatever ends it: it is not interrupted any more."""
         self._interrupted = True
 
-    def _preempted(self, *, saved: bool) -> Preempted:
+    def _stopped(self, *, saved: bool) -> TrainingStopped:
         self.disarm()
-        end = self.requests.preempted(self._heart.progress, saved=saved)
+        end = self.requests.stopped(self._heart.progress, saved=saved)
         # Its traceback leads back here: a cycle would keep all that fit used.
         self._ended_with = weakref.ref(end)
         return end
 
     @property
-    def ended_with(self) -> Preempted | None:
+    def ended_with(self) -> TrainingStopped | None:
         """What this watch ended fit with, while that is on its way."""
         return None if self._ended_with is None else self._ended_with()
 
@@ -247,4 +247,4 @@ class Watch:
     def _overdue(self) -> BaseException | None:
         if not self._interrupting or self._interrupted:
             return None
-        return self._preempted(saved=False)
+        return self._stopped(saved=False)

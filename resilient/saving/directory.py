@@ -1,5 +1,9 @@
 """What a checkpoint directory can tell, for ``fit`` and for loops."""
 
+import os
+
+from resilient import display
+from resilient.errors import printable
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.store import Store
 from resilient.telemetry.goodput import Goodput, goodput
@@ -14,6 +18,32 @@ class OnDirectory:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+
+    def __repr__(self) -> str:
+        about = "; ".join(f"{name}: {text}" for name, text in self._about().items())
+        return f"<{type(self).__name__} {printable(about)}>"
+
+    def _repr_html_(self) -> str:
+        return display.table(type(self).__name__, self._about())
+
+    def _about(self) -> dict[str, str]:
+        """What a person wants to know first; an error is no reason not to be shown."""
+        where = {"directory": os.fspath(self._store.directory)}
+        try:
+            found = self._store.checkpoints(to_look=True)
+        except OSError as error:
+            return {**where, "checkpoints": f"cannot be read ({error.strerror})"}
+        if not found:
+            return {**where, "checkpoints": "none yet"}
+        newest = found[-1]
+        state = ", finished" if newest.finished else ""
+        return {
+            **where,
+            "checkpoints": f"{len(found):,}, "
+            f"{display.size(sum(each.nbytes for each in found))}",
+            "newest": f"{newest.progress}{state}, saved {newest.created}",
+            "metrics": display.metrics(newest.metrics) or "none",
+        }
 
     @property
     def checkpoints(self) -> list[Checkpoint]:

@@ -18,10 +18,12 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Generic, TypeVar
 
+from resilient import display
 from resilient.errors import (
     ANOTHER_STEP,
     CorruptCheckpointError,
     UntrustedCheckpointError,
+    printable,
 )
 from resilient.storage import files, signature
 from resilient.storage.file_record import FileRecord, record
@@ -55,7 +57,7 @@ class Reader(Generic[T]):
     compares: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Checkpoint(Manifest):
     """A committed directory: what it held when it was committed, and where it is.
 
@@ -64,6 +66,24 @@ class Checkpoint(Manifest):
     """
 
     path: Path = field(kw_only=True)
+
+    def __repr__(self) -> str:
+        about = ", ".join(filter(None, self._about.values()))
+        return f"<Checkpoint {printable(about)}>"
+
+    def _repr_html_(self) -> str:
+        return display.table("Checkpoint", self._about)
+
+    @property
+    def _about(self) -> dict[str, str]:
+        """What a person wants to know first."""
+        return {
+            "at": f"{self.progress}{', finished' if self.finished else ''}",
+            "saved": self.created,
+            "size": display.size(self.nbytes),
+            "metrics": display.metrics(self.metrics),
+            "in": os.fspath(self.path),
+        }
 
     @property
     def step(self) -> int:

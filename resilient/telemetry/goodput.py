@@ -36,6 +36,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from resilient.display import duration, table
 from resilient.serialization.schema import from_json
 from resilient.storage.layout import HEARTBEAT
 from resilient.telemetry import heartbeat
@@ -69,7 +70,7 @@ class AttemptReport:
     step: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Goodput:
     """Where the time and the steps of a run went; times in seconds.
 
@@ -99,6 +100,23 @@ class Goodput:
     lost_steps: int
     postponed: int
     attempts: tuple[AttemptReport, ...]
+
+    def __repr__(self) -> str:
+        return f"<Goodput {self._summary}>"
+
+    def _repr_html_(self) -> str:
+        rows = {
+            name: f"{duration(seconds)} ({seconds / self.whole:.1%})"
+            for name, seconds in self.parts.items()
+            if seconds
+        }
+        return table(f"Goodput {self._summary}", rows)
+
+    @property
+    def _summary(self) -> str:
+        attempts = f"{len(self.attempts):,} attempts"
+        steps = f"{self.steps:,} steps, {self.lost_steps:,} more lost"
+        return f"{self.share:.1%} of {duration(self.whole)}: {steps}, {attempts}"
 
     @property
     def parts(self) -> dict[str, float]:

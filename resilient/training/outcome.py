@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from resilient.errors import Preempted, ResilientError, RolledBack
+from resilient.errors import ResilientError, RolledBack, TrainingStopped
 from resilient.storage.layout import committed_steps
 from resilient.storage.store import Store
 
@@ -24,7 +24,7 @@ def reported(session: "Session") -> Iterator[None]:
     """Report what ends the training inside, once its last write is over."""
     try:
         yield
-    except Preempted as end:
+    except TrainingStopped as end:
         _preempted(session, end)
         raise
     except RolledBack as end:
@@ -38,7 +38,7 @@ def reported(session: "Session") -> Iterator[None]:
         raise
 
 
-def _preempted(session: "Session", end: Preempted) -> None:
+def _preempted(session: "Session", end: TrainingStopped) -> None:
     # Another fit inside of this one reports the progress of its own.
     ours = session.watch.ended_with is end
     progress = end.progress if ours else session.watch.progress

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import keras
@@ -488,16 +489,32 @@ def test_what_does_not_fit_into_the_grace_period_is_not_begun(watch):
 def test_preempted_ends_the_process_with_143():
     requests = Requests()
     requests.ask_to_stop("SIGTERM")
-    error = requests.preempted(Progress(1, 0, 1), saved=True)
+    error = requests.stopped(Progress(1, 0, 1), saved=True)
     assert isinstance(error, SystemExit)
     assert not isinstance(error, Exception | KeyboardInterrupt)
     assert error.code == 143
 
 
+def test_in_ipython_it_ends_the_cell_without_a_traceback(monkeypatch):
+    """IPython would tell how to leave it, for a SystemExit."""
+    ipython = types.SimpleNamespace(get_ipython=object)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    requests = Requests()
+    requests.ask_to_stop("SIGINT")
+    error = requests.stopped(Progress(7, 0, 7), saved=True)
+    assert isinstance(error, KeyboardInterrupt)
+    assert not isinstance(error, SystemExit | Exception)
+    assert (error.reason, error.saved) == ("SIGINT", True)
+    (line,) = error._render_traceback_()
+    assert line == "Stopped at step 7 (epoch 1, batch 7). Run this cell again to go on."
+    ipython.get_ipython = lambda: None  # imported, and not running
+    assert isinstance(requests.stopped(Progress(1, 0, 1), saved=True), SystemExit)
+
+
 def test_ctrl_c_is_a_keyboard_interrupt_all_the_same():
     requests = Requests()
     requests.ask_to_stop("SIGINT")
-    error = requests.preempted(Progress(1, 0, 1), saved=True)
+    error = requests.stopped(Progress(1, 0, 1), saved=True)
     assert isinstance(error, resilient.Preempted)
     assert isinstance(error, KeyboardInterrupt)
     assert error.code == 130

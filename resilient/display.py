@@ -1,0 +1,48 @@
+"""How sizes, times and metrics are worded, and the tables that notebooks show.
+
+What is shown may come from files that somebody else wrote: all of it is escaped.
+"""
+
+import html
+from collections.abc import Mapping
+
+from resilient.errors import printable
+
+
+def table(title: str, rows: Mapping[str, str]) -> str:
+    """A table as HTML, with a line for each row: its name and its text."""
+    lines = (
+        f'<tr><th style="text-align: left">{_escaped(name)}</th>'
+        f'<td style="text-align: left">{_escaped(text)}</td></tr>'
+        for name, text in rows.items()
+    )
+    return f"<table><caption>{_escaped(title)}</caption>{''.join(lines)}</table>"
+
+
+def _escaped(text: str) -> str:
+    return html.escape(printable(text))
+
+
+def duration(seconds: float) -> str:
+    """A time to the tenth of a second below a minute, to the second above."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def size(nbytes: int | None) -> str:
+    """A number of bytes in decimal units, to three digits; nothing if not known."""
+    if nbytes is None:
+        return ""
+    value, unit = float(nbytes), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 999.5 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.3g} {unit}"
+
+
+def metrics(values: Mapping[str, float | str]) -> str:
+    """Metrics on one line; NaN and infinities come as text."""
+    return ", ".join(f"{name} {float(x):.4g}" for name, x in values.items())
