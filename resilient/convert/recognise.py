@@ -6,6 +6,7 @@ source runs.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -43,12 +44,16 @@ def _named(read: Callable[[Path], Tensors]) -> Read:
     return lambda path, model: by_name(path, read(path), model)
 
 
+# Formats that call each variable by its path, whichever model reads them.
+_BY_PATH: dict[str, Callable[[Path], Tensors]] = {
+    "a safetensors file": tensor_files.read_safetensors,
+    "a torch state_dict": tensor_files.read_torch,
+}
 _READERS: dict[str, Read] = {
     _BACKUP: lambda path, model: keras_files.read_weights(path / _WEIGHTS, model),
     "a .weights.h5 file": keras_files.read_weights,
     "a .keras file": keras_files.read_model,
-    "a safetensors file": _named(tensor_files.read_safetensors),
-    "a torch state_dict": _named(tensor_files.read_torch),
+    **{kind: _named(read) for kind, read in _BY_PATH.items()},
     _TENSORFLOW: tf_source.values,
     _ORBAX: orbax_source.values,
 }
@@ -70,6 +75,11 @@ class ImportSource:
     epoch: int | None = None
     batch: int = 0
 
+    @property
+    def by_path(self) -> bool:
+        """Whether it calls its variables by their paths."""
+        return self.kind in _BY_PATH
+
     def values(self, model: keras.Model) -> Tensors:
         """The values of the model's variables, by their names in a checkpoint.
 
@@ -80,8 +90,26 @@ class ImportSource:
             BackendNotAvailableError: The library that reads it is missing.
             NotSupportedError: That library cannot read it.
         """
+        return self._read(partial(_READERS[self.kind], self.path, model))
+
+    def named(self) -> Tensors:
+        """Its tensors by path, for a model that may have other variables, too.
+
+        Raises:
+            NotSupportedError: They have no paths, or cannot be read.
+        """
+        if not self.by_path:
+            raise NotSupportedError(
+                f"The variables in {self.kind} cannot be told apart by their paths.",
+                received=self.path,
+                hint="Take all of it; or load it into its own model, and save that "
+                "with resilient.export(..., 'x.safetensors').",
+            )
+        return self._read(partial(_BY_PATH[self.kind], self.path))
+
+    def _read(self, read: Callable[[], Tensors]) -> Tensors:
         try:
-            return _READERS[self.kind](self.path, model)
+            return read()
         except Exception as error:  # each library has its own for damaged files
             told: object = f"{type(error).__name__}: {error}"
             if isinstance(error, CorruptCheckpointError):  # for a checkpoint of ours

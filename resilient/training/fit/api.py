@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from resilient.convert.start import StartFrom
 from resilient.data import OnDataChange
 from resilient.errors import ResilientError
 from resilient.policies import KeepPolicy, SaveFreq
@@ -64,6 +65,12 @@ def fit(  # noqa: D417  # describes what it is shown as
             ``"never"`` starts over, a number resumes from that step, and ``"best"``
             from the best by what ``keep=best(...)`` monitors; later checkpoints go to
             ``quarantine/``.
+        start_from: Where there is no checkpoint to resume from, begin with the weights
+            of another run (its directory, or ``DIR/step-...``) or of a file, as
+            ``import_checkpoint`` takes it. A run that resumes does not look at it.
+        start_layers: Take only weights whose whole path (``weight.path``) this regular
+            expression matches, such as ``"encoder/.*"``, and whose shape is the same;
+            the rest is left as it is, and named. None: all, or an error.
         stateful: Your own objects with ``state_dict`` and ``load_state_dict``, by name:
             saved and restored with the run.
         on_data_change: What to do if the data is different after a resume: ``"raise"``
@@ -127,6 +134,8 @@ class ResilientFit(OnDirectory):
         save_freq: SaveFreq = "auto",
         keep: int | KeepPolicy = 3,
         resume: Resume = "auto",
+        start_from: str | os.PathLike[str] | None = None,
+        start_layers: str | None = None,
         stateful: Mapping[str, Stateful] | None = None,
         on_data_change: OnDataChange = "raise",
         replay_data: bool = False,
@@ -148,6 +157,7 @@ class ResilientFit(OnDirectory):
             on_save_error=on_save_error,
             preemption=preemption,
         )
+        self._start_from = StartFrom.checked(start_from, start_layers)
         self._stateful = StatefulObjects(stateful)
         self._on_nan = checked_on_nan(on_nan)
         self._loss_spike = checked_loss_spike(loss_spike, on_nan)
@@ -195,6 +205,7 @@ class ResilientFit(OnDirectory):
                 self._stateful,
                 self._on_nan,
                 self._loss_spike,
+                self._start_from,
             )
             self._session = session
             try:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+from resilient.convert.start import Started, start
 from resilient.data.inputs import DataInputs
 from resilient.keras_internals import dispatch
 from resilient.objects.callbacks.capture import CallbackStates, monitored
@@ -59,8 +60,11 @@ class FitAttempt:
         self.progress = Progress(0, 0, 0)
         self._imported: Checkpoint | None = None
         self._found: tuple[Checkpoint, SavedState[FitRun]] | None = None
+        self._started: Started | None = None
         if found is not None:
             self._begin_from(found)
+        elif plan.start_from is not None:
+            self._started = start(plan.start_from, plan.model, session.group)
         self.iterator: EpochInput | None = None
         self.callback_list: Any = None
         self._arguments: Mapping[str, Any] = {}
@@ -165,6 +169,9 @@ class FitAttempt:
             return
         callbacks.begin_anew()
         self._begun(self._imported, self._seconds)
+        if self._started is not None:
+            self.session.events.emit("started from", **self._started.to_json())
+            self.session.say(str(self._started))
 
     def _resume(self, resumption: Resumption) -> None:
         """Go back to a checkpoint: now, or at its batch."""

@@ -6,6 +6,7 @@ from typing import Literal
 
 import keras
 
+from resilient.convert.start import StartFrom
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.training.divergence.options import Rollback
 from resilient.training.session import Session
@@ -22,6 +23,7 @@ class FitPlan:
         stateful: The user's own objects.
         on_nan: What to do when the loss is bad.
         loss_spike: See ``divergence.LossWatch``.
+        start_from: The weights that it begins with where it does not resume.
     """
 
     session: Session
@@ -30,3 +32,4 @@ class FitPlan:
     stateful: StatefulObjects
     on_nan: Literal["ignore", "stop"] | Rollback
     loss_spike: float | None
+    start_from: StartFrom | None

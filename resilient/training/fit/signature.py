@@ -63,6 +63,8 @@ def fit(  # noqa: PLR0917  # as in Keras
     save_freq: SaveFreq = "auto",
     keep: int | KeepPolicy = 3,
     resume: Resume = "auto",
+    start_from: str | os.PathLike[str] | None = None,
+    start_layers: str | None = None,
     stateful: Mapping[str, Stateful] | None = None,
     on_data_change: OnDataChange = "raise",
     replay_data: bool = False,

@@ -1,0 +1,226 @@
+"""The weights that a new run begins with: those of another run, or of a file.
+
+All weights of the model, or those of some layers. The optimizer, the data and the
+random state are the new run's own. Nothing is set before everything was compared.
+
+Importing this module loads neither Keras nor a backend.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resilient.distributed.group import Group
+from resilient.errors import (
+    CorruptCheckpointError,
+    NotSupportedError,
+    message,
+    printable,
+)
+from resilient.saving import record
+from resilient.saving.choose import log_fall_back
+from resilient.storage import layout
+from resilient.storage.checkpoint import Checkpoint, DamageError
+from resilient.storage.manifest import ManifestError
+
+if TYPE_CHECKING:
+    import keras
+
+    from resilient.convert.overlap import Pairs, Weight
+    from resilient.state.variables import Leaf
+
+_NAMED = 20  # of what may be long, that a line or an event names
+_SEED = "seed_generator_state"  # how Keras calls what is a variable and no weight
+
+
+@dataclass(frozen=True)
+class StartFrom:
+    """What a new run is to begin with.
+
+    Attributes:
+        source: A run's directory, one of its checkpoints, or what can be imported.
+        layers: Matches the whole paths of the weights to take; None: all are.
+    """
+
+    source: Path
+    layers: re.Pattern[str] | None
+
+    @classmethod
+    def checked(
+        cls, source: str | os.PathLike[str] | None, layers: str | None
+    ) -> "StartFrom | None":
+        """What the arguments ``start_from`` and ``start_layers`` ask for.
+
+        Raises:
+            TypeError: One is of another type than it can be.
+            ValueError: One has a value that means nothing.
+        """
+        if layers is not None and not isinstance(layers, str):
+            what = "`start_layers` must be a regular expression, as text."
+            raise TypeError(message(what, received=repr(layers)))
+        if source is None:
+            if layers is not None:
+                what = "`start_layers` must be used together with `start_from`."
+                raise ValueError(message(what, received=repr(layers)))
+            return None
+        if not isinstance(source, str | os.PathLike):
+            what = "`start_from` must be the path of a directory or a file."
+            raise TypeError(message(what, received=repr(source)))
+        try:
+            pattern = None if layers is None else re.compile(layers)
+        except re.error as error:
+            what = f"`start_layers` must be a regular expression: {error}."
+            raise ValueError(message(what, received=repr(layers))) from None
+        return cls(Path(os.fspath(source)).absolute(), pattern)
+
+
+@dataclass(frozen=True)
+class Started:
+    """What a run began with.
+
+    Attributes:
+        source: Where the weights are from.
+        taken: How many of the model's weights were set.
+        count: How many the model has.
+        left: Those that were asked for and not set, and why.
+    """
+
+    source: Path
+    taken: int
+    count: int
+    left: Sequence[str] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        left = self.left[:_NAMED]
+        told = {"taken": self.taken, "count": self.count, "left": left}
+        return {"source": os.fspath(self.source), **told}
+
+    def __str__(self) -> str:
+        line = f"Starting with {self.taken} of {self.count} weights of {self.source}"
+        if not self.left:
+            return line
+        more = len(self.left) - _NAMED
+        told = "; ".join(self.left[:_NAMED]) + (f"; {more} more" if more > 0 else "")
+        return f"{line}. Not taken: {told}"
+
+
+def start(asked: StartFrom, model: "keras.Model", group: Group) -> Started:
+    """Set the weights that were asked for, in each process the same.
+
+    Raises:
+        CheckpointMismatchError: All are to be set and some cannot, or none can. Nothing
+            was changed.
+        CorruptCheckpointError: No checkpoint of the run is intact.
+        FileNotFoundError: There is nothing.
+        NotSupportedError: It cannot be read, or the model is not built.
+    """
+    from resilient.backends import get_backend
+    from resilient.convert import overlap
+    from resilient.state import variables
+
+    ours = _weights(model)
+    steps = _steps(asked.source)
+    if steps:
+        source, theirs = _of_run(steps, group)
+        found = overlap.of_weights(source, theirs, ours, asked.layers)
+    else:
+        source, found = asked.source, _of_file(asked, model, ours, group)
+    pairs, left = found
+    leaves = [leaf for leaf, _ in pairs]
+    tensors = {
+        leaf.name + suffix: value for leaf, value in pairs for suffix in leaf.copies
+    }
+    as_now = [leaf.to_json() for leaf in leaves]
+    variables.assign(get_backend(), as_now, leaves, tensors)
+    return Started(source, len(pairs), len(ours), left)
+
+
+def _weights(model: "keras.Model") -> "list[Leaf]":
+    from resilient.state import variables
+
+    ids = {id(weight) for weight in model.weights}
+    found = [leaf for leaf in variables.leaves(model) if id(leaf.target) in ids]
+    if model.built and found:
+        return found
+    raise NotSupportedError(
+        "A model has to be built before it can start from other weights.",
+        received=f"{type(model).__name__} without weights",
+        hint="Call it on a batch, or give it a keras.Input.",
+    )
+
+
+def _steps(path: Path) -> list[Path]:
+    """The checkpoints of ours at a path, the newest first."""
+    if not path.is_dir():
+        return []
+    if steps := layout.committed_steps(path):
+        return [path / layout.committed_name(step) for step in reversed(steps)]
+    names = map(layout.committed_name, layout.committed_steps(path.parent))
+    return [path] if path.name in names else []
+
+
+def _of_run(steps: Sequence[Path], group: Group) -> "tuple[Path, list[Weight]]":
+    """The newest that is intact, chosen by process 0; no checkpoint is moved."""
+    if group.index:
+        path = steps[0].with_name(group.broadcast("start from"))
+        return path, _read(path)
+    failed = []
+    for path in steps:
+        try:
+            found = _read(path)
+        except (ManifestError, DamageError) as error:
+            log_fall_back(path.name, str(error))
+            failed.append(f"\n  {path}: {printable(str(error)[:2000])}")
+        else:
+            group.broadcast("start from", path.name)
+            return path, found
+    raise CorruptCheckpointError(
+        "No checkpoint to start from is intact.",
+        received="".join(failed[:_NAMED]),
+        hint="Start from another directory, or from a copy.",
+    )
+
+
+def _read(where: Path) -> "list[Weight]":
+    import numpy as np
+
+    from resilient.backends import get_backend
+    from resilient.convert.export import backend_of
+    from resilient.convert.overlap import Weight
+    from resilient.state.weights import group
+
+    checkpoint = Checkpoint.read(where)
+    backend = get_backend(backend_of(checkpoint))
+    saved = checkpoint.load(record.reader(backend, to_look=True))
+    tensors, found = saved.tensors, []
+    for name, path in ((each["name"], each["path"]) for each in saved.run.variables):
+        weight = group(name) in ("trainable", "non_trainable")
+        # What each replica had for itself has no value for all.
+        if weight and not path.endswith(_SEED) and name in tensors:
+            found.append(Weight(group(name), path, np.asarray(tensors[name])))
+    return found
+
+
+def _of_file(
+    asked: StartFrom, model: "keras.Model", ours: "list[Leaf]", group: Group
+) -> "tuple[Pairs, list[str]]":
+    """What fits, of what an import reads."""
+    from resilient.convert import overlap
+    from resilient.convert.recognise import recognised
+    from resilient.state import replicas
+
+    found = recognised(asked.source)
+    if asked.layers is not None or found.by_path:
+        return overlap.of_paths(asked.source, found.named(), ours, asked.layers)
+    if group.count > 1 or replicas.count(model) > 1:
+        raise NotSupportedError(
+            "In several processes or on several devices, a run cannot start from this.",
+            received=f"{asked.source}: {found.kind}",
+            hint="Make a checkpoint of it with `resilient import`, and start from "
+            "that.",
+        )
+    values = found.values(model)
+    return [(leaf, values[leaf.name]) for leaf in ours], []
