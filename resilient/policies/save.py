@@ -41,6 +41,20 @@ class SavePolicy:
             autos=tuple(dict.fromkeys(self.autos + other.autos)),
         )
 
+    @property
+    def words(self) -> str:
+        """When that is, for people."""
+        found = [
+            "at the end of each epoch" if n == 1 else f"every {n:,} epochs"
+            for n in self.epochs
+        ]
+        found += [f"every {n:,} batches" for n in self.steps]
+        if self.seconds is not None:
+            found.append(f"every {self.seconds:,.0f} s")
+        if self.autos:
+            found.append("as often as costs little")
+        return " and ".join(found) or "at the end"
+
     def seconds_between(self, cost: Cost | None) -> float | None:
         """The shortest interval in seconds, if there is one, given a measured cost."""
         intervals = [each.interval(cost) for each in self.autos]

@@ -80,11 +80,18 @@ class Attempt:
                 rollback.forget(store.directory)
         self._saving.start(progress)
         if resumed is None:
+            if first and not progress.step:
+                often = session.options.save_policy.words
+                end = "kill it any time and run it again."
+                session.say(f"Saving to {store.directory} {often}; {end}")
             return
         line = f"Resumed at {progress} from {resumed.path}"
         if over:
             step = f"{progress.step:,}"
             line = f"Nothing left to train at step {step} of {resumed.path}"
+        elif first and session.last is not None:
+            line += f"\n{session.last.told(progress.step)}. "
+            line += f"Restored in {seconds:.2f} s."
         session.events.emit("restored", **progress.to_json(), seconds=seconds)
         session.say(line, within_epoch=not first)
         self._watch.beat("starting", progress)

@@ -5,6 +5,7 @@ process 0 locks the directory, and events, heartbeat and signals are set up.
 """
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -29,7 +30,10 @@ from resilient.storage.store import Store
 from resilient.telemetry import heartbeat
 from resilient.telemetry.console import Notifier
 from resilient.telemetry.events import Events, attempts_so_far
+from resilient.telemetry.last_attempt import last_attempt
 from resilient.training.options import RunOptions
+
+logger = logging.getLogger(__name__)
 
 
 class Session:
@@ -50,6 +54,7 @@ class Session:
         saving: Saves when the policy says so.
         say: Prints a line for the user.
         training: Whether a batch was trained here.
+        last: The attempt before this one, for process 0.
         attempts: Host, pid and start of the processes that did this one's part before.
     """
 
@@ -69,6 +74,7 @@ class Session:
         self.events = Events(directory, options.on_event, index)
         anew = options.resume == "never"
         self.attempts = [] if anew else attempts_so_far(directory, index)
+        self.last = last_attempt(directory) if index == 0 else None
         self.events.emit("started", previous=heartbeat.last_words(directory))
         self.watch = Watch(
             self.events.attempt,
@@ -82,7 +88,7 @@ class Session:
             Committer(options.store, options.keep, self.events, environment, group),
             policy=options.save_policy,
             on_error=options.on_save_error,
-            say=lambda line: self.say(line, within_epoch=True),
+            say=logger.debug,
             waiting=self.watch.saving,
         )
 

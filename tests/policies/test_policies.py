@@ -231,6 +231,15 @@ def test_latest_keeps_all_when_there_are_fewer():
     assert latest(5).select([]) == set()
 
 
+def test_a_save_policy_says_when_in_words():
+    assert save_policy("auto").words == (
+        "at the end of each epoch and as often as costs little"
+    )
+    policy = every(epochs=5) | every(steps=1500) | every(minutes=10)
+    assert policy.words == "every 5 epochs and every 1,500 batches and every 600 s"
+    assert save_policy("epoch").words == "at the end of each epoch"
+
+
 def test_best_keeps_the_best_and_the_newest():
     saved = with_loss(s1=0.5, s2=0.1, s3=0.9)
     assert best(1, monitor="val_loss").select(saved) == {2, 3}

@@ -1,6 +1,7 @@
 """``resilient.fit`` is ``model.fit`` that can be run again."""
 
 import functools
+import re
 import threading
 
 import keras
@@ -253,14 +254,17 @@ def test_the_same_model_may_be_fitted_again(tmp_path, built):
 @pytest.mark.waits
 def test_it_says_once_where_it_resumed(tmp_path, capsys):
     fitting.interrupted(tmp_path, verbose=1)
-    capsys.readouterr()
+    often = f"Saving to {tmp_path} every 4 batches; kill it any time and run it again."
+    assert capsys.readouterr().out.splitlines()[0] == often
     fitting.fit(
         fitting.model(), tmp_path, callbacks=[Interrupt()], save_freq=4, verbose=1
     )
     output = capsys.readouterr().out
-    line, rest = output.split("\n", 1)
+    line, story, rest = output.split("\n", 2)
     assert line.startswith("Resumed at step 8 (epoch 2, batch 2) from ")
     assert line.endswith("step-00000008")
+    told = r"The last attempt failed \(Interrupted\) \d+ s ago at step 8. Restored in "
+    assert re.fullmatch(told + r"\d+\.\d\d s\.", story)
     assert "Resumed" not in rest
     assert "Epoch 1/3" not in rest
     # Keras's progress bar goes on: the first batch that it shows is the third of six.
