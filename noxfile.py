@@ -322,7 +322,7 @@ def messages(session: nox.Session, backend: str) -> None:
         env={
             "KERAS_BACKEND": backend,
             "RESILIENT_MESSAGES": str(said),
-            "PYTHONPATH": str(Path("tests/messages").absolute()),
+            "PYTHONPATH": str(Path("tests/messages/startup").absolute()),
             **in_memory(),
         },
     )
