@@ -1,4 +1,7 @@
-"""Every check of this project; plain ``nox`` runs all that has to pass.
+"""Every check of this project; plain ``nox`` runs what a change has to pass.
+
+Continuous integration runs the same, and ``docs``, ``demo``, the oldest Keras, Keras's
+own tests, other Pythons and systems; and once a week what takes hours.
 
 Tests that are marked ``spread`` are run on one backend each; ``tests_long`` and
 ``sources_long`` run the rest, of which continuous integration adds a share.
@@ -25,11 +28,11 @@ BACKENDS = {
     "jax": (".[jax]",),
     "torch": (".[torch]",),
 }
-# Beside them in the tests: tensorboard for a callback of Keras, optax for an example;
-# flax, accelerate and lightning for what the documentation says of them.
+# Beside them in the tests: tensorboard and Orbax for callbacks of Keras, optax for an
+# example; flax, accelerate and lightning for what the documentation says of them.
 BESIDE = {
     "tensorflow": ("tensorboard",),
-    "jax": ("flax", "optax"),
+    "jax": ("flax", "optax", "orbax-checkpoint"),
     "torch": ("accelerate", "lightning"),
 }
 each_backend = nox.parametrize("backend", list(BACKENDS), ids=list(BACKENDS))
@@ -224,6 +227,15 @@ def tests_long(session: nox.Session, backend: str) -> None:
     which = "not sources" if backend == ONCE else "not sources and not once"
     args = ("-m", which, "--ignore=tests/data/sources", *TWO, "--session=long")
     pytest(session, backend, *args, **in_memory())
+
+
+@nox.session(default=False)
+@each_backend
+def libraries(session: nox.Session, backend: str) -> None:
+    """Kill programs of KerasTuner, KerasHub, BayesFlow, keras-rs and scikeras."""
+    install(session, *tested(backend), *group("libraries"))
+    arguments = session.posargs or ["tests/libraries/test_libraries.py"]
+    session.run("pytest", *TWO, *arguments, env={"KERAS_BACKEND": backend})
 
 
 def own_tests(session: nox.Session, backend: str, *args: str) -> None:

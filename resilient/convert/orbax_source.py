@@ -39,7 +39,7 @@ def tree(path: Path) -> Path | None:
 
 def values(path: Path, model: keras.Model) -> Tensors:
     """The values in the newest step, see ``recognise.ImportSource.values``."""
-    ocp = library("orbax.checkpoint", '"keras-resilient[jax]"')
+    ocp = library("orbax.checkpoint", '"keras-resilient[orbax]"')
     import jax
 
     where = tree(path)

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 
 import pytest
 from support import BACKENDS, snippets
@@ -122,6 +123,19 @@ def test_the_files_that_a_page_names_exist(name):
         assert (ROOT / path).exists(), path
     for path in linked:
         assert (PAGES[name].parent / path).exists(), path
+
+
+@pytest.mark.once
+def test_the_readme_links_to_what_exists_from_wherever_it_is_shown():
+    """A package index shows it too, where a relative link leads nowhere."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    files = project["urls"]["Source"] + "/blob/main/"
+    links = re.findall(r"\]\(([^)]+)\)", PAGES["README.md"].read_text())
+    assert links
+    for link in links:
+        assert link.startswith("https://"), link
+        if link.startswith(files):
+            assert (ROOT / link.removeprefix(files).split("#")[0]).is_file(), link
 
 
 @pytest.mark.once
