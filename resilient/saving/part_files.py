@@ -131,9 +131,11 @@ def _require_same_backend(backend: Backend, checkpoint: Checkpoint) -> None:
         return
     name = min(saved)
     raise CheckpointMismatchError(
-        f"{checkpoint.path} was saved on another backend: it cannot be used here.",
-        received=f"saved on {name}, Keras runs on {backend.name}",
-        hint=f"Set KERAS_BACKEND={name}, or use another checkpoint_dir.",
+        f"This run was trained on {name}, and this process uses {backend.name}.",
+        received=str(checkpoint.path),
+        hint=f"Set KERAS_BACKEND={name} to continue it. Or take its weights to "
+        f"{backend.name}: `resilient export DIR --to m.keras --model FILE:FUNCTION`, "
+        "and train on in another checkpoint_dir.",
     )
 
 

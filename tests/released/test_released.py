@@ -3,11 +3,14 @@
 import os
 import shutil
 
+import keras
+import numpy as np
 import pytest
 from kill.record import differences, load
 
 import resilient
-from resilient import NotSupportedError, keras_internals
+from resilient import CheckpointMismatchError, NotSupportedError, keras_internals
+from resilient.backends import BACKENDS
 from resilient.storage.layout import committed_name, committed_steps
 from resilient.storage.manifest import SCHEMA
 
@@ -100,3 +103,36 @@ def test_fit_names_the_version_that_wrote_a_newer_one(tmp_path):
     assert committed_steps(run) == [STEP]
     assert not (run / "quarantine").exists()
     assert resilient.ResilientFit(None, checkpoint_dir=run).checkpoints == []
+
+
+OTHERS = [name for name in BACKENDS if name != BACKEND]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("how", ["fit", "restore", "loop", "look"])
+def test_what_another_backend_trained_is_refused_before_it_is_read(
+    other, how, tmp_path
+):
+    """It is no damage, and the error names both ways out, with no note beside it."""
+    kind, step = "loop" if how in ("loop", "look") else "fit", committed_name(STEP)
+    saved = HERE / f"schema-{SCHEMA}" / other / kind / step
+    shutil.copytree(saved, tmp_path / step)
+    net = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    net.compile("sgd", "mse")
+    x, y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
+    run = resilient.Run(tmp_path, model=net)
+    do = {
+        "fit": lambda: resilient.fit(net, x, y, checkpoint_dir=tmp_path, verbose=0),
+        "restore": resilient.ResilientFit(net, checkpoint_dir=tmp_path).restore,
+        "loop": lambda: list(run.loop((x, y), epochs=1)),
+        "look": run.restore,
+    }[how]
+    with pytest.raises(CheckpointMismatchError) as found:
+        do()
+    said = str(found.value)
+    assert f"trained on {other}, and this process uses {BACKEND}" in said
+    assert f"KERAS_BACKEND={other} " in said
+    assert "resilient export DIR --to m.keras" in said
+    assert not hasattr(found.value, "__notes__")
+    assert committed_steps(tmp_path) == [STEP]
+    assert not (tmp_path / "quarantine").exists()
