@@ -1,11 +1,9 @@
 """What a run is, so that a checkpoint of another run is not resumed by mistake.
 
-Three kinds of facts:
+Three kinds of facts, which ``comparison`` compares:
 
-* ``identity``: another value means that the run cannot be resumed exactly; a resume
-  is refused and the differences are listed (layers, optimizer, data, initial epoch...);
-* ``settings``: may change between attempts; the script's value wins and one
-  ``NotExactWarning`` names them (dropout rate, loss, jit_compile, versions...);
+* ``identity``: what the run is (layers, optimizer, data, initial epoch...);
+* ``settings``: values of layers, loss and optimizer, and versions;
 * ``determinism``: settings that decide whether a computation repeats.
 
 Epochs, verbose, patience and the like are in none of them: they may change freely.
@@ -14,7 +12,7 @@ Epochs, verbose, patience and the like are in none of them: they may change free
 import math
 import platform
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -22,7 +20,6 @@ import keras
 from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.backends.determinism import in_effect
-from resilient.errors import warn_not_exact
 from resilient.serialization import JSON, strict
 from resilient.state import replicas
 from resilient.state.build import is_built
@@ -148,54 +145,6 @@ def environment(backend: Backend) -> dict[str, str]:
     }
 
 
-def identity_differences(
-    saved: JSON, live: JSON, *, but: Sequence[str] = ()
-) -> list[str]:
-    """What makes the checkpoint another run's, one line each; but for some facts."""
-    theirs, ours = (
-        {k: v for k, v in each["identity"].items() if k not in but}
-        for each in (saved, live)
-    )
-    return differences(theirs, ours)
-
-
-def warn_of_settings(saved: JSON, live: JSON) -> None:
-    """Warn of what changed but does not block; arguments as above."""
-    changed = [
-        line
-        for kind in ("settings", "determinism")
-        for line in differences(saved[kind], live[kind])
-    ]
-    if changed:
-        warn_not_exact(
-            "these settings changed since the checkpoint; training goes on with this "
-            "script's",
-            changed,
-        )
-
-
-def differences(saved: JSON, live: JSON, *, other: str = "this run has") -> list[str]:
-    """Which facts differ, one line each.
-
-    Args:
-        saved: Those of a checkpoint, by name.
-        live: What they are compared with.
-        other: Whose ``live`` are, in words.
-    """
-    return [
-        f"{name}: the checkpoint has {_short(saved.get(name))}, "
-        f"{other} {_short(live.get(name))}"
-        for name in (*saved, *(k for k in live if k not in saved))
-        # repr: nan equals itself, True is not 1
-        if repr(saved.get(name)) != repr(live.get(name))
-    ]
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 300 else f"{text[:300]}..."
-
-
 def _class_names(optimizer: Any) -> list[str]:
     """The class of an optimizer, and of each optimizer that it wraps."""
     names = []
@@ -220,9 +169,10 @@ def _raw_config(thing: Any) -> JSON:
 def plain_config(thing: Any) -> JSON:
     """The plain values of a layer's or optimizer's config, but for names."""
     # Seeds differ by process where the script gives none, and are restored. Shapes of
-    # input layers depend on what the model was built with; weights have their own.
+    # input layers depend on what the model was built with; weights have their own, also
+    # those in the torch module that a layer wraps.
     left_out = (
-        *("name", "dtype", "learning_rate", "seed"),
+        *("name", "dtype", "learning_rate", "seed", "module"),
         *("batch_shape", "batch_input_shape"),
     )
     config = _raw_config(thing)

@@ -3,7 +3,8 @@
 import keras
 import pytest
 
-from resilient.state.fingerprint import differences, fingerprint
+from resilient.state.comparison import differences
+from resilient.state.fingerprint import fingerprint
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -32,6 +32,7 @@ from resilient.serialization.decoding import decode
 from resilient.serialization.schema import well_formed
 from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state import variables
+from resilient.state.comparison import edits
 
 _BAR = "keras.callbacks.ProgbarLogger"
 _BARS = "callbacks.bar"  # what their names begin with
@@ -120,21 +121,11 @@ class CallbackStates:
         theirs = [entry["class"] for entry in saved if entry["class"] != _BAR]
         ours = [_class_name(each) for each in self._callbacks.values()]
         ours = [name for name in ours if name != _BAR]
+        if theirs != ours:
+            return [_changed(theirs, ours)]
         found = []
-        if len(theirs) != len(ours):
-            found.append(
-                f"callbacks: the checkpoint has {len(theirs)} ({_names(theirs)}), "
-                f"this run has {len(ours)} ({_names(ours)})"
-            )
-        for position, (old, new) in enumerate(zip(theirs, ours, strict=False), 1):
-            if old != new:
-                found.append(
-                    f"callbacks: the checkpoint has {_short(old, new)} at position "
-                    f"{position}, this run has {_short(new, old)}"
-                )
-        if not found:
-            for name, entry in self._pairs(saved):
-                found += _unfit(self._callbacks[name], entry)
+        for name, entry in self._pairs(saved):
+            found += _unfit(self._callbacks[name], entry)
         return found
 
     def restore(self, saved: Sequence[Encoded], arrays: Arrays) -> None:
@@ -257,6 +248,25 @@ def _class_name(callback: Any) -> str:
     if getattr(keras.callbacks, cls.__name__, None) is cls:
         return f"keras.callbacks.{cls.__name__}"
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _changed(was: Sequence[str], now: Sequence[str]) -> str:
+    """How one list of callbacks differs from another, in one line."""
+    if sorted(was) == sorted(now):
+        return (
+            f"callbacks: the checkpoint has them in another order ({_names(was)}; now "
+            f"{_names(now)})"
+        )
+    done = []
+    for what, i, j in edits(was, now):
+        if what == "replace":
+            old, new = was[i], now[j]
+            done.append(f"{_short(new, old)} is in the place of {_short(old, new)}")
+        else:
+            name = now[j] if what == "insert" else was[i]
+            verb = "added" if what == "insert" else "removed"
+            done.append(f"{name.rpartition('.')[2]} was {verb}")
+    return f"callbacks: {', '.join(done)}"
 
 
 def _short(name: str, other: str) -> str:

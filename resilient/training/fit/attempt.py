@@ -129,9 +129,7 @@ class FitAttempt:
             resumption = Resumption(self.model, *self._found, facts, setup)
             self._resumption, self._found = resumption, None
             callbacks = CallbackStates(self.callback_list.callbacks)
-            others = callbacks.differences(resumption.run.callbacks)
-            others += self._plan.stateful.differences(resumption.run.stateful)
-            resumption.check(others)
+            resumption.check(callbacks, self._plan.stateful)
             keep = MonitoredMetrics(self.session.options.keep.monitors)
             if unknown := keep.error(resumption.logs(), validates=self._validates):
                 raise unknown

@@ -7,6 +7,7 @@ wins; for the learning rate the checkpoint's wins, as part of the optimizer's st
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import keras
@@ -15,20 +16,24 @@ from resilient.backends import get_backend
 from resilient.data.inputs import TrainingInput
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import CheckpointMismatchError
+from resilient.objects.callbacks.capture import CallbackStates
 from resilient.objects.training_setup.changes import TrainingSetup, changes
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import FitRun
 from resilient.serialization import JSON
 from resilient.serialization.decoding import decode
-from resilient.state import fingerprint, variables
+from resilient.serialization.state_dict import StatefulObjects
+from resilient.state import comparison, fingerprint, variables
 from resilient.state.build import ensure_built, is_built
+from resilient.state.comparison import Difference
+from resilient.state.variables import GROUPS
 from resilient.storage.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)
 
-# Unknown until the model is built: its layers may come into being then.
-_OF_LAYERS = ("layers", "dtype policies")
+# What a second phase of training may have otherwise, beside what is frozen.
+_OF_PHASES = ("data", "batch_size")
 
 
 class EpochInput(TrainingInput, Protocol):
@@ -85,21 +90,31 @@ class Resumption:
         """Whether a run of this many epochs is complete."""
         return self.run.stop_training or self.progress.epoch >= epochs
 
-    def check(self, others: list[str]) -> None:
+    def check(self, callbacks: CallbackStates, stateful: StatefulObjects) -> None:
         """Refuse a checkpoint of another run, before any callback is called.
 
         Args:
-            others: Differences that were found elsewhere.
+            callbacks: Those of this fit.
+            stateful: The user's own objects.
 
         Raises:
             CheckpointMismatchError: There are differences.
         """
-        found = self._identity(() if self._built else _OF_LAYERS) + others
-        found += changes(self.run.setup)
-        if self._built and not found:
-            live = variables.leaves(self._model)
-            found = variables.weight_differences(self.run.variables, live)
-        self._require(found)
+        saved, live = self.run.fingerprint, self._facts.current()
+        found = comparison.identity_differences(saved, live, layers=self._built)
+        for of, lines in (
+            ("callbacks", callbacks.differences(self.run.callbacks)),
+            ("run", stateful.differences(self.run.stateful)),
+        ):
+            found += [Difference(of, line) for line in lines]
+        during = changes(self.run.setup)
+        if self._built:
+            self._require_same_phase(found)
+            if not found and not during:
+                mine = variables.leaves(self._model)
+                lines = variables.weight_differences(self.run.variables, mine)
+                found = [Difference("run", line) for line in lines]
+        self._require(found, during)
         if self._built:
             self._warn()
         self._say_learning_rate()
@@ -112,9 +127,16 @@ class Resumption:
         """
         ensure_built(self._model, iterator, self.run.variables, get_backend())
         self._setup.built()
-        found = [] if self._built else self._identity()
-        live = variables.leaves(self._model)
-        self._require(found + variables.differences(self.run.variables, live))
+        found = []
+        if not self._built:
+            facts = self.run.fingerprint, self._facts.current()
+            found = comparison.identity_differences(*facts)
+            self._require_same_phase(found)
+        if not found:
+            live = variables.leaves(self._model)
+            lines = variables.differences(self.run.variables, live)
+            found = [Difference("run", line) for line in lines]
+        self._require(found)
         if not self._built:
             self._warn()
         parallel.warm_up(self._model, iterator, get_backend())
@@ -128,27 +150,73 @@ class Resumption:
         Raises:
             CheckpointMismatchError: There are differences.
         """
-        found = self._setup.differences(self.run.setup, but)
-        self._require(found, "Nothing of the model")
+        during = self._setup.differences(self.run.setup, but)
+        self._require([], during, untouched="Nothing of the model")
 
-    def _identity(self, unknown: tuple[str, ...] = ()) -> list[str]:
-        saved, live = self.run.fingerprint, self._facts.current()
-        return fingerprint.identity_differences(saved, live, but=unknown)
+    def _require_same_phase(self, found: list[Difference]) -> None:
+        """Raise where the same model is trained in another way, or on other data.
 
-    def _require(self, differences: list[str], untouched: str = "Nothing") -> None:
-        if differences:
-            raise CheckpointMismatchError(
-                f"{self.checkpoint.path} belongs to another run: it cannot be "
-                f"resumed exactly. {untouched} was changed.",
-                received="\n  " + "\n  ".join(differences),
-                hint="Restore the script, use another checkpoint_dir, or pass "
-                'resume="never" to start from scratch. (If a callback replaced the '
-                "optimizer, loss or a metric, or froze layers: do that between two "
-                "fits, or before the first batch of every attempt.)",
+        Fine-tuning in the directory of the training before is the most frequent
+        mistake, and its differences say nothing to who makes it.
+
+        Args:
+            found: What else differs.
+        """
+        if any(each.of not in _OF_PHASES for each in found):
+            return
+        phase = []
+        saved, live = self.run.variables, variables.leaves(self._model)
+        if variables.differences(saved, live, groups=GROUPS[:2]):
+            facts = self.run.fingerprint, self._facts.current()
+            phase = comparison.refrozen(*facts)
+        if found and (phase or self.checkpoint.finished):
+            phase.append("the data is another")
+        if not phase:
+            return
+        finished = ", which has finished" if self.checkpoint.finished else ""
+        raise CheckpointMismatchError(
+            f"This looks like a second training phase: {', and '.join(phase)}.",
+            received=f"{self.checkpoint.path} of the first phase{finished}. Nothing "
+            "was changed.",
+            hint="Give each phase a checkpoint_dir of its own, or use "
+            "resilient.enabled(...), which does that. "
+            'resume="never" starts over in this one.',
+        )
+
+    def _require(
+        self,
+        found: list[Difference],
+        during: Sequence[str] = (),
+        untouched: str = "Nothing",
+    ) -> None:
+        """Raise if anything differs.
+
+        Args:
+            found: What the script made otherwise.
+            during: What changed in the middle of training.
+            untouched: What was not changed.
+        """
+        if not found and not during:
+            return
+        hint = (
+            "Restore the script, use another checkpoint_dir, or pass "
+            'resume="never" to start from scratch.'
+        )
+        if during:
+            hint += (
+                " If a callback replaced the optimizer, loss or a metric, or froze "
+                "layers: do that between two fits, or before the first batch of every "
+                "attempt."
             )
+        raise CheckpointMismatchError(
+            f"{self.checkpoint.path} belongs to another run: it cannot be "
+            f"resumed exactly. {untouched} was changed.",
+            received="\n  " + "\n  ".join([*(each.line for each in found), *during]),
+            hint=hint,
+        )
 
     def _warn(self) -> None:
-        fingerprint.warn_of_settings(self.run.fingerprint, self._facts.current())
+        comparison.warn_of_settings(self.run.fingerprint, self._facts.current())
 
     def _say_learning_rate(self) -> None:
         saved = decode(self.run.learning_rate, {})
@@ -169,7 +237,7 @@ def changed_before_a_step(before: JSON, now: JSON) -> CheckpointMismatchError:
         before: What the model trained with when the checkpoint was restored.
         now: The same before the first batch.
     """
-    found = fingerprint.differences(before, now)
+    found = comparison.differences(before, now)
     return CheckpointMismatchError(
         "A callback changed the model in on_epoch_begin of the resumed epoch. The "
         "step would be traced with that change; the interrupted run traced it without.",

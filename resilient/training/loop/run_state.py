@@ -18,7 +18,7 @@ from resilient.saving.run_json import LoopRun
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
-from resilient.state import fingerprint, rng, rng_ops, variables
+from resilient.state import comparison, fingerprint, rng, rng_ops, variables
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.loop.position import Found, LoopPlan
 from resilient.training.run_state import RunState
@@ -128,7 +128,8 @@ class LoopState(RunState):
             CheckpointMismatchError: It is of another run.
         """
         run = saved.run
-        found = fingerprint.identity_differences(run.fingerprint, self._facts)
+        facts = run.fingerprint, self._facts
+        found = [each.line for each in comparison.identity_differences(*facts)]
         for name, setup in run.setups.items():
             found += [f"{name}: {line}" for line in changes(setup)]
         if not found:
@@ -138,7 +139,7 @@ class LoopState(RunState):
             found = self._objects.differences(of_objects)
         if found:
             raise _other_run(checkpoint, found)
-        fingerprint.warn_of_settings(run.fingerprint, self._facts)
+        comparison.warn_of_settings(*facts)
 
     def know_data(self, data: Mapping[str, Any], found: Found | None) -> None:
         """Keep what the data is, and see whether a checkpoint was trained on it.
@@ -154,9 +155,9 @@ class LoopState(RunState):
         before = None if found is None else found[1].run.data
         if found is None or before is None:
             return
-        differences = fingerprint.differences(before, self._data)
+        differences = comparison.data_differences(before, self._data)
         if differences:
-            raise _other_run(found[0], differences)
+            raise _other_run(found[0], [each.line for each in differences])
 
     def restore(
         self, saved: record.SavedState[LoopRun], drawn_ahead: set[str | int]

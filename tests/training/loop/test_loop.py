@@ -294,7 +294,9 @@ def test_other_objects_are_refused(tmp_path):
         pass
     assert float(wide[0]) == 5.0
     with (
-        pytest.raises(CheckpointMismatchError, match="objects: the checkpoint has"),
+        pytest.raises(
+            CheckpointMismatchError, match="objects: `w` is only in the checkpoint"
+        ),
         run_on(tmp_path, v=value()),
     ):
         pass
