@@ -96,6 +96,7 @@ def _facts(run: RunJson) -> JSON:
         "callbacks": [each["class"] for each in callbacks],
         "objects": {**dict.fromkeys(stateful, "stateful object"), **known.objects},
         "imported_from": run.source if isinstance(run, ImportRun) else None,
+        "allowed": run.allowed,
     }
 
 
@@ -175,6 +176,8 @@ def _show_run(run: JSON, data: JSON) -> None:
         say(f"objects: {', '.join(objects)}")
     if run["imported_from"] is not None:
         say(f"imported from: {run['imported_from']}")
+    for change in run["allowed"]:
+        say(f"changed on purpose at step {change['step']:,}: {change['line']}")
     _show_variables(run)
 
 

@@ -65,6 +65,7 @@ class DataInputs:
         self.validation: Positioned | None = None
         self.validated = False
         self.only_arrays = False
+        self._anew = False
         self._arguments, self._positions = arguments, positions
         self._settings = SourceContext(
             backend,
@@ -98,13 +99,19 @@ class DataInputs:
         then = self._positions.validation_data
         self.validated = then is not None and then.made
 
+    def move(self, position: TrainingPosition | None) -> None:
+        """The training data is another: where it is; None where it begins as new."""
+        self._positions = replace(self._positions, x=position)
+        self._anew = position is None
+
     def resume(self, batch: int) -> None:
         """Let the next epoch start at ``batch``, at the saved positions."""
         x, validation = self._positions.x, self._positions.validation_data
         assert self.training is not None
-        if x is None:
+        if x is not None:
+            self.training.resume_at(x, batch)
+        elif not self._anew:
             raise MalformedError("no position in the training data")
-        self.training.resume_at(x, batch)
         if self.validation is not None and validation is not None:
             self.validation.resume(validation.data)
 

@@ -21,7 +21,7 @@ from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import JSON
 from resilient.serialization.state_dict import Stateful
-from resilient.state.comparison import differences
+from resilient.state.difference import differences
 
 # Keras's adapter -> the module and the name of ours.
 _OURS = {

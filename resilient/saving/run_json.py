@@ -48,12 +48,14 @@ class RunJson:
         replicas: How many there were.
         tensors: Names of all tensors of this part of the checkpoint.
         arrays: Names of those among them that are no variables.
+        allowed: What attempts went on with, though the checkpoint had it otherwise.
     """
 
     variables: list[JSON] = field(default_factory=list)
     replicas: Annotated[int, Meta(ge=1, le=100_000)] = 1
     tensors: list[_Name] = field(default_factory=list)
     arrays: list[_Name] = field(default_factory=list)
+    allowed: list[JSON] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +166,15 @@ class _Variable:
 
 
 @dataclass(frozen=True)
+class _Allowed:
+    """Where it went on, the name in ``allow``, and the difference in words."""
+
+    step: Count
+    of: Annotated[str, Meta(max_length=100)]
+    line: Annotated[str, Meta(max_length=2000)]
+
+
+@dataclass(frozen=True)
 class _Fingerprint:
     identity: JSON
     settings: JSON
@@ -181,6 +192,9 @@ class _Inside:
     """What is inside of fields that are used as plain JSON."""
 
     variables: list[_Variable] = field(default_factory=list)
+    allowed: Annotated[list[_Allowed], Meta(max_length=1000)] = field(
+        default_factory=list
+    )
     progress: SavedProgress | None = None
     fingerprint: _Fingerprint | None = None
     callbacks: list[CallbackState] = field(default_factory=list)

@@ -6,38 +6,16 @@ training could go on with warn once, and the script's value wins.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from difflib import SequenceMatcher
-from typing import Any
+from collections.abc import Sequence
 
 from resilient.errors import warn_not_exact
 from resilient.serialization import JSON
+from resilient.state.data_comparison import data_differences
+from resilient.state.difference import Difference, differences, edits, line
 from resilient.state.training_only import is_training_only
 
 _LAYER_SETTING = re.compile(r"(layer \d+) \((\w+)\) (\w+)")
 _SPREAD = ("device mesh", "replicas", "sums between processes")
-_KINDS = {
-    "generator": "a generator",
-    "iterable": "an iterable",
-    "grain": "a Grain dataset",
-    "py_dataset": "a PyDataset",
-    "tf.data": "a tf.data.Dataset",
-    "torch DataLoader": "a torch DataLoader",
-}
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One difference, in words.
-
-    Attributes:
-        of: What differs: ``"data"``, ``"optimizer"``, ``"config"``, ``"run"``...
-        line: How.
-    """
-
-    of: str
-    line: str
 
 
 def identity_differences(
@@ -69,68 +47,24 @@ def identity_differences(
     return found + data_differences(theirs, ours)
 
 
-def data_differences(saved: JSON, live: JSON) -> list[Difference]:
-    """How the data differs: facts whose names begin with ``data``, of two runs."""
-    theirs, ours = (
-        {k.removeprefix("data "): v for k, v in each.items() if k.startswith("data ")}
-        for each in (saved, live)
-    )
-    if theirs.get("kind") != ours.get("kind"):
-        was, now = (_KINDS.get(str(k), k) for k in (theirs.get("kind"), ours["kind"]))
-        trained = f"the checkpoint was trained on {was}, this run on {now}"
-        return [Difference("data", f"data: {trained}")]
-    found, sizes = [], (theirs.get("samples"), ours.get("samples"))
-    for name in (*theirs, *(k for k in ours if k not in theirs)):
-        was, now = theirs.get(name), ours.get(name)
-        if repr(was) == repr(now):
-            continue
-        if name == "samples":
-            text: str | None = f"data: {was:,} samples in the checkpoint, {now:,} now"
-            text = text if all(sizes) else _line("data samples", was, now)
-        elif _is_array(was) or _is_array(now):
-            text = _of_array(was, now, samples=sizes[0] != sizes[1])
-            text = text and f"data {name}: {text}"
-        else:
-            text = _line(f"data {name}", was, now)
-        if text:
-            found.append(Difference("batch_size" if "batch" in name else "data", text))
-    return found
-
-
-def _is_array(fact: Any) -> bool:
-    return isinstance(fact, dict) and {"shape", "dtype"} <= fact.keys()
-
-
-def _of_array(was: Any, now: Any, *, samples: bool) -> str | None:
-    """How an array differs, unless only in the number of samples that was said."""
-    if was is None or now is None:
-        return "not in the checkpoint" if was is None else "only in the checkpoint"
-    shapes = tuple(was["shape"]), tuple(now["shape"])
-    skip = 1 if samples else 0
-    if shapes[0][skip:] != shapes[1][skip:] or was["dtype"] != now["dtype"]:
-        return (
-            f"{shapes[0]} {was['dtype']} in the checkpoint, "
-            f"{shapes[1]} {now['dtype']} now"
-        )
-    return None if samples else f"same shape {shapes[0]} and dtype, other values"
-
-
 def _layer_differences(saved: JSON, live: JSON) -> list[Difference]:
     theirs, ours = saved["identity"], live["identity"]
     was, now = theirs.get("layers", []), ours.get("layers", [])
     if was != now:
-        return [Difference("run", line) for line in _edits("layer", was, now)]
-    policies = zip(
-        theirs.get("dtype policies", []), ours.get("dtype policies", []), strict=False
-    )
+        known = isinstance(was, list) and all(isinstance(each, str) for each in was)
+        lines = _edits(was, now) if known else [line("layers", was, now)]
+        return [Difference("run", each) for each in lines]
+    policies = theirs.get("dtype policies"), ours.get("dtype policies", [])
+    if not isinstance(policies[0], list) or len(policies[0]) != len(now):
+        policies = [None] * len(now), policies[1]
     found = [
         f"layer {i} ({now[i]}): dtype policy {old} in the checkpoint, {new} now"
-        for i, (old, new) in enumerate(policies)
+        for i, (old, new) in enumerate(zip(*policies, strict=False))
         if old != new
     ]
     inputs = (k for k in {**theirs, **ours} if k.startswith("inputs of layer "))
     found += [
-        f"{name.removeprefix('inputs of ')}: it is called on other inputs"
+        f"{name.removeprefix('inputs of ')}: it is called on other inputs or constants"
         for name in inputs
         if repr(theirs.get(name)) != repr(ours.get(name))
     ]
@@ -172,8 +106,8 @@ def refrozen(saved: JSON, live: JSON) -> list[str]:
     now: dict[bool, int] = {True: 0, False: 0}
     for name, value in live["settings"].items():
         was = saved["settings"].get(name)
-        if name.endswith(" trainable") and {was, value} == {True, False}:
-            now[value] += 1
+        if name.endswith(" trainable") and isinstance(was, bool) and was is not value:
+            now[bool(value)] += 1
     return [
         f"{n} layer{'s are' if n > 1 else ' is'} {a} that {'were' if n > 1 else 'was'} "
         f"{b}"
@@ -185,11 +119,22 @@ def refrozen(saved: JSON, live: JSON) -> list[str]:
     ]
 
 
-def warn_of_settings(saved: JSON, live: JSON) -> None:
-    """Warn of what changed but does not block; arguments as above."""
+def warn_of_settings(saved: JSON, live: JSON, *, optimizer: bool = True) -> None:
+    """Warn of what changed but does not block.
+
+    Args:
+        saved: The fingerprint in the checkpoint.
+        live: That of this run.
+        optimizer: Whether the settings of two optimizers can be compared.
+    """
     left_out = {*_of_function(saved, live), *_SPREAD}
+    unlike = () if optimizer else ("optimizer ",)
     theirs, ours = (
-        {k: v for k, v in each["settings"].items() if k not in left_out}
+        {
+            k: v
+            for k, v in each["settings"].items()
+            if k not in left_out and not k.startswith(unlike)
+        }
         for each in (saved, live)
     )
     changed = differences(theirs, ours) + _of_devices(saved, live)
@@ -212,7 +157,7 @@ def _of_devices(saved: JSON, live: JSON) -> list[str]:
 def _devices(settings: JSON) -> str:
     mesh, replicas = settings.get("device mesh"), settings.get("replicas")
     found = "one device"
-    if mesh:
+    if isinstance(mesh, list):
         found = f"a mesh of {' x '.join(map(str, mesh))} devices"
     elif replicas:
         found = f"{replicas} replicas"
@@ -222,60 +167,21 @@ def _devices(settings: JSON) -> str:
     return f"{found} in {'several processes' if several else 'one process'}"
 
 
-def differences(saved: JSON, live: JSON, *, other: str = "this run has") -> list[str]:
-    """Which facts differ, one line each.
-
-    Args:
-        saved: Those of a checkpoint, by name.
-        live: What they are compared with.
-        other: Whose ``live`` are, in words.
-    """
-    return [
-        _line(name, saved.get(name), live.get(name), other)
-        for name in (*saved, *(k for k in live if k not in saved))
-        # repr: nan equals itself, True is not 1
-        if repr(saved.get(name)) != repr(live.get(name))
-    ]
-
-
-def _line(name: str, was: Any, now: Any, other: str = "this run has") -> str:
-    return f"{name}: the checkpoint has {_short(was)}, {other} {_short(now)}"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 300 else f"{text[:300]}..."
-
-
-def edits(was: Sequence[str], now: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """What makes one list of names of the other: what is done, and where in each.
-
-    Yields:
-        ``"insert"``, ``"delete"`` or ``"replace"``, of one name each.
-    """
-    for what, i, end, j, stop in SequenceMatcher(
-        None, was, now, autojunk=False
-    ).get_opcodes():
-        for k in range(max(end - i, stop - j) if what != "equal" else 0):
-            if i + k < end and j + k < stop:
-                yield "replace", i + k, j + k
-            elif i + k < end:
-                yield "delete", i + k, stop
-            else:
-                yield "insert", end, j + k
-
-
-def _edits(thing: str, was: Sequence[str], now: Sequence[str]) -> list[str]:
+def _edits(was: Sequence[str], now: Sequence[str]) -> list[str]:
     found = []
     for what, i, j in edits(was, now):
         if what == "replace":
-            line = f"{i}: the checkpoint has a {was[i]}, this model a {now[j]}"
+            text = f"{i}: the checkpoint has {_a(was[i])}, this model {_a(now[j])}"
         elif what == "insert":
-            line = f"{j}: this model has a {now[j]} that the checkpoint does not have"
+            text = f"{j}: this model has {_a(now[j])} that the checkpoint does not have"
         else:
-            line = f"{i}: the checkpoint has a {was[i]} that this model does not have"
-        found.append(f"{thing} {line}")
+            text = f"{i}: the checkpoint has {_a(was[i])} that this model does not have"
+        found.append(f"layer {text}")
     return found
+
+
+def _a(name: str) -> str:
+    return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}"
 
 
 def _names(was: JSON, now: JSON) -> list[str]:
@@ -284,7 +190,7 @@ def _names(was: JSON, now: JSON) -> list[str]:
         *(f"`{n}` is not in the checkpoint" for n in now if n not in was),
         *(f"`{n}` is only in the checkpoint" for n in was if n not in now),
         *(
-            _line(f"`{n}`", was[n], now[n])
+            line(f"`{n}`", was[n], now[n])
             for n in now
             if n in was and repr(was[n]) != repr(now[n])
         ),

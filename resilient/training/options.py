@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -22,6 +22,7 @@ from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume, ResumeFrom
 from resilient.storage.store import Store
 from resilient.telemetry.heartbeat import VARIABLE
+from resilient.training.allowed import checked_allow
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class RunOptions:
         on_event: Called with each event.
         on_save_error: What to do when a checkpoint could not be written.
         preemption: How training can be asked to stop.
+        allow: What may be otherwise than in the checkpoint.
     """
 
     store: Store
@@ -51,6 +53,7 @@ class RunOptions:
     on_event: OnEvent | None
     on_save_error: OnSaveError
     preemption: Preemption | None
+    allow: frozenset[str]
 
     @classmethod
     def checked(
@@ -65,6 +68,7 @@ class RunOptions:
         on_event: OnEvent | None,
         on_save_error: OnSaveError,
         preemption: Preemption | None,
+        allow: Collection[str] = (),
     ) -> "RunOptions":
         """The arguments of ``resilient.fit``, if they mean something.
 
@@ -90,6 +94,7 @@ class RunOptions:
             on_event=on_event,
             on_save_error=on_save_error,
             preemption=checked_preemption(preemption),
+            allow=checked_allow(allow),
         )
         options._require_epochs_for_best(save_freq)
         options._warn_if_restarted(resume)

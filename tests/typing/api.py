@@ -68,6 +68,7 @@ resilient.fit(model, checkpoint_dir="a", keep=best(1, "val_loss"), resume="best"
 resilient.fit(
     model, x, checkpoint_dir="runs/a", on_data_change="warn", replay_data=True
 )
+resilient.fit(model, x, checkpoint_dir="a", allow={"batch_size", "data"})
 resilient.fit(model, x, checkpoint_dir="a", on_data_change="fast")  # type: ignore[arg-type]
 resilient.fit(model, checkpoint_dir="a", on_nan="retry")  # type: ignore[arg-type]
 resilient.fit(model, x, y)  # type: ignore[call-arg]  # no checkpoint_dir

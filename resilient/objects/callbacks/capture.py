@@ -23,6 +23,7 @@ from resilient.errors import (
 )
 from resilient.objects import kinds
 from resilient.objects.callbacks.files import special
+from resilient.objects.callbacks.matching import matched
 from resilient.objects.callbacks.special import Action, Arrays
 from resilient.objects.content import Scope
 from resilient.objects.tracker import Tracker
@@ -32,7 +33,7 @@ from resilient.serialization.decoding import decode
 from resilient.serialization.schema import well_formed
 from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state import variables
-from resilient.state.comparison import edits
+from resilient.state.difference import edits
 
 _BAR = "keras.callbacks.ProgbarLogger"
 _BARS = "callbacks.bar"  # what their names begin with
@@ -158,6 +159,17 @@ class CallbackStates:
         if lost:
             warn_not_exact("parts of callbacks could not be restored", lost)
 
+    def matched(self, saved: Sequence[Encoded]) -> list[Encoded]:
+        """What these get of a checkpoint that has others, by class and order."""
+        bars = [entry for entry in saved if entry["class"] == _BAR]
+        others = [entry for entry in saved if entry["class"] != _BAR]
+        ours = [c for n, c in self._callbacks.items() if not n.startswith(_BARS)]
+        found = matched(others, list(map(_class_name, ours)))
+        for place, (callback, entry) in enumerate(zip(ours, found, strict=True)):
+            if _unfit(callback, entry):
+                found[place] = {"class": entry["class"]}
+        return found + bars
+
     def _plan_attributes(
         self, pairs: Sequence[tuple[str, Encoded]], arrays: Arrays
     ) -> Callable[[], list[str]]:
@@ -222,6 +234,8 @@ def _below(name: str, changed: Mapping[str, Any]) -> dict[str, Encoded]:
 
 def _unfit(callback: Any, entry: Encoded) -> list[str]:
     """Why an entry of the right class cannot be restored all the same."""
+    if entry.keys() == {"class"}:  # the callback is new, and gets nothing
+        return []
     name = f"callbacks: {_class_name(callback)}"
     if kinds.has_state_dict(callback) != ("state_dict" in entry):
         had = "had" if "state_dict" in entry else "had no"

@@ -18,7 +18,7 @@ import keras
 from resilient.objects.training_setup import describe
 from resilient.objects.training_setup.look import OF_LAYERS, Facts, Look
 from resilient.serialization import JSON
-from resilient.state import comparison
+from resilient.state import difference
 from resilient.state.build import is_built
 
 # Public attributes of a model that `compile` sets; they are compared elsewhere.
@@ -104,7 +104,7 @@ class TrainingSetup:
         now = self.now()
         theirs = self._script | saved.get("script", {})
         names = self._changed(theirs, now, but)
-        return comparison.differences(
+        return difference.differences(
             {name: theirs.get(name) for name in names},
             {name: now.get(name) for name in names},
         )
@@ -150,7 +150,7 @@ def changes(saved: JSON, but: Collection[str] = ()) -> list[str]:
         {name: value for name, value in saved.get(key, {}).items() if name not in but}
         for key in ("now", "then")
     )
-    return comparison.differences(now, then, other="training began with")
+    return difference.differences(now, then, other="training began with")
 
 
 def _changed(before: Facts, now: Facts) -> list[str]:

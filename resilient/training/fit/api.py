@@ -9,7 +9,7 @@ Importing this module loads neither Keras nor a backend.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -73,8 +73,13 @@ def fit(  # noqa: D417  # describes what it is shown as
             the rest is left as it is, and named. None: all, or an error.
         stateful: Your own objects with ``state_dict`` and ``load_state_dict``, by name:
             saved and restored with the run.
+        allow: What may be otherwise than in the checkpoint, where a resume is refused
+            by default: a set of ``"batch_size"``, ``"callbacks"``, ``"config"`` (of
+            layers), ``"data"``, ``"learning_rate"``, ``"metrics"``, ``"optimizer"``.
+            A ``NotExactWarning`` says what changed, and checkpoints tell of it.
         on_data_change: What to do if the data is different after a resume: ``"raise"``
-            an error, or ``"warn"`` and go on with the new data.
+            an error, or ``"warn"`` and go on with the new data. (It looks at batches;
+            ``allow={"data"}`` is about another dataset.)
         replay_data: Save no state of iterators (a large shuffle buffer, say), but draw
             all batches again from the start of the epoch or the run.
         on_event: Called with each event (a dict with ``"event"`` and ``"time"``, Unix
@@ -137,6 +142,7 @@ class ResilientFit(OnDirectory):
         start_from: str | os.PathLike[str] | None = None,
         start_layers: str | None = None,
         stateful: Mapping[str, Stateful] | None = None,
+        allow: Collection[str] = (),
         on_data_change: OnDataChange = "raise",
         replay_data: bool = False,
         on_event: OnEvent | None = None,
@@ -156,6 +162,7 @@ class ResilientFit(OnDirectory):
             on_event=on_event,
             on_save_error=on_save_error,
             preemption=preemption,
+            allow=allow,
         )
         self._start_from = StartFrom.checked(start_from, start_layers)
         self._stateful = StatefulObjects(stateful)

@@ -126,7 +126,9 @@ class FitAttempt:
         facts.current()  # on JAX the optimizer cannot tell while it trains
         self._known = facts, setup
         if self._found is not None:
-            resumption = Resumption(self.model, *self._found, facts, setup)
+            # A rollback goes back in this run; nothing of it is changed on purpose.
+            allow = self.session.options.allow if self._first else frozenset[str]()
+            resumption = Resumption(self.model, *self._found, facts, setup, allow=allow)
             self._resumption, self._found = resumption, None
             callbacks = CallbackStates(self.callback_list.callbacks)
             resumption.check(callbacks, self._plan.stateful)
@@ -176,7 +178,7 @@ class FitAttempt:
         began = time.monotonic()
         # Not before: a callback may freeze layers now, and the optimizer has to know.
         resumption.build(self.iterator, self.parallel)
-        self.state.retracing.expect(resumption.run.traces)
+        self.state.retracing.expect(resumption.traces())
         progress = self.progress = resumption.progress
         epochs = self._arguments["epochs"]
         over = resumption.is_over(epochs)
@@ -185,11 +187,10 @@ class FitAttempt:
             max(epochs, progress.epoch) if over else progress.epoch
         )
         self._last_logs = resumption.logs()
-        self.inputs.resume(progress.batch)
+        resumption.move(self.inputs)
         if progress.batch and not over:  # the rest is restored just before the batch;
             # `on_epoch_begin` of callbacks may rely on what they know.
-            saved = resumption.saved
-            self.state.callbacks.restore(saved.run.callbacks, saved.tensors)
+            resumption.restore_callbacks(self.state.callbacks)
         else:
             self.restore_in_epoch()
         seconds = self._seconds + time.monotonic() - began

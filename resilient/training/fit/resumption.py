@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import keras
+import numpy as np
 
 from resilient.backends import get_backend
-from resilient.data.inputs import TrainingInput
+from resilient.backends.base import Backend
+from resilient.data.inputs import DataInputs, TrainingInput
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import CheckpointMismatchError
 from resilient.objects.callbacks.capture import CallbackStates
@@ -26,14 +28,17 @@ from resilient.serialization.decoding import decode
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import comparison, fingerprint, variables
 from resilient.state.build import ensure_built, is_built
-from resilient.state.comparison import Difference
-from resilient.state.variables import GROUPS
+from resilient.state.difference import Difference, differences
 from resilient.storage.checkpoint import Checkpoint
+from resilient.training.allowed import Changes, allowing
+from resilient.training.fit.phases import require_same_phase
+from resilient.training.position_change import Moved, moved
 
 logger = logging.getLogger(__name__)
 
-# What a second phase of training may have otherwise, beside what is frozen.
-_OF_PHASES = ("data", "batch_size")
+# Groups of variables that may begin as new, and what is of the data, in ``allow``.
+_FRESH = ("optimizer", "metrics")
+_OF_DATA = ("data", "batch_size")
 
 
 class EpochInput(TrainingInput, Protocol):
@@ -58,6 +63,10 @@ class Resumption:
         saved: What is in it.
         facts: The fingerprint of this run.
         setup: What the model trains with.
+        allow: What may differ.
+
+    Attributes:
+        changes: What differs, and this run goes on with.
     """
 
     def __init__(
@@ -67,14 +76,19 @@ class Resumption:
         saved: record.SavedState[FitRun],
         facts: fingerprint.RunFingerprint,
         setup: TrainingSetup,
+        *,
+        allow: frozenset[str],
     ) -> None:
+        self.changes = Changes(allow, saved.run.allowed, checkpoint.progress)
+        self._moved: Moved | None = None
         self.checkpoint, self.saved, self.run = checkpoint, saved, saved.run
         self._model, self._facts, self._setup = model, facts, setup
         self._built = is_built(model)
 
     @property
     def progress(self) -> Progress:
-        return self.checkpoint.progress
+        """Where this run goes on, in batches of its own."""
+        return self._moved.progress if self._moved else self.checkpoint.progress
 
     def logs(self) -> dict[str, float] | None:
         """Of the last epoch that ended."""
@@ -100,24 +114,23 @@ class Resumption:
         Raises:
             CheckpointMismatchError: There are differences.
         """
-        saved, live = self.run.fingerprint, self._facts.current()
-        found = comparison.identity_differences(saved, live, layers=self._built)
-        for of, lines in (
-            ("callbacks", callbacks.differences(self.run.callbacks)),
-            ("run", stateful.differences(self.run.stateful)),
-        ):
-            found += [Difference(of, line) for line in lines]
-        during = changes(self.run.setup)
+        facts = self._known()
+        found = comparison.identity_differences(*facts, layers=self._built)
+        found += _all("callbacks", callbacks.differences(self.run.callbacks))
+        found += _all("run", stateful.differences(self.run.stateful))
+        self._decide(found, changes(self.run.setup))
         if self._built:
-            self._require_same_phase(found)
-            if not found and not during:
-                mine = variables.leaves(self._model)
-                lines = variables.weight_differences(self.run.variables, mine)
-                found = [Difference("run", line) for line in lines]
-        self._require(found, during)
+            mine = variables.leaves(self._model)
+            lines = variables.weight_differences(self.run.variables, mine)
+            self._require(_all("run", lines))
+        position = self.saved.positions().x
+        if position and any(each.of in _OF_DATA for each in found):
+            theirs, ours = (each["identity"] for each in facts)
+            self._moved = moved(self.checkpoint.progress, position, theirs, ours)
+        new = any(each.of == "optimizer" for each in found)
         if self._built:
-            self._warn()
-        self._say_learning_rate()
+            comparison.warn_of_settings(*facts, optimizer=not new)
+        self.changes.accept(found if new else found + self._learning_rate())
 
     def build(self, iterator: Any, parallel: ParallelStrategy) -> None:
         """Let the model, its optimizer and its metrics have their variables.
@@ -129,17 +142,53 @@ class Resumption:
         self._setup.built()
         found = []
         if not self._built:
-            facts = self.run.fingerprint, self._facts.current()
-            found = comparison.identity_differences(*facts)
-            self._require_same_phase(found)
-        if not found:
-            live = variables.leaves(self._model)
-            lines = variables.differences(self.run.variables, live)
-            found = [Difference("run", line) for line in lines]
+            found = comparison.identity_differences(*self._known())
+            self._decide(found)
+        live = variables.leaves(self._model)
+        for group in (*variables.GROUPS, "extra"):
+            if group not in self.changes.found:
+                of = group if group in _FRESH else "run"
+                layout = self.run.variables
+                found += _all(of, variables.differences(layout, live, groups=[group]))
         self._require(found)
+        new = "optimizer" in self.changes.found
         if not self._built:
-            self._warn()
+            comparison.warn_of_settings(*self._known(), optimizer=not new)
+        self.changes.accept(found)
         parallel.warm_up(self._model, iterator, get_backend())
+
+    def move(self, inputs: DataInputs) -> None:
+        """Let the next epoch start where the checkpoint is, in the data of this run."""
+        if self._moved is not None:
+            inputs.move(self._moved.position)
+        inputs.resume(self.progress.batch)
+
+    def traces(self) -> JSON:
+        """What was compiled, by size; of batches as this run has them."""
+        return {} if self._moved else self.run.traces
+
+    def restore_callbacks(self, callbacks: CallbackStates) -> None:
+        """Give callbacks back what they knew. May be done again."""
+        saved = self.run.callbacks
+        if "callbacks" in self.changes.found:
+            saved = callbacks.matched(saved)
+        callbacks.restore(saved, self.saved.tensors)
+
+    def restore_variables(self, backend: Backend) -> None:
+        """Set all variables, but for what begins as new."""
+        new = tuple(f"{group}." for group in _FRESH if group in self.changes.found)
+        layout = [v for v in self.run.variables if not v["name"].startswith(new)]
+        live = variables.leaves(self._model)
+        live = [leaf for leaf in live if not leaf.name.startswith(new)]
+        tensors = self.saved.tensors
+        if "learning_rate" in self.changes.found:
+            rate = self._model.optimizer._learning_rate
+            for old, leaf in zip(layout, live, strict=True):
+                if leaf.target is rate:
+                    names = (old["name"] + suffix for suffix in leaf.copies)
+                    live_rate = np.asarray(self._facts.learning_rate, leaf.dtype)
+                    tensors = {**tensors, **dict.fromkeys(names, live_rate)}
+        variables.assign(backend, layout, live, tensors)
 
     def check_last(self, but: set[str]) -> None:
         """Just before the checkpoint is restored into the model.
@@ -153,35 +202,15 @@ class Resumption:
         during = self._setup.differences(self.run.setup, but)
         self._require([], during, untouched="Nothing of the model")
 
-    def _require_same_phase(self, found: list[Difference]) -> None:
-        """Raise where the same model is trained in another way, or on other data.
+    def _known(self) -> tuple[JSON, JSON]:
+        return self.run.fingerprint, self._facts.current()
 
-        Fine-tuning in the directory of the training before is the most frequent
-        mistake, and its differences say nothing to who makes it.
-
-        Args:
-            found: What else differs.
-        """
-        if any(each.of not in _OF_PHASES for each in found):
-            return
-        phase = []
-        saved, live = self.run.variables, variables.leaves(self._model)
-        if variables.differences(saved, live, groups=GROUPS[:2]):
-            facts = self.run.fingerprint, self._facts.current()
-            phase = comparison.refrozen(*facts)
-        if found and (phase or self.checkpoint.finished):
-            phase.append("the data is another")
-        if not phase:
-            return
-        finished = ", which has finished" if self.checkpoint.finished else ""
-        raise CheckpointMismatchError(
-            f"This looks like a second training phase: {', and '.join(phase)}.",
-            received=f"{self.checkpoint.path} of the first phase{finished}. Nothing "
-            "was changed.",
-            hint="Give each phase a checkpoint_dir of its own, or use "
-            "resilient.enabled(...), which does that. "
-            'resume="never" starts over in this one.',
-        )
+    def _decide(self, found: list[Difference], during: Sequence[str] = ()) -> None:
+        """Raise unless all that differs is allowed; arguments as ``_require``."""
+        if not during:
+            refused, live = self.changes.refused(found), self._facts.current()
+            require_same_phase(self.checkpoint, self.run, self._model, live, refused)
+        self._require(found, during)
 
     def _require(
         self,
@@ -189,13 +218,14 @@ class Resumption:
         during: Sequence[str] = (),
         untouched: str = "Nothing",
     ) -> None:
-        """Raise if anything differs.
+        """Raise if anything differs that is not allowed.
 
         Args:
             found: What the script made otherwise.
             during: What changed in the middle of training.
             untouched: What was not changed.
         """
+        found = self.changes.refused(found)
         if not found and not during:
             return
         hint = (
@@ -208,6 +238,8 @@ class Resumption:
                 "layers: do that between two fits, or before the first batch of every "
                 "attempt."
             )
+        else:
+            hint += allowing(found)
         raise CheckpointMismatchError(
             f"{self.checkpoint.path} belongs to another run: it cannot be "
             f"resumed exactly. {untouched} was changed.",
@@ -215,19 +247,27 @@ class Resumption:
             hint=hint,
         )
 
-    def _warn(self) -> None:
-        comparison.warn_of_settings(self.run.fingerprint, self._facts.current())
-
-    def _say_learning_rate(self) -> None:
+    def _learning_rate(self) -> list[Difference]:
+        """The script's, where it changed and that is allowed; otherwise it is said."""
         saved = decode(self.run.learning_rate, {})
         live = self._facts.learning_rate
-        if saved is not None and live is not None and saved != live:
-            logger.warning(
-                "The script's learning rate changed from %g to %g. The checkpoint's "
-                "current rate is used: it is part of the optimizer's state.",
-                saved,
-                live,
-            )
+        if saved is None or live is None or saved == live:
+            return []
+        line = f"learning rate: {saved:g} in the script that saved, {live:g} now"
+        if not self.changes.refused(found := _all("learning_rate", [line])):
+            return found
+        logger.warning(
+            "The script's learning rate changed from %g to %g. The checkpoint's "
+            "current rate is used: it is part of the optimizer's state. "
+            'allow={"learning_rate"} uses the script\'s.',
+            saved,
+            live,
+        )
+        return []
+
+
+def _all(of: str, lines: Sequence[str]) -> list[Difference]:
+    return [Difference(of, line) for line in lines]
 
 
 def changed_before_a_step(before: JSON, now: JSON) -> CheckpointMismatchError:
@@ -237,7 +277,7 @@ def changed_before_a_step(before: JSON, now: JSON) -> CheckpointMismatchError:
         before: What the model trained with when the checkpoint was restored.
         now: The same before the first batch.
     """
-    found = comparison.differences(before, now)
+    found = differences(before, now)
     return CheckpointMismatchError(
         "A callback changed the model in on_epoch_begin of the resumed epoch. The "
         "step would be traced with that change; the interrupted run traced it without.",

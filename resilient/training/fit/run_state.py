@@ -14,6 +14,7 @@ from resilient.objects.training_setup.look import is_eager
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import FitRun
+from resilient.serialization import JSON
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
 from resilient.serialization.state_dict import StatefulObjects
@@ -61,6 +62,7 @@ class FitState(RunState):
         self._attributes = AttributeWatch(parts_of(model), but=self._told_elsewhere)
         self._architecture = model_config.Architecture(model)
         self.retracing = retracing.of(model, backend)
+        self._allowed: list[JSON] = []
         self._put_into: dict[str, Any] | None = None  # until the first epoch begins
         self._begun = self._looked = False  # `_looked`: at the step, once it is traced
 
@@ -127,6 +129,7 @@ class FitState(RunState):
             attributes=encode(kept, {}, "attributes") if self._eager else None,
             traces=self.retracing.now(),
             architecture=None if setup.get("now") else self._architecture.now(),
+            allowed=list(self._allowed),
         )
         tensors = variables.live_tensors(self._model, live)
         return self._snapshot(run, positions, live, tensors, arrays)
@@ -142,9 +145,9 @@ class FitState(RunState):
         attributes = resumption.attributes()
         resumption.check_last(self._put_back_later(attributes))
         self._put_into = None if self._begun else self.setup.now()
-        live = variables.leaves(self._model)
-        variables.assign(self._backend, run.variables, live, tensors)
-        self.callbacks.restore(run.callbacks, tensors)
+        resumption.restore_variables(self._backend)
+        resumption.restore_callbacks(self.callbacks)
+        self._allowed = resumption.changes.every
         self._stateful.restore(run.stateful, tensors)
         if attributes is not None:
             self._put_back_attributes(attributes)

@@ -7,7 +7,7 @@ more, and those it adds are passed on too. So what is declared here is never cal
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from resilient.data import OnDataChange
@@ -66,6 +66,7 @@ def fit(  # noqa: PLR0917  # as in Keras
     start_from: str | os.PathLike[str] | None = None,
     start_layers: str | None = None,
     stateful: Mapping[str, Stateful] | None = None,
+    allow: Collection[str] = (),
     on_data_change: OnDataChange = "raise",
     replay_data: bool = False,
     on_event: OnEvent | None = None,

@@ -19,6 +19,7 @@ from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
 from resilient.state import comparison, fingerprint, rng, rng_ops, variables
+from resilient.state.data_comparison import data_differences
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.loop.position import Found, LoopPlan
 from resilient.training.run_state import RunState
@@ -155,7 +156,7 @@ class LoopState(RunState):
         before = None if found is None else found[1].run.data
         if found is None or before is None:
             return
-        differences = comparison.data_differences(before, self._data)
+        differences = data_differences(before, self._data)
         if differences:
             raise _other_run(found[0], [each.line for each in differences])
 

@@ -1,0 +1,63 @@
+"""Which callback of a checkpoint is which of a run that has others, by class and order.
+
+Callbacks that are new get nothing, and keep what ``on_train_begin`` left them; what a
+checkpoint has of others is left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
+
+from resilient.objects.traversal import is_below
+from resilient.serialization import Encoded
+
+_LEADS = ("alias", "object")
+
+
+def matched(saved: Sequence[Encoded], classes: Sequence[str]) -> list[Encoded]:
+    """What each callback of these classes gets of a checkpoint.
+
+    Args:
+        saved: The entries of the checkpoint's callbacks; the n-th is of
+            ``callbacks.n``.
+        classes: Of the run's callbacks.
+    """
+    theirs = [entry["class"] for entry in saved]
+    blocks = SequenceMatcher(None, theirs, classes, autojunk=False)
+    places = {
+        block.b + k: block.a + k
+        for block in blocks.get_matching_blocks()
+        for k in range(block.size)
+    }
+    names = {f"callbacks.{old}": f"callbacks.{new}" for new, old in places.items()}
+    return [
+        _renamed(saved[places[new]], names) if new in places else {"class": cls}
+        for new, cls in enumerate(classes)
+    ]
+
+
+def _renamed(entry: Encoded, names: Mapping[str, str]) -> Encoded:
+    """An entry whose paths are those of the callbacks that it is for now."""
+
+    def path(old: object) -> str | None:
+        for before, now in names.items():
+            if isinstance(old, str) and is_below(old, before):
+                return now + old.removeprefix(before)
+        return None
+
+    changes = {}
+    for place, change in entry.get("changes", {}).items():
+        leads = {"of", "was"} & change.keys()
+        leads |= {"data"} if change["kind"] in _LEADS else set()
+        found = {key: path(change[key]) for key in leads}
+        here = path(place)
+        # Nothing that leads to a callback which is gone.
+        if here is not None and None not in found.values():
+            changes[here] = {**change, **found}
+    orders = ((path(k), order) for k, order in entry.get("orders", {}).items())
+    deleted = map(path, entry.get("deleted", ()))
+    return {
+        **entry,
+        "changes": changes,
+        "orders": {k: order for k, order in orders if k is not None},
+        "deleted": [each for each in deleted if each is not None],
+    }

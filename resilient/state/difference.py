@@ -1,0 +1,65 @@
+"""Differences between a checkpoint and a run, in words."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
+
+from resilient.serialization import JSON
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One difference, in words.
+
+    Attributes:
+        of: What differs: ``"data"``, ``"optimizer"``, ``"config"``, ``"run"``...
+        line: How.
+    """
+
+    of: str
+    line: str
+
+
+def differences(saved: JSON, live: JSON, *, other: str = "this run has") -> list[str]:
+    """Which facts differ, one line each.
+
+    Args:
+        saved: Those of a checkpoint, by name.
+        live: What they are compared with.
+        other: Whose ``live`` are, in words.
+    """
+    return [
+        line(name, saved.get(name), live.get(name), other)
+        for name in (*saved, *(k for k in live if k not in saved))
+        # repr: nan equals itself, True is not 1
+        if repr(saved.get(name)) != repr(live.get(name))
+    ]
+
+
+def line(name: str, was: Any, now: Any, other: str = "this run has") -> str:
+    """How one fact differs."""
+    return f"{name}: the checkpoint has {_short(was)}, {other} {_short(now)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def edits(was: Sequence[str], now: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """What makes one list of names of the other: what is done, and where in each.
+
+    Yields:
+        ``"insert"``, ``"delete"`` or ``"replace"``, of one name each.
+    """
+    for what, i, end, j, stop in SequenceMatcher(
+        None, was, now, autojunk=False
+    ).get_opcodes():
+        for k in range(max(end - i, stop - j) if what != "equal" else 0):
+            if i + k < end and j + k < stop:
+                yield "replace", i + k, j + k
+            elif i + k < end:
+                yield "delete", i + k, stop
+            else:
+                yield "insert", end, j + k

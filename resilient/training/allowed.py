@@ -1,0 +1,101 @@
+"""What may be otherwise than in the checkpoint, on purpose: the argument ``allow``.
+
+A resume that meets such a difference goes on where it would be refused by default. It
+says once what is not exact any more and which value wins, and each checkpoint from
+then on tells of it. Between two changes a run is as exact as any.
+"""
+
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
+
+from resilient.errors import message, warn_not_exact
+from resilient.progress import Progress
+from resilient.serialization import JSON
+from resilient.state.difference import Difference
+
+# What becomes of each: which value wins, and from where.
+_WINS = {
+    "batch_size": "this script's is used from here on; an epoch goes on after the "
+    "samples that are trained",
+    "callbacks": "those that match by class and order get their state back, the others "
+    "begin as new",
+    "config": "this script's layers go on with the checkpoint's weights",
+    "data": "this script's is used from here on; in an epoch, after as many samples as "
+    "are trained",
+    "learning_rate": "this script's is used from here on",
+    "metrics": "they begin as new",
+    "optimizer": "it begins as new; the weights of the model are the checkpoint's",
+}
+NAMES = tuple(_WINS)
+_MOST = 1000  # changes that a checkpoint tells of
+
+
+def checked_allow(allow: Collection[str]) -> frozenset[str]:
+    """The names, if each is one of ``NAMES``.
+
+    Raises:
+        TypeError: They are no set of names.
+        ValueError: There is no such name.
+    """
+    if isinstance(allow, str) or not isinstance(allow, Collection):
+        what = "`allow` must be a set of names."
+        hint = 'For example allow={"callbacks"}.'
+        raise TypeError(message(what, received=repr(allow), hint=hint))
+    if unknown := [name for name in allow if name not in NAMES]:
+        near = get_close_matches(str(unknown[0]), NAMES, 1, 0.5)
+        hint = f'Did you mean "{near[0]}"? ' if near else ""
+        raise ValueError(
+            message(
+                "`allow` has a name that means nothing.",
+                received=repr(unknown[0]),
+                hint=f"{hint}There are: {', '.join(NAMES)}.",
+            )
+        )
+    return frozenset(allow)
+
+
+class Changes:
+    """The differences that one resume goes on with.
+
+    Args:
+        allow: The names that are allowed.
+        before: What earlier attempts went on with.
+        progress: Where this one goes on.
+    """
+
+    def __init__(
+        self, allow: frozenset[str], before: Sequence[JSON], progress: Progress
+    ) -> None:
+        self._allow, self._step = allow, progress.step
+        self.found: set[str] = set()
+        self.every = list(before)
+
+    def refused(self, differences: Sequence[Difference]) -> list[Difference]:
+        """Those that are not allowed."""
+        return [each for each in differences if each.of not in self._allow]
+
+    def accept(self, differences: Sequence[Difference]) -> None:
+        """Go on with these, and warn of them, each once."""
+        told = {each["line"] for each in self.every if each["step"] == self._step}
+        new = [each for each in differences if each.line[:1000] not in told]
+        self.found |= {each.of for each in new}
+        if not new:
+            return
+        self.every += [
+            {"step": self._step, "of": each.of, "line": each.line[:1000]}
+            for each in new
+        ]
+        del self.every[:-_MOST]
+        warn_not_exact(
+            f"the run goes on from step {self._step:,} with what `allow` lets change",
+            [f"{each.line} ({_WINS[each.of]})" for each in new],
+        )
+
+
+def allowing(differences: Sequence[Difference]) -> str:
+    """How to go on with these differences; empty where that cannot be."""
+    names = dict.fromkeys(each.of for each in differences)
+    if not names or not all(name in NAMES for name in names):
+        return ""
+    listed = ", ".join(f'"{name}"' for name in names)
+    return f" Or go on, no longer exactly, with allow={{{listed}}}."

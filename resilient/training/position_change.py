@@ -1,0 +1,84 @@
+"""Where a run goes on in other data, or in batches of another size, on purpose.
+
+Arrays continue after as many samples as were trained of the epoch. Other data has no
+position that two sets of it share: it begins as new, with the next epoch.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from resilient.errors import CheckpointMismatchError
+from resilient.progress import Progress
+from resilient.serialization import JSON
+from resilient.serialization.position import TrainingPosition
+from resilient.serialization.schema import MalformedError
+
+
+class Moved(NamedTuple):
+    """Where training goes on.
+
+    Attributes:
+        progress: With the batches of the epoch counted as they are now.
+        position: Of the training data; None where it begins as new.
+    """
+
+    progress: Progress
+    position: TrainingPosition | None
+
+
+def moved(
+    progress: Progress, position: TrainingPosition, saved: JSON, live: JSON
+) -> Moved:
+    """Where a checkpoint's position is in the data of this run.
+
+    Args:
+        progress: Of the checkpoint.
+        position: Of its data.
+        saved: What that was, the facts whose names begin with ``data``.
+        live: What this run's is.
+
+    Raises:
+        CheckpointMismatchError: It is nowhere.
+    """
+    at_end = not progress.batch and not position.held
+    if (saved.get("data kind"), live.get("data kind")) != ("arrays", "arrays"):
+        if at_end:
+            return Moved(progress, None)
+        raise _nowhere("only arrays can change in the middle of an epoch")
+    old, new = saved.get("data batch_size"), int(live["data batch_size"])
+    if not isinstance(old, int):
+        raise MalformedError("no batch size of the data")
+    samples = int(live["data samples"])
+    length = -(-samples // new)
+    if at_end:
+        return Moved(progress, replace(position, num_batches=length))
+    shuffles = saved.get("data shuffle"), live["data shuffle"]
+    drawn = position.data.drawn * old
+    if drawn != progress.batch * old:
+        raise _nowhere("with steps_per_epoch, epochs and passes over the data differ")
+    if shuffles[0] != shuffles[1]:
+        raise _nowhere("the rest of an epoch cannot be shuffled in another way")
+    if old != new and shuffles[0] == "batch":
+        raise _nowhere('with shuffle="batch", each batch has an order of its own')
+    if drawn % new:
+        raise _nowhere(
+            f"{drawn:,} samples of this epoch are trained, which is not a multiple of "
+            f"batch_size={new}"
+        )
+    if drawn >= samples:
+        raise _nowhere(
+            f"{drawn:,} samples of this epoch are trained, and the data has {samples:,}"
+        )
+    data = replace(position.data, drawn=drawn // new)
+    position = replace(position, data=data, num_batches=length)
+    return Moved(progress._replace(batch=drawn // new), position)
+
+
+def _nowhere(why: str) -> CheckpointMismatchError:
+    return CheckpointMismatchError(
+        "The data or its batch size cannot change at this place, in the middle of an "
+        "epoch. Nothing was changed.",
+        received=why,
+        hint="Change it at an epoch's end: resume=<step> with a checkpoint of batch 0 "
+        "(`resilient ls` shows them).",
+    )
