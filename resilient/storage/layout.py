@@ -46,6 +46,7 @@ _UNFINISHED = re.compile(r"rollbacks\.json\.tmp-[0-9a-f]{16}")
 _SHARED = re.compile(r"shared-[0-9a-f]{16}")
 _REPLACED = re.compile(_STEP + r"\.old-[0-9a-f]{10,}")
 _QUARANTINED = re.compile(_STEP + r"-[0-9]+")
+_EVENTS = re.compile(r"events(-[0-9]+)?\.jsonl")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -112,6 +113,17 @@ def _names(directory: Path) -> list[str]:
     except OSError as error:
         files.require_readable(error)
         raise
+
+
+def foreign_names(directory: Path) -> list[str]:
+    """What somebody else has put there."""
+    kinds = (_COMMITTED, _STAGING, _UNFINISHED, _SHARED, _REPLACED, _EVENTS)
+    ours = {QUARANTINE, HEARTBEAT, ROLLBACKS, SAVE, STOP, LOCK}
+    return [
+        name
+        for name in _names(directory)
+        if name not in ours and not any(kind.fullmatch(name) for kind in kinds)
+    ]
 
 
 def leads_nowhere(path: Path) -> bool:

@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,16 @@ import keras
 
 from resilient.errors import NotSupportedError
 from resilient.policies import SaveFreq
-from resilient.storage.layout import local_directory
+from resilient.storage.layout import foreign_names, local_directory
 from resilient.training.enabled import intercept
 from resilient.training.enabled.intercept import Fit
 from resilient.training.fit.api import ResilientFit
+from resilient.training.opening import is_inside_a_run
 
 logger = logging.getLogger(__name__)
+
+# How many fits of this process have finished with a directory.
+_finished: Counter[Path] = Counter()
 
 
 class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
@@ -30,6 +35,8 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
 
     Args:
         backup_dir: Local directory of the checkpoints of this fit; made if missing.
+            A second fit of the program with the same one has its own beside it, which
+            ends in ``.fit-2``.
         save_freq: As in ``resilient.fit``: ``"epoch"``, a number of batches,
             ``"auto"`` or a policy.
         double_checkpoint: For compatibility: earlier checkpoints are kept in any case,
@@ -58,11 +65,16 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: Any = None) -> None:
         if not self.control.active:
+            if is_inside_a_run():
+                raise NotSupportedError(
+                    "This fit is saved already, by resilient.fit or another "
+                    "BackupAndRestore.",
+                    hint="Leave this callback out.",
+                )
             raise NotSupportedError(
                 "This model's fit cannot be backed up: it is not keras.Model.fit.",
                 received=f"{type(self.model).__qualname__}.fit",
-                hint="Let it call super().fit, and pass the callbacks on; within "
-                "resilient.fit, leave this callback out.",
+                hint="Let it call super().fit, and pass the callbacks on.",
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -90,14 +102,19 @@ class _Control:
         self, model: Any, plain: Fit, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> keras.callbacks.History:
         """As of ``intercept.Resumable``."""
-        run = ResilientFit(model, **self._options)
+        # Two fits have two directories, or a restart would take one for the other.
+        number, directory = _finished[self._directory] + 1, self._directory
+        if number > 1:
+            directory = directory.with_name(f"{directory.name}.fit-{number}")
+        run = ResilientFit(model, **self._options | {"checkpoint_dir": directory})
         self.active = True
         try:
             history = run.fit_by(plain, args, kwargs)
         finally:
             self.active = False
+        _finished[self._directory] = number
         if self._delete:
-            _delete(self._directory)
+            _delete(directory)
         return history
 
 
@@ -117,6 +134,12 @@ def callbacks_of(
 def _delete(directory: Path) -> None:
     """Delete a directory: a kill leaves all of it, or nothing under its name."""
     gone = f"{directory.name}.deleted-"
+    others = "it is a link" if directory.is_symlink() else ""
+    if names := foreign_names(directory):
+        others = f"it holds what is not ours: {', '.join(map(repr, names[:5]))}"
+    if others:
+        logger.warning("%s is not deleted: %s", directory, others)
+        return
     try:
         directory.rename(directory.with_name(gone + secrets.token_hex(8)))
         for path in directory.parent.glob(glob.escape(gone) + "*"):

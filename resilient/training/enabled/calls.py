@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from resilient.training.enabled.intercept import Fit
 
 
+# Directories whose fits this process has made to the end.
+_left: set[Path] = set()
+
+
 class Calls:
     """Makes each call resumable, if it comes in the same order as before.
 
@@ -68,6 +72,8 @@ class Calls:
         trace: TracebackType | None,
     ) -> None:
         self._lock.release()
+        if self._journal is not None and kind is None:
+            _left.add(self._directory)
         self._journal = None
 
     def fit(
@@ -85,13 +91,12 @@ class Calls:
         self._require_one_thread()
         self._count += 1
         name = directory_name(self._count, model)
+        options = {**self._options, "checkpoint_dir": self._directory / name}
         parallel = parallel_strategy(replicas.strategy_of(model))
         if parallel.index == 0:  # the others do what it does
             call = called(model, self._trained.get(model), alone=parallel.count == 1)
-            self._opened().take(self._count, call)
-        run = ResilientFit(
-            model, checkpoint_dir=self._directory / name, **self._options
-        )
+            options |= self._opened().take(self._count, call)
+        run = ResilientFit(model, **options)
         history = run.fit_by(plain, args, kwargs)
         self._trained[model] = self._count
         return history
@@ -100,7 +105,8 @@ class Calls:
         if self._journal is None:
             self._lock.acquire()
             anew = self._options.get("resume") == "never"
-            self._journal = Journal(self._directory, anew=anew)
+            again = self._directory in _left
+            self._journal = Journal(self._directory, anew=anew, again=again)
         return self._journal
 
     def _require_one_thread(self) -> None:

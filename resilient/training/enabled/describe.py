@@ -52,7 +52,7 @@ def _name(model: keras.Model) -> str:
 
 def _settings(model: keras.Model) -> list[Any]:
     """What a sweep may vary between calls: layers, optimizer, learning rate."""
-    optimizer = model.optimizer
+    optimizer = getattr(model, "optimizer", None)  # not compiled: Keras says so
     rate = getattr(optimizer, "_learning_rate", None)
     if isinstance(rate, keras.Variable):
         rate = float(keras.ops.convert_to_tensor(rate) + 0.0)

@@ -1,4 +1,4 @@
-"""Wraps ``keras.Model.fit``, once and for the life of the process.
+"""Wraps ``keras.Model.fit``, for the life of the process.
 
 The wrapper passes a call on to Keras, unless it is to be resumable: because
 ``enabled`` is entered, or because a ``BackupAndRestore`` is among the callbacks. It is
@@ -37,7 +37,7 @@ class Resumable(Protocol):
 
 # The innermost is the last; None stands for ``disabled``.
 _entered: "list[Calls | None]" = []
-_wrapped = False
+_wrapper: Any = None  # the newest
 
 
 @contextlib.contextmanager
@@ -47,7 +47,7 @@ def entered(calls: "Calls | None") -> Iterator[None]:
     try:
         yield
     finally:
-        _entered.remove(calls)
+        _leave(calls)
 
 
 def add(calls: "Calls | None") -> None:
@@ -58,19 +58,24 @@ def add(calls: "Calls | None") -> None:
     wrapt.register_post_import_hook(_wrap, "keras")
 
 
+def _leave(calls: "Calls | None") -> None:
+    """Take out the innermost of its kind: ``disabled`` may be nested."""
+    last = len(_entered) - 1 - _entered[::-1].index(calls)
+    del _entered[last]
+
+
 def take_control() -> None:
-    """Wrap ``fit``, if that has not been done."""
+    """Wrap ``fit``, if that has not been done, or was undone by another library."""
     import keras
 
     _wrap(keras)
 
 
 def _wrap(keras: Any) -> None:
-    global _wrapped
-    if _wrapped:
-        return
-    _wrapped = True
+    global _wrapper
     plain = keras.Model.fit
+    if plain is _wrapper:
+        return
 
     @functools.wraps(plain)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -78,7 +83,7 @@ def _wrap(keras: Any) -> None:
         found = _resumable(plain, self, args, kwargs)
         return found.fit(self, here, args, kwargs) if found else here(*args, **kwargs)
 
-    keras.Model.fit = fit
+    keras.Model.fit = _wrapper = fit
 
 
 def _resumable(

@@ -5,17 +5,19 @@ number and model, not from what is written here.
 """
 
 import json
+import logging
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
 from resilient.errors import (
     CheckpointMismatchError,
     CheckpointReadError,
+    CheckpointWriteError,
     NotSupportedError,
 )
 from resilient.serialization.schema import (
@@ -27,6 +29,8 @@ from resilient.serialization.schema import (
 )
 from resilient.storage.files import JSON_BYTES, read_file, replace_text
 from resilient.telemetry.heartbeat import VARIABLE
+
+logger = logging.getLogger(__name__)
 
 FITS = "fits.json"
 LONGEST_LINE, MOST_LINES = 200, 20
@@ -81,6 +85,7 @@ class Journal:
     Args:
         directory: Where the file is.
         anew: Whether to forget the calls that were made before.
+        again: Whether this process has made them, and not been interrupted.
 
     Raises:
         CheckpointReadError: The file cannot be read.
@@ -88,30 +93,61 @@ class Journal:
         NotSupportedError: So did another process of the same ``resilient run``.
     """
 
-    def __init__(self, directory: Path, *, anew: bool) -> None:
+    def __init__(self, directory: Path, *, anew: bool, again: bool) -> None:
+        self._again, self._warned = again, False
         self._directory, self._program = directory, os.path.basename(sys.argv[0])
         # A new directory for each launch.
         self._launch = Path(os.environ.get(VARIABLE, "")).parent.name
         before = None if anew else _read(directory)
+        self._known = before is not None
         self._before = before.calls if before else []
         self._calls = list(self._before)
         if before is not None:
             self._require_same_program(before)
 
-    def take(self, number: int, call: Call) -> None:
+    def take(self, number: int, call: Call) -> dict[str, Any]:
         """A call is made: the same as before with this number, or a new one.
+
+        Returns:
+            Options of ``resilient.fit`` that it needs.
 
         Raises:
             CheckpointMismatchError: It is another one than before.
+            CheckpointWriteError: The file cannot be written.
         """
-        if number <= len(self._before):
+        new = number > len(self._before)
+        if not new:
             before = self._before[number - 1]
             if lines := self._differences(number, call, before):
                 raise self._other_order(number, lines)
+            self._warn_of_weights(number, call, before)
         self._calls[number - 1 : number] = [call]
         saved = _Saved(self._program, self._launch, os.getpid(), self._calls)
         text = json.dumps({**to_json(saved), "calls": list(map(to_json, saved.calls))})
-        replace_text(self._directory / FITS, text)
+        try:
+            replace_text(self._directory / FITS, text)
+        except OSError as error:
+            raise CheckpointWriteError(
+                f"{FITS} cannot be written, which knows the order of the fits.",
+                received=f"{self._directory / FITS}: {error.strerror}",
+                hint="Make room, or allow this user to write there; then run again.",
+            ) from error
+        # What a directory of a new call holds is of a program that was started over.
+        return {"resume": "never"} if new and self._known else {}
+
+    def _warn_of_weights(self, number: int, now: Call, before: Call) -> None:
+        """Say once that a call may be another: nothing else tells them apart."""
+        if None in (now.weights, before.weights) or now.weights == before.weights:
+            return
+        if not self._warned:
+            logger.warning(
+                "Call %d of fit begins with other weights than it did before. If it is "
+                "the same call, and its weights are drawn without a seed, all is well: "
+                "what it saved is used. If the program has skipped a call, or is for "
+                "other fits, this is wrong: use another directory.",
+                number,
+            )
+        self._warned = True
 
     def _differences(self, number: int, now: Call, before: Call) -> list[str]:
         found = []
@@ -139,6 +175,11 @@ class Journal:
             and now.weights in {each.weights for each in others}
         ):
             found.append("it begins with the weights that another call began with")
+        if self._again and (now.weights is None or now.weights != before.weights):
+            found.append(
+                "it begins with other weights than in the block of `enabled` that this "
+                "process has left"
+            )
         return found
 
     def _other_order(self, number: int, lines: list[str]) -> CheckpointMismatchError:

@@ -1,8 +1,10 @@
 """``resilient.enabled``: each ``model.fit`` has a directory, and finds it again."""
 
+import errno
 import json
 import os
 import threading
+from collections import Counter
 
 import keras
 import numpy as np
@@ -11,7 +13,13 @@ from support import fitting
 from support.fitting import Do, Interrupt, Interrupted
 
 import resilient
-from resilient import CheckpointMismatchError, CheckpointReadError, NotSupportedError
+from resilient import (
+    CheckpointMismatchError,
+    CheckpointReadError,
+    CheckpointWriteError,
+    NotSupportedError,
+)
+from resilient.training.enabled import callback, calls
 
 pytestmark = [
     pytest.mark.spread,
@@ -90,6 +98,30 @@ def test_the_innermost_wins(tmp_path):
     assert names(tmp_path / "a") == names(tmp_path / "b") == ["001-sequential"]
 
 
+def test_disabled_within_enabled_within_disabled(tmp_path):
+    with resilient.disabled(), resilient.enabled(tmp_path):
+        with resilient.disabled():
+            pass
+        fit(fitting.model())
+    assert names(tmp_path) == ["001-sequential"]
+
+
+def test_what_another_library_puts_in_the_place_of_fit(tmp_path, monkeypatch):
+    with resilient.enabled(tmp_path / "a"):
+        ours = keras.Model.fit
+
+    def logged(self, **given):
+        return ours(self, **given)
+
+    monkeypatch.setattr(keras.Model, "fit", logged)
+    with resilient.enabled(tmp_path / "a"):
+        fit(fitting.model())
+    monkeypatch.setattr(keras.Model, "fit", ours.__wrapped__)  # it takes back too much
+    with resilient.enabled(tmp_path / "b"):
+        fit(fitting.model())
+    assert names(tmp_path / "a") == names(tmp_path / "b") == ["001-sequential"]
+
+
 def skipping(directory, skip):
     """Two phases, of which the program may find the first done."""
     with resilient.enabled(directory):
@@ -145,6 +177,43 @@ def test_a_sweep_whose_values_were_changed_is_an_error(tmp_path):
     sweep(0.1, 0.2)
     with pytest.raises(CheckpointMismatchError, match="Call 1 of fit is not"):
         sweep(0.2)
+
+
+def test_other_weights_are_said_once_and_refused_in_one_process(tmp_path, caplog):
+    """An ensemble, of which the program skips what it has: no more tells it apart."""
+
+    def ensemble(*seeds):
+        with resilient.enabled(tmp_path):
+            for seed in seeds:
+                fit(fitting.model(seed=seed))
+
+    net = fitting.model(seed=1)
+    with pytest.raises(Interrupted), resilient.enabled(tmp_path, save_freq=2):
+        net.fit(**fitting.arguments(epochs=1, callbacks=[Interrupt(0, 3)]))
+    ensemble(2, 3)
+    (said,) = [each for each in caplog.messages if "with other weights" in each]
+    assert said.startswith("Call 1 of fit begins with other weights than it did before")
+    with pytest.raises(CheckpointMismatchError, match="that this process has left"):
+        ensemble(3)
+
+
+def test_what_a_program_left_that_was_started_over_is_not_used(tmp_path, monkeypatch):
+    def program(*seeds, **options):
+        monkeypatch.setattr(calls, "_left", set())  # another process
+        with resilient.enabled(tmp_path, **options):
+            seen = [fit(fitting.model(seed=seed))[1] for seed in seeds]
+        return list(map(len, seen))
+
+    program(1, 2)
+    assert program(3, resume="never") == [fitting.STEPS]
+    assert program(3, 2) == [0, fitting.STEPS]
+    assert program(3, 2) == [0, 0]
+
+
+def test_a_model_that_is_not_compiled(tmp_path):
+    net = keras.Sequential(fitting.layers())
+    with resilient.enabled(tmp_path), pytest.raises(ValueError, match="compile"):
+        fit(net)
 
 
 def test_other_threads_and_children_are_an_error(tmp_path):
@@ -214,6 +283,16 @@ def test_two_processes_of_one_command_are_an_error(tmp_path, monkeypatch):
         assert fit(fitting.model())[1] == []
 
 
+def test_a_file_that_cannot_be_written(tmp_path, monkeypatch):
+    def full(path, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("resilient.training.enabled.journal.replace_text", full)
+    refused = pytest.raises(CheckpointWriteError, match="No space left on device")
+    with resilient.enabled(tmp_path), refused:
+        fit(fitting.model())
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -247,6 +326,53 @@ def test_the_callback_deletes_what_it_saved(tmp_path):
             net = fitting.model(seed=8)
     assert list(tmp_path.iterdir()) == []
     fitting.assert_equal(expected, net)
+
+
+@pytest.mark.parametrize("delete", [True, False])
+def test_several_fits_with_one_backup_dir(tmp_path, monkeypatch, delete):
+    """A restart takes no checkpoint of one for one of another."""
+    expected = fitting.model()
+    for _ in range(3):
+        expected.fit(**fitting.arguments(epochs=1))
+
+    def program(directory, *at):
+        net = fitting.model()
+        monkeypatch.setattr(callback, "_finished", Counter())  # another process
+        for n in range(3):
+            backup = resilient.BackupAndRestore(directory, 2, delete_checkpoint=delete)
+            stop = Interrupt(*at) if n == 1 else Interrupt()
+            net.fit(**fitting.arguments(epochs=1, callbacks=[backup, stop]))
+        return net
+
+    with pytest.raises(Interrupted):
+        program(tmp_path / "backup", 0, 3)
+    fitting.assert_equal(expected, program(tmp_path / "backup"))
+    kept = ["backup", "backup.fit-2", "backup.fit-3"]
+    assert names(tmp_path) == ([] if delete else kept)
+
+
+def test_the_callback_deletes_nothing_else(tmp_path, caplog):
+    directory, link = tmp_path / "backup", tmp_path / "link"
+    directory.mkdir()
+    link.symlink_to(tmp_path / "linked", target_is_directory=True)
+    (tmp_path / "linked").mkdir()
+    (directory / "mine.txt").touch()
+    for each in (directory, link):
+        fit_with(resilient.BackupAndRestore(each))
+        assert fitting.steps(each) == [fitting.STEPS]
+    assert "it holds what is not ours: 'mine.txt'" in caplog.text
+    assert "it is a link" in caplog.text
+
+
+def fit_with(*callbacks):
+    net = fitting.model()
+    net.fit(**fitting.arguments(epochs=1, callbacks=list(callbacks)))
+
+
+def test_two_callbacks_of_one_fit(tmp_path):
+    two = [resilient.BackupAndRestore(tmp_path / name) for name in "ab"]
+    with pytest.raises(NotSupportedError, match="saved already"):
+        fit_with(*two)
 
 
 def test_the_callback_where_it_has_no_control(tmp_path):
