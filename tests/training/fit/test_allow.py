@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import keras
@@ -204,3 +207,65 @@ def test_a_name_that_means_nothing_lists_those_there_are(tmp_path):
     with pytest.raises(TypeError, match="must be a set of names"):
         resilient.fit(fitting.model(), X, Y, checkpoint_dir=tmp_path, allow="data")
     assert not np.any(list(tmp_path.glob("step-*")))
+
+
+PROGRAM = """
+import os, signal, sys
+import keras
+import numpy as np
+import resilient
+from support import fitting
+
+directory, size, kill, out = sys.argv[1:]
+
+
+class Kill(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if f"{self.epoch}:{batch}" == kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+net = fitting.model(seed=len(kill), run_eagerly=False)
+resilient.fit(
+    net,
+    checkpoint_dir=directory,
+    save_freq=2,
+    allow={"batch_size"},
+    **fitting.arguments(batch_size=int(size), callbacks=[Kill()]),
+)
+np.savez(out, *fitting.values(net))
+"""
+
+
+def test_killed_for_real_after_a_change_it_ends_with_the_same_bytes(
+    tmp_path, child_environment
+):
+    """Two more attempts after the one that changed, each killed."""
+
+    def attempt(place, size, kill="", out=""):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, place, str(size), str(kill), out],
+            env=child_environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == (-signal.SIGKILL if kill else 0), done.stderr
+        return done.stderr
+
+    one, two = tmp_path / "one", tmp_path / "two"
+    attempt(one, 4, "1:4")
+    shutil.copytree(one, two)
+    ended = [str(tmp_path / f"{name}.npz") for name in ("one", "two")]
+    said = attempt(one, 2, "", ended[0])
+    assert "with what `allow` lets change" in said
+    attempt(two, 2, "1:9")
+    attempt(two, 2, "2:6")
+    assert "allow" not in attempt(two, 2, "", ended[1])
+    with np.load(ended[0]) as expected, np.load(ended[1]) as found:
+        assert expected.files == found.files
+        for name in expected.files:
+            assert np.array_equal(expected[name], found[name])
