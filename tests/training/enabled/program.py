@@ -56,7 +56,7 @@ class Noisy(keras.Sequential):
 
 
 def draws():
-    """Endless, with a generator of its own: TensorFlow draws ahead, as chance has it."""
+    """With random numbers of its own: TensorFlow draws ahead, as chance has it."""
     own = np.random.default_rng(1)
     while True:
         rows = own.permutation(24)[:6]
