@@ -91,12 +91,12 @@ class Calls:
         self._require_one_thread()
         self._count += 1
         name = directory_name(self._count, model)
-        options = {**self._options, "checkpoint_dir": self._directory / name}
+        directory = self._directory / name
         parallel = parallel_strategy(replicas.strategy_of(model))
         if parallel.index == 0:  # the others do what it does
             call = called(model, self._trained.get(model), alone=parallel.count == 1)
-            options |= self._opened().take(self._count, call)
-        run = ResilientFit(model, **options)
+            self._opened().take(self._count, call, directory)
+        run = ResilientFit(model, checkpoint_dir=directory, **self._options)
         history = run.fit_by(plain, args, kwargs)
         self._trained[model] = self._count
         return history

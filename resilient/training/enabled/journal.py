@@ -7,10 +7,11 @@ number and model, not from what is written here.
 import json
 import logging
 import os
+import secrets
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -28,6 +29,7 @@ from resilient.serialization.schema import (
     to_json,
 )
 from resilient.storage.files import JSON_BYTES, read_file, replace_text
+from resilient.storage.store import Store
 from resilient.telemetry.heartbeat import VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -74,6 +76,12 @@ class _Saved:
     calls: Annotated[list[Call], Meta(max_length=100_000)]
 
 
+def has_finished(directory: Path) -> bool:
+    """Whether the fit whose checkpoints are there has finished."""
+    newest = next(reversed(Store(directory).checkpoints()), None)
+    return newest is not None and newest.finished
+
+
 def has_fits(directory: str | os.PathLike[str]) -> bool:
     """Whether a program has made calls with this directory."""
     return os.path.lexists(os.path.join(directory, FITS))
@@ -105,11 +113,13 @@ class Journal:
         if before is not None:
             self._require_same_program(before)
 
-    def take(self, number: int, call: Call) -> dict[str, Any]:
+    def take(self, number: int, call: Call, directory: Path) -> None:
         """A call is made: the same as before with this number, or a new one.
 
-        Returns:
-            Options of ``resilient.fit`` that it needs.
+        Args:
+            number: Which call of the program it is, from 1.
+            call: What it is.
+            directory: Its checkpoints.
 
         Raises:
             CheckpointMismatchError: It is another one than before.
@@ -120,20 +130,22 @@ class Journal:
             before = self._before[number - 1]
             if lines := self._differences(number, call, before):
                 raise self._other_order(number, lines)
-            self._warn_of_weights(number, call, before)
+            if has_finished(directory):
+                self._warn_of_weights(number, call, before)
         self._calls[number - 1 : number] = [call]
         saved = _Saved(self._program, self._launch, os.getpid(), self._calls)
         text = json.dumps({**to_json(saved), "calls": list(map(to_json, saved.calls))})
         try:
+            if new and self._known and os.path.lexists(directory):
+                # Of a program that was started over: before this call is known.
+                directory.rename(f"{directory}.old-{secrets.token_hex(6)}")
             replace_text(self._directory / FITS, text)
         except OSError as error:
             raise CheckpointWriteError(
-                f"{FITS} cannot be written, which knows the order of the fits.",
+                f"{FITS}, which records the order of the fits, cannot be written.",
                 received=f"{self._directory / FITS}: {error.strerror}",
                 hint="Make room, or allow this user to write there; then run again.",
             ) from error
-        # What a directory of a new call holds is of a program that was started over.
-        return {"resume": "never"} if new and self._known else {}
 
     def _warn_of_weights(self, number: int, now: Call, before: Call) -> None:
         """Say once that a call may be another: nothing else tells them apart."""
@@ -141,10 +153,10 @@ class Journal:
             return
         if not self._warned:
             logger.warning(
-                "Call %d of fit begins with other weights than it did before. If it is "
-                "the same call, and its weights are drawn without a seed, all is well: "
-                "what it saved is used. If the program has skipped a call, or is for "
-                "other fits, this is wrong: use another directory.",
+                "Call %d of fit has finished before, and began with other weights. If "
+                "weights are drawn without a seed, all is well: what it saved is used. "
+                "If the program skipped a call, or makes other fits now, use another "
+                "directory.",
                 number,
             )
         self._warned = True
@@ -219,7 +231,7 @@ def _read(directory: Path) -> _Saved | None:
         return from_json(_Saved, parse(read_file(directory, FITS, JSON_BYTES)))
     except (OSError, SchemaError) as error:
         raise CheckpointReadError(
-            f"{FITS} cannot be read, which knows the order of the fits.",
+            f"{FITS}, which records the order of the fits, cannot be read.",
             received=f"{directory / FITS}: {error}",
             hint="Bring it back, or delete it if the program is what it was.",
         ) from None

@@ -179,7 +179,9 @@ def test_a_sweep_whose_values_were_changed_is_an_error(tmp_path):
         sweep(0.2)
 
 
-def test_other_weights_are_said_once_and_refused_in_one_process(tmp_path, caplog):
+def test_other_weights_are_said_once_and_refused_in_one_process(
+    tmp_path, caplog, monkeypatch
+):
     """An ensemble, of which the program skips what it has: no more tells it apart."""
 
     def ensemble(*seeds):
@@ -190,9 +192,12 @@ def test_other_weights_are_said_once_and_refused_in_one_process(tmp_path, caplog
     net = fitting.model(seed=1)
     with pytest.raises(Interrupted), resilient.enabled(tmp_path, save_freq=2):
         net.fit(**fitting.arguments(epochs=1, callbacks=[Interrupt(0, 3)]))
-    ensemble(2, 3)
-    (said,) = [each for each in caplog.messages if "with other weights" in each]
-    assert said.startswith("Call 1 of fit begins with other weights than it did before")
+    ensemble(2, 3)  # what has not finished cannot have been skipped
+    assert not [each for each in caplog.messages if "other weights" in each]
+    monkeypatch.setattr(calls, "_left", set())  # another process
+    ensemble(4, 5)
+    (said,) = [each for each in caplog.messages if "other weights" in each]
+    assert said.startswith("Call 1 of fit has finished before, and began with other")
     with pytest.raises(CheckpointMismatchError, match="that this process has left"):
         ensemble(3)
 
@@ -208,6 +213,9 @@ def test_what_a_program_left_that_was_started_over_is_not_used(tmp_path, monkeyp
     assert program(3, resume="never") == [fitting.STEPS]
     assert program(3, 2) == [0, fitting.STEPS]
     assert program(3, 2) == [0, 0]
+    assert [name.partition(".")[0] for name in names(tmp_path)] == [
+        *("001-sequential", "002-sequential", "002-sequential"),
+    ]
 
 
 def test_a_model_that_is_not_compiled(tmp_path):
