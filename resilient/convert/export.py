@@ -86,7 +86,7 @@ def ending_of(target: Path) -> str:
             return ending
     raise ValueError(
         message(
-            "The name does not tell which format to write.",
+            "The name does not say which format to write.",
             received=repr(target.name),
             hint=f"Let it end in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}. What "
             "TensorFlow, Orbax or torch reads is in the checkpoint already, see the "

@@ -148,7 +148,7 @@ def recognised(path: Path) -> ImportSource:
         )
     if kind in _ENDINGS.values() and not path.is_file():
         raise NotSupportedError(
-            f"This is not {kind}, but no regular file at all.",
+            f"This is not {kind}: it is not a regular file.",
             received=path,
             hint="Import a file.",
         )

@@ -63,7 +63,7 @@ def write_safetensors(path: Path, tensors: Tensors, notes: Mapping[str, str]) ->
     for name, tensor in tensors.items():
         if tensor.dtype == np.complex128:
             raise NotSupportedError(
-                "safetensors has no such type, and nothing is cast.",
+                "safetensors cannot hold this type, and nothing is cast.",
                 received=f"{name}: {tensor.dtype}",
                 hint="Read the checkpoint itself, with the library of its backend.",
             )

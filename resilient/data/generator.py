@@ -187,7 +187,7 @@ class GeneratorSource(PythonSource):
             "The generator goes on where it had ended: it was changed, or it is "
             "not the same each time it is iterated.",
             received=f"{self.argument}: more than {count:,} batches",
-            hint='Make it what it was, or start anew with resume="never".',
+            hint='Make it what it was, or start over with resume="never".',
         )
 
     def fingerprint(self) -> JSON:

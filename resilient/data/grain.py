@@ -179,7 +179,7 @@ class _Batches(Iterator[Any]):
                 f"Grain cannot get back to where {name} was: it is another "
                 "dataset now, or another number of workers reads it.",
                 received=f"{type(error).__name__}: {error}",
-                hint='Make it what it was, or start anew with resume="never".',
+                hint='Make it what it was, or start over with resume="never".',
             ) from error
 
     def _state(self) -> Any:

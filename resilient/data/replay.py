@@ -43,5 +43,5 @@ def ended(source: DataSource, count: int, done: int) -> DataNotResumableError:
         "The data ended before the batch to resume at: it was changed, or it is "
         "not the same each time it is iterated.",
         received=f"{source.argument}: {done:,} batches, of {count:,} drawn",
-        hint='Make the data what it was, or start anew with resume="never".',
+        hint='Make the data what it was, or start over with resume="never".',
     )

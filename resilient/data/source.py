@@ -145,7 +145,7 @@ class DataSource(ABC):
             raise DataNotResumableError(
                 "The data cannot get back to where the checkpoint says it was.",
                 received=f"{self.argument}: {type(error).__name__}: {error}",
-                hint='Make the data what it was, or start anew with resume="never".',
+                hint='Make the data what it was, or start over with resume="never".',
             ) from error
 
     def require_states(self, found: Iterable[str], states: Mapping[str, Any]) -> None:
@@ -158,7 +158,7 @@ class DataSource(ABC):
             raise DataNotResumableError(
                 "The data has random generators that the checkpoint has no states of.",
                 received=f"{self.argument}: {', '.join(missing)}",
-                hint='Make the data what it was, or start anew with resume="never".',
+                hint='Make the data what it was, or start over with resume="never".',
             )
 
     @property

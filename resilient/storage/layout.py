@@ -147,7 +147,7 @@ def local_directory(directory: str | os.PathLike[str]) -> Path:
         path = os.fspath(directory)
     received = f"checkpoint_dir={directory!r}"
     if not isinstance(path, str):
-        what = "The checkpoint directory is no path."
+        what = "The checkpoint directory is not a path."
         raise TypeError(
             message(what, received=received, hint='Use a path such as "runs/mnist".')
         )

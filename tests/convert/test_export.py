@@ -469,7 +469,7 @@ def test_the_end_of_the_name_selects_the_format(run, tmp_path):
     }.items():
         assert ending_of(tmp_path / name) == ending
     for name in ("weights.h5", "model.pt", "tf"):
-        with pytest.raises(ValueError, match="does not tell which format"):
+        with pytest.raises(ValueError, match="does not say which format"):
             resilient.export(run[0], tmp_path / name)
 
 

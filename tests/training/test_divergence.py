@@ -85,7 +85,7 @@ def seen(losses, *, spike=None, epochs=(), at_once=1, watch=None):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_no_number_is_bad(value):
     bad = seen([1.0] * 7 + [value] + [1.0] * 3)
-    assert (bad.step, bad.why) == (7, "the loss is no finite number")
+    assert (bad.step, bad.why) == (7, "the loss is not finite")
 
 
 def test_without_a_rule_a_spike_is_not_bad():

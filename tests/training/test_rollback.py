@@ -236,7 +236,7 @@ def test_without_a_checkpoint_from_before_it_stops(tmp_path):
 def test_on_nan_stop_saves_nothing_of_the_bad_batch(tmp_path):
     with pytest.raises(resilient.DivergedError) as error:
         fit(fitting.model(), tmp_path, *data(), on_nan="stop", save_freq=1)
-    assert "at batch 9 of the run: the loss is no finite number" in str(error.value)
+    assert "at batch 9 of the run: the loss is not finite" in str(error.value)
     assert "\nReceived: loss nan\n" in str(error.value)
     assert fitting.steps(tmp_path)[-1] == 9
     (bad,) = events(tmp_path, "diverged")

@@ -82,7 +82,7 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
                 f"{keras.__version__} draws it from {ours} now",
                 hint=(
                     "Go on with the version of Keras, and the keras.distribution, that "
-                    "saved, at least until the epoch ends, or start anew with "
+                    "saved, at least until the epoch ends, or start over with "
                     'resume="never".'
                 ),
             )

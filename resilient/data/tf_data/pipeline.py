@@ -269,5 +269,5 @@ class Pipeline(DataSource):
                 "The pipeline cannot be set to the state in the checkpoint: it is "
                 "another one, or files that it reads or writes are not there.",
                 received=f"{self.argument}: {error}",
-                hint='Make the data what it was, or start anew with resume="never".',
+                hint='Make the data what it was, or start over with resume="never".',
             ) from error

@@ -86,7 +86,7 @@ class LossWatch:
         """
         if not logs or "loss" not in logs:
             raise NotSupportedError(
-                "The losses cannot be looked at: this model's training step logs none.",
+                "The losses cannot be checked: this model's training step logs none.",
                 received=f"logs of {sorted(logs or ())}",
                 hint='Return a "loss" from train_step, or pass on_nan="ignore".',
             )
@@ -115,7 +115,7 @@ class LossWatch:
         """The loss of some batches and what is bad about it, if anything is."""
         mean = losses[0] if len(losses) == 1 else statistics.fmean(losses)
         if not math.isfinite(mean):
-            return mean, "the loss is no finite number"
+            return mean, "the loss is not finite"
         if self._spike is not None:
             return self._spiked(self._spike, batches, mean)
         return None

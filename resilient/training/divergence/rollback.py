@@ -99,7 +99,7 @@ def write(directory: Path, skips: list[Skip]) -> None:
         CheckpointWriteError: The file system failed.
     """
     text = json.dumps([asdict(skip) for skip in skips], indent=1)
-    with _failing(directory / ROLLBACKS, "The rollback cannot be written down"):
+    with _failing(directory / ROLLBACKS, "The rollback cannot be recorded"):
         replace_text(directory / ROLLBACKS, text + "\n")
 
 

@@ -126,7 +126,7 @@ def _held(name: str, value: Any) -> Any:
     except _NOT_NUMBERS as error:
         raise TypeError(
             message(
-                "run.log keeps numbers.",
+                "run.log records numbers only.",
                 received=f"{name}={value!r}"[:300],
                 hint="Pass scalars, outside of traced functions; of an array its mean.",
             )

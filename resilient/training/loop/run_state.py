@@ -212,7 +212,7 @@ def _other_run(
         hint="Pass the same data, and the same objects under the same names, built "
         "(before the loop begins call models on a batch, and test_on_batch of "
         "those that were compiled with metrics); or use another "
-        'checkpoint_dir; or pass resume="never" to start anew.',
+        'checkpoint_dir; or pass resume="never" to start over.',
     )
 
 

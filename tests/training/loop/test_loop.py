@@ -123,7 +123,7 @@ def test_history_takes_scalars_of_every_kind(tmp_path):
 
 @pytest.mark.parametrize("what", ["text", None, np.zeros(2), [1.0]])
 def test_what_is_no_number_is_not_logged(what, tmp_path):
-    with pytest.raises(TypeError, match=r"run\.log keeps numbers(.|\n)*loss="):
+    with pytest.raises(TypeError, match=r"run\.log records numbers only(.|\n)*loss="):
         run_on(tmp_path, v=value()).log(loss=what)
 
 
