@@ -25,6 +25,7 @@ from resilient.storage.checkpoint import Checkpoint
 from resilient.training.attempt import Attempt
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import LossWatch
+from resilient.training.fit import finished
 from resilient.training.fit.plan import FitPlan
 from resilient.training.fit.resumption import EpochInput, Resumption
 from resilient.training.fit.run_state import FitState
@@ -135,6 +136,11 @@ class FitAttempt:
             keep = MonitoredMetrics(self.session.options.keep.monitors)
             if unknown := keep.error(resumption.logs(), validates=self._validates):
                 raise unknown
+            if self._plan.explicit and resumption.is_over(self._arguments["epochs"]):
+                options = self.session.options
+                insists = options.resume == "must" or "learning_rate" in options.allow
+                rates = None if insists else resumption.other_rates()
+                finished.check(options.store.directory, rates)
 
     def on_train_begin(self) -> None:
         """All callbacks have seen ``on_train_begin``: resume, or start from scratch."""

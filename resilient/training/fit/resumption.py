@@ -249,10 +249,9 @@ class Resumption:
 
     def _learning_rate(self) -> list[Difference]:
         """The script's, where it changed and that is allowed; otherwise it is said."""
-        saved = decode(self.run.learning_rate, {})
-        live = self._facts.learning_rate
-        if saved is None or live is None or saved == live:
+        if (rates := self.other_rates()) is None:
             return []
+        saved, live = rates
         line = f"learning rate: {saved:g} in the script that saved, {live:g} now"
         if not self.changes.refused(found := _all("learning_rate", [line])):
             return found
@@ -264,6 +263,14 @@ class Resumption:
             live,
         )
         return []
+
+    def other_rates(self) -> tuple[float, float] | None:
+        """The learning rate of the script that saved, and another one of this."""
+        saved = decode(self.run.learning_rate, {})
+        live = self._facts.learning_rate
+        if saved is None or live is None or saved == live:
+            return None
+        return saved, live
 
 
 def _all(of: str, lines: Sequence[str]) -> list[Difference]:

@@ -15,6 +15,7 @@ from resilient.state import weights
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import Bad, Diverged
 from resilient.training.divergence.options import Rollback
+from resilient.training.fit import finished
 from resilient.training.fit.attempt import FitAttempt
 from resilient.training.fit.hook import hooked
 from resilient.training.fit.plan import FitPlan
@@ -38,6 +39,8 @@ def run(
         attempt = _after(plan, attempt, bad)
     session.saving.wait()
     session.ended(attempt.progress)
+    if plan.explicit:
+        finished.note(session.options.store.directory)
     return history
 
 

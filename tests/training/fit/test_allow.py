@@ -215,7 +215,9 @@ import keras
 import numpy as np
 import resilient
 from support import fitting
+from support.waited import wait_for_each_save
 
+wait_for_each_save()
 directory, size, kill, out = sys.argv[1:]
 
 
