@@ -41,8 +41,8 @@ def check(directory: Path, rates: tuple[float, float] | None) -> None:
             "An earlier fit of this process finished the run in this directory, with "
             "another learning rate. Nothing was changed.",
             received=f"{directory}: learning rate {rates[0]:g} then, {rates[1]:g} now",
-            hint=f'{_EACH[0].upper()}{_EACH[1:]}. Or pass resume="must" for that run\'s '
-            "results.",
+            hint=f"{_EACH[0].upper()}{_EACH[1:]}. For the results of that run, pass "
+            'resume="must".',
         )
     logger.warning(
         "Nothing is trained: an earlier fit of this process finished the run in %s, "
