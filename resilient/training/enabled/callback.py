@@ -19,7 +19,6 @@ from resilient.storage.layout import foreign_names, local_directory
 from resilient.training.enabled import intercept
 from resilient.training.enabled.intercept import Fit
 from resilient.training.fit.api import ResilientFit
-from resilient.training.opening import is_inside_a_run
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +63,8 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
         intercept.take_control()
 
     def on_train_begin(self, logs: Any = None) -> None:
+        from resilient.training.opening import is_inside_a_run  # needs a backend
+
         if not self.control.active:
             if is_inside_a_run():
                 raise NotSupportedError(
