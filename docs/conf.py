@@ -14,4 +14,6 @@ myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
-autodoc_mock_imports = ["keras"]  # of BackupAndRestore; no backend is installed for this
+autodoc_mock_imports = [
+    "keras"
+]  # of BackupAndRestore; no backend is installed for this
