@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from support import fitting
+from support.waited import each_save_waited_for
 
 import resilient
 from resilient import CheckpointMismatchError, CorruptCheckpointError, NotSupportedError
@@ -61,7 +62,8 @@ def source(tmp_path_factory):
     """Where a run of three epochs was, and its weights."""
     directory = tmp_path_factory.mktemp("source") / "run"
     net = two_layers()
-    fitting.fit(net, directory, save_freq="epoch")
+    with each_save_waited_for():
+        fitting.fit(net, directory, save_freq="epoch")
     resilient.export(directory, directory.with_name("x.safetensors"))
     resilient.export(directory, directory.with_name("x.weights.h5"), model=net)
     return directory, weights(net)
@@ -192,6 +194,7 @@ def test_a_model_has_to_be_built(source, tmp_path):
         started(net, tmp_path, start_from=source[0])
 
 
+@pytest.mark.waits
 def test_damaged_checkpoints_are_passed_over_and_stay(tmp_path, caplog):
     """The run is another's: nothing of it is moved."""
     fitting.fit(two_layers(), tmp_path / "a", save_freq="epoch")

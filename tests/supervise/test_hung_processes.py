@@ -87,7 +87,7 @@ def test_a_start_that_hangs_where_the_user_gave_a_limit(supervise):
 def test_a_process_that_does_not_die_of_it_is_killed():
     ignores = "import signal, time; signal.signal(signal.SIGABRT, signal.SIG_IGN)"
     gang = ProcessGroup(
-        [sys.executable, "-c", f"{ignores}; print(1); time.sleep(999)"], 1
+        [sys.executable, "-c", f"{ignores}; print(1); time.sleep(999)"], 1, {}
     )
     (member,) = gang.members
     with member.stdout, member.stderr:
