@@ -12,6 +12,7 @@ from resilient import best, every, latest
 from resilient.policies.monitored import MonitoredMetrics
 
 pytestmark = [
+    pytest.mark.waits,
     pytest.mark.spread,
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
 ]
