@@ -54,10 +54,10 @@ def refused(source: Path, kind: type[Exception] = NotSupportedError) -> str:
 )
 def test_what_blocks_who_opens_it(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
-    assert "no regular file" in refused(tmp_path / name)
+    assert "not a regular file" in refused(tmp_path / name)
     (tmp_path / name).unlink()
     (tmp_path / name).symlink_to("/dev/zero")
-    assert "no regular file" in refused(tmp_path / name)
+    assert "not a regular file" in refused(tmp_path / name)
 
 
 def test_a_backup_whose_metadata_blocks(tmp_path: Path) -> None:
