@@ -101,13 +101,7 @@ class RunFingerprint:
         fit_arguments: Mapping[str, Any],
         backend: Backend,
     ) -> None:
-        rate = getattr(model.optimizer, "_learning_rate", None)
-        self.learning_rate = (
-            # A sum is a plain tensor, also where the variable has replicas.
-            float(keras.ops.convert_to_tensor(rate) + 0.0)
-            if isinstance(rate, keras.Variable)
-            else None
-        )
+        self.learning_rate = learning_rate(model.optimizer)
         self._model = model
         self._rest = data, fit_arguments, backend
         self._complete: JSON | None = None
@@ -133,6 +127,15 @@ class RunFingerprint:
             "learning rate": self.learning_rate,
             **{k: v for k, v in either.items() if k.partition(" ")[0] not in mine},
         }
+
+
+def learning_rate(optimizer: Any) -> float | None:
+    """The rate of an optimizer, where it is a plain number."""
+    rate = getattr(optimizer, "_learning_rate", None)
+    if not isinstance(rate, keras.Variable):
+        return None
+    # A sum is a plain tensor, also where the variable has replicas.
+    return float(keras.ops.convert_to_tensor(rate) + 0.0)
 
 
 def environment(backend: Backend) -> dict[str, str]:

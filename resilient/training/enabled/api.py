@@ -71,9 +71,5 @@ def environment(
 
 def enable_from_environment() -> None:
     """``enabled`` as the environment says, until the process ends."""
-    intercept.add(Calls(**_said(os.environ[VARIABLE])))
-
-
-def _said(text: str) -> dict[str, Any]:
-    options = json.loads(text)
-    return {"directory": options.pop("directory"), "options": options}
+    options = json.loads(os.environ[VARIABLE])
+    intercept.add(Calls(options.pop("directory"), options))

@@ -90,8 +90,7 @@ class Calls:
 
         self._require_one_thread()
         self._count += 1
-        name = directory_name(self._count, model)
-        directory = self._directory / name
+        directory = self._directory / directory_name(self._count, model)
         parallel = parallel_strategy(replicas.strategy_of(model))
         if parallel.index == 0:  # the others do what it does
             call = called(model, self._trained.get(model), alone=parallel.count == 1)

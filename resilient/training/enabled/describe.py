@@ -15,7 +15,7 @@ import keras
 import xxhash
 
 from resilient.state.build import is_built
-from resilient.state.fingerprint import plain_config
+from resilient.state.fingerprint import learning_rate, plain_config
 from resilient.training.enabled.journal import LONGEST_LINE, MOST_LINES, Call
 
 _LONGEST = 40  # characters of a name
@@ -53,11 +53,10 @@ def _name(model: keras.Model) -> str:
 def _settings(model: keras.Model) -> list[Any]:
     """What a sweep may vary between calls: layers, optimizer, learning rate."""
     optimizer = getattr(model, "optimizer", None)  # not compiled: Keras says so
-    rate = getattr(optimizer, "_learning_rate", None)
-    if isinstance(rate, keras.Variable):
-        rate = float(keras.ops.convert_to_tensor(rate) + 0.0)
-    elif rate is not None:
-        rate = [type(rate).__name__, plain_config(rate)]
+    rate: Any = learning_rate(optimizer)
+    schedule = getattr(optimizer, "_learning_rate", None)
+    if rate is None and schedule is not None:
+        rate = [type(schedule).__name__, plain_config(schedule)]
     layers = model._flatten_layers(include_self=False)
     return [
         type(model).__name__,

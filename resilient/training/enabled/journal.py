@@ -130,8 +130,7 @@ class Journal:
             before = self._before[number - 1]
             if lines := self._differences(number, call, before):
                 raise self._other_order(number, lines)
-            if has_finished(directory):
-                self._warn_of_weights(number, call, before)
+            self._warn_of_weights(number, call, before, directory)
         self._calls[number - 1 : number] = [call]
         saved = _Saved(self._program, self._launch, os.getpid(), self._calls)
         text = json.dumps({**to_json(saved), "calls": list(map(to_json, saved.calls))})
@@ -147,19 +146,21 @@ class Journal:
                 hint="Make room, or allow this user to write there; then run again.",
             ) from error
 
-    def _warn_of_weights(self, number: int, now: Call, before: Call) -> None:
+    def _warn_of_weights(
+        self, number: int, now: Call, before: Call, directory: Path
+    ) -> None:
         """Say once that a call may be another: nothing else tells them apart."""
-        if None in (now.weights, before.weights) or now.weights == before.weights:
+        same = None in (now.weights, before.weights) or now.weights == before.weights
+        if self._warned or same or not has_finished(directory):
             return
-        if not self._warned:
-            logger.warning(
-                "Call %d of fit has finished before, and began with other weights. If "
-                "weights are drawn without a seed, all is well: what it saved is used. "
-                "If the program skipped a call, or makes other fits now, use another "
-                "directory.",
-                number,
-            )
         self._warned = True
+        logger.warning(
+            "Call %d of fit has finished before, and began with other weights. If "
+            "weights are drawn without a seed, all is well: what it saved is used. "
+            "If the program skipped a call, or makes other fits now, use another "
+            "directory.",
+            number,
+        )
 
     def _differences(self, number: int, now: Call, before: Call) -> list[str]:
         found = []

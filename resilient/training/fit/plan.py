@@ -32,10 +32,9 @@ class FitPlan:
     stateful: StatefulObjects
     on_nan: Literal["ignore", "stop"] | Rollback
     loss_spike: float | None
+    start_from: StartFrom | None
 
     @property
     def explicit(self) -> bool:
         """Whether the script calls ``resilient.fit``, and not ``enabled`` for it."""
         return bool(self.fit == self.model.fit)
-
-    start_from: StartFrom | None
