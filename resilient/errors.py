@@ -188,7 +188,10 @@ class NotExactWarning(UserWarning):
 
 def message(problem: str, *, received: object = None, hint: str | None = None) -> str:
     """The text of an error, in the shape that all of ours have; see ResilientError."""
-    got = None if received is None else f"Received: {received}"
+    got = None
+    if received is not None:
+        listed = str(received).startswith("\n")
+        got = f"Received:{received}" if listed else f"Received: {received}"
     parts = [part for part in (problem, got, hint) if part is not None]
     return printable("\n".join(parts), lines=True)
 

@@ -19,7 +19,7 @@ _SPREAD = ("device mesh", "replicas", "sums between processes")
 
 
 def identity_differences(
-    saved: JSON, live: JSON, *, layers: bool = True
+    saved: JSON, live: JSON, *, layers: bool = True, fits: bool = True
 ) -> list[Difference]:
     """What makes the checkpoint another run's.
 
@@ -27,6 +27,8 @@ def identity_differences(
         saved: The fingerprint in the checkpoint.
         live: That of this run.
         layers: Whether the layers are known; otherwise they are left out.
+        fits: Whether weights have the same shapes, so that these layers could go on
+            with those.
     """
     theirs, ours = saved["identity"], live["identity"]
     # The others have their own words, or nothing to compare yet.
@@ -40,14 +42,14 @@ def identity_differences(
         for line in differences(mine, yours)
     ]
     if layers:
-        found += _layer_differences(saved, live)
+        found += _layer_differences(saved, live, "config" if fits else "run")
     if "objects" in ours:
         pair = theirs.get("objects", {}), ours["objects"]
         found += [Difference("run", f"objects: {x}") for x in _names(*pair)]
     return found + data_differences(theirs, ours)
 
 
-def _layer_differences(saved: JSON, live: JSON) -> list[Difference]:
+def _layer_differences(saved: JSON, live: JSON, of: str) -> list[Difference]:
     theirs, ours = saved["identity"], live["identity"]
     was, now = theirs.get("layers", []), ours.get("layers", [])
     if was != now:
@@ -72,7 +74,7 @@ def _layer_differences(saved: JSON, live: JSON) -> list[Difference]:
     return [
         *(Difference("run", line) for line in found),
         *(
-            Difference("config", line)
+            Difference(of, line)
             for line in differences(*_picked(saved, live, function))
         ),
     ]

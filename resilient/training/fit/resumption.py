@@ -114,15 +114,14 @@ class Resumption:
         Raises:
             CheckpointMismatchError: There are differences.
         """
-        facts = self._known()
-        found = comparison.identity_differences(*facts, layers=self._built)
+        facts, weights = self._known(), self._other_weights() if self._built else []
+        found = comparison.identity_differences(
+            *facts, layers=self._built, fits=not weights
+        )
         found += _all("callbacks", callbacks.differences(self.run.callbacks))
         found += _all("run", stateful.differences(self.run.stateful))
         self._decide(found, changes(self.run.setup))
-        if self._built:
-            mine = variables.leaves(self._model)
-            lines = variables.weight_differences(self.run.variables, mine)
-            self._require(_all("run", lines))
+        self._require(_all("run", weights))
         position = self.saved.positions().x
         if position and any(each.of in _OF_DATA for each in found):
             theirs, ours = (each["identity"] for each in facts)
@@ -142,7 +141,8 @@ class Resumption:
         self._setup.built()
         found = []
         if not self._built:
-            found = comparison.identity_differences(*self._known())
+            fits = not self._other_weights()
+            found = comparison.identity_differences(*self._known(), fits=fits)
             self._decide(found)
         live = variables.leaves(self._model)
         for group in (*variables.GROUPS, "extra"):
@@ -201,6 +201,10 @@ class Resumption:
         """
         during = self._setup.differences(self.run.setup, but)
         self._require([], during, untouched="Nothing of the model")
+
+    def _other_weights(self) -> list[str]:
+        mine = variables.leaves(self._model)
+        return variables.weight_differences(self.run.variables, mine)
 
     def _known(self) -> tuple[JSON, JSON]:
         return self.run.fingerprint, self._facts.current()

@@ -136,6 +136,20 @@ def test_each_change_is_refused_without_it_and_the_error_names_it(directory):
             go_on(directory, change, allow=set(NAMES) - {name})
 
 
+@pytest.mark.parametrize("built", [True, False])
+def test_a_width_cannot_be_allowed(directory, built):
+    """The weights do not fit: the error names the layer, and does not suggest it."""
+    of = fitting.layers(width=5)
+    with pytest.raises(CheckpointMismatchError, match="has 2, this run has 5") as found:
+        fitting.fit(
+            fitting.model(of=lambda: of[0 if built else 1 :]),
+            directory,
+            callbacks=[Interrupt(), stopping()],
+            allow={"config"},
+        )
+    assert "allow=" not in str(found.value)
+
+
 def test_several_changes_add_up_and_show_lists_them(directory, capsys):
     with pytest.warns(NotExactWarning, match="goes on from step 8"):
         go_on(directory, "metrics", 1, 4, allow={"metrics", "batch_size"})

@@ -104,7 +104,7 @@ def refused(directory, net=None, **given):
     for old, callback in zip(attributes, callbacks, strict=True):
         new = {k: v for k, v in vars(callback).items() if k not in _SET_BY_KERAS}
         assert new == {k: v for k, v in old.items() if k not in _SET_BY_KERAS}
-    what, lines = str(found.value).split("\nReceived: \n  ")
+    what, lines = str(found.value).split("\nReceived:\n  ")
     assert str(directory / "step-00000008") in what
     *lines, todo = lines.split("\n")
     assert "checkpoint_dir" in todo
