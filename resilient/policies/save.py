@@ -52,7 +52,8 @@ class SavePolicy:
         if self.seconds is not None:
             found.append(f"every {self.seconds:,.0f} s")
         if self.autos:
-            found.append("as often as costs little")
+            share = min(each.overhead for each in self.autos)
+            found.append(f"in between, for at most {100 * share:.2g}% of the time")
         return " and ".join(found) or "at the end"
 
     def seconds_between(self, cost: Cost | None) -> float | None:

@@ -233,7 +233,7 @@ def test_latest_keeps_all_when_there_are_fewer():
 
 def test_a_save_policy_says_when_in_words():
     assert save_policy("auto").words == (
-        "at the end of each epoch and as often as costs little"
+        "at the end of each epoch and in between, for at most 2% of the time"
     )
     policy = every(epochs=5) | every(steps=1500) | every(minutes=10)
     assert policy.words == "every 5 epochs and every 1,500 batches and every 600 s"
