@@ -1,12 +1,19 @@
-"""How sizes, times and metrics are worded, and the tables that notebooks show.
+"""How sizes, times and metrics are worded, and what is special about notebooks.
 
 What is shown may come from files that somebody else wrote: all of it is escaped.
 """
 
 import html
+import sys
 from collections.abc import Mapping
 
 from resilient.errors import printable
+
+
+def in_ipython() -> bool:
+    """Whether a cell of IPython or Jupyter runs in this process."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
 
 
 def table(title: str, rows: Mapping[str, str]) -> str:

@@ -164,12 +164,13 @@ class CellStopped(TrainingStopped, KeyboardInterrupt):
         return [str(self)]
 
 
-class RolledBack(SystemExit):
+class RolledBack(BaseException):
     """The loss was bad: the run is set back on the disk, and has to be run again.
 
     Where the data is more than arrays, the iterators of this process cannot be turned
-    back. Not caught, it ends the process with status 75, after which ``resilient run``
-    starts it again.
+    back. In a script it is a ``SystemExit``, too: not caught, it ends the process with
+    status 75, after which ``resilient run`` starts it again. In IPython and Jupyter it
+    ends the cell.
 
     Attributes:
         progress: Where the next attempt goes on.
@@ -180,6 +181,20 @@ class RolledBack(SystemExit):
     def __init__(self, progress: "Progress") -> None:
         super().__init__(self.status)
         self.progress = progress
+
+    def __str__(self) -> str:
+        return (
+            f"Went back to {self.progress}. Run this again to go on, from where the "
+            "data is made."
+        )
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the sentence, and no traceback."""
+        return [str(self)]
+
+
+class ScriptRolledBack(RolledBack, SystemExit):
+    """The same in a script."""
 
 
 class NotExactWarning(UserWarning):

@@ -5,11 +5,11 @@ it can do something about it. Nothing here stops anything.
 """
 
 import math
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from resilient.display import in_ipython
 from resilient.errors import CellStopped, Interrupted, Preempted, TrainingStopped
 from resilient.progress import Progress
 
@@ -55,13 +55,7 @@ class Requests:
     def stopped(self, progress: Progress, *, saved: bool) -> TrainingStopped:
         """The exception that ends fit."""
         reason = "nobody" if self.stop is None else self.stop.reason
-        if _in_ipython():  # which takes SystemExit for a wish to leave it
+        if in_ipython():  # which takes SystemExit for a wish to leave it
             return CellStopped(reason, progress, saved=saved)
         cls = Interrupted if reason == "SIGINT" else Preempted
         return cls(reason, progress, saved=saved)
-
-
-def _in_ipython() -> bool:
-    """Whether a cell of IPython or Jupyter runs in this process."""
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and ipython.get_ipython() is not None

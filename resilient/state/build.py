@@ -8,13 +8,15 @@ where Keras can, otherwise by one real step on one batch, which is undone.
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import keras
 
 from resilient import keras_internals
 from resilient.backends.base import Backend
+from resilient.errors import warn_not_exact
+from resilient.state import rng
 from resilient.state.rng import kept_random_state
 from resilient.state.variables import assign, leaves, live_tensors
 
@@ -45,6 +47,36 @@ def ensure_built(
         for build in ways:
             if _lacks_some(model, saved):
                 build()
+
+
+def build_early(
+    model: keras.Model, iterator: Any, backend: Backend, leave: Container[object]
+) -> None:
+    """Let a model have the variables before its first step that its step will make.
+
+    One with a ``train_step`` of its own may make others, and is left alone.
+
+    Args:
+        model: Compiled; about to train for the first time.
+        iterator: The training iterator of this fit.
+        backend: Of the model.
+        leave: Random generators that the data draws from ahead of training.
+    """
+    of_keras = type(model).train_step is keras.Model.train_step
+    if keras_internals.BACKEND != "tensorflow" or not of_keras:
+        return
+    if is_built(model):  # its `call` may draw, and does so once more
+        with kept_random_state(backend, leave):
+            _build_symbolically(model, iterator)
+        return
+    before = rng.capture(backend)  # its layers may draw, and do so now
+    _build_symbolically(model, iterator)
+    if rng.capture(backend) != before:
+        warn_not_exact(
+            "the start of a run is saved for rollbacks, so this model was built before "
+            "its first batch, which drew random numbers: model.fit may draw them later",
+            [type(model).__name__],
+        )
 
 
 def is_built(model: keras.Model) -> bool:

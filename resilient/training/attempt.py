@@ -96,6 +96,11 @@ class Attempt:
         session.say(line, within_epoch=not first)
         self._watch.beat("starting", progress)
 
+    def save_start(self, progress: Progress) -> None:
+        """Save before the first batch, as at the end of an epoch before it."""
+        self._saving.request()
+        self.at_epoch_end(progress, {}, finished=False)
+
     def next_batch_is_there(self) -> None:
         """Commit a snapshot that waited for the batch after it."""
         if self._commit() and self._stopping:

@@ -5,9 +5,10 @@ from support import PARTS
 
 from resilient.telemetry.events import read_events
 
-from .conftest import MakeRun
+from .conftest import Expected, MakeRun
 from .harness import assert_same
 
+START = {"save_freq": "epoch", "on_nan": [1, 3, 9]}
 OPTIONS = {"save_freq": 1, "on_nan": [1, 3, 9]}
 PLACES = ["train_batch_end@0:6", "train_batch_begin@1:0", "train_batch_end@1:3"]
 
@@ -35,6 +36,17 @@ def test_killed_and_stopped_around_rollbacks(run_of: MakeRun, undisturbed):
         run(place)
         run(f"{place} SIGTERM")
     assert_same(undisturbed.record, run().record)
+
+
+@pytest.mark.parametrize("kill", ["train_batch_begin@0:0", "train_batch_end@0:1"])
+def test_killed_where_only_the_start_was_saved(
+    kill, run_of: MakeRun, uninterrupted: Expected
+):
+    """It is a checkpoint like any other; another seed makes no difference."""
+    run = run_of("best_weights", options=START)
+    assert run(kill).killed
+    assert [path.name for path in run.committed()] == ["step-00000000"]
+    assert_same(uninterrupted("best_weights"), run().record)
 
 
 EACH = [

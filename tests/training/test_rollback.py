@@ -1,5 +1,8 @@
 """A training whose loss goes bad: stopped, or taken back and around it."""
 
+import sys
+import types
+
 import keras
 import numpy as np
 import pytest
@@ -225,10 +228,99 @@ def test_the_limit_of_rollbacks(tmp_path):
     assert actions == ["rollback", "stop"]
 
 
+def unbuilt():
+    return fitting.layers()[1:]
+
+
+FROM_START = Rollback(steps=3, skip=4)  # of batch 2: the first four are left out
+AFTER_START = np.arange(4 * SIZE, BATCHES * SIZE)
+
+
+@pytest.mark.everywhere
+@pytest.mark.parametrize("of", [None, unbuilt])
+@pytest.mark.parametrize("eager", [True, False])
+def test_a_run_is_taken_back_to_its_start(tmp_path, of, eager):
+    """The first batches are bad, and only the start was saved by then."""
+    made = {"of": of, "run_eagerly": eager, "metrics": ["mae"]}
+    counter, net = Counter(), fitting.model(**made)
+    how = {"on_nan": FROM_START, "save_freq": "epoch", "callbacks": [counter]}
+    history = fit(net, tmp_path, *data((2,)), **how)
+    expected, (x, y) = fitting.model(**made), data(())
+    losses = expected.fit(**arguments(x[AFTER_START], y[AFTER_START])).history
+    fitting.assert_equal(expected, net)
+    assert history.history == losses
+    assert counter.seen == [*range(4, 15)]
+    (back,) = events(tmp_path, "rolled back to")
+    assert (back["step"], back["from_step"], back["skipped"]) == (0, 2, [0, 4])
+    assert fitting.steps(tmp_path) == [0, 15]
+
+
+@pytest.mark.waits
+@pytest.mark.parametrize(
+    ("keep", "save_freq", "steps"),
+    [(1, 2, [12, 14, 15]), (resilient.best(1, monitor="loss"), "epoch", [15, 30])],
+)
+def test_a_start_is_not_kept_for_longer_than_others(tmp_path, keep, save_freq, steps):
+    epochs = steps[-1] // BATCHES
+    given = {"keep": keep, "save_freq": save_freq, "epochs": epochs}
+    fit(fitting.model(), tmp_path, *data(()), **given)
+    assert fitting.steps(tmp_path) == steps
+
+
+class RateOfEpoch(keras.callbacks.Callback):
+    """Sets the dropout when an epoch begins, before the step is traced."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.layers[1].rate = 0.1
+
+
+class OwnStep(keras.Sequential):
+    """On TensorFlow its optimizer and metrics have no variables before that."""
+
+    def train_step(self, *args):
+        return super().train_step(*args)
+
+
+@pytest.mark.everywhere
+@pytest.mark.parametrize(("cls", "rate"), [(OwnStep, False), (keras.Sequential, True)])
+def test_a_start_that_only_another_process_reaches(tmp_path, cls, rate):
+    """With other variables, or a step that was traced with what a callback set."""
+
+    def make(**given):
+        return fitting.model(cls=cls, run_eagerly=False, metrics=["mae"], **given)
+
+    given = {"callbacks": [RateOfEpoch()] if rate else []}
+    ours = {"save_freq": "epoch", "on_nan": FROM_START}
+    net = make()
+    try:
+        fit(net, tmp_path, *data((2,)), **given, **ours)
+    except resilient.RolledBack:
+        assert fitting.steps(tmp_path) == [0]
+        fitting.other_seed()
+        net = make(seed=77)
+        fit(net, tmp_path, *data((2,)), **given, **ours)
+    expected, (x, y) = make(), data(())
+    expected.fit(**arguments(x[AFTER_START], y[AFTER_START], **given))
+    fitting.assert_equal(expected, net)
+
+
+class Spare(keras.Model):
+    """Has a layer that it does not call, whose weights are never made."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.used, self.spare = keras.Sequential(layers), keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.used(x)
+
+
+@pytest.mark.filterwarnings("ignore:.build... was called on layer")
 def test_without_a_checkpoint_from_before_it_stops(tmp_path):
+    """A start at which weights are missing is not saved."""
     with pytest.raises(resilient.DivergedError, match=r"no checkpoint of step 0 or"):
-        fit(fitting.model(), tmp_path, *data((2,)))
-    assert fitting.steps(tmp_path) == [2]
+        fit(fitting.model(cls=Spare), tmp_path, *data((2,)), save_freq=3)
+    assert fitting.steps(tmp_path) == []
     assert not (tmp_path / "rollbacks.json").exists()
 
 
@@ -282,6 +374,7 @@ def test_starting_over_forgets_what_was_left_out(tmp_path):
     fitting.assert_equal(without(np.arange(60))[0], net)
 
 
+@pytest.mark.waits
 def test_resuming_from_a_step_and_rolling_back(tmp_path):
     """The step is chosen once, not again after the rollback."""
     callbacks = [fitting.Interrupt(0, 7)]
@@ -317,20 +410,21 @@ def test_validation_data_that_is_a_generator_goes_on_in_another_process(tmp_path
 
 
 def batches(bad=BAD):
-    x, y = data(() if bad is None else (bad,))
+    x, y = data((bad,))
     for first in range(0, BATCHES * SIZE, SIZE):
         yield x[first : first + SIZE], y[first : first + SIZE]
 
 
 @pytest.mark.everywhere
 @pytest.mark.waits
-def test_a_generator_goes_on_in_another_process(tmp_path):
+@pytest.mark.parametrize(("bad", "back"), [(BAD, 6), (2, 0)])
+def test_a_generator_goes_on_in_another_process(tmp_path, bad, back):
     """It cannot be turned back; all else is on the disk when fit ends."""
 
     def fit_it(net):
         return resilient.fit(
             net,
-            batches(),
+            batches(bad),
             epochs=1,
             shuffle=False,
             steps_per_epoch=BATCHES,
@@ -343,12 +437,32 @@ def test_a_generator_goes_on_in_another_process(tmp_path):
     with pytest.raises(resilient.RolledBack) as end:
         fit_it(fitting.model())
     assert end.value.code == 75
-    assert end.value.progress == (6, 0, 6)
-    assert fitting.steps(tmp_path)[-1] == 6
+    assert end.value.progress == (back, 0, back)
+    assert fitting.steps(tmp_path)[-1] == back
     fitting.other_seed()
     net = fitting.model(seed=77)
     fit_it(net)
-    fitting.assert_equal(without()[0], net)
+    left_out = np.arange(back * SIZE, (back + HOW.skip) * SIZE)
+    rows = np.delete(np.arange(BATCHES * SIZE), left_out)
+    fitting.assert_equal(without(rows)[0], net)
+
+
+@pytest.mark.waits
+def test_in_ipython_it_ends_the_cell_without_a_traceback(tmp_path, monkeypatch):
+    """IPython would tell how to leave it, for a SystemExit."""
+    ipython = types.SimpleNamespace(get_ipython=object)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    given = {"steps_per_epoch": BATCHES, "shuffle": False, "on_nan": HOW}
+    with pytest.raises(resilient.RolledBack) as end:
+        fitting.fit(
+            fitting.model(), tmp_path, x=batches(), y=None, save_freq=2, **given
+        )
+    assert not isinstance(end.value, SystemExit | Exception)
+    (line,) = end.value._render_traceback_()
+    assert line == (
+        "Went back to step 6 (epoch 1, batch 6). Run this again to go on, from where "
+        "the data is made."
+    )
 
 
 class Fade(keras.callbacks.Callback):

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from resilient.display import in_ipython
 from resilient.distributed.group import Group
 from resilient.errors import (
     CheckpointWriteError,
@@ -22,6 +23,7 @@ from resilient.errors import (
     DivergedError,
     NotSupportedError,
     RolledBack,
+    ScriptRolledBack,
 )
 from resilient.progress import Progress
 from resilient.serialization.schema import Count, SchemaError, from_json, parse
@@ -200,7 +202,13 @@ def end_that_was_told(said: Mapping[str, Any]) -> DivergedError | RolledBack:
     """The same end, in another process."""
     if "diverged" in said:
         return DivergedError(said["diverged"])
-    return RolledBack(Progress.from_json(said["progress"]))
+    return rolled_back(Progress.from_json(said["progress"]))
+
+
+def rolled_back(progress: Progress) -> RolledBack:
+    """The end of a fit that goes on in another process, at ``progress``."""
+    # IPython takes SystemExit for a wish to leave it.
+    return RolledBack(progress) if in_ipython() else ScriptRolledBack(progress)
 
 
 def leads_nowhere() -> NotSupportedError:

@@ -112,7 +112,7 @@ def fit(  # noqa: D417  # describes what it is shown as
         Preempted: Training was asked to stop and did: a ``SystemExit``, status 143.
         DivergedError: ``on_nan`` says to stop, or a rollback did not help.
         RolledBack: ``on_nan="rollback"`` with data other than arrays: it goes on when
-            the script is run again. A ``SystemExit``, status 75.
+            the script is run again. In scripts a ``SystemExit``, status 75.
     """
     ours = {name: kwargs.pop(name) for name in signature.OPTIONS & kwargs.keys()}
     run = ResilientFit(model, checkpoint_dir=checkpoint_dir, **ours)

@@ -29,6 +29,7 @@ from resilient.training.fit import finished
 from resilient.training.fit.plan import FitPlan
 from resilient.training.fit.resumption import EpochInput, Resumption
 from resilient.training.fit.run_state import FitState
+from resilient.training.fit.way_back import save_start
 
 
 class FitAttempt:
@@ -174,10 +175,12 @@ class FitAttempt:
             self._resume(self._resumption)
             return
         callbacks.begin_anew()
-        self._begun(self._imported, self._seconds)
+        self._begun(self._imported)
         if self._started is not None:
             self.session.events.emit("started from", **self._started.to_json())
             self.session.say(str(self._started))
+        if self._imported is None:
+            save_start(self, self._plan.on_nan)
 
     def _resume(self, resumption: Resumption) -> None:
         """Go back to a checkpoint: now, or at its batch."""
@@ -199,13 +202,11 @@ class FitAttempt:
             resumption.restore_callbacks(self.state.callbacks)
         else:
             self.restore_in_epoch()
-        seconds = self._seconds + time.monotonic() - began
-        self._begun(resumption.checkpoint, seconds, over=over)
+        self._seconds += time.monotonic() - began
+        self._begun(resumption.checkpoint, over=over)
 
-    def _begun(
-        self, resumed: Checkpoint | None, seconds: float, *, over: bool = False
-    ) -> None:
-        first = self._first
+    def _begun(self, resumed: Checkpoint | None, *, over: bool = False) -> None:
+        first, seconds = self._first, self._seconds
         self.attempt.begin(self.progress, resumed, seconds, first=first, over=over)
         if not over:
             self.session.stop_if_asked()

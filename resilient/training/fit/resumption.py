@@ -155,7 +155,8 @@ class Resumption:
         if not self._built:
             comparison.warn_of_settings(*self._known(), optimizer=not new)
         self.changes.accept(found)
-        parallel.warm_up(self._model, iterator, get_backend())
+        if self.progress.step:  # at the start, the uninterrupted run was as new
+            parallel.warm_up(self._model, iterator, get_backend())
 
     def move(self, inputs: DataInputs) -> None:
         """Let the next epoch start where the checkpoint is, in the data of this run."""

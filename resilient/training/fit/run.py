@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from resilient.errors import NotSupportedError, RolledBack
+from resilient.errors import NotSupportedError
 from resilient.saving.record import Loaded, is_of
 from resilient.saving.run_json import ImportRun
 from resilient.state import weights
@@ -19,6 +19,7 @@ from resilient.training.fit import finished
 from resilient.training.fit.attempt import FitAttempt
 from resilient.training.fit.hook import hooked
 from resilient.training.fit.plan import FitPlan
+from resilient.training.fit.way_back import leads_here
 from resilient.training.session import load
 
 
@@ -109,10 +110,10 @@ def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> FitAttempt:
         skipped=[skip.start, skip.stop],
         seconds=seconds,
     )
-    here = session.group.count == 1 and attempt.inputs.only_arrays
-    if is_of(found[1], ImportRun) or not here:
-        raise RolledBack(found[0].progress)
     attempt.state.undo_attributes()
+    here = session.group.count == 1 and attempt.inputs.only_arrays
+    if not (here and leads_here(attempt, found)):
+        raise rollback.rolled_back(found[0].progress)
     return FitAttempt(plan, found, seconds, attempt.state)
 
 

@@ -144,7 +144,9 @@ class FitState(RunState):
         run, tensors = resumption.run, resumption.saved.tensors
         attributes = resumption.attributes()
         resumption.check_last(self._put_back_later(attributes))
-        self._put_into = None if self._begun else self.setup.now()
+        # A run at its start has traced nothing yet.
+        traced = resumption.progress.step and not self._begun
+        self._put_into = self.setup.now() if traced else None
         resumption.restore_variables(self._backend)
         resumption.restore_callbacks(self.callbacks)
         self._allowed = resumption.changes.every
