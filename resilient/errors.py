@@ -183,10 +183,7 @@ class RolledBack(BaseException):
         self.progress = progress
 
     def __str__(self) -> str:
-        return (
-            f"Went back to {self.progress}. Run this again to go on, from where the "
-            "data is made."
-        )
+        return f"Went back to {self.progress}. To go on, make the data and fit again."
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows: the sentence, and no traceback."""
@@ -201,14 +198,20 @@ class NotExactWarning(UserWarning):
     """Names, once, what a resumed run will not reproduce bit for bit, and why."""
 
 
-def message(problem: str, *, received: object = None, hint: str | None = None) -> str:
+class Text(str):
+    """The text of an error that is raised on purpose."""
+
+    __slots__ = ()
+
+
+def message(problem: str, *, received: object = None, hint: str | None = None) -> Text:
     """The text of an error, in the shape that all of ours have; see ResilientError."""
     got = None
     if received is not None:
         listed = str(received).startswith("\n")
         got = f"Received:{received}" if listed else f"Received: {received}"
     parts = [part for part in (problem, got, hint) if part is not None]
-    return printable("\n".join(parts), lines=True)
+    return Text(printable("\n".join(parts), lines=True))
 
 
 def printable(text: str, *, lines: bool = False) -> str:

@@ -21,6 +21,7 @@ from resilient.saving.run_json import FitRun, ImportRun, RunJson
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.store import Store
+from resilient.user_line import ending_at_user_line
 
 if TYPE_CHECKING:
     import keras
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _ENDINGS = (".keras", ".weights.h5", ".safetensors")
 
 
+@ending_at_user_line
 def export(
     checkpoint_dir: str | os.PathLike[str],
     to: str | os.PathLike[str],

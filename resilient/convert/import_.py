@@ -21,6 +21,7 @@ from resilient.storage.lock import DirectoryLock
 from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
 from resilient.telemetry.events import Events
+from resilient.user_line import ending_at_user_line
 
 if TYPE_CHECKING:
     import keras
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _ALWAYS = ("the position in the data", "callbacks, History and metrics")
 
 
+@ending_at_user_line
 def import_checkpoint(
     source: str | os.PathLike[str],
     model: "keras.Model",

@@ -23,6 +23,7 @@ from resilient.storage.lock import DirectoryLock
 from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
 from resilient.telemetry.events import Events
+from resilient.user_line import ending_at_user_line
 
 if TYPE_CHECKING:
     from resilient.state.variables import Leaf
@@ -48,6 +49,7 @@ class Checkpoints:
         keep: How many checkpoints to keep.
     """
 
+    @ending_at_user_line
     def __init__(
         self,
         checkpoint_dir: str | os.PathLike[str],
@@ -62,6 +64,7 @@ class Checkpoints:
         self._events = Events(self._store.directory)
         self._entered = False
 
+    @ending_at_user_line
     def __enter__(self) -> "Checkpoints":
         """Take the lock.
 
@@ -77,6 +80,7 @@ class Checkpoints:
         self._entered = False
         self._lock.release()
 
+    @ending_at_user_line
     def save(self, step: int) -> Checkpoint:
         """Commit a checkpoint of the variables as they are now, and prune older ones.
 
@@ -104,6 +108,7 @@ class Checkpoints:
         self._store.prune(self._keep)
         return checkpoint
 
+    @ending_at_user_line
     def restore(self) -> int:
         """Set the variables to the newest intact checkpoint.
 

@@ -459,10 +459,8 @@ def test_in_ipython_it_ends_the_cell_without_a_traceback(tmp_path, monkeypatch):
         )
     assert not isinstance(end.value, SystemExit | Exception)
     (line,) = end.value._render_traceback_()
-    assert line == (
-        "Went back to step 6 (epoch 1, batch 6). Run this again to go on, from where "
-        "the data is made."
-    )
+    back = "Went back to step 6 (epoch 1, batch 6)"
+    assert line == f"{back}. To go on, make the data and fit again."
 
 
 class Fade(keras.callbacks.Callback):

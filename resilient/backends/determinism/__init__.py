@@ -16,10 +16,12 @@ from typing import Any
 
 from resilient.backends import get_backend
 from resilient.errors import require_integer
+from resilient.user_line import ending_at_user_line
 
 __all__ = ["deterministic", "in_effect"]
 
 
+@ending_at_user_line
 def deterministic(seed: int | None = None, *, threads: int | None = None) -> None:
     """Make this process compute the same bytes each time it is run.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from resilient.training.enabled import intercept
 from resilient.training.enabled.calls import Calls
+from resilient.user_line import ending_at_user_line
 
 # What `resilient run --save` tells the processes that it starts.
 VARIABLE = "RESILIENT_SAVE"
@@ -39,7 +40,9 @@ def enabled(directory: str | os.PathLike[str], **options: Any) -> Iterator[None]
         TypeError: An option is unknown, or of another type than it can be.
         ValueError: An option has a value that means nothing.
     """
-    with Calls(directory, options) as calls, intercept.entered(calls):
+    with ending_at_user_line:
+        calls = Calls(directory, options)
+    with calls, intercept.entered(calls):
         yield
 
 

@@ -19,6 +19,7 @@ from resilient.storage.layout import foreign_names, local_directory
 from resilient.training.enabled import intercept
 from resilient.training.enabled.intercept import Fit
 from resilient.training.fit.api import ResilientFit
+from resilient.user_line import ending_at_user_line
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
         ValueError: An argument has a value that means nothing.
     """
 
+    @ending_at_user_line
     def __init__(
         self,
         backup_dir: str | os.PathLike[str],

@@ -10,6 +10,8 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from resilient.user_line import ending_at_user_line
+
 if TYPE_CHECKING:
     import keras
 
@@ -81,7 +83,10 @@ def _wrap(keras: Any) -> None:
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         here = functools.partial(plain, self)
         found = _resumable(plain, self, args, kwargs)
-        return found.fit(self, here, args, kwargs) if found else here(*args, **kwargs)
+        if found is None:
+            return here(*args, **kwargs)
+        with ending_at_user_line:
+            return found.fit(self, here, args, kwargs)
 
     keras.Model.fit = _wrapper = fit
 

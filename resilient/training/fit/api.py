@@ -34,6 +34,7 @@ from resilient.training.divergence.options import (
 from resilient.training.fit import arguments, signature
 from resilient.training.fit.signature import shown_as
 from resilient.training.options import OnEvent, RunOptions
+from resilient.user_line import ending_at_user_line
 
 if TYPE_CHECKING:
     import keras
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from resilient.training.session import Session
 
 
+@ending_at_user_line
 @shown_as(signature.fit)
 def fit(  # noqa: D417  # describes what it is shown as
     model: "keras.Model",
@@ -131,6 +133,7 @@ class ResilientFit(OnDirectory):
         ValueError: An argument has a value that means nothing.
     """
 
+    @ending_at_user_line
     def __init__(
         self,
         model: "keras.Model",
@@ -177,9 +180,11 @@ class ResilientFit(OnDirectory):
 
     @classmethod
     def check_options(cls, **options: Any) -> None:
-        """Raise what the constructor raises for them."""
+        """Raise what the constructor raises for them, and for an unknown one."""
+        arguments.require_options(options, signature.OPTIONS)
         cls(cast("keras.Model", None), **options)
 
+    @ending_at_user_line
     @shown_as(signature.keras_fit)
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
         """Train, resuming where the last attempt was; arguments as ``model.fit``."""
@@ -220,6 +225,7 @@ class ResilientFit(OnDirectory):
             finally:
                 self._session = None
 
+    @ending_at_user_line
     def save(self) -> None:
         """Ask a running ``fit`` (from a callback, say) to save after this batch.
 
@@ -233,6 +239,7 @@ class ResilientFit(OnDirectory):
             )
         self._session.request_save()
 
+    @ending_at_user_line
     def restore(self, step: int | None = None) -> Checkpoint:
         """Load a checkpoint's weights and optimizer into the model, to look at them.
 

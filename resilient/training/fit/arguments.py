@@ -5,7 +5,7 @@ without a word about ours.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -37,3 +37,14 @@ def require_known(
         elif close := get_close_matches(name, [*parameters, *ours], n=1):
             hint = f"Did you mean `{close[0]}`?"
         raise TypeError(message(f"fit() has no argument `{name}`.", hint=hint))
+
+
+def require_options(given: Iterable[str], ours: Collection[str]) -> None:
+    """Raise TypeError for an option that ``resilient.fit`` does not have."""
+    for name in given:
+        if name in ours:
+            continue
+        hint = "Options are those of resilient.fit."
+        if close := get_close_matches(name, ours, n=1):
+            hint = f"Did you mean `{close[0]}`?"
+        raise TypeError(message(f"There is no option `{name}`.", hint=hint))

@@ -17,8 +17,10 @@ from resilient.training.loop.context import RunContext
 from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import require_batches, wrong_place_error
 from resilient.training.options import OnEvent, RunOptions
+from resilient.user_line import ending_at_user_line
 
 if TYPE_CHECKING:
+    from resilient.training.loop.attempt import LoopAttempt
     from resilient.training.loop.batches import BatchOptions
 
 _PREEMPTION = Preemption()
@@ -64,6 +66,7 @@ class Run(RunContext):
         NotSupportedError: An object belongs to another backend than Keras runs on.
     """
 
+    @ending_at_user_line
     def __init__(
         self,
         checkpoint_dir: str | os.PathLike[str],
@@ -100,6 +103,7 @@ class Run(RunContext):
         super().__init__(LoopPlan(options, found, LogHistory(), verbose))
         self._data = data
 
+    @ending_at_user_line
     def loop(
         self,
         data: Any = None,
@@ -139,6 +143,7 @@ class Run(RunContext):
         require_integer(epochs, "`epochs`")
         return self._loop(data, options, epochs)
 
+    @ending_at_user_line
     def epochs(self, epochs: int) -> Iterator[int]:
         """Iterate over the epochs that are left, for loops within a loop.
 
@@ -155,6 +160,7 @@ class Run(RunContext):
         require_integer(epochs, "`epochs`")
         return self._epochs(epochs)
 
+    @ending_at_user_line
     def batches(
         self,
         data: Any = None,
@@ -173,7 +179,7 @@ class Run(RunContext):
             raise wrong_place_error(
                 "batches", "Write `for epoch in run.epochs(n):` around it."
             )
-        return self._attempt.batches(data, options)
+        return self._batches(self._attempt, data, options)
 
     def stop(self) -> None:
         """End the run after this batch, for good."""
@@ -220,13 +226,19 @@ class Run(RunContext):
     def _loop(
         self, data: Any, options: "BatchOptions", epochs: int
     ) -> Iterator[tuple[int, int, Any]]:
-        with self._entered() as attempt:
+        with ending_at_user_line, self._entered() as attempt:
             for epoch in attempt.epochs(epochs, data, options):
                 for step, batch in attempt.batches(data, options):
                     yield epoch, step, batch
 
+    def _batches(
+        self, attempt: "LoopAttempt", data: Any, options: "BatchOptions"
+    ) -> Iterator[tuple[int, Any]]:
+        with ending_at_user_line:
+            yield from attempt.batches(data, options)
+
     def _epochs(self, epochs: int) -> Iterator[int]:
-        with self._entered() as attempt:
+        with ending_at_user_line, self._entered() as attempt:
             yield from attempt.epochs(epochs)
 
     def _given(

@@ -14,6 +14,7 @@ from resilient.saving.directory import OnDirectory
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
 from resilient.training.loop.misuse import wrong_place_error
+from resilient.user_line import ending_at_user_line
 
 if TYPE_CHECKING:
     from resilient.training.loop.attempt import LoopAttempt
@@ -33,6 +34,7 @@ class RunContext(OnDirectory):
         self._attempt: LoopAttempt | None = None
         self._session: contextlib.ExitStack | None = None
 
+    @ending_at_user_line
     def __enter__(self) -> Self:
         """Take the directory and go back to its newest checkpoint.
 
@@ -48,6 +50,7 @@ class RunContext(OnDirectory):
             self._session = stack.pop_all()
         return self
 
+    @ending_at_user_line
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -64,6 +67,7 @@ class RunContext(OnDirectory):
         with session:
             self._require_attempt("with").end()
 
+    @ending_at_user_line
     def advance(self, steps: int = 1) -> None:
         """So many steps were done, in a ``with`` block without ``loop``; save if due.
 
@@ -78,6 +82,7 @@ class RunContext(OnDirectory):
             )
         attempt.advance(steps)
 
+    @ending_at_user_line
     def save(self) -> None:
         """Save now; within ``loop`` and ``batches``, once this batch is done.
 
@@ -86,6 +91,7 @@ class RunContext(OnDirectory):
         """
         self._require_attempt("save").save()
 
+    @ending_at_user_line
     def restore(self, step: int | None = None) -> Checkpoint:
         """Set all objects to a checkpoint.
 

@@ -1,6 +1,8 @@
 """An error in fit: it goes on its way, and says where the run will go on."""
 
+import traceback
 import types
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -280,3 +282,30 @@ def test_a_directory_that_became_a_file_is_said(tmp_path):
 
     with pytest.raises(resilient.CheckpointWriteError, match="replaced the directory"):
         fitting.fit(fitting.model(), directory, callbacks=[Do(replace)], save_freq=4)
+
+
+@pytest.mark.everywhere
+def test_the_traceback_ends_at_the_users_line(tmp_path):
+    """Though it was raised in the middle of Keras's fit, or of a loop."""
+
+    def last_frame(error):
+        return traceback.extract_tb(error.value.__traceback__)[-1].name
+
+    def callback():
+        run.fit(*fitting.data())  # from within itself
+
+    fitting.fit(fitting.model(), tmp_path, epochs=1)
+    with pytest.raises(resilient.CheckpointMismatchError) as error:
+        fitting.fit(fitting.model(optimizer="sgd"), tmp_path)
+    assert last_frame(error) == "fit"
+    assert error.traceback[-1].path == Path(fitting.__file__)
+    with pytest.raises(resilient.CheckpointMismatchError) as error:
+        next(
+            resilient.Run(tmp_path, net=fitting.model()).loop(fitting.data(), epochs=1)
+        )
+    assert last_frame(error) == "test_the_traceback_ends_at_the_users_line"
+    net = fitting.model()
+    run = resilient.ResilientFit(net, checkpoint_dir=tmp_path / "other")
+    with pytest.raises(resilient.DirectoryInUseError) as error:
+        run.fit(*fitting.data(), callbacks=[Do(callback, 0, 0)], verbose=0)
+    assert last_frame(error) == "callback"

@@ -1,0 +1,78 @@
+"""Ends the traceback of an error of ours at the user's line, of which it tells.
+
+Only where it was raised on purpose, with a text that says all; or where Python refused
+the arguments. Frames of the user's own code stay, such as those of a callback that
+called us. The whole traceback is logged at DEBUG, and
+``keras.config.disable_traceback_filtering()`` keeps it.
+"""
+
+import functools
+import logging
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from resilient.errors import Text
+
+logger = logging.getLogger(__name__)
+
+# Packages whose frames are left out: ours, and what runs ours.
+_LEFT_OUT = ("resilient", "keras", "concurrent", "contextlib")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _EndingAtUserLine:
+    """Shortens tracebacks: a context, and a decorator of functions."""
+
+    def __call__(self, function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return cast(F, call)
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None or trace is None or not _is_on_purpose(error, trace):
+            return
+        config = getattr(sys.modules.get("keras"), "config", None)
+        if config is not None and not config.is_traceback_filtering_enabled():
+            return
+        logger.debug("The whole traceback of an error:", exc_info=error)
+        each: BaseException | None = error
+        while each is not None:
+            each.__traceback__ = _shortened(each.__traceback__)
+            each = each.__cause__
+
+
+# Around all that is public and may raise errors from deep inside.
+ending_at_user_line = _EndingAtUserLine()
+
+
+def _is_on_purpose(error: BaseException, trace: TracebackType) -> bool:
+    if trace.tb_next is None and trace.tb_frame.f_globals is globals():
+        return True  # nothing was called: other arguments than the function has
+    return bool(error.args) and isinstance(error.args[0], Text)
+
+
+def _shortened(trace: TracebackType | None) -> TracebackType | None:
+    if trace is None:
+        return None
+    rest = _shortened(trace.tb_next)
+    if _package(trace) in _LEFT_OUT:
+        return rest
+    return TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+
+
+def _package(trace: TracebackType) -> str:
+    return str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
