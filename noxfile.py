@@ -330,7 +330,7 @@ def messages(session: nox.Session, backend: str) -> None:
     said.unlink(missing_ok=True)
     session.run(
         *("pytest", "-q", "-m", "not long and not sources", *TWO),
-        *("--ignore=tests/data/sources", *session.posargs),
+        *("--ignore=tests/data/sources", "--ignore=tests/fuzz", *session.posargs),
         env={
             "KERAS_BACKEND": backend,
             "RESILIENT_MESSAGES": str(said),

@@ -22,10 +22,7 @@ _UNPRINTABLE = re.compile(rf"[\x00-\x1f{_CONTROLS}]")
 _UNPRINTABLE_IN_LINES = re.compile(rf"[\x00-\x08\x0b-\x1f{_CONTROLS}]")
 
 # What to do about a checkpoint that is not what was written.
-ANOTHER_STEP = (
-    "Resume from another step, for example resume=<step> with one that `resilient ls` "
-    "shows."
-)
+ANOTHER_STEP = "Pass resume=<step> with another step that `resilient ls` lists."
 
 
 class ResilientError(Exception):
@@ -58,11 +55,11 @@ class UntrustedCheckpointError(ResilientError):
 
 
 class CheckpointMismatchError(ResilientError):
-    """A checkpoint belongs to another model, data, callbacks or settings."""
+    """A checkpoint belongs to a different model, data, callbacks or settings."""
 
 
 class CheckpointReadError(ResilientError, OSError):
-    """A checkpoint cannot be read here and now; that is no damage, and it stays."""
+    """A checkpoint cannot be read right now. It is not damaged, and stays in place."""
 
 
 class CheckpointWriteError(ResilientError):
@@ -74,18 +71,18 @@ class DirectoryInUseError(ResilientError):
 
 
 class DataNotResumableError(ResilientError):
-    """The training data has no position that training could get back to."""
+    """The training data has no position that training could go back to."""
 
 
 class DataWorkerError(ResilientError):
-    """A process that makes batches died.
+    """A worker process that makes batches died.
 
-    On TensorFlow it is the text of an error of TensorFlow's own.
+    On TensorFlow, one of TensorFlow's own errors has this text.
     """
 
 
 class NotSupportedError(ResilientError):
-    """Something that cannot be made exact (yet), and is refused."""
+    """Something that cannot be resumed exactly (yet), and is refused."""
 
 
 class PeerLostError(ResilientError):
@@ -112,18 +109,18 @@ class BackendNotAvailableError(ResilientError, ImportError):
 
 
 class DivergedError(ResilientError):
-    """The loss is not a number any more, or far from what it was."""
+    """The loss is no longer finite, or far above what it was."""
 
 
 class TrainingStopped(BaseException):
-    """Somebody asked training to stop, and it did: in scripts ``Preempted``.
+    """Training stopped because it was asked to; scripts get ``Preempted``.
 
     Attributes:
         reason: Who asked: ``"SIGTERM"``, ``"SIGUSR1"``, ``"SIGINT"``, ``"stop file"``,
             or the text of a cloud's notice.
         progress: Where training was.
-        saved: Whether the state at that moment is saved; if not, the last checkpoint
-            stands.
+        saved: Whether the state at that moment is saved; if not, the next attempt
+            resumes from the last checkpoint.
     """
 
     status: int | None = None
@@ -134,9 +131,9 @@ class TrainingStopped(BaseException):
 
 
 class Preempted(TrainingStopped, SystemExit):
-    """Training stopped; not caught, this ends the process with status 143, as SIGTERM.
+    """Training stopped. Unless caught, it ends the process with status 143, as SIGTERM.
 
-    Run the same script again to go on. In IPython and Jupyter, ``CellStopped`` is
+    Run the same script again to continue. In IPython and Jupyter, ``CellStopped`` is
     raised instead.
     """
 
@@ -144,20 +141,20 @@ class Preempted(TrainingStopped, SystemExit):
 
 
 class Interrupted(Preempted, KeyboardInterrupt):
-    """The same for Ctrl-C, for whoever expects ``KeyboardInterrupt``. Status 130."""
+    """``Preempted`` after Ctrl-C: also a ``KeyboardInterrupt``. Status 130."""
 
     status = 130
 
 
 class CellStopped(TrainingStopped, KeyboardInterrupt):
-    """Training stopped in IPython or Jupyter: that ends the cell, and not the session.
+    """Training stopped in IPython or Jupyter: this ends the cell, not the session.
 
-    Run the cell again to go on.
+    Run the cell again to continue.
     """
 
     def __str__(self) -> str:
         where = "" if self.saved else " from the last checkpoint"
-        return f"Stopped at {self.progress}. Run this cell again to go on{where}."
+        return f"Stopped at {self.progress}. Run this cell again to continue{where}."
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows: the sentence, and no traceback."""
@@ -165,15 +162,14 @@ class CellStopped(TrainingStopped, KeyboardInterrupt):
 
 
 class RolledBack(BaseException):
-    """The loss was bad: the run is set back on the disk, and has to be run again.
+    """The loss was bad: the run was rolled back on disk, and has to be run again.
 
-    Where the data is more than arrays, the iterators of this process cannot be turned
-    back. In a script it is a ``SystemExit``, too: not caught, it ends the process with
-    status 75, after which ``resilient run`` starts it again. In IPython and Jupyter it
-    ends the cell.
+    Unless the data is arrays, the iterators of this process cannot be rewound. In a
+    script it is a ``SystemExit``, too: unless caught, it ends the process with status
+    75, and ``resilient run`` starts it again. In IPython and Jupyter it ends the cell.
 
     Attributes:
-        progress: Where the next attempt goes on.
+        progress: Where the next attempt continues.
     """
 
     status = 75  # EX_TEMPFAIL
@@ -183,7 +179,9 @@ class RolledBack(BaseException):
         self.progress = progress
 
     def __str__(self) -> str:
-        return f"Went back to {self.progress}. To go on, make the data and fit again."
+        return (
+            f"Went back to {self.progress}. To continue, create the data and fit again."
+        )
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows: the sentence, and no traceback."""
@@ -191,11 +189,11 @@ class RolledBack(BaseException):
 
 
 class ScriptRolledBack(RolledBack, SystemExit):
-    """The same in a script."""
+    """``RolledBack`` in a script: also a ``SystemExit``."""
 
 
 class NotExactWarning(UserWarning):
-    """Names, once, what a resumed run will not reproduce bit for bit, and why."""
+    """Says once what a resumed run will not reproduce bit for bit, and why."""
 
 
 class Text(str):
@@ -295,6 +293,6 @@ def require_number(value: object, name: str) -> float:
     text = message(
         f"{name} must be a positive number.",
         received=repr(value),
-        hint="Use a finite int or float above 0.",
+        hint="Use a finite number above 0.",
     )
     raise ValueError(text) if real else TypeError(text)

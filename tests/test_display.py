@@ -50,7 +50,7 @@ def test_a_line_says_what_a_person_wants_to_know(tmp_path):
     assert re.search(rf"^<OnDirectory .*checkpoints: 2, .*{newest}", repr(run))
     assert re.search(rf"^<Checkpoint {newest}, .* loss 0.25", repr(run.latest))
     assert repr(run.goodput) == (
-        "<Goodput 0.0% of 0.0 s: 0 steps, 0 more lost, 0 attempts>"
+        "<Goodput 0.0% of 0.0 s: 0 steps, plus 0 lost, 0 attempts>"
     )
 
 

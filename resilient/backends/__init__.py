@@ -41,7 +41,7 @@ def get_backend(name: str | None = None) -> Backend:
 def _load(name: str) -> Backend:
     if name not in _LIBRARIES:
         raise NotSupportedError(
-            "There is no adapter for this Keras backend.",
+            "keras-resilient does not support this Keras backend.",
             received=repr(name),
             hint=f"Set KERAS_BACKEND to one of {', '.join(_LIBRARIES)}.",
         )

@@ -73,9 +73,9 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if not re.fullmatch(NAME_PATTERN, name):
             raise NotSupportedError(
-                "A tensor's name holds characters that no format is sure to keep.",
+                "A tensor's name has characters that not every file format can store.",
                 received=repr(name),
-                hint="Use letters, digits, '_', '-' and '.' only.",
+                hint="Use only letters, digits, '_', '-' and '.'.",
             )
 
 
@@ -87,9 +87,9 @@ def check_dtype(name: str, dtype: object) -> None:
     """
     if str(dtype) not in DTYPES:
         raise NotSupportedError(
-            f"The tensor {name!r} is of a type that a checkpoint cannot hold.",
+            f"The tensor {name!r} has a dtype that a checkpoint cannot hold.",
             received=f"dtype {dtype}",
-            hint=f"Supported are {', '.join(sorted(DTYPES))}.",
+            hint=f"Use one of {', '.join(sorted(DTYPES))}.",
         )
 
 
@@ -112,10 +112,10 @@ def check_count(pieces: int) -> None:
     """
     if pieces > MOST_TENSORS:
         raise NotSupportedError(
-            f"A checkpoint can hold {MOST_TENSORS:,} tensors, and parts of tensors "
-            "that ranks have.",
+            f"A checkpoint can hold at most {MOST_TENSORS:,} tensors, where each "
+            "rank's part of a tensor counts as one.",
             received=f"{pieces:,}",
-            hint="Keep what is small together in larger tensors.",
+            hint="Combine small tensors into larger ones.",
         )
 
 

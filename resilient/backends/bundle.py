@@ -61,7 +61,7 @@ def checked(
         if tensor.slices or not 0 <= tensor.shard_id < header.num_shards:
             raise corrupt(f"{name} is in several pieces, or in none")
         if not _is_there(tensor, contents(tensor.shard_id), text=name in texts):
-            raise corrupt(f"{name} has another size than its part of the file")
+            raise corrupt(f"{name} has a different size than its part of the file")
         found[name] = tf.dtypes.as_dtype(tensor.dtype)
         total += tensor.size
     if total > sum(files.sizes.values()):
@@ -99,7 +99,7 @@ def _table(raw: memoryview) -> Iterator[tuple[bytes, bytes]]:
     """
     footer = raw[-_FOOTER:]
     if len(footer) < _FOOTER or footer[-len(_MAGIC) :] != _MAGIC:
-        raise ValueError("it is no table")
+        raise ValueError("it is not a table")
     _, at = _place(footer, 0)  # of what TensorFlow does not use
     index, _ = _place(footer, at)
     last = None
@@ -143,7 +143,7 @@ def _block(raw: memoryview, place: slice) -> Iterator[tuple[bytes, memoryview]]:
     places = [*(beginnings[each] for each in listed), number]
     steps = [after - one for one, after in itertools.pairwise(places)]
     if places[0] or not all(0 < step <= _MOST_UNLISTED for step in steps):
-        raise ValueError("a block does not list its beginnings")
+        raise ValueError("a block does not say where its entries start")
 
 
 def _place(raw: memoryview, at: int) -> tuple[slice, int]:
@@ -162,4 +162,4 @@ def _varint(raw: memoryview, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
-    raise ValueError("a number has no end")
+    raise ValueError("a number is cut off")

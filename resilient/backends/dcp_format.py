@@ -77,12 +77,12 @@ def _require_equal(tensors: Mapping[str, torch.Tensor], group: Any) -> None:
     mine = {held: digest.hexdigest() for held, digest in digests.items()}
     if others := _others(mine, group):
         raise ResilientError(
-            "The ranks have different weights or optimizer states: something "
-            "trains a part of the model without averaging its gradients.",
-            received=f"ranks {others} differ from those before",
-            hint="Train through Keras's optimizers, change weights in all ranks alike "
-            "(in callbacks, too), and begin with the same seed in ranks that hold "
-            "one replica together (keras.utils.set_random_seed).",
+            "The ranks have different weights or optimizer states: part of the model "
+            "is trained without averaging its gradients.",
+            received=f"ranks {others} differ from the ranks before them",
+            hint="Train through Keras's optimizers, change weights the same way in "
+            "all ranks (in callbacks, too), and start ranks that share one replica "
+            "with the same seed (keras.utils.set_random_seed).",
         )
 
 

@@ -73,7 +73,7 @@ def _fields(made: object, name: str) -> dict[str, Any]:
 def _text(value: object) -> str:
     # Tuples of tuples may take forever to be shown, or to be hashed.
     if not isinstance(value, str):
-        raise ValueError(f"there is a {type(value).__name__} in the place of a name")
+        raise ValueError(f"there is a {type(value).__name__} where a name should be")
     return value
 
 

@@ -102,7 +102,7 @@ def _read_chunk(files: StoredFiles, tensor: SavedTensor, chunk: Chunk) -> np.nda
     with decoding(chunk.file):
         array = torch_files.tensor(files.mapped(chunk.file)[chunk.place])
     if array.shape != chunk.sizes or array.dtype != tensor.dtype:
-        raise corrupt(f"{chunk.file} has a tensor of another shape or type")
+        raise corrupt(f"{chunk.file} has a tensor of a different shape or type")
     return array
 
 

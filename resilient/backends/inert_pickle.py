@@ -60,7 +60,7 @@ def read(pickle: bytes) -> Any:
             machine.apply(operation.name, argument)
     except (ValueError, LookupError) as error:
         raise PickleError(str(error)) from None
-    raise PickleError("it has no end")
+    raise PickleError("it is cut off")
 
 
 class _Machine:

@@ -77,7 +77,7 @@ class JaxBackend:
     def require_like(self, target: Any, value: Any) -> None:
         if not isinstance(target, keras.Variable):
             raise NotSupportedError(
-                "A JAX array cannot be set in place.",
+                "A JAX array cannot be changed in place.",
                 received=f"{type(target).__name__}",
                 hint="Keep the array in a keras.Variable.",
             )
@@ -114,10 +114,10 @@ def _value(name: str, tensor: Any) -> Any:
         return copy_array(name, np.asarray(value))
     if not isinstance(value, jax.Array):
         raise NotSupportedError(
-            f"The tensor {name!r} is of a kind that a checkpoint cannot hold.",
+            f"The tensor {name!r} has a type that a checkpoint cannot hold.",
             received=f"{type(value).__name__}",
-            hint="Supported are dense arrays and variables of numbers and booleans; of"
-            " a typed PRNG key save jax.random.key_data(key).",
+            hint="Use dense arrays and variables of numbers or booleans. For a typed "
+            "PRNG key, save jax.random.key_data(key).",
         )
     check_dtype(name, value.dtype)
     return value
@@ -130,7 +130,7 @@ def _check_owner(name: str, value: Any, process: int) -> None:
             f"The tensor {name!r} is not shared by all processes.",
             received=f"in process {process}: {value.sharding}",
             hint="Set a keras.distribution over the devices of all processes before "
-            "the model is made.",
+            "you create the model.",
         )
 
 

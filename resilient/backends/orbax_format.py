@@ -48,10 +48,11 @@ def check_file_names(names: Iterable[str]) -> None:
     for name in names:
         if len(name) > _LONGEST:
             raise NotSupportedError(
-                "A tensor's name is too long for a directory, which every tensor "
-                "gets where one is spread over several devices.",
+                "A tensor's name is too long to be the name of a directory, and each "
+                "tensor needs one when any is spread over several devices.",
                 received=f"{len(name)} characters: {name}",
-                hint=f"Give layers shorter names: {_LONGEST} characters fit in all.",
+                hint=f"Give layers shorter names: the whole may have {_LONGEST} "
+                "characters.",
             )
 
 

@@ -76,7 +76,7 @@ class Tree:
             if self._ocdbt and array.is_cut:
                 raise corrupt(f"{name} is in shards, and in a database")
             if not self._ocdbt and not array.is_in(shards[name]):
-                raise corrupt(f"{name} has other files than one for each shard")
+                raise corrupt(f"{name} does not have exactly one file for each shard")
         # Several may be the same bytes, and small ones are compressed.
         large = sum(a.nbytes for a in arrays.values() if a.nbytes > INLINE)
         if large > sum(files.values()):

@@ -67,7 +67,7 @@ class StoredFiles:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size != self.sizes[name]:
             os.close(descriptor)
-            raise corrupt(f"{name} is no regular file of {self.sizes[name]:,} bytes")
+            raise corrupt(f"{name} is not a regular file of {self.sizes[name]:,} bytes")
         return descriptor
 
     def read(self, name: str, limit: int) -> bytes:
@@ -106,7 +106,8 @@ def _found(directory: str) -> Iterator[tuple[str, int]]:
 def corrupt(problem: str) -> CorruptCheckpointError:
     """The error for files that are not what is written there."""
     return CorruptCheckpointError(
-        "The tensors of the checkpoint are not in the format that they should be in.",
+        "The checkpoint's tensors cannot be read: their files do not have the "
+        "expected format.",
         received=printable(problem[:_LONGEST]),  # one line: it may quote the files
         hint=ANOTHER_STEP,
     )

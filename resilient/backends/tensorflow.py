@@ -170,7 +170,7 @@ class TensorFlowBackend:
             random.Random().setstate(checked["operation_seeds"])
         generator = checked["global_generator"]
         if generator and len(generator["state"]) != _WORDS[generator["algorithm"]]:
-            raise ValueError("the state of another algorithm")
+            raise ValueError("the state of a different algorithm")
 
     def versions(self) -> dict[str, str]:
         return {"tensorflow": str(tf.__version__)}
@@ -198,9 +198,9 @@ def _hold(name: str, value: Any, here: str) -> tf.Tensor:
         value = value.value
     if not isinstance(value, tf.Tensor | tf.Variable):
         raise NotSupportedError(
-            f"The tensor {name!r} is of a kind that a checkpoint cannot hold.",
+            f"The tensor {name!r} has a type that a checkpoint cannot hold.",
             received=f"{type(value).__name__}",
-            hint="Supported are dense tensors and variables of numbers and booleans.",
+            hint="Use dense tensors and variables of numbers or booleans.",
         )
     check_dtype(name, value.dtype.name)
     if isinstance(value, tf.distribute.DistributedValues):

@@ -173,10 +173,10 @@ def _live(name: str, value: Any) -> torch.Tensor:
         or tensor.is_meta
     ):
         raise NotSupportedError(
-            f"The tensor {name!r} is of a kind that a checkpoint cannot hold.",
+            f"The tensor {name!r} has a type that a checkpoint cannot hold.",
             received=f"{type(tensor).__name__} {getattr(tensor, 'layout', '')}"
             f" on {getattr(tensor, 'device', 'no device')}",
-            hint="Supported are dense tensors, variables and numpy arrays.",
+            hint="Use dense tensors, variables and NumPy arrays.",
         )
     check_dtype(name, _dtype_name(tensor))
     return tensor.detach()

@@ -61,7 +61,7 @@ def tensors(data: memoryview) -> dict[str, np.ndarray]:
     """
     content, archive = _opened(data)
     if not isinstance(content, dict):
-        raise TorchFileError(f"it holds a {type(content).__name__}, no dict")
+        raise TorchFileError(f"it holds a {type(content).__name__}, not a dict")
     found = {}
     for name, each in content.items():
         if not isinstance(name, str):
@@ -80,7 +80,7 @@ def dtype(name: object) -> np.dtype[Any]:
     if plain not in DTYPES:
         # Anything but a text may take forever to be shown.
         other = name.name if isinstance(name, Name) else type(name).__name__
-        raise TorchFileError(f"it has tensors of another type: {other}")
+        raise TorchFileError(f"it has tensors of an unsupported type: {other}")
     return np.dtype(plain)
 
 
@@ -167,7 +167,7 @@ class _Archive:
         if given is None:
             given = Name(_STORAGES.get(kind.name, kind.name))
         elif kind.name != _UNTYPED:
-            raise TorchFileError("a tensor has another type than its storage")
+            raise TorchFileError("a tensor has a different type than its storage")
         place = self._places.get(f"{self._folder}data/{key}")
         if place is None:
             raise TorchFileError("a tensor's storage is missing")

@@ -104,9 +104,9 @@ class SavedArray(msgspec.Struct):
         """
         found = msgspec.json.decode(raw, type=cls)
         if msgspec.json.decode(raw) != found.metadata() or found.dtype not in _DTYPES:
-            raise ValueError("an array is compressed, or of another type")
+            raise ValueError("an array is compressed, or has a different type")
         if len(found.shape) != len(found.chunks):
-            raise ValueError("the shards of an array have another rank")
+            raise ValueError("the shards of an array have a different rank")
         return found
 
     def metadata(self) -> dict[str, Any]:

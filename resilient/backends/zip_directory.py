@@ -97,5 +97,5 @@ def _place(data: memoryview, name: str, start: int, size: int) -> slice:
     signature, name_length, extra_length = _LOCAL.unpack_from(data, start)
     begin = start + _LOCAL.size + name_length + extra_length
     if signature != b"PK\3\4" or begin + size > len(data):
-        raise ZipError(f"{name} is not where its directory says")
+        raise ZipError(f"{name} is not where the directory of the zip file says")
     return slice(begin, begin + size)

@@ -112,8 +112,8 @@ def _no_runs(store: Store, arguments: argparse.Namespace) -> CheckpointNotFoundE
     if arguments.directory is not None:
         return nothing("There is no checkpoint in or below", store.directory)
     return CheckpointNotFoundError(
-        f"There are no checkpoints here in {Path.cwd()}, nor in a directory `runs`.",
-        hint="Name the checkpoint_dir of a run, or a directory of several: "
+        f"There are no checkpoints in {Path.cwd()}, or in a directory `runs` there.",
+        hint="Name the checkpoint_dir of a run, or a directory of several runs: "
         "resilient ls DIR",
     )
 
@@ -202,7 +202,8 @@ def prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
             raise CorruptCheckpointError(
                 "The newest checkpoint is damaged, so nothing is deleted.",
                 received=f"{found[-1].path}: {'; '.join(problems)}",
-                hint="Resume the run, which moves it to quarantine; then prune.",
+                hint="Resume the run, which moves that checkpoint to quarantine; "
+                "then prune.",
             )
         kept = keep.select(found)
         doomed = [checkpoint for checkpoint in found if checkpoint.step not in kept]

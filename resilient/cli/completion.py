@@ -21,7 +21,7 @@ def add_to(commands: Any, parser: argparse.ArgumentParser) -> None:
         commands: What ``add_subparsers`` gave.
         parser: The parser of all commands.
     """
-    text = "Print what makes a shell complete commands and options."
+    text = "Print a completion script for your shell."
     command = commands.add_parser("completion", help=text, description=text)
     command.add_argument("shell", choices=_SHELLS)
     command.set_defaults(

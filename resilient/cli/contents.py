@@ -60,7 +60,7 @@ def look(checkpoint: Checkpoint) -> tuple[JSON, bool]:
     except CorruptCheckpointError as error:
         return nothing | {"run_problem": error.problem}, False
     if xxhash.xxh3_128_hexdigest(raw) != checkpoint.files[_RUN].xxh3_128:
-        why = f"{_RUN} has other content than was written (checksum)"
+        why = f"{_RUN} does not match its checksum"
         return nothing | {"run_problem": why}, False
     try:
         with malformed(_RUN):
@@ -142,7 +142,7 @@ def show(data: JSON, *, files: bool) -> None:
     for name, version in data["environment"].items():
         say(f"{name}: {version}")
     if data["run"] is None:
-        say(f"What it holds cannot be told: {data['run_problem']}", BAD)
+        say(f"Its contents cannot be shown: {data['run_problem']}", BAD)
     else:
         _show_run(data["run"], data)
     if files:
@@ -164,7 +164,7 @@ def _show_run(run: JSON, data: JSON) -> None:
     if len(run["optimizer"]) == 1:  # one that wraps another has no rate of its own
         rate = run["learning_rate"]
         of_script = "a schedule" if rate is None else f"{float(rate):.6g}"
-        say(f"learning rate: {of_script}, as the script sets it")
+        say(f"learning rate: {of_script} (set by the script)")
     if run["data"]:
         facts = (_fact(k, x) for k, x in run["data"].items() if x is not None)
         say(f"data: {', '.join(facts)}")

@@ -32,18 +32,23 @@ class UsageError(Exception):
 
 def add_export(add: Add) -> None:
     """Add ``export`` to the commands."""
-    text = "Write a checkpoint as a file of Keras or of safetensors."
+    text = "Convert a checkpoint to a Keras or safetensors file."
     command = add("export", _export, _report_export, text)
     command.add_argument(
         "--to",
         metavar="PATH",
         required=True,
-        help="x.keras, x.weights.h5 or x.safetensors",
+        help="the file to write: x.keras, x.weights.h5 or x.safetensors",
     )
     command.add_argument(
-        "--step", metavar="STEP", type=step, help="the newest if left out"
+        "--step",
+        metavar="STEP",
+        type=step,
+        help="step of the checkpoint (default: the newest)",
     )
-    _add_model(command, "makes the model; .keras and .weights.h5 need it")
+    _add_model(
+        command, "needed for .keras and .weights.h5: a function that returns the model"
+    )
     command.add_argument("--force", action="store_true", help="replace PATH")
     command.set_defaults(
         check=lambda arguments: ending_of(Path(arguments.to)), takes_checkpoint=True
@@ -52,13 +57,13 @@ def add_export(add: Add) -> None:
 
 def add_import(add: Add) -> None:
     """Add ``import`` to the commands."""
-    text = "Start a run from a checkpoint of another library."
+    text = "Start a run from another library's checkpoint."
     command = add("import", _import, _report_import, text, directory=False)
     command.add_argument(
         "source",
         metavar="SOURCE",
-        help="of BackupAndRestore, TensorFlow, Orbax; .keras, .weights.h5, "
-        ".safetensors, .pt, .pth",
+        help="a checkpoint of BackupAndRestore, TensorFlow or Orbax; or a .keras, "
+        ".weights.h5, .safetensors, .pt or .pth file",
     )
     command.add_argument(
         "--to",
@@ -67,9 +72,13 @@ def add_import(add: Add) -> None:
         required=True,
         help="the checkpoint_dir of the run to start",
     )
-    _add_model(command, "makes the model", required=True)
-    command.add_argument("--epoch", metavar="N", type=int, help="epochs that are done")
-    command.add_argument("--step", metavar="N", type=int, help="batches that are done")
+    _add_model(command, "a function that returns the model", required=True)
+    command.add_argument(
+        "--epoch", metavar="N", type=int, help="epochs already trained"
+    )
+    command.add_argument(
+        "--step", metavar="N", type=int, help="batches already trained"
+    )
     command.set_defaults(makes_directory=True)
 
 
@@ -170,9 +179,9 @@ def _made(text: str) -> "keras.Model":
             message(
                 "The function that makes the model cannot be imported.",
                 received=f"--model {text}: {type(error).__name__}: {error}",
-                hint="Name a module that can be imported from here, and a function of "
-                "it without arguments: --model train:make_model. Keras takes its "
-                "backend from KERAS_BACKEND.",
+                hint="Name a module that can be imported from this directory, and a "
+                "function in it that takes no arguments: --model train:make_model. "
+                "KERAS_BACKEND selects the backend.",
             )
         ) from error
     model: keras.Model = make()

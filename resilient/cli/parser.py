@@ -13,13 +13,13 @@ from resilient.errors import message
 from resilient.policies import KeepPolicy, best, latest
 from resilient.serialization import JSON
 
-_DESCRIPTION = "Run a training and restart it; look at checkpoints, convert, tidy them."
+_DESCRIPTION = "Run training and restart it; inspect, convert and clean up checkpoints."
 
 _GROUPS = {
     "run": ("run",),
-    "look": ("ls", "show", "report", "verify"),
+    "inspect": ("ls", "show", "report", "verify"),
     "convert": ("export", "import"),
-    "tidy": ("prune",),
+    "clean up": ("prune",),
     "set up": ("completion",),
 }
 
@@ -27,14 +27,14 @@ _END = """\
 `resilient COMMAND --help` lists the options of a command.
 
 exit codes of all but run:
-  0    done, all is well
+  0    success
   1    damage: something fails verification, or has no readable manifest
   2    wrong usage
-  3    nothing there: no such directory, no checkpoint, or none of that step
-  4    the directory is in use by a living run
-  5    the file system does not let us read or write, another version wrote it, it is
-       not signed with RESILIENT_KEY, or the command cannot do what was asked
-  141  whoever read the output has closed it
+  3    not found: no such directory, no checkpoint, or none at that step
+  4    the directory is in use by a running process
+  5    the file system denies reading or writing, another version wrote a checkpoint,
+       one is not signed with RESILIENT_KEY, or the command cannot do what was asked
+  141  the reader of the output (such as `head`) closed it
 """
 
 
@@ -75,7 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
         command = subparsers.add_parser(name, help=text, description=text)
         if directory:
             command.add_argument("directory", metavar="DIR", help="the checkpoint_dir")
-        command.add_argument("--json", action="store_true", help="print JSON instead")
+        command.add_argument("--json", action="store_true", help="print JSON")
         command.set_defaults(
             run=run,
             report=lambda data, _arguments: report(data),
@@ -99,17 +99,17 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_lookers(add: convert.Add) -> None:
     text = "List the checkpoints of a run, or the runs in a directory."
     ls = add("ls", commands.ls, texts.ls, text, directory=False)
-    where = "a checkpoint_dir, or a directory of several; . or runs if left out"
+    where = "a checkpoint_dir, or a directory of several (default: . or runs)"
     ls.add_argument("directory", metavar="DIR", nargs="?", help=where)
     text = "Show what one checkpoint holds."
     show = add("show", commands.show, lambda _: None, text, directory=False)
     _add_checkpoint(show)
-    newest = "the newest if left out"
+    newest = "step of the checkpoint (default: the newest)"
     show.add_argument("step", metavar="STEP", type=step, nargs="?", help=newest)
     show.add_argument("--files", action="store_true", help="list files and checksums")
     show.set_defaults(report=lambda data, given: contents.show(data, files=given.files))
-    add("report", commands.report, texts.report, "Show where the time of a run went.")
-    text = "Read every byte and compare checksums."
+    add("report", commands.report, texts.report, "Show how a run spent its time.")
+    text = "Read every byte of the checkpoints and compare checksums."
     verify = add("verify", commands.verify, texts.verify, text, directory=False)
     _add_checkpoint(verify)
     verify.set_defaults(step=None)
@@ -122,16 +122,20 @@ def _add_checkpoint(command: argparse.ArgumentParser) -> None:
 
 
 def _add_prune(add: convert.Add) -> None:
-    text = "Delete all but some checkpoints."
+    text = "Delete checkpoints, but keep the newest and the best."
     prune = add("prune", commands.prune, texts.prune, text)
     integer = run_command.integer
     prune.add_argument(
-        "--keep", metavar="N", type=integer, required=True, help="the N newest"
+        "--keep", metavar="N", type=integer, required=True, help="keep the N newest"
     )
-    prune.add_argument("--best", metavar="N", type=integer, help="and the N best")
-    prune.add_argument("--monitor", metavar="METRIC", help="by this metric")
+    prune.add_argument("--best", metavar="N", type=integer, help="also keep the N best")
+    prune.add_argument(
+        "--monitor", metavar="METRIC", help="the metric that decides which are best"
+    )
     prune.add_argument("--mode", choices=("auto", "min", "max"), default="auto")
-    prune.add_argument("--dry-run", action="store_true", help="only say what would go")
+    prune.add_argument(
+        "--dry-run", action="store_true", help="only show what would be deleted"
+    )
     prune.set_defaults(check=_check_prune)
 
 

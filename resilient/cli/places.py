@@ -40,7 +40,7 @@ def split(directory: str, step: int | None) -> tuple[str, int | None]:
             message(
                 "Two different steps are given.",
                 received=f"{directory} and {step}",
-                hint="Name the checkpoint in one way.",
+                hint="Give the step once: in the directory's name, or after it.",
             )
         )
     return str(path.parent), int(named[1])

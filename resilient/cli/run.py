@@ -15,8 +15,8 @@ exit codes:
   2    wrong usage
   126  the command cannot be executed; 127: it was not found
   130  it was interrupted (SIGINT)
-  143  it was preempted and must not run on here, or it was told to stop (SIGTERM)
-  else that of the command's last attempt (128 + number of the signal that killed it)
+  143  it was preempted and must not continue here, or was told to stop (SIGTERM)
+  else the status of the last attempt (128 + number of the signal that killed it)
 """
 
 
@@ -26,7 +26,7 @@ def add_to(commands: Any) -> None:
     Args:
         commands: What ``add_subparsers`` gave.
     """
-    text = "Run a training script, and run it again when it dies."
+    text = "Run a training script, and restart it when it dies."
     parser = commands.add_parser(
         "run",
         help=text,
@@ -46,42 +46,44 @@ def add_to(commands: Any) -> None:
 
 def _save_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "save every model.fit of the command in directories of DIR"
+    text = "make every model.fit of the command resumable; checkpoints go to DIR"
     add("--save", metavar="DIR", help=text)
-    text = 'with --save: "auto", "epoch" or a number of batches (auto)'
+    text = 'with --save: "auto", "epoch" or a number of batches (default: auto)'
     add("--save-freq", metavar="WHEN", type=_save_freq, help=text)
-    text = "with --save: how many checkpoints to keep of each fit (3)"
+    text = "with --save: how many checkpoints of each fit to keep (default: 3)"
     add("--keep", metavar="N", type=integer, help=text)
 
 
 def _gang_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "the checkpoint_dir (found out if left out)"
+    text = "the checkpoint_dir (default: detected)"
     add("--dir", dest="directory", metavar="DIR", help=text)
-    add("--nproc", metavar="N", type=integer, help="start N processes (1)")
-    text = "seconds for the others to save when one failed (10)"
+    add("--nproc", metavar="N", type=integer, help="start N processes (default: 1)")
+    text = "when one process failed, seconds for the others to save (default: 10)"
     add("--gang-grace", metavar="SECONDS", type=_seconds, help=text)
 
 
 def _restart_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "give up after N restarts (no limit)"
+    text = "give up after N restarts (default: no limit)"
     add("--max-restarts", metavar="N", type=partial(integer, least=0), help=text)
-    text = "give up when the same failure came N times without progress (3)"
+    text = "give up when the same failure repeats N times without progress (default: 3)"
     add("--same-failure", metavar="N", type=integer, help=text)
-    text = "give up after N restarts without a newer checkpoint (10)"
+    text = "give up after N restarts without a newer checkpoint (default: 10)"
     add("--no-progress", metavar="N", type=integer, help=text)
-    text = "longest wait before the first restart; it doubles (1)"
+    text = "longest wait before the first restart; doubles each time (default: 1)"
     add("--backoff", metavar="SECONDS", type=_seconds, help=text)
-    text = "longest wait before any restart (300)"
+    text = "longest wait before any restart (default: 300)"
     add("--max-backoff", metavar="SECONDS", type=_seconds, help=text)
 
 
 def _hang_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "longest silence while training (learned); 0: never a hang"
+    text = "silence while training that counts as a hang (default: learned; 0: never)"
     add("--hang-timeout", metavar="SECONDS", type=_seconds, help=text)
-    text = "longest start, and longest save (1800, once there was a sign of life)"
+    text = (
+        "longest time to start, or to save (default: 1800, after a first sign of life)"
+    )
     add("--startup-timeout", metavar="SECONDS", type=_seconds, help=text)
 
 
@@ -107,8 +109,9 @@ def supervise(arguments: argparse.Namespace) -> int:
         code = Supervisor(options, output, inbox).run()
         if arguments.save is not None and not journal.has_fits(arguments.save):
             output.say(
-                "Nothing was saved: the command called no model.fit of Keras 3, or it "
-                "runs another Python than the one of keras-resilient, or with -E or -I."
+                "Nothing was saved: the command did not call model.fit of Keras 3, "
+                "or it runs a Python without keras-resilient, or runs Python with -E "
+                "or -I."
             )
         return code
 

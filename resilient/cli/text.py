@@ -77,7 +77,7 @@ def _runs(data: JSON) -> None:
         rows.add(run["name"], *cells, size(run["nbytes"]), "", marks=marks)
     rows.print()
     if not data["complete"]:
-        say("and perhaps more: there are too many directories to look into all")
+        say("and perhaps more: there are too many directories to search them all")
 
 
 def verify(data: JSON) -> None:
@@ -124,7 +124,10 @@ def report(data: JSON) -> None:
     rows.print()
     say(_steps(data))
     if late := data["postponed_saves"]:
-        say(f"saves postponed, as the one before was still being written: {late:,}")
+        say(
+            "saves postponed because the previous one was still being written: "
+            f"{late:,}"
+        )
     rows = Rows("attempt", "started", "time", "from step", "to step", "end", "host")
     for attempt in data["attempts"]:
         rows.add(
@@ -146,8 +149,6 @@ def _steps(data: JSON) -> str:
     """
     surviving, lost = data["steps"]["surviving"], data["steps"]["lost"]
     if not any(attempt["outcome"] == "died" for attempt in data["attempts"]):
-        return f"steps: {surviving:,}, and {lost:,} more that were lost"
-    known = (
-        f"at least {lost:,} more that were lost" if lost else "none known to be lost"
-    )
-    return f"steps: {surviving:,}, and {known} (a killed attempt cannot say exactly)"
+        return f"steps: {surviving:,}, plus {lost:,} lost"
+    known = f"plus at least {lost:,} lost" if lost else "none known to be lost"
+    return f"steps: {surviving:,}, {known} (a killed attempt leaves no exact count)"

@@ -46,8 +46,8 @@ def export(
         to: The file to write. Its ending selects the format: ``.keras``,
             ``.weights.h5`` or ``.safetensors``.
         step: Which checkpoint; the newest by default.
-        model: For ``.keras`` and ``.weights.h5``, which need it: the model, built and
-            compiled. It is left as it is.
+        model: The built and compiled model; needed for ``.keras`` and ``.weights.h5``.
+            It is not changed.
         overwrite: Whether the target may be replaced.
 
     Returns:
@@ -56,13 +56,13 @@ def export(
     Raises:
         BackendNotAvailableError: A library is missing: safetensors, or that of the
             backend that saved.
-        CheckpointMismatchError: The checkpoint is not of ``model``.
-        CheckpointNotFoundError: There is none, or none of that step.
-        CheckpointWriteError: The file system failed; the target is as it was.
-        CorruptCheckpointError: It is damaged.
-        FileExistsError: The target exists already.
-        NotSupportedError: The format cannot hold it, or needs the model.
-        ValueError: The name of the target has another ending.
+        CheckpointMismatchError: The checkpoint does not match ``model``.
+        CheckpointNotFoundError: There is no checkpoint, or none of that step.
+        CheckpointWriteError: The file system failed; the target was not changed.
+        CorruptCheckpointError: The checkpoint is damaged.
+        FileExistsError: The target already exists.
+        NotSupportedError: The format cannot hold the checkpoint, or needs the model.
+        ValueError: The target's name has an unknown ending.
     """
     target = Path(to).absolute()
     ending = ending_of(target)
@@ -88,11 +88,11 @@ def ending_of(target: Path) -> str:
             return ending
     raise ValueError(
         message(
-            "The name does not say which format to write.",
+            "The target's name does not say which format to write.",
             received=repr(target.name),
-            hint=f"Let it end in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}. What "
-            "TensorFlow, Orbax or torch reads is in the checkpoint already, see the "
-            "documentation of export.",
+            hint=f"Use a name that ends in {', '.join(_ENDINGS[:-1])} or "
+            f"{_ENDINGS[-1]}. TensorFlow, Orbax and torch can read the checkpoint "
+            "itself: see the documentation of export.",
         )
     )
 
@@ -118,7 +118,7 @@ def backend_of(checkpoint: Checkpoint) -> str:
     raise NotSupportedError(
         "The checkpoint does not say which backend saved it.",
         received=f"{checkpoint.path}: {dict(checkpoint.environment)}",
-        hint="Export a checkpoint of fit, Run or Checkpoints.",
+        hint="Export a checkpoint that fit, Run or Checkpoints saved.",
     )
 
 
@@ -132,7 +132,7 @@ def _load(checkpoint: Checkpoint) -> record.SavedState[RunJson]:
         raise CorruptCheckpointError(
             f"The checkpoint of step {checkpoint.step} is damaged.",
             received=f"{checkpoint.path}: {error}",
-            hint="Export another step; `resilient verify` says which are good.",
+            hint="Export another step; `resilient verify` shows which are intact.",
         ) from None
 
 
@@ -146,9 +146,10 @@ def _write_tensors(
     missing = [v["path"] for v in variables if v["name"] not in saved.tensors]
     if missing:
         raise NotSupportedError(
-            "Each replica had values of its own, and no rule merges them.",
+            "Each replica has its own values of these variables, and no rule says "
+            "how to merge them.",
             received=", ".join(missing),
-            hint="Export a checkpoint of one replica.",
+            hint="Export a checkpoint that was saved with one replica.",
         )
     names = tensor_files.unique_names(v["path"] for v in variables)
     tensors = {
@@ -169,18 +170,20 @@ def _write_model(
 
     if not (record.is_of(saved, FitRun) or record.is_of(saved, ImportRun)):
         raise NotSupportedError(
-            "The checkpoint is not of one model, as a file of Keras is.",
-            received=f"{checkpoint.path}, which fit did not save",
+            "A Keras file holds one model, and this checkpoint was not saved by a "
+            "fit of one.",
+            received=checkpoint.path,
             hint="Export its variables to .safetensors.",
         )
     if model is None:
         raise NotSupportedError(
-            "A file of Keras takes the model, which is not made of what a checkpoint "
-            "says: Keras would import the modules and make the classes that it names.",
+            "Writing a Keras file needs the model. It is not rebuilt from the "
+            "checkpoint, because Keras would import the modules and call the classes "
+            "named there.",
             received=f"{checkpoint.path}, and no model",
-            hint="Pass the model, built and compiled, or on the command line a "
-            "function that makes it: --model module:function. If you trust the "
-            "checkpoint, keras.models.model_from_json makes it of `architecture` in "
-            "its run.json.",
+            hint="Pass the built and compiled model or, on the command line, a "
+            "function that returns it: --model module:function. If you trust the "
+            "checkpoint, keras.models.model_from_json rebuilds the model from "
+            "`architecture` in its run.json.",
         )
     keras_files.write(path, model, saved, checkpoint.path)

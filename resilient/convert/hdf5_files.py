@@ -34,7 +34,7 @@ def layout(path: Path) -> Layout:
         raise OSError(found.unreadable)
     if found.problem:
         raise NotSupportedError(
-            "This is not a file as Keras writes it, with all of its data inside.",
+            "This is not a file as Keras writes it, with all its data inside.",
             received=f"{path}: {found.problem}",
             hint="Import a file that Keras's save_weights or save wrote.",
         )

@@ -70,17 +70,17 @@ def _problem(h5py: Any, item: Any) -> str:
     if isinstance(item, h5py.Group):
         return ""
     if not isinstance(item, h5py.Dataset):
-        return "is a link, there twice, or one of too many"
+        return "is a link, appears twice, or is one of too many"
     if item.is_virtual or item.external:
         return "has its data in another file"
     if item.dtype.hasobject or item.shape is None:
-        return "is no array of numbers"
+        return "is not an array of numbers"
     if item.id.get_create_plist().get_nfilters():
         return "is compressed"
     if item.chunks is not None:
         return "is in pieces"  # an index of them could be anything
     if item.id.get_storage_size() < item.size * item.dtype.itemsize:
-        return "is not all there"
+        return "is incomplete"
     return ""
 
 

@@ -44,33 +44,34 @@ def import_checkpoint(
 ) -> Checkpoint:
     """Turn what another library saved into a checkpoint that ``fit`` resumes from.
 
-    That ``fit`` starts at the beginning of an epoch with the weights of the source, and
-    with its optimizer if it has one. A ``NotExactWarning`` names what it lacks.
+    That ``fit`` starts at the beginning of an epoch with the source's weights, and its
+    optimizer state if it has one. A ``NotExactWarning`` names what the source lacks.
 
     Args:
         source: A directory of ``BackupAndRestore``, a TensorFlow checkpoint (a
             directory, or the prefix of its files) or an Orbax checkpoint; or a file
             ``.keras``, ``.weights.h5``, ``.safetensors``, or a torch ``state_dict`` in
             ``.pt``, ``.pth`` or ``.bin``.
-        model: The model, built and compiled; it is left as it is.
+        model: The built and compiled model. It is not changed.
         checkpoint_dir: Local directory of the run; created if missing. It must not
             contain a checkpoint.
-        epoch: How many epochs are done, which is the number of the next one, counted
-            from 0. Not needed for a ``BackupAndRestore`` directory, unless it was saved
-            in the middle of an epoch, which cannot be continued.
-        step: How many batches are done; if None, what the optimizer counted.
+        epoch: How many epochs were trained, which is the number of the next one,
+            counted from 0. Not needed for a ``BackupAndRestore`` directory, unless it
+            was saved in the middle of an epoch, which cannot be continued.
+        step: How many batches were trained; by default what the optimizer counted.
 
     Returns:
         The checkpoint.
 
     Raises:
-        CheckpointMismatchError: The source lacks variables of the model, or has others,
-            or of another shape or type; all are listed. Nothing was changed.
+        CheckpointMismatchError: The source lacks variables of the model, or has
+            additional ones, or different shapes or dtypes; all are listed. Nothing was
+            changed.
         BackendNotAvailableError: The library that reads the source is missing.
         DirectoryInUseError: A run is using ``checkpoint_dir``.
-        NotSupportedError: It is in no format that can be imported.
+        NotSupportedError: The source has no format that can be imported.
         ResilientError: ``checkpoint_dir`` has checkpoints.
-        ValueError: ``epoch`` or ``step`` is needed, or cannot be right.
+        ValueError: ``epoch`` or ``step`` is missing, or cannot be right.
     """
     from resilient.convert.recognise import recognised
     from resilient.state.model_type import require_model
@@ -133,10 +134,12 @@ def _epoch(source: "ImportSource", given: int | None) -> int:
         raise _wrong(
             "The source does not say how many epochs are done.",
             received,
-            "Pass epoch, 0 for a new training: on the command line --epoch.",
+            "Pass epoch (on the command line: --epoch); 0 starts from the first epoch.",
         )
     if given is not None and known not in (None, given) and not source.batch:
-        raise _wrong("The source says another epoch.", received, "Omit the argument.")
+        raise _wrong(
+            "The source was saved at a different epoch.", received, "Leave out `epoch`."
+        )
     return given if given is not None else int(known or 0)
 
 
@@ -150,7 +153,9 @@ def _step(
         if given < epoch:
             received = f"step={given}, epoch={epoch}"
             raise _wrong(
-                "There are more epochs than steps.", received, "Count all batches."
+                "There are more epochs than steps.",
+                received,
+                "`step` counts the batches of all epochs.",
             )
         return given
     for leaf in variables.leaves(model):
@@ -160,7 +165,7 @@ def _step(
         raise _wrong(
             "The source does not say how many batches are done.",
             f"epoch={epoch}, and no optimizer",
-            "Pass step, too: on the command line --step.",
+            "Pass step, too (on the command line: --step).",
         )
     return 0
 
@@ -195,10 +200,10 @@ def _require_compiled_alone(model: "keras.Model") -> None:
         problem = "it has several replicas"
     if problem:
         raise NotSupportedError(
-            "The model to import into has to be built and compiled, on one device.",
+            "The model to import into must be built and compiled, and on one device.",
             received=problem,
             hint="Call it on a batch, or give it a keras.Input, and compile it. The "
-            "fit that resumes may use a strategy.",
+            "fit that resumes may use a distribution strategy.",
         )
 
 
@@ -208,7 +213,7 @@ def _require_empty(store: Store) -> None:
         names.append(layout.ROLLBACKS)
     if names:
         raise ResilientError(
-            "A run can begin from an import only where there is none.",
+            "This directory already has a run, and an import starts a new one.",
             received=f"{store.directory} has {', '.join(names)}",
             hint="Use another checkpoint_dir.",
         )

@@ -57,7 +57,7 @@ def read_model(file: Path, model: keras.Model) -> Tensors:
     names = {name for name in places if not name.endswith("/")}
     if _IN_KERAS not in names or names - _KNOWN:
         raise NotSupportedError(
-            "Only .keras files with nothing but weights can be imported.",
+            "A .keras file can be imported only if it holds weights and nothing else.",
             received=f"{file}: {', '.join(sorted(names - _KNOWN)) or 'no weights'}",
             hint="Load it with keras.models.load_model, and import a file that its "
             "save_weights wrote.",
@@ -96,13 +96,13 @@ def write(
     ]
     if lost:
         raise NotSupportedError(
-            "Keras does not save and load all of this model in this format.",
+            "Keras does not save and load the whole model in this format.",
             received="\n  " + "\n  ".join(lost),
             hint="Export to .safetensors, which holds every variable.",
         )
     extra = [v["path"] for v in saved.run.variables if group(v["name"]) == "extra"]
     if extra:
-        warn_not_exact(f"{path.suffix} files have no place for these variables", extra)
+        warn_not_exact(f"{path.suffix} files cannot hold these variables", extra)
 
 
 def _require_room(path: Path, model: keras.Model, live: Sequence[Leaf]) -> None:

@@ -25,10 +25,10 @@ Layout = Mapping[str, tuple[tuple[int, ...], str]]
 def mismatch(source: Path, found: Sequence[str]) -> CheckpointMismatchError:
     """The error for a source that is not of the model."""
     return CheckpointMismatchError(
-        f"{source} is not complete for this model, or holds more. Nothing was "
-        "written, and the model is as it was.",
+        f"{source} does not match this model. Nothing was written, and the model was "
+        "not changed.",
         received="\n  " + "\n  ".join(found),
-        hint="Build and compile the model as the program that saved did.",
+        hint="Build and compile the model as in the program that saved it.",
     )
 
 

@@ -69,7 +69,7 @@ def _require_small_chunks(path: Path, arrays: Mapping[str, Any]) -> None:
         pairs = zip(chunk, array.shape, strict=True)
         if any(size > max(1, most) for size, most in pairs):
             raise NotSupportedError(
-                "An array has chunks that are larger than all of it.",
+                "An array's chunks are larger than the whole array.",
                 received=f"{path}: {name} has shape {array.shape}, chunks {chunk}",
                 hint="Import a checkpoint that Orbax saved.",
             )
@@ -80,7 +80,7 @@ def _require_small_nodes(where: Path, arrays: int) -> None:
         ocdbt_nodes.require_bounded(StoredFiles(os.fspath(where), None), arrays)
     except CorruptCheckpointError as error:
         raise NotSupportedError(
-            "A database has far more in it than its files have bytes.",
+            "A database claims far more content than its files have bytes.",
             received=f"{where}: {error.received}",
             hint="Import a checkpoint that Orbax saved.",
         ) from error
@@ -94,9 +94,10 @@ def _require_files(where: Path) -> None:
             mode = os.lstat(path).st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 raise NotSupportedError(
-                    "An Orbax checkpoint has to be of files and directories only.",
+                    "An Orbax checkpoint must consist of regular files and "
+                    "directories.",
                     received=f"{path}: {stat.filemode(mode)}",
-                    hint="Copy it with what its links lead to: cp -rL.",
+                    hint="Copy it with its links followed: cp -rL.",
                 )
 
 

@@ -80,17 +80,22 @@ def of_paths(
     pairs, left = [], []
     for name, leaf in wanted.items():
         if name not in named:
-            left.append(f"{name} (not there)")
+            left.append(f"{name} (missing)")
         elif difference := _difference(leaf, named[name]):
             left.append(f"{name} ({difference})")
         else:
             pairs.append((leaf, named[name]))
     others = [f"there: {name}" for name in named if name not in wanted]
     if layers is None and (left or (complete and others)):
-        what = "Its weights are not those of this model"
+        what = "Its weights do not match this model's"
         raise _mismatch(what, source, left + others)
     if not pairs:
-        raise _mismatch("Nothing that was asked for is there, and fits", source, left)
+        raise _mismatch(
+            "None of the weights that were asked for is there with the "
+            "same shape and dtype",
+            source,
+            left,
+        )
     return pairs, left
 
 
@@ -114,6 +119,6 @@ def _mismatch(
     return CheckpointMismatchError(
         f"{problem}. Nothing was changed.",
         received=f"{source}\n  " + "\n  ".join(lines),
-        hint='Take some layers only, such as start_layers="encoder/.*": a regular '
-        "expression for the whole paths of weights.",
+        hint='Take only some layers, for example start_layers="encoder/.*": a '
+        "regular expression that matches whole weight paths.",
     )

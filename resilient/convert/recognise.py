@@ -102,8 +102,9 @@ class ImportSource:
             raise NotSupportedError(
                 f"The variables in {self.kind} cannot be told apart by their paths.",
                 received=self.path,
-                hint="Take all of it; or load it into its own model, and save that "
-                "with resilient.export(..., 'x.safetensors').",
+                hint="Leave out `start_layers` to take everything; or import it into "
+                "its own model with `resilient import`, and start from that "
+                "directory.",
             )
         return self._read(partial(_BY_PATH[self.kind], self.path))
 
@@ -183,7 +184,7 @@ def _progress(metadata: Path) -> tuple[int | None, int]:
         return None, 0
     except (SchemaError, OSError) as error:
         raise NotSupportedError(
-            f"{_TRAINING} does not say where training was.",
+            f"{_TRAINING} does not say how far training had come.",
             received=f"{metadata}: {error!r}",
             hint=f"Import {metadata.with_name(_WEIGHTS)}, and pass the epoch.",
         ) from None

@@ -59,7 +59,7 @@ class StartFrom:
             ValueError: One has a value that means nothing.
         """
         if layers is not None and not isinstance(layers, str):
-            what = "`start_layers` must be a regular expression, as text."
+            what = "`start_layers` must be a regular expression (a string)."
             raise TypeError(message(what, received=repr(layers)))
         if source is None:
             if layers is not None:
@@ -99,7 +99,7 @@ class Started:
         return {"source": os.fspath(self.source), **told}
 
     def __str__(self) -> str:
-        line = f"Starting with {self.taken} of {self.count} weights of {self.source}"
+        line = f"Starting with {self.taken} of {self.count} weights from {self.source}"
         if not self.left:
             return line
         more = len(self.left) - _NAMED
@@ -146,7 +146,7 @@ def _weights(model: "keras.Model") -> "list[Leaf]":
     if model.built and found:
         return found
     raise NotSupportedError(
-        "A model has to be built before it can start from other weights.",
+        "A model must be built before it can start from other weights.",
         received=f"{type(model).__name__} without weights",
         hint="Call it on a batch, or give it a keras.Input.",
     )
@@ -217,10 +217,9 @@ def _of_file(
         return overlap.of_paths(asked.source, found.named(), ours, asked.layers)
     if group.count > 1 or replicas.count(model) > 1:
         raise NotSupportedError(
-            "In several processes or on several devices, a run cannot start from this.",
+            "A run on several processes or devices cannot start from this.",
             received=f"{asked.source}: {found.kind}",
-            hint="Make a checkpoint of it with `resilient import`, and start from "
-            "that.",
+            hint="Convert it with `resilient import`, and start from the result.",
         )
     values = found.values(model)
     return [(leaf, values[leaf.name]) for leaf in ours], []

@@ -20,7 +20,7 @@ def require_free(target: Path, *, overwrite: bool) -> None:
     if not os.path.isdir(target.parent):  # a path may also be too long to be one
         raise FileNotFoundError(
             message(
-                "There is no directory to write into.",
+                "The target's directory does not exist.",
                 received=os.fspath(target.parent),
                 hint="Create it, or choose another target.",
             )
@@ -28,10 +28,10 @@ def require_free(target: Path, *, overwrite: bool) -> None:
     if os.path.lexists(target) and not overwrite:
         raise FileExistsError(
             message(
-                "The target exists already.",
+                "The target already exists.",
                 received=os.fspath(target),
-                hint="Choose another one, or allow it to be replaced: overwrite=True, "
-                "on the command line --force.",
+                hint="Choose another target, or replace this one with overwrite=True "
+                "(on the command line: --force).",
             )
         )
 

@@ -63,9 +63,9 @@ def write_safetensors(path: Path, tensors: Tensors, notes: Mapping[str, str]) ->
     for name, tensor in tensors.items():
         if tensor.dtype == np.complex128:
             raise NotSupportedError(
-                "safetensors cannot hold this type, and nothing is cast.",
+                "safetensors cannot hold this dtype, and values are not converted.",
                 received=f"{name}: {tensor.dtype}",
-                hint="Read the checkpoint itself, with the library of its backend.",
+                hint="Read the checkpoint itself with its backend's library.",
             )
     save_file(dict(tensors), path, metadata=dict(notes))
 
@@ -76,7 +76,7 @@ def read_torch(path: Path) -> Tensors:
         found = torch_files.tensors(contents(path))
     except torch_files.TorchFileError as error:
         raise NotSupportedError(
-            "This cannot be read as a dict of tensors that torch saved.",
+            "This is not a plain dict of tensors saved by torch.",
             received=f"{path}: {error}",
             hint="Save model.state_dict() alone, and import that.",
         ) from None
@@ -85,16 +85,16 @@ def read_torch(path: Path) -> Tensors:
     if copied > path.stat().st_size:
         raise NotSupportedError(
             "These tensors are larger than the file.",
-            received=f"{path}: many that are turned, of the same bytes",
+            received=f"{path}: many transposed views of the same bytes",
             hint="Save model.state_dict() alone, and import that.",
         )
     for name, tensor in found.items():
         key, array = name.rpartition(_KERAS)[2], np.ascontiguousarray(tensor)
         if key in tensors and tensors[key].tobytes() != array.tobytes():
             raise NotSupportedError(
-                "Two tensors with different values are of one variable.",
+                "Two tensors for the same variable have different values.",
                 received=f"{path}: {key}",
-                hint="Give each variable of the model a name of its own.",
+                hint="Give each variable of the model its own name.",
             )
         tensors[key] = array.reshape(tensor.shape)
     return tensors

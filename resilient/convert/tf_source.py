@@ -71,7 +71,8 @@ def _newest(path: Path) -> Path:
         raise NotSupportedError(
             "The file `checkpoint` of this directory names another directory.",
             received=f"{path}: {prefix}",
-            hint="Import that, if you trust it: name the prefix of its files.",
+            hint="If you trust that directory, import from it by the prefix of its "
+            "files.",
         )
     return prefix
 
@@ -87,9 +88,9 @@ def _values(path: Path, prefix: str, model: keras.Model) -> Tensors:
         return by_name(path, tensors, model)
     if keras_internals.BACKEND != "tensorflow":
         raise NotSupportedError(
-            "A tf.train.Checkpoint of objects is read through Keras's objects on "
+            "An object-based tf.train.Checkpoint can be read only with Keras on "
             "TensorFlow.",
-            received=f"{path}, and Keras on {keras_internals.BACKEND}",
+            received=f"{path}, while Keras runs on {keras_internals.BACKEND}",
             hint="Set KERAS_BACKEND=tensorflow.",
         )
     ready(model)

@@ -184,10 +184,10 @@ class GeneratorSource(PythonSource):
 
     def _longer(self, count: int) -> DataNotResumableError:
         return DataNotResumableError(
-            "The generator goes on where it had ended: it was changed, or it is "
-            "not the same each time it is iterated.",
+            "The generator gives more batches than before: it was changed, or is not "
+            "the same each time it is iterated.",
             received=f"{self.argument}: more than {count:,} batches",
-            hint='Make it what it was, or start over with resume="never".',
+            hint='Use the same generator as before, or start over with resume="never".',
         )
 
     def fingerprint(self) -> JSON:

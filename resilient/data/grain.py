@@ -176,10 +176,11 @@ class _Batches(Iterator[Any]):
             raise
         except Exception as error:  # Grain checks little of what it is given
             raise DataNotResumableError(
-                f"Grain cannot get back to where {name} was: it is another "
-                "dataset now, or another number of workers reads it.",
+                f"Grain cannot go back to where {name} was: the dataset changed, or "
+                "the number of workers that read it.",
                 received=f"{type(error).__name__}: {error}",
-                hint='Make it what it was, or start over with resume="never".',
+                hint="Use the same dataset and workers as before, or start over with "
+                'resume="never".',
             ) from error
 
     def _state(self) -> Any:

@@ -78,7 +78,7 @@ class IterableSource(PythonSource):
             return _copied(self._x.state_dict())
         except NotEncodable as error:
             raise NotSupportedError(
-                f"The state_dict() of {self.argument} cannot be kept.",
+                f"The state_dict() of {self.argument} cannot be saved.",
                 received=str(error),
                 hint="Return plain values, lists, dicts and numpy arrays.",
             ) from error
@@ -138,8 +138,8 @@ class IterableSource(PythonSource):
     def _require_end(self, batches: Iterator[Any]) -> None:
         for _ in batches:
             raise DataNotResumableError(
-                f"{self.argument} has more batches than in the epoch before, or than "
-                "its len().",
+                f"{self.argument} has more batches than in the previous epoch, or "
+                "than its len().",
                 received=f"more than {self._given:,} batches",
                 hint="Give every epoch the same number of batches.",
             )

@@ -40,8 +40,8 @@ def skip(batches: Iterator[Any], count: int, source: DataSource) -> Any:
 def ended(source: DataSource, count: int, done: int) -> DataNotResumableError:
     """The error for data that has fewer batches than before."""
     return DataNotResumableError(
-        "The data ended before the batch to resume at: it was changed, or it is "
-        "not the same each time it is iterated.",
-        received=f"{source.argument}: {done:,} batches, of {count:,} drawn",
-        hint='Make the data what it was, or start over with resume="never".',
+        "The data ended before the batch to resume at: it was changed, or is not the "
+        "same each time it is iterated.",
+        received=f"{source.argument}: {done:,} batches now, at least {count:,} before",
+        hint='Use the same data as before, or start over with resume="never".',
     )

@@ -21,7 +21,7 @@ from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import JSON
 from resilient.serialization.state_dict import Stateful
-from resilient.state.difference import differences
+from resilient.state.data_comparison import data_differences
 
 # Keras's adapter -> the module and the name of ours.
 _OURS = {
@@ -150,7 +150,8 @@ def require_data(arguments: Mapping[str, Any], argument: str) -> None:
 def _unknown(value: Any, argument: str) -> DataNotResumableError:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     return DataNotResumableError(
-        f"`{argument}` cannot be resumed: data of this type has no position.",
+        f"`{argument}` cannot be resumed: data of this type has no position to go "
+        "back to.",
         received=kind,
         hint="Pass arrays, a tf.data.Dataset, a keras.utils.PyDataset, a torch "
         "DataLoader, a Grain dataset, a generator, or any iterable with "
@@ -185,9 +186,9 @@ def ahead_of_training(data: Any, settings: SourceContext) -> Positioned | None:
 
 def _lost_by_evaluations() -> DataNotResumableError:
     return DataNotResumableError(
-        "A Python generator that is validated on under a strategy does not give "
-        "the same batches again: for each evaluation TensorFlow draws ahead of it, "
-        "more or less as threads happen to run, and loses that.",
+        "A Python generator as validation data under a strategy does not give the "
+        "same batches again: in each evaluation TensorFlow prefetches batches from "
+        "it, how many depends on timing, and drops them.",
         received="`validation_data` is a Python generator",
         hint="Pass arrays, a tf.data.Dataset or a keras.utils.PyDataset.",
     )
@@ -200,12 +201,15 @@ def is_same(adapter: Positioned, before: JSON) -> bool:
         adapter: For that data.
         before: The fingerprint that a checkpoint has.
     """
-    now = adapter.fingerprint()
-    same = not differences(before, now)
-    if not same:
+    theirs, ours = (
+        {f"data {name}": value for name, value in each.items()}
+        for each in (before, adapter.fingerprint())
+    )
+    found = [each.line for each in data_differences(theirs, ours)]
+    if found:
         warn_not_exact(
-            "the validation data changed since the checkpoint, so it starts from the "
+            "the validation data changed since the checkpoint, so it starts from its "
             "beginning",
-            [f"{before} before, {now} now"],
+            found,
         )
-    return same
+    return not found

@@ -143,7 +143,7 @@ class DataSource(ABC):
             raise
         except Exception as error:
             raise DataNotResumableError(
-                "The data cannot get back to where the checkpoint says it was.",
+                "The data cannot go back to its position in the checkpoint.",
                 received=f"{self.argument}: {type(error).__name__}: {error}",
                 hint='Make the data what it was, or start over with resume="never".',
             ) from error
@@ -156,7 +156,8 @@ class DataSource(ABC):
         """
         if missing := sorted(set(found) - set(states)):
             raise DataNotResumableError(
-                "The data has random generators that the checkpoint has no states of.",
+                "The data has random generators whose states are not in the "
+                "checkpoint.",
                 received=f"{self.argument}: {', '.join(missing)}",
                 hint='Make the data what it was, or start over with resume="never".',
             )
@@ -176,18 +177,19 @@ class DataSource(ABC):
             return
         if self.settings.options.on_change == "warn":
             warn_not_exact(
-                "the data came back different: it was changed, or it is not the same "
-                "each time it is iterated. Training goes on with what comes now",
-                [f"{self.argument}: batch {before.given} of the iterator"],
+                "a batch that was already trained has different content now: the "
+                "data changed, or is not the same each time it is iterated. Training "
+                "continues with the new data",
+                [f"{self.argument}: batch {before.given:,} of the iterator"],
             )
             return
         raise DataNotResumableError(
             "A batch that was already trained has different content now: the data "
             "changed, or is not deterministic (unseeded random numbers, file "
             "order, time).",
-            received=f"{self.argument}: another batch {before.given:,} of the iterator",
-            hint="Make the data what it was, give every random generator in it a seed, "
-            'or pass on_data_change="warn" to go on with what comes now.',
+            received=f"{self.argument}: batch {before.given:,} of the iterator",
+            hint="Use the same data as before, seed every random generator in it, or "
+            'pass on_data_change="warn" to continue with the new data.',
         )
 
 

@@ -133,7 +133,7 @@ class Connection:
                     return message.body
                 if message.to != _SIGN:
                     self._received(self.peer, message)
-        return "it ended without reporting an error (killed, or out of memory?)"
+        return "it ended without reporting an error (killed, or memory ran out?)"
 
     def _give_signs(self) -> None:
         while not self._over.wait(_SIGN_EVERY):

@@ -193,7 +193,7 @@ class Together:
             "without it.",
             received=f"process {sender} of {self.count}: {why}",
             hint="Start all processes again: they resume from the last checkpoint. "
-            "`resilient run` does that by itself.",
+            "`resilient run` does that automatically.",
         )
 
 

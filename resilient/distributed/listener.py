@@ -149,8 +149,8 @@ def _doors(host: str) -> list[socket.socket]:
             doors.append(socket.create_server(address, family=family, backlog=_BACKLOG))
     if not doors:
         logger.warning(
-            "Process 0 listens at all addresses of this machine: here, %r is not the "
-            "address at which other machines reach it.",
+            "Process 0 listens on all addresses of this machine, because %r, where "
+            "the others look for it, is not one of them here.",
             host,
         )
         both = socket.has_dualstack_ipv6()

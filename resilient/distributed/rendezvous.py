@@ -66,8 +66,8 @@ def _connected(parallel: "ParallelStrategy") -> dict[int, socket.socket]:
                 f"process {parallel.index} of {parallel.count}, with process 0 on "
                 f"{parallel.host}: {type(error).__name__}: {error}"
             ),
-            hint="Let them connect to any port of that host (a firewall may forbid "
-            "it), and check that all processes were started.",
+            hint="Allow connections to any port of that host (a firewall may block "
+            "them), and check that all processes were started.",
         ) from error
 
 
@@ -85,12 +85,12 @@ def _require_shared(group: Group, directory: Path) -> None:
             mark.unlink(missing_ok=True)
     if blind:
         raise NotSupportedError(
-            "The processes do not share the checkpoint directory: a checkpoint "
-            "would have parts in several places.",
-            received=f"what process 0 wrote in {where} is not there in "
+            "The processes do not share the checkpoint directory, so parts of a "
+            "checkpoint would be in several places.",
+            received=f"what process 0 wrote in {where} is missing in "
             f"{'; '.join(blind)}",
-            hint="Use a checkpoint_dir on a file system that all hosts have mounted, "
-            "by the same path.",
+            hint="Use a checkpoint_dir on a file system that all hosts have mounted "
+            "at the same path.",
         )
 
 

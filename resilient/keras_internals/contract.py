@@ -110,11 +110,11 @@ def require_known(part: Labels) -> None:
     replaced = [found for label in part for found in _replacements(label)]
     if replaced:
         raise NotSupportedError(
-            "Something replaced a part of Keras that an exact resume relies on, "
-            "and what it does is not known.",
+            "Something replaced a part of Keras that an exact resume relies on, and "
+            "nobody knows what the replacement does.",
             received="; ".join(replaced),
-            hint="Remove it. A wrapper that uses functools.wraps is accepted, and so "
-            "is any wrapper of keras.Model.fit.",
+            hint="Remove the replacement. A wrapper that uses functools.wraps is "
+            "accepted, and so is any wrapper of keras.Model.fit.",
         )
     _require_none(_changes_in(part))
 

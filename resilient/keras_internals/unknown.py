@@ -25,7 +25,7 @@ def unknown_keras(changed: str) -> NotSupportedError:
         "keras-resilient does not know the private API of this Keras, so an exact "
         f"resume cannot be guaranteed. It knows Keras {KNOWN}.",
         received=f"Keras {keras.__version__}: {changed}",
-        hint=f"Install one that works: {INSTALL}. Or update keras-resilient; if the "
-        "newest one says this too, report it with this message as an issue of "
-        "keras-resilient.",
+        hint=f"Install a version that works: {INSTALL}. Or update keras-resilient; "
+        "if its newest version says the same, please report this message as an issue "
+        "of keras-resilient.",
     )

@@ -245,7 +245,7 @@ class Seen:
 
 def _not_plain(value: Any, error: NotEncodable) -> NotSupportedError:
     return NotSupportedError(
-        f"The state_dict() of {type(value).__qualname__} cannot be kept.",
+        f"The state_dict() of {type(value).__qualname__} cannot be saved.",
         received=str(error),
         hint="Return plain values, lists, dicts and numpy arrays.",
     )

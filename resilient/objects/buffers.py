@@ -53,14 +53,14 @@ def write(value: Any, kind: str, plain: Any) -> None:
         _write_file(value, *plain)
     elif kind == "array":
         if plain.dtype != np.dtype(value.typecode):
-            raise ValueError("another type of numbers")
+            raise ValueError("a different type of numbers")
         value[:] = array.array(value.typecode, plain.tobytes())
     elif kind == "shared":
         np.frombuffer(_shared(value), np.uint8)[...] = plain
     else:
         data, mask = plain
         if data.shape != value.shape or data.dtype.str != value.dtype.str:
-            raise ValueError("another shape or dtype")
+            raise ValueError("a different shape or dtype")
         np.ma.getdata(value).view(np.ndarray)[...] = data
         if mask is not None:
             value.mask = mask
@@ -89,7 +89,7 @@ def _name(file: Any) -> str:
 
 def _write_file(file: Any, name: str, place: int, content: Any) -> None:
     if name != _name(file):
-        raise ValueError("another file")
+        raise ValueError("a different file")
     if content is not None:
         if type(file) not in _IN_MEMORY:
             raise ValueError("a file that is not in memory")  # nor for us to overwrite

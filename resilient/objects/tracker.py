@@ -98,7 +98,8 @@ class Tracker:
         if problems and not self._warned:
             self._warned = True
             warn_not_exact(
-                "these attributes of the data had changed, and could not be restored",
+                "these attributes of the data changed before the checkpoint, and "
+                "could not be restored",
                 problems,
             )
 

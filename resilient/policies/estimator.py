@@ -27,10 +27,10 @@ class RunConfig:
 
     Args:
         model_dir: The ``checkpoint_dir``.
-        save_checkpoints_steps: Save every so many batches.
-        save_checkpoints_secs: Save every so many seconds; 600 if neither is given.
-        keep_checkpoint_max: How many of the newest to keep; None or 0: all.
-        keep_checkpoint_every_n_hours: Also keep one for every so many hours.
+        save_checkpoints_steps: Number of batches between saves.
+        save_checkpoints_secs: Seconds between saves; 600 if neither is given.
+        keep_checkpoint_max: How many of the newest to keep; None or 0 keeps all.
+        keep_checkpoint_every_n_hours: Also keep one for each interval of this length.
 
     Raises:
         ValueError: Both steps and seconds are given, or one is not positive.
@@ -47,10 +47,10 @@ class RunConfig:
         if steps is not None and seconds is not None:
             raise ValueError(
                 message(
-                    "A RunConfig saves by steps or by seconds.",
+                    "A RunConfig saves by steps or by seconds, not by both.",
                     received=f"save_checkpoints_steps={steps}, "
                     f"save_checkpoints_secs={seconds}",
-                    hint="Give one of them, or pass save_freq=every(steps=...) | "
+                    hint="Give only one, or pass save_freq=every(steps=...) | "
                     "every(seconds=...) to fit.",
                 )
             )

@@ -110,10 +110,10 @@ def latest(n: int) -> KeepPolicy:
 
 
 def one_per(*, hours: float) -> KeepPolicy:
-    """Keep a checkpoint for every so many hours, for as long as the run lasts.
+    """Keep one checkpoint for every interval of some hours, over the whole run.
 
-    The first one, and each that was made at least so long after the last one kept; and
-    the newest.
+    That is the first one, each that was saved at least this long after the last one
+    kept, and the newest.
 
     Args:
         hours: The least time between two of them.
@@ -128,13 +128,13 @@ def one_per(*, hours: float) -> KeepPolicy:
 def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
     """Keep the ``n`` checkpoints with the best value of a logged metric.
 
-    Checkpoints without the metric do not take part, and NaN never wins. The newest
-    checkpoint is kept as well.
+    Checkpoints without the metric are not compared, and NaN never wins. The newest
+    checkpoint is always kept, too.
 
     Args:
-        n: How many.
+        n: How many to keep.
         monitor: Name of the metric as in ``History``, such as ``"val_loss"``.
-        mode: ``"min"`` or ``"max"``; ``"auto"`` tells from the name of the metric.
+        mode: ``"min"`` or ``"max"``; ``"auto"`` infers it from the metric's name.
 
     Raises:
         TypeError: If ``n`` is not an integer or ``monitor`` not a string.
@@ -143,7 +143,7 @@ def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
     if not isinstance(monitor, str):
         raise TypeError(
             message(
-                "`monitor` is the name of a metric.",
+                "`monitor` must be the name of a metric.",
                 received=repr(monitor),
                 hint='Name a metric that `fit` logs, such as monitor="val_loss".',
             )
@@ -184,7 +184,7 @@ def _direction(monitor: str) -> Literal["min", "max"]:
         return "min"
     raise ValueError(
         message(
-            "The name of this metric does not tell whether more or less is better.",
+            "The name of this metric does not say whether higher or lower is better.",
             received=f"monitor={monitor!r}",
             hint='Pass mode="min" or mode="max".',
         )

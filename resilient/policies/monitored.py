@@ -43,7 +43,7 @@ def _unknown(name: str, logged: list[str]) -> ValueError:
     hint = f'Did you mean "{close[0]}"?' if close else "Name one of these."
     return ValueError(
         message(
-            f'keep=best(...) looks at "{name}", which the epoch did not log.',
+            f'keep=best(...) monitors "{name}", which the epoch did not log.',
             received=f"metrics {', '.join(logged)}",
             hint=f"{hint} Correct it and run again.",
         )

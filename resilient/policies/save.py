@@ -52,7 +52,7 @@ class SavePolicy:
         if self.seconds is not None:
             found.append(f"every {self.seconds:,.0f} s")
         if self.autos:
-            share = min(each.overhead for each in self.autos)
+            share = max(each.overhead for each in self.autos)
             found.append(f"in between, for at most {100 * share:.2g}% of the time")
         return " and ".join(found) or "at the end"
 
@@ -104,16 +104,16 @@ def every(
     seconds: float | None = None,
     minutes: float | None = None,
 ) -> SavePolicy:
-    """Save at regular intervals; with several, whenever any of them is over.
+    """Save at regular intervals; with several, whenever one of them has passed.
 
     Args:
-        epochs: At the end of every so many epochs, after validation.
-        steps: Every so many training batches.
-        seconds: So long after the last save.
-        minutes: The same in minutes.
+        epochs: Number of epochs between saves, which follow validation.
+        steps: Number of training batches between saves.
+        seconds: Seconds since the last save.
+        minutes: Minutes since the last save.
 
     Raises:
-        TypeError: If an interval is of the wrong type.
+        TypeError: If an interval has the wrong type.
         ValueError: If there is no interval, or one is not positive.
     """
     if all(value is None for value in (epochs, steps, seconds, minutes)):
@@ -137,11 +137,11 @@ def every(
 
 
 def adaptive(*, overhead: float = 0.02, mtbf: float = 3600.0) -> SavePolicy:
-    """Save at each epoch's end, and in between as often as the measured cost allows.
+    """Save at the end of each epoch, and in between as often as the cost allows.
 
-    A kill then loses about half of an interval, which depends on the cost of a save
-    (Young 1974, Daly 2006). The first save, about five seconds after the first batch,
-    measures it.
+    The interval depends on the measured cost of a save (Young 1974, Daly 2006); a kill
+    loses about half of it. The first save, about five seconds after the first batch,
+    measures the cost.
 
     Args:
         overhead: The share of the training time that saves may take, such as 0.02.
@@ -153,7 +153,7 @@ def adaptive(*, overhead: float = 0.02, mtbf: float = 3600.0) -> SavePolicy:
     """
     share = require_number(overhead, "adaptive(overhead=...)")
     if share >= 1:
-        what = "adaptive(overhead=...) is a share of the training time."
+        what = "adaptive(overhead=...) must be a share of the training time, below 1."
         raise ValueError(
             message(what, received=share, hint="Use a number such as 0.02.")
         )

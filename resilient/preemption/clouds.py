@@ -152,10 +152,10 @@ def _expect_ok(cloud: str, answer: Answer) -> None:
     if answer.status != HTTPStatus.OK:
         raise OSError(
             message(
-                f"The metadata server of {cloud} does not answer the question.",
+                f"The metadata server of {cloud} did not answer as expected.",
                 received=f"status {answer.status} from {answer.url}",
-                hint=f"Ask for notices of {cloud} on its machines only, with their "
-                "metadata service enabled.",
+                hint=f"Use this probe only on machines of {cloud} whose metadata "
+                "service is enabled.",
             )
         )
 

@@ -16,7 +16,7 @@ from urllib.request import HTTPHandler, OpenerDirector, Request
 from resilient.errors import message
 
 _LONGEST = 2**20  # bytes of an answer
-_HINT = "Check that nothing else answers at its address."
+_HINT = "Check that nothing else uses its address."
 
 
 class Answer(NamedTuple):
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 def checked(url: str) -> str:
     """The URL of a metadata server; otherwise ValueError."""
     if not url.startswith("http://"):
-        what = "A metadata server is asked over http."
+        what = "The url of a metadata server must use http."
         todo = "Leave out the url, or give one such as http://169.254.169.254."
         raise ValueError(message(what, received=f"url={url!r}", hint=todo))
     return url.rstrip("/")
@@ -54,7 +54,7 @@ def ask(method: str, url: str, headers: dict[str, str], timeout: float) -> Answe
     except HTTPException as error:
         raise ValueError(
             message(
-                "A metadata server does not speak HTTP.",
+                "What answered in place of the metadata server does not speak HTTP.",
                 received=f"{url}: {error!r}",
                 hint=_HINT,
             )
@@ -68,7 +68,7 @@ def odd(cloud: str, answer: Answer, received: object) -> ValueError:
     """The error where an answer is not as the cloud documents it."""
     return ValueError(
         message(
-            f"The answer of the metadata server of {cloud} is not as documented.",
+            f"The metadata server of {cloud} did not answer as documented.",
             received=f"{str(received)[:200]!r} from {answer.url}",
             hint=_HINT,
         )

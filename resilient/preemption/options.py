@@ -17,18 +17,18 @@ class Preemption:
     """How a fit can be asked to stop.
 
     Attributes:
-        signals: Signals that ask it to save and to stop. A second SIGINT stops at once.
-            Those that the process ignores stay ignored. Only a fit in the main thread
+        signals: Signals that ask it to save and stop. A second SIGINT stops at once.
+            Signals that the process ignores stay ignored. Only a fit in the main thread
             sees signals.
-        grace_period: Seconds between a request and the end of the process, the last of
-            which is for stopping: a save that would reach into it is not begun. SIGINT
-            and the file ``stop`` set no limit.
+        grace_period: Seconds between a request and the end of the process. The last
+            second is reserved for stopping: a save that would reach into it is not
+            begun. SIGINT and the file ``stop`` set no limit.
         notices: Functions that ask a cloud whether it is about to take the machine
-            away, such as ``resilient.clouds.gce()``: they return None, or a text. A
-            thread beside the training calls them every 5 seconds.
+            away, such as ``resilient.clouds.gce()``: they return None or a string. A
+            background thread calls them every 5 seconds.
 
     Raises:
-        TypeError: One of them is of another type than it can be.
+        TypeError: An attribute has the wrong type.
         ValueError: A signal that no process can handle, or a period that is not
             positive.
     """
@@ -55,8 +55,8 @@ def checked_preemption(value: object) -> Preemption | None:
         message(
             "`preemption` must be a Preemption or None.",
             received=repr(value),
-            hint="Pass resilient.Preemption(...), or None to see no signals and "
-            "notices.",
+            hint="Pass resilient.Preemption(...), or None to watch neither signals "
+            "nor notices.",
         )
     )
 
@@ -66,7 +66,9 @@ def _items(value: object, name: str) -> tuple[object, ...]:
         return tuple(value)
     todo = f"Pass a tuple, such as {name}=() for none."
     raise TypeError(
-        message(f"Preemption({name}=...) needs several.", received=value, hint=todo)
+        message(
+            f"Preemption({name}=...) must be a collection.", received=value, hint=todo
+        )
     )
 
 
@@ -83,6 +85,6 @@ def _signal(value: object) -> signal.Signals:
 def _probe(value: object) -> Probe:
     if not callable(value):
         what = "Preemption(notices=...) needs functions."
-        todo = "Pass probes that were made, such as resilient.clouds.aws()."
+        todo = "Pass probes, such as resilient.clouds.aws() (with the parentheses)."
         raise TypeError(message(what, received=repr(value), hint=todo))
     return value

@@ -43,7 +43,9 @@ def listening(
             more; None while it can.
     """
     if threading.current_thread() is not threading.main_thread():
-        logger.info("Signals are not watched: fit does not run in the main thread.")
+        logger.info(
+            "Signals are not watched, because fit does not run in the main thread."
+        )
         yield
         return
     received: dict[signal.Signals, int] = {}
@@ -63,7 +65,9 @@ def listening(
     for which in signals:
         handler = signal.getsignal(which)
         if handler in (signal.SIG_IGN, None):
-            logger.info("%s is not watched: it is ignored here.", which.name)
+            logger.info(
+                "%s is not watched, because this process ignores it.", which.name
+            )
             continue
         before[which] = handler
         signal.signal(which, handle)

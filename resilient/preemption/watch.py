@@ -183,7 +183,7 @@ class Watch:
             try:
                 self.look()
             except Exception:  # whatever it was: the next look may see more
-                logger.exception("The thread that watches training failed")
+                logger.exception("The thread that watches the training failed")
 
     def look(self) -> None:
         """Write the heartbeat, and look for requests."""
@@ -211,11 +211,11 @@ class Watch:
             try:
                 notice = probe()
                 if notice is not None and not (isinstance(notice, str) and notice):
-                    raise TypeError(f"it returned {notice!r}, not None or a text")
+                    raise TypeError(f"it returned {notice!r}, not None or a string")
             except Exception as error:  # a cloud that does not answer stops no training
                 if probe not in self._unreachable:
                     self._unreachable.add(probe)
-                    logger.warning("Cannot check for a preemption notice: %s", error)
+                    logger.warning("Cannot check for preemption notices: %s", error)
                 continue
             self._unreachable.discard(probe)
             if notice is not None:

@@ -77,7 +77,7 @@ class Checkpointer:
         except Exception as failure:
             if error is None:
                 raise
-            error.add_note(f"Besides, {type(failure).__name__}: {failure}")
+            error.add_note(f"In addition, {type(failure).__name__}: {failure}")
         finally:
             self._writer.close()
 
@@ -194,7 +194,7 @@ class Checkpointer:
         except CheckpointWriteError as error:
             if self._on_error == "raise":
                 raise
-            logger.warning("Training goes on: %s", error)
+            logger.warning("Training continues: %s", error)
             return False
         finally:
             self._events.deliver()
@@ -210,8 +210,8 @@ class Checkpointer:
             "interval", seconds=seconds, cost=cost.training, expected_loss=loss
         )
         self._say(
-            f"Saves about every {seconds:,.1f} s: one costs {cost.training:.3f} s of "
-            f"training. A kill loses about {loss:,.1f} s of it."
+            f"Saving about every {seconds:,.1f} s: a save costs {cost.training:.3f} "
+            f"s of training, and a kill loses about {loss:,.1f} s."
         )
 
     def _space_out(self, progress: Progress) -> None:
@@ -219,9 +219,9 @@ class Checkpointer:
         if not self._spaced_out:
             self._spaced_out = True
             logger.info(
-                "At %s a checkpoint is due while the one before is still being "
-                "written. Saves that come faster than the disk takes them are spaced "
-                "out; training does not wait for them.",
+                "At %s a checkpoint is due while the previous one is still being "
+                "written. Saves that come faster than the disk can write are "
+                "postponed; training does not wait.",
                 progress,
             )
             self._events.emit("spaced out", **progress.to_json())

@@ -54,9 +54,9 @@ def find(
         raise not_found(store.directory)
     if told := _told_of_saves(store):
         raise CheckpointNotFoundError(
-            "This run has saved, and there is no checkpoint any more.",
+            "This run has saved checkpoints, but none of them is there any more.",
             received=f"{store.directory}, {told}",
-            hint="Bring them back under their own names (is a disk not mounted?), or "
+            hint="Restore them under their own names (is a disk not mounted?), or "
             'start over with resume="never" or in another directory.',
         )
     return None
@@ -73,11 +73,12 @@ def _best_step(store: Store, best: Best) -> int:
         return step
     metrics = sorted({name for each in there for name in each.metrics})
     raise CheckpointNotFoundError(
-        f"No checkpoint has a value of {best.monitor} to be the best by.",
+        f"No checkpoint has a value of {best.monitor}, so none is the best.",
         received=f"{store.directory}, with "
         + (printable(f"only {', '.join(metrics)}") if metrics else "no metrics at all"),
-        hint="Metrics are those of epochs' ends, under their names in History. Use "
-        'resume="auto" to resume from the newest checkpoint.',
+        hint="Monitor a metric under its name in History; only checkpoints at the "
+        'end of an epoch have metrics. Or use resume="auto" to resume from the '
+        "newest checkpoint.",
     )
 
 
@@ -87,9 +88,11 @@ def _told_of_saves(store: Store) -> str:
     try:
         for event in read_events(store.directory, all_of_them=True):
             if event["event"] in ("saved", "restored"):
-                told = f"{EVENTS} tells of them"
+                told = f"{EVENTS} records them"
             elif event["event"] == "unknown":
-                told = told or f"as far as is known: {EVENTS} has other lines than ours"
+                told = told or (
+                    f"as far as is known: {EVENTS} has lines that cannot be understood"
+                )
             elif event["event"] == "started over":
                 told = ""
     except OSError as error:
@@ -183,7 +186,7 @@ def discard(store: Store, resume: ResumeFrom, events: Events) -> None:
 
 def log_fall_back(name: str, reason: str) -> None:
     """Say that a checkpoint cannot be used."""
-    logger.warning("%s is damaged and passed over: %s", name, reason)
+    logger.warning("%s is damaged, so it is skipped: %s", name, reason)
 
 
 def not_found(directory: object) -> CheckpointNotFoundError:
@@ -191,5 +194,6 @@ def not_found(directory: object) -> CheckpointNotFoundError:
     return CheckpointNotFoundError(
         "There is no checkpoint to resume from.",
         received=str(directory),
-        hint='Check checkpoint_dir, or use resume="auto" to start where there is none.',
+        hint='Check checkpoint_dir, or use resume="auto", which starts from scratch '
+        "if there is none.",
     )

@@ -70,9 +70,10 @@ def readable(
             why = str(error)
     if why is not None:
         raise NotSupportedError(
-            f"{name} could not be read back: nothing is saved.",
+            f"{name} could not be read back, so nothing was saved.",
             received=why,
-            hint="Keep less in callbacks and objects, and what is large in arrays.",
+            hint="Keep less state in callbacks and objects, and keep large state in "
+            "arrays.",
         )
     return raw
 
@@ -83,7 +84,8 @@ def processes(checkpoint: Checkpoint) -> int:
     expected = {paths(Part(k, len(found)))[1] for k in range(len(found))}
     if not found or found != expected:
         raise CorruptCheckpointError(
-            f"{checkpoint.path} does not have the data of each process.",
+            f"{checkpoint.path} does not have exactly the data of the processes that "
+            "saved it.",
             received=f"missing: {_some(expected - found) or 'all'}, "
             f"unexpected: {_some(found - expected) or 'none'}",
             hint=ANOTHER_STEP,
@@ -131,11 +133,11 @@ def _require_same_backend(backend: Backend, checkpoint: Checkpoint) -> None:
         return
     name = min(saved)
     raise CheckpointMismatchError(
-        f"This run was trained on {name}, and this process uses {backend.name}.",
+        f"This run was trained on {name}, but this process uses {backend.name}.",
         received=str(checkpoint.path),
         hint=f"Set KERAS_BACKEND={name} to continue it. Or take its weights to "
-        f"{backend.name}: `resilient export DIR --to m.keras --model FILE:FUNCTION`, "
-        "and train on in another checkpoint_dir.",
+        f"{backend.name}: run `resilient export DIR --to m.keras --model "
+        "MODULE:FUNCTION`, and train that model in another checkpoint_dir.",
     )
 
 

@@ -145,20 +145,20 @@ def _records(index: int, said: Encoded) -> dict[str, FileRecord]:
         records = from_json(dict[str, FileRecord], said)
     except SchemaError as error:
         raise CheckpointWriteError(
-            f"Process {index} says something else than what files it wrote.",
+            f"Process {index} did not report which files it wrote.",
             received=error,
             hint=_SAME_VERSION,
         ) from None
     if outside := [path for path in records if not is_inside(path)]:
         raise CheckpointWriteError(
-            f"Process {index} names files outside of its part.",
+            f"Process {index} reported files outside its part of the checkpoint.",
             received=outside[0],
             hint=_SAME_VERSION,
         )
     unsigned = any(record.sha256 is None for record in records.values())
     if unsigned and signature.has_key():
         raise NotSupportedError(
-            f"Process {index} has no {signature.VARIABLE}, and process 0 has.",
+            f"Process {index} has no {signature.VARIABLE}, but process 0 does.",
             hint=f"Set {signature.VARIABLE} to the same key for all processes.",
         )
     return records

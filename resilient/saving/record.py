@@ -100,9 +100,8 @@ def of_kind(found: Loaded, kind: type[R]) -> tuple[Checkpoint, SavedState[R]]:
     if is_of(saved, kind):
         return checkpoint, saved
     raise CheckpointMismatchError(
-        "Something else saved this checkpoint: it cannot be resumed here.",
-        received=f"{checkpoint.path}, saved by {_SAVED_BY[type(saved.run)]}, not by "
-        f"{_SAVED_BY[kind]}",
+        f"{_SAVED_BY[kind]} cannot resume what {_SAVED_BY[type(saved.run)]} saved.",
+        received=checkpoint.path,
         hint="Use another checkpoint_dir: each run needs its own.",
     )
 

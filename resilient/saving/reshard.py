@@ -87,7 +87,7 @@ class ReplicaRemap(Mapping[str, Any]):
         except KeyError as error:
             raise MalformedError(f"{error} is missing") from None
         if len({(np.shape(each), str(each.dtype)) for each in found}) != 1:
-            raise MalformedError(f"{base} is not alike in all replicas")
+            raise MalformedError(f"{base} is not the same in all replicas")
         return found
 
 
@@ -104,8 +104,8 @@ def _given(name: str, before: list[np.ndarray], replica: int) -> np.ndarray:
         mean = np.mean(np.stack(before), axis=0, dtype=np.float64)
         return np.asarray(mean, dtype=first.dtype)
     raise NotSupportedError(
-        "The replicas had different values of a variable, and no rule says what "
-        "another number of replicas should begin with.",
+        "The replicas had different values of a variable, and no rule says which of "
+        "them a different number of replicas should start with.",
         received=f"{name}, {len(before)} replicas",
         hint="Resume with as many replicas as before, or keep such state in a weight "
         "of a layer.",
@@ -128,7 +128,7 @@ def reshard_processes(
         where, held = _common(each.positions())
         if where != position or any(map(_differ, arrays.values(), held.values())):
             raise _own_data(
-                f"a checkpoint of {len(parts)} processes at different places"
+                f"a checkpoint of {len(parts)} processes at different positions"
             )
     unequal = [
         what
@@ -140,8 +140,8 @@ def reshard_processes(
     ]
     if unequal:
         warn_not_exact(
-            "the checkpoint is of another number of processes, which differed; all go "
-            "on with what process 0 had",
+            "the checkpoint is from a different number of processes, which had "
+            "different values here; all continue with those of process 0",
             unequal,
         )
     return first.run, position, {**first.tensors, **arrays}
@@ -163,27 +163,28 @@ def require_same_batches(position: TrainingPosition, *, drawn_by_all: bool) -> N
             when = "when the checkpoint was saved" if not before else "now"
             raise _own_data(f"data in parts {when}")
     elif before != drawn_by_all:
-        rows, own = "rows of the batches that all draw", "batches of its own"
+        rows, own = "rows of batches that all processes draw", "batches of its own"
         then, now = (rows, own) if before else (own, rows)
         raise DataNotResumableError(
-            "The processes divide the data otherwise than before, and would not go "
-            "on with the same batches.",
+            "The processes split the data differently than before, so they would not "
+            "continue with the same batches.",
             received=f"before, a process trained {then}; now it trains {now}",
-            hint="Divide it as before: with the same kind of data, keras.distribution "
-            "and, on torch, the same Keras (since 3.16 Keras divides by itself).",
+            hint="Split it as before: use the same kind of data, the same "
+            "keras.distribution and, on torch, the same Keras (since 3.16 Keras "
+            "splits the data itself).",
         )
 
 
 def _own_data(received: str) -> DataNotResumableError:
     return DataNotResumableError(
-        "Each process is given a part of the data, and another number of processes "
-        "cannot go on with the same batches.",
+        "Each process is given a part of the data, so a different number of "
+        "processes cannot continue with the same batches.",
         received=received,
-        hint="Start as many processes as before; or give all processes the same data: "
-        "on TensorFlow arrays or a tf.data.Dataset with AutoShardPolicy.DATA; on "
-        "JAX and torch a tf.data.Dataset with auto_shard_dataset, or anything "
-        "under a ModelParallel of one replica; on torch before Keras 3.16 anything "
-        "but a DistributedSampler.",
+        hint="Start as many processes as before; or give all processes the same "
+        "data: on TensorFlow, arrays or a tf.data.Dataset with AutoShardPolicy.DATA; "
+        "on JAX and torch, a tf.data.Dataset with auto_shard_dataset, or anything "
+        "under a ModelParallel with one replica; on torch before Keras 3.16, "
+        "anything but a DistributedSampler.",
     )
 
 

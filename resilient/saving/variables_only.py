@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Checkpoints:
-    """Saves and restores variables; a context, which holds the directory's lock.
+    """Saves and restores variables; a context manager that locks the directory.
 
     .. code-block:: python
 
@@ -42,10 +42,10 @@ class Checkpoints:
                 checkpoints.save(step)
 
     Args:
-        checkpoint_dir: Local directory of this run's checkpoints; made if missing.
-        variables: Built Keras variables, or the backend's. They are known by their
-            order, shape and dtype, since names that Keras gives differ from one process
-            to the next: give the same ones each time.
+        checkpoint_dir: Local directory of this run's checkpoints; created if missing.
+        variables: Built Keras variables, or the backend's. They are matched by order,
+            shape and dtype, since Keras's automatic names differ from one process to
+            the next: pass the same variables in the same order each time.
         keep: How many checkpoints to keep.
     """
 
@@ -84,15 +84,15 @@ class Checkpoints:
     def save(self, step: int) -> Checkpoint:
         """Commit a checkpoint of the variables as they are now, and prune older ones.
 
-        When it returns the checkpoint is on the disk. Nothing may change a variable
-        meanwhile: with a ``ClusterCoordinator``, call ``join`` before.
+        When it returns, the checkpoint is on disk. Nothing may change a variable
+        meanwhile: with a ``ClusterCoordinator``, call ``join`` first.
 
         Args:
             step: Steps done since the start of the run; names the checkpoint.
 
         Raises:
             CheckpointWriteError: The file system failed; older checkpoints are intact.
-            TypeError, ValueError: ``step`` is no number of steps.
+            TypeError, ValueError: ``step`` is not a number of steps.
         """
         from resilient.state.variables import tensors as tensors_of
 
@@ -113,12 +113,12 @@ class Checkpoints:
         """Set the variables to the newest intact checkpoint.
 
         Returns:
-            Its step; 0 where there was no checkpoint yet, and nothing was changed.
+            Its step; 0 if there was no checkpoint yet, and nothing was changed.
 
         Raises:
-            CheckpointMismatchError: It is of other variables; nothing was changed.
-            CheckpointNotFoundError: There were some, and they are gone.
-            CorruptCheckpointError: There are some, and none is intact.
+            CheckpointMismatchError: It holds different variables; nothing was changed.
+            CheckpointNotFoundError: There were checkpoints, but they are gone.
+            CorruptCheckpointError: There are checkpoints, but none is intact.
         """
         from resilient.state.variables import LOOP, assign, differences
 
@@ -131,10 +131,10 @@ class Checkpoints:
         variables = saved.run.variables
         if different := differences(variables, live, groups=(LOOP,)):
             raise CheckpointMismatchError(
-                f"{checkpoint.path} is of other variables. Nothing was changed.",
+                f"{checkpoint.path} holds different variables. Nothing was changed.",
                 received="\n  " + "\n  ".join(different),
-                hint="Give the same variables in the same order, all of them built, or "
-                "use another checkpoint_dir.",
+                hint="Pass the same variables in the same order, all of them built, "
+                "or use another checkpoint_dir.",
             )
         assign(backend, variables, live, saved.tensors)
         return checkpoint.step
@@ -145,7 +145,7 @@ class Checkpoints:
         if not self._entered:
             raise ResilientError(
                 "Use Checkpoints inside a `with` block, which locks the directory.",
-                received=f"{self._store.directory}, outside of `with`",
+                received=f"{self._store.directory}, outside a `with` block",
                 hint="Write `with resilient.Checkpoints(...) as checkpoints:`.",
             )
         return get_backend(), leaves_of(self._variables)

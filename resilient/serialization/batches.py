@@ -122,9 +122,10 @@ def _parts(leaf: Any) -> tuple[str, list[np.ndarray]]:
     if hasattr(leaf, "__array__"):
         return "numpy", [np.asarray(leaf)]
     raise NotSupportedError(
-        "A batch holds something that is not an array: it cannot be kept or checked.",
+        "A batch contains something that is not an array, so it cannot be saved or "
+        "compared.",
         received=f"{cls.__module__}.{cls.__qualname__}",
-        hint="Let the data yield arrays, in tuples, lists and dicts.",
+        hint="Yield arrays, or tuples, lists and dicts of arrays.",
     )
 
 
@@ -143,7 +144,7 @@ def _unpacked(packed: Any) -> Any:
 def _built(kind: str, parts: Any) -> Any:
     build, count = _BUILDERS[kind]
     if not isinstance(parts, list) or not all(type(p) is np.ndarray for p in parts):
-        raise ValueError("parts that are no arrays")
+        raise ValueError("parts that are not arrays")
     if any(not _is_plain(part) for part in parts):
         raise ValueError("an array of Python objects")
     if len(parts) < count or (len(parts) > count and kind != _RAGGED):
@@ -171,7 +172,7 @@ def _inside(shape: np.ndarray, indices: np.ndarray) -> tuple[int, ...]:
     if indices.ndim != 2 or indices.shape[1] != len(shape):
         raise ValueError("indices and a shape that do not go together")
     if (indices < 0).any() or (indices >= shape).any():
-        raise ValueError("indices outside of the shape")
+        raise ValueError("indices outside the shape")
     return _shape(shape, indices)
 
 

@@ -41,7 +41,7 @@ class NotEncodable(TypeError):
 
     def __init__(self, path: str, value: object, why: str = "") -> None:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        super().__init__(f"{path} cannot be kept as JSON: {why or 'type ' + kind}")
+        super().__init__(f"{path} cannot be saved as JSON: {why or 'type ' + kind}")
         self.path = path
         self.value = value
 

@@ -32,11 +32,11 @@ class NotKnownError(CheckpointMismatchError, LookupError):
 
     def __init__(self, name: object) -> None:
         super().__init__(
-            "The checkpoint has a value of a class or function of the script that it "
-            "does not hold at this place.",
+            "The checkpoint refers to a class or function that this script does not "
+            "have in the same place.",
             received=str(name)[:200],
             hint="Run the script that saved it, or put the class or function into "
-            "keras.saving.get_custom_objects(), by any name.",
+            "keras.saving.get_custom_objects(), under any name.",
         )
 
 

@@ -112,7 +112,7 @@ def _set_state(generator: Any, state: Encoded) -> None:
     else:
         version, words, gauss = state
         if type(gauss) not in (float, type(None)):
-            raise ValueError("what `gauss` gives next is no number")
+            raise ValueError("what `gauss` gives next is not a number")
         generator.setstate((version, tuple(_array(words, "<u4").tolist()), gauss))
 
 

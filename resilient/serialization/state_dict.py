@@ -59,10 +59,10 @@ def encoded_state(
         return encode(state, arrays, name, known)
     except NotEncodable as error:
         raise NotSupportedError(
-            f"The state of {whose} cannot be kept.",
+            f"The state of {whose} cannot be saved.",
             received=str(error),
             hint="Let state_dict() return plain values, lists, dicts, arrays and "
-            "tensors, or put the class into keras.saving.get_custom_objects(), by "
+            "tensors, or put the class into keras.saving.get_custom_objects(), under "
             "any name.",
         ) from error
 
@@ -115,7 +115,8 @@ class StatefulObjects:
 def _wrong(received: str) -> TypeError:
     return TypeError(
         message(
-            "`stateful` maps names to objects with state_dict() and load_state_dict().",
+            "`stateful` must map names to objects with state_dict() and "
+            "load_state_dict().",
             received=received,
             hint='Pass a dict such as {"name": obj}.',
         )

@@ -37,10 +37,15 @@ def identity_differences(
         {k: v for k, v in each.items() if not k.startswith(own)}
         for each in (theirs, ours)
     )
-    found = [
-        Difference("optimizer" if line.startswith("optimizer:") else "run", line)
-        for line in differences(mine, yours)
-    ]
+    pair = mine.pop("optimizer", None), yours.pop("optimizer", None)
+    found = [Difference("run", each) for each in differences(mine, yours)]
+    if repr(pair[0]) != repr(pair[1]):
+        was, now = (
+            " of ".join(map(str, each if isinstance(each, list) else [each]))
+            for each in pair
+        )
+        text = f"optimizer: the checkpoint has {was}, this run has {now}"
+        found.append(Difference("optimizer", text))
     if layers:
         found += _layer_differences(saved, live, "config" if fits else "run")
     if "objects" in ours:
@@ -66,7 +71,8 @@ def _layer_differences(saved: JSON, live: JSON, of: str) -> list[Difference]:
     ]
     inputs = (k for k in {**theirs, **ours} if k.startswith("inputs of layer "))
     found += [
-        f"{name.removeprefix('inputs of ')}: it is called on other inputs or constants"
+        f"{name.removeprefix('inputs of ')}: it is called on different inputs or "
+        "constants"
         for name in inputs
         if repr(theirs.get(name)) != repr(ours.get(name))
     ]
@@ -143,8 +149,8 @@ def warn_of_settings(saved: JSON, live: JSON, *, optimizer: bool = True) -> None
     changed += differences(saved["determinism"], live["determinism"])
     if changed:
         warn_not_exact(
-            "these settings changed since the checkpoint; training goes on with this "
-            "script's",
+            "these settings changed since the checkpoint; training continues with "
+            "those of this script",
             changed,
         )
 
@@ -173,7 +179,7 @@ def _edits(was: Sequence[str], now: Sequence[str]) -> list[str]:
     found = []
     for what, i, j in edits(was, now):
         if what == "replace":
-            text = f"{i}: the checkpoint has {_a(was[i])}, this model {_a(now[j])}"
+            text = f"{i}: the checkpoint has {_a(was[i])}, this model has {_a(now[j])}"
         elif what == "insert":
             text = f"{j}: this model has {_a(now[j])} that the checkpoint does not have"
         else:

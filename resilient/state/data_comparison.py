@@ -28,7 +28,7 @@ def data_differences(saved: JSON, live: JSON) -> list[Difference]:
         was, now = (
             _KINDS.get(str(k), k) for k in (theirs.get("kind"), ours.get("kind"))
         )
-        trained = f"the checkpoint was trained on {was}, this run on {now}"
+        trained = f"the checkpoint was trained on {was}, this run trains on {now}"
         return [Difference("data", f"data: {trained}")]
     found, sizes = [], (theirs.get("samples"), ours.get("samples"))
     for name in (*theirs, *(k for k in ours if k not in theirs)):
@@ -64,4 +64,4 @@ def _of_array(was: Any, now: Any, *, samples: bool) -> str | None:
             f"{shapes[0]} {was['dtype']} in the checkpoint, "
             f"{shapes[1]} {now['dtype']} now"
         )
-    return None if samples else f"same shape {shapes[0]} and dtype, other values"
+    return None if samples else f"same shape {shapes[0]} and dtype, different values"

@@ -21,28 +21,28 @@ class Difference:
     line: str
 
 
-def differences(saved: JSON, live: JSON, *, other: str = "this run has") -> list[str]:
+def differences(saved: JSON, live: JSON) -> list[str]:
     """Which facts differ, one line each.
 
     Args:
         saved: Those of a checkpoint, by name.
-        live: What they are compared with.
-        other: Whose ``live`` are, in words.
+        live: Those of this run.
     """
     return [
-        line(name, saved.get(name), live.get(name), other)
+        line(name, saved.get(name), live.get(name))
         for name in (*saved, *(k for k in live if k not in saved))
         # repr: nan equals itself, True is not 1
         if repr(saved.get(name)) != repr(live.get(name))
     ]
 
 
-def line(name: str, was: Any, now: Any, other: str = "this run has") -> str:
+def line(name: str, was: Any, now: Any) -> str:
     """How one fact differs."""
-    return f"{name}: the checkpoint has {_short(was)}, {other} {_short(now)}"
+    return f"{name}: the checkpoint has {short(was)}, this run has {short(now)}"
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A fact in words."""
     text = repr(value)
     return text if len(text) <= 300 else f"{text[:300]}..."
 

@@ -14,7 +14,9 @@ def require_model(model: Any) -> None:
         return
     bases = [f"{cls.__module__}.{cls.__qualname__}" for cls in type(model).__mro__]
     problem = "resilient.fit trains a keras.Model."
-    hint = f"Pass a model of Keras (the {keras_internals.BACKEND} backend is on)."
+    hint = (
+        f"Pass a Keras model first (Keras uses the {keras_internals.BACKEND} backend)."
+    )
     if any(base.startswith(_OF_KERAS_2) for base in bases):
         problem = "This is a model of Keras 2; resilient.fit trains models of Keras 3."
         hint = "Build it with `import keras`, and without TF_USE_LEGACY_KERAS."

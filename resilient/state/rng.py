@@ -163,8 +163,8 @@ def _numpy_state() -> JSON:
     state: JSON = rng.state(rng.NUMPY)
     if state["bit_generator"] != "MT19937":
         raise NotSupportedError(
-            "NumPy's global generator was replaced by one of a kind whose state cannot "
-            "be restored.",
+            "NumPy's global generator was replaced by one whose state cannot be "
+            "restored.",
             received=state["bit_generator"],
             hint="Do not call numpy.random.set_bit_generator.",
         )

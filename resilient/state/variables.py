@@ -93,7 +93,7 @@ def _path(index: int, variable: Any) -> str:
     if not hasattr(variable, "assign") and not hasattr(variable, "copy_"):
         raise TypeError(
             message(
-                "A checkpoint is restored into variables.",
+                "Only variables can be saved and restored here.",
                 received=f"{type(variable).__name__} at position {index}",
                 hint="Pass Keras variables, or those of the backend.",
             )

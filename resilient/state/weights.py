@@ -105,8 +105,8 @@ def _pairs(
     ]
     if found:
         raise CheckpointMismatchError(
-            f"{path} is of another model, or this one is not built yet. Nothing "
-            "was changed.",
+            f"{path} does not match this model, or the model is not built yet. "
+            "Nothing was changed.",
             received="\n  " + "\n  ".join(found),
             hint="Use the same model with the same optimizer, on the same backend, and "
             "build it (call it on a batch) first.",

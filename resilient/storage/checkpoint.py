@@ -196,10 +196,10 @@ class Checkpoint(Manifest):
             return
         raise UntrustedCheckpointError(
             f"{self.path} is {self.signature.partition(':')[0]}, so it is not used.",
-            received=f"{signature.VARIABLE} is set, and is not what signed it",
-            hint=f"Set {signature.VARIABLE} to the key that it was signed with. If you "
-            "know that nobody else could write there, unset it: then checkpoints are "
-            "used, and saved, without a signature.",
+            received=f"{signature.VARIABLE} is set, but this was not signed with it",
+            hint=f"Set {signature.VARIABLE} to the key that signed it. If you are "
+            "sure that nobody else could write there, unset it: checkpoints are then "
+            "used, and saved, without signatures.",
         )
 
     def _manifest_problems(self) -> list[str]:
@@ -233,7 +233,7 @@ def _problem(
             if size != expected.size:
                 return f"{name} has {size:,} bytes instead of {expected.size:,}"
             if not (only_size or record(file, size).matches(expected)):
-                return f"{name} has other content than was written (checksum)"
+                return f"{name} does not match its checksum"
     except (FileNotFoundError, NotADirectoryError):
         return f"{name} is missing"
     except OSError as error:

@@ -41,8 +41,10 @@ _DISK_ERRORS = {
     errno.ENFILE: NO_DAMAGE[errno.ENFILE],
     errno.EIO: "Check the disk: the system log may say more.",
     errno.ESTALE: "Check the network file system; it may have to be mounted again.",
-    errno.ENOENT: "Something removed the directory: make sure that nothing does.",
-    errno.ENOTDIR: "Something replaced the directory: make sure that nothing does.",
+    errno.ENOENT: "Something removed the directory: make sure that nothing does so "
+    "during training.",
+    errno.ENOTDIR: "Something replaced the directory: make sure that nothing does so "
+    "during training.",
 }
 _FULL_OR_FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _TORCH_WRITE_FAILED = ("PytorchStreamWriter failed", "file write failed")
@@ -230,7 +232,7 @@ def _tree(directory: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
             elif entry.is_file(follow_symlinks=False):
                 files.append(entry.path)
             else:
-                what = "A checkpoint may hold regular files only"
+                what = "A checkpoint may contain only regular files"
                 raise OSError(errno.EINVAL, what, entry.path)
     return files, [*directories, os.fspath(directory)]
 
@@ -260,9 +262,10 @@ def _require_readable(manifest: bytes) -> None:
         why = str(error)
     if why is not None:
         raise NotSupportedError(
-            "The manifest of this checkpoint could not be read back: nothing is saved.",
+            "The manifest of this checkpoint could not be read back, so nothing was "
+            "saved.",
             received=why,
-            hint="Use shorter names of metrics and files, and fewer of them.",
+            hint="Use fewer metrics and files, with shorter names.",
         )
 
 

@@ -38,7 +38,8 @@ def require_readable(error: OSError) -> None:
     """
     if error.errno in NO_DAMAGE:
         found = CheckpointReadError(
-            "A checkpoint directory cannot be read here and now. It stays as it is.",
+            "A checkpoint directory cannot be read right now. Nothing in it was "
+            "changed.",
             received=f"{error.filename}: {error.strerror}",
             hint=NO_DAMAGE[error.errno],
         )

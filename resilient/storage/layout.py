@@ -152,18 +152,20 @@ def local_directory(directory: str | os.PathLike[str]) -> Path:
             message(what, received=received, hint='Use a path such as "runs/mnist".')
         )
     if not path.strip() or "\0" in path:
-        what = "The checkpoint directory has no usable name."
+        what = "The checkpoint directory is empty, or contains a null character."
         raise ValueError(
             message(what, received=received, hint='Use a path such as "runs/mnist".')
         )
     if _URL.match(path):
-        what = "The checkpoint directory is a URL: local paths only for now."
+        what = (
+            "The checkpoint directory is a URL; only local paths are supported for now."
+        )
         todo = "Use a path on a local or mounted file system."
         raise NotSupportedError(what, received=received, hint=todo)
     absolute = Path(path).expanduser().absolute()
     if os.path.lexists(absolute) and not absolute.is_dir():
         what = "The checkpoint directory is not a directory."
-        todo = "Name another path, or move away what is there."
+        todo = "Use another path, or move the file that is there."
         if leads_nowhere(absolute):
             what = "The checkpoint directory is a link whose target is missing."
             todo = "Mount the disk that it is on, or delete the link."

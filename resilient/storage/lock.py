@@ -75,8 +75,8 @@ class DirectoryLock:
             raise CheckpointWriteError(
                 f"The checkpoint directory cannot be locked: {error.strerror}.",
                 received=self.directory / layout.LOCK,
-                hint="Allow this user to write there, remove what is no regular file, "
-                "or choose another checkpoint_dir.",
+                hint="Allow this user to write there, remove that path if it is not "
+                "a regular file, or choose another checkpoint_dir.",
             ) from error
         self._descriptors = taken
         _held.add(self)
@@ -173,14 +173,14 @@ def _lock(descriptor: int, directory: Path) -> None:
 def _in_use(directory: Path) -> DirectoryInUseError:
     problem = "Another run is using this checkpoint directory."
     hint = (
-        "Wait for that run or end it, or choose another checkpoint_dir: each run needs "
-        "its own."
+        "Wait for that run, or end it, or choose another checkpoint_dir: each run "
+        "needs its own."
     )
     if any(_same(lock.directory, directory) for lock in list(_held)):
-        problem = "This process is using this checkpoint directory already."
+        problem = "This process is already using this checkpoint directory."
         hint = (
-            "A fit or loop inside of another one, or beside it in another thread, "
-            "needs a checkpoint_dir of its own."
+            "A fit or loop inside another one, or in another thread, needs its own "
+            "checkpoint_dir."
         )
     return DirectoryInUseError(
         problem, received=f"{directory}, held by {_owner(directory)}", hint=hint
@@ -201,7 +201,7 @@ def _identify(descriptor: int) -> None:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(owner).encode() + b"\n", 0)
     except OSError as error:
-        logger.warning("The lock does not say who holds it: %s", error)
+        logger.warning("Could not note in the lock who holds it: %s", error)
 
 
 def _owner(directory: Path) -> str:
@@ -209,7 +209,7 @@ def _owner(directory: Path) -> str:
         raw = files.read_file(directory, layout.LOCK, _OWNER_BYTES)
         owner = from_json(_Owner, parse(raw))
     except (OSError, SchemaError):
-        return "a process that did not leave its name"
+        return "an unknown process"
     who = f"process {owner.pid} on {owner.host} since {owner.started}"
     return printable(who[:300])
 

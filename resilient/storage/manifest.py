@@ -140,20 +140,20 @@ class Manifest:
             raise ManifestError("is empty")
         match = _BEGIN.match(raw)
         if match is None:
-            raise ManifestError("does not begin as a manifest does")
+            raise ManifestError("does not start like a manifest")
         zeroed = _zeroed(raw, match, 1)
         if xxhash.xxh3_128_hexdigest(zeroed).encode() != match[1]:
-            raise ManifestError("has other content than was written (checksum)")
+            raise ManifestError("does not match its checksum")
         try:
             data = parse(raw)
             _require_known_schema(data)
             body = from_json(_Body, data)
             _require_unique_names(raw)
         except SchemaError as error:
-            raise ManifestError(f"is not as its schema says: {error}") from None
+            raise ManifestError(f"does not match its schema: {error}") from None
         signed = None if match[2] is None else match[2].decode()
         if body.hmac_sha256 != signed:
-            raise ManifestError("has a signature in another place than a manifest")
+            raise ManifestError("has a signature that is not where a manifest has one")
         whose = signature.whose(signed, _zeroed(zeroed, match, 2))
         return cls._of(body, whose)
 
@@ -162,14 +162,18 @@ class Manifest:
         for name in body.files:
             inside = is_inside(name) and name.isprintable()
             if not inside or name == MANIFEST:
-                raise ManifestError(f"lists what is no file of a checkpoint: {name!a}")
+                raise ManifestError(
+                    f"lists what cannot be a file of a checkpoint: {name!a}"
+                )
         try:
             datetime.fromisoformat(body.created)
         except ValueError:
-            raise ManifestError(f"has no time: {body.created}") from None
+            raise ManifestError(f"has no valid time: {body.created}") from None
         missing = body.files.keys() - body.sha256.keys()
         if body.sha256.keys() - body.files.keys() or (body.hmac_sha256 and missing):
-            raise ManifestError("has a SHA-256 of other files than it lists")
+            raise ManifestError(
+                "has SHA-256 checksums of different files than it lists"
+            )
         progress, shas = body.progress, body.sha256
         return cls(
             progress=Progress(progress.step, progress.epoch, progress.batch),
@@ -199,8 +203,8 @@ def _require_known_schema(data: Mapping[str, Any]) -> None:
     known = isinstance(wrote, str) and re.fullmatch(r"[0-9][0-9a-z.+]{0,50}", wrote)
     raise NotSupportedError(
         f"A later version of {LIBRARY} wrote this checkpoint.",
-        received=f"schema {number} where this version knows {SCHEMA}",
-        hint=f'Install it or a later one: pip install "{LIBRARY}>={wrote}".'
+        received=f"schema {number}, while this version knows {SCHEMA}",
+        hint=f'Install that version or a later one: pip install "{LIBRARY}>={wrote}".'
         if known
         else "Install the version that wrote it, or a later one.",
     )
@@ -209,7 +213,7 @@ def _require_known_schema(data: Mapping[str, Any]) -> None:
 def _require_unique_names(raw: bytes) -> None:
     def unique(pairs: list[tuple[str, Any]]) -> None:
         if len(dict(pairs)) != len(pairs):
-            raise SchemaError("a name is there twice")
+            raise SchemaError("a name appears twice")
 
     try:
         json.loads(raw, object_pairs_hook=unique)

@@ -152,7 +152,7 @@ def _read(entry: Path) -> Reason:
     except OSError as error:
         return _unknown(f"{name} cannot be read: {error.strerror}")
     except SchemaError as error:
-        return _unknown(f"{name} is no reason: {error}")
+        return _unknown(f"{name} is malformed: {error}")
 
 
 def _unknown(text: str) -> Reason:

@@ -38,7 +38,7 @@ def recover(directory: Path) -> None:
                     continue
                 reason = printable("; ".join(problems))
                 quarantine.move(committed, "damaged", reason)
-                message = "%s is damaged, the one it was to replace is back: %s"
+                message = "%s is damaged, so the one that it was to replace is back: %s"
                 logger.warning(message, committed.name, reason)
             os.rename(former, committed)
             sync(directory)

@@ -29,9 +29,9 @@ class Signature(enum.StrEnum):
     """Whose signature a manifest has, in words."""
 
     OURS = f"signed with the key in {VARIABLE}"
-    OTHER = f"not signed with the key in {VARIABLE}, but with another one"
-    UNCHECKED = "signed, no key here to check"
-    NONE = "not signed: anyone who can write here can have written it"
+    OTHER = f"signed, but not with the key in {VARIABLE}"
+    UNCHECKED = "signed, but there is no key here to check it with"
+    NONE = "not signed: anyone who can write here could have written it"
 
 
 def has_key() -> bool:
@@ -83,8 +83,8 @@ def _key(purpose: bytes) -> bytes | None:
             message(
                 f"{VARIABLE} is too short to be a key.",
                 received=f"{len(given)} characters",
-                hint=f"Set {_LEAST} or more, such as `openssl rand -hex 32` prints; or "
-                "unset it, and checkpoints are not signed.",
+                hint=f"Use {_LEAST} characters or more, such as `openssl rand -hex "
+                "32` prints; or unset it, and checkpoints are not signed.",
             )
         )
     return hmac.new(os.fsencode(given), purpose, hashlib.sha256).digest()

@@ -273,8 +273,8 @@ class Store:
             raise CheckpointWriteError(
                 f"Checkpoints cannot be moved to quarantine: {error.strerror}.",
                 received=error,
-                hint=f"Allow this user to write in {self.directory}, and remove what "
-                f"is no directory and has the name {layout.QUARANTINE}.",
+                hint=f"Allow this user to write in {self.directory}, and remove "
+                f"{layout.QUARANTINE} there if it is not a directory.",
             ) from error
 
     def _damaged(self, step: int, reason: str) -> CorruptCheckpointError:
@@ -294,7 +294,7 @@ class Store:
         return CorruptCheckpointError(
             "No checkpoint in this directory is intact.",
             received=f"{self.directory}{lines}",
-            hint="Bring back a copy of a good checkpoint under its own name, choose "
-            'another step, or start over with resume="never" or in another directory. '
-            f"Damaged checkpoints are kept in {self.directory / layout.QUARANTINE}.",
+            hint="Restore a good copy under its own name, choose another step, or "
+            'start over with resume="never" or in another directory. Damaged '
+            f"checkpoints are kept in {self.directory / layout.QUARANTINE}.",
         )

@@ -184,12 +184,14 @@ def _last_event(events: Sequence[JSON]) -> JSON:
 
 def _preempted(reason: str, status: int) -> Ending:
     if reason == "stop file":
-        return Ending("stopped", "it was stopped by its stop file", status, final=True)
+        return Ending("stopped", "it was stopped by the stop file", status, final=True)
     if reason == "SIGINT":
         return Ending("interrupted", "it was interrupted", status, final=True)
     if reason.startswith("SIG"):
         return Ending("preempted", f"it was preempted by {reason}", status)
-    return Ending("preempted", f"this machine goes away: {reason}", status, final=True)
+    return Ending(
+        "preempted", f"this machine is going away: {reason}", status, final=True
+    )
 
 
 def _from_failure(failure: JSON, status: int) -> Ending:
@@ -209,15 +211,15 @@ def _from_failure(failure: JSON, status: int) -> Ending:
 def _from_signal(signum: int, evidence: Evidence, status: int) -> Ending:
     name = _signal_name(signum)
     if signum == signal.SIGKILL and evidence.oom_kills > 0:
-        why = "the kernel killed it for lack of memory (SIGKILL)"
+        why = "the kernel killed it because memory ran out (SIGKILL)"
         return Ending("out of memory", why, status, "SIGKILL for lack of memory")
     if signum == signal.SIGTERM:
-        return Ending("preempted", "it was ended by SIGTERM", status)
+        return Ending("preempted", "it was terminated by SIGTERM", status)
     if signum == signal.SIGINT:
         return Ending("interrupted", "it was interrupted", status, final=True)
     if signum in _OWN:
         if _MEMORY.search(evidence.errors[-_END_OF_ERRORS:]):
-            why = f"it ran out of memory and died of {name}"
+            why = f"it ran out of memory and died with {name}"
             return Ending("out of memory", why, status, name)
         return Ending("killed", f"it crashed with {name}", status, name)
     return Ending("killed", f"it was killed by {name}", status)

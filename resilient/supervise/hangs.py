@@ -43,8 +43,8 @@ class Hang:
         else:
             where = f"in phase {self.beat.phase!r} at step {self.beat.step:,}"
         return (
-            f"no sign of life for {self.silent:,.1f} s {where} "
-            f"(the limit is {self.limit:,.1f} s)"
+            f"no heartbeat for {self.silent:,.1f} s {where} (the limit is "
+            f"{self.limit:,.1f} s)"
         )
 
 

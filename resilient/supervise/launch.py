@@ -160,7 +160,9 @@ class Launch:
             limit=hang.limit,
             **where,
         )
-        self._tools.output.say(f"Hung: {hang}. Its stacks follow, then it is killed.")
+        self._tools.output.say(
+            f"Hung: {hang}. Its stack traces follow, then it is killed."
+        )
         self._gang.abort(self._wait)
 
     def _forward(self, signals: Sequence[int]) -> None:
@@ -168,12 +170,14 @@ class Launch:
         for signum in signals:
             told.append(signum)
             if signum == signal.SIGINT and told.count(signum) >= _ENOUGH:
-                self._tools.output.say("Killed the training, after the third SIGINT.")
+                self._tools.output.say("Killed the training after the third SIGINT.")
                 self._gang.kill()
                 continue
             self._gang.send(signum)
             name = signal.Signals(signum).name
-            self._tools.output.say(f"{name} passed on; no restart after this.")
+            self._tools.output.say(
+                f"{name} passed on to the training, which will not be restarted."
+            )
 
     def _wait(self, seconds: float, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + seconds

@@ -17,7 +17,7 @@ _ADVICE = {
     "gradients.",
     "killed": "Look for a bug in native code: its output is above.",
 }
-_TRACED = "Repair it: the output above has the traceback."
+_TRACED = "Fix it: the traceback is in the output above."
 _UNTRACED = "Find out why it exits with this status."
 _AGAIN = "Then run the same command again: it resumes from the last checkpoint."
 _MANY = 64  # doublings: more would overflow, and any limit is reached long before
@@ -59,7 +59,7 @@ class RestartPolicy:
             )
         most = self._options.max_restarts
         if most is not None and self._restarts >= most:
-            what = f"Gave up: --max-restarts {most} allows no other restart."
+            what = f"Gave up: --max-restarts {most} allows no more restarts."
             return message(what, received=last, hint=_AGAIN)
         return None
 
@@ -90,10 +90,10 @@ class RestartPolicy:
 
 def _same_failure(ending: Ending, times: int) -> str:
     what = (
-        f"Gave up: {ending.kind}, {times} times in a row at the same place and without "
-        "progress between, so another restart would not help."
+        f"Gave up: {ending.kind}, {times} times in a row at the same place and "
+        "without progress, so another restart would not help."
         if times > 1
-        else f"Gave up: {ending.kind}, and --same-failure 1 allows no other try."
+        else f"Gave up: {ending.kind}, and --same-failure 1 allows no other attempt."
     )
     error = _TRACED if ending.traced else _UNTRACED
     todo = _ADVICE.get(ending.kind, error)

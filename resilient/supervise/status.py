@@ -43,12 +43,12 @@ def running(
     """
     parts = [f"attempt {attempt}"]
     if beat is None:
-        parts.append("no sign of life yet")
+        parts.append("no heartbeat yet")
     else:
         parts += [beat.phase, f"step {beat.step:,}", f"epoch {beat.epoch + 1:,}"]
         if speed is not None:
             parts.append(f"{speed:.3g} steps/s")
-        parts.append(f"sign {silent:,.0f} s ago")
+        parts.append(f"heartbeat {silent:,.0f} s ago")
     restarts = attempt - 1
     parts.append(f"{restarts} restart{'' if restarts == 1 else 's'}")
     if told:

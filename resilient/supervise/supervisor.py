@@ -113,7 +113,7 @@ class Supervisor:
         if not told:
             return None
         name = signal.Signals(told[0]).name
-        self._output.say(f"No restart: {name} came while waiting for it.")
+        self._output.say(f"No restart: {name} arrived during the wait.")
         code = 130 if told[0] == signal.SIGINT else 143
         self._journal.emit("stopped", kind=ending.kind, why=name, status=code)
         return code

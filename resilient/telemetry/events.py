@@ -80,7 +80,7 @@ class Events:
                 self._append(_line(entry))
         except OSError as error:
             if not self._warned:
-                logger.warning("Events are not recorded any more: %s", error)
+                logger.warning("Events are no longer recorded: %s", error)
             self._warned = True
         self._undelivered.append(entry)
         if threading.get_ident() == self._thread:
@@ -149,7 +149,7 @@ def read_events(
                         _BEGIN[: len(line.rstrip())]
                     ):
                         yield {"event": "unknown"}
-                    what = f"Line {number:,} of {path} is no event, and is left out"
+                    what = f"Line {number:,} of {path} is not an event, and is left out"
                     _warn_once(path, f"{what} as others like it are: {error}")
                 else:
                     yield event

@@ -76,16 +76,16 @@ class Goodput:
 
     Attributes:
         productive: Training (with validation and callbacks) that survived.
-        saving: Training waited for a save.
+        saving: Training that waited for a save.
         starting: From the start of a fit to the end of its first batch.
         restoring: Within both: reading a checkpoint and restoring it.
         replaying: Within both: getting data back to its position.
         lost: Training that was gone back over.
-        down: Between the last sign of an attempt and the start of the next one.
+        down: Between the last sign of life of an attempt and the start of the next one.
         steps: Batches trained that survived: where the run is.
         lost_steps: Batches trained that were gone back over.
-        postponed: Saves that came later than they were due, since the one before was
-            still being written.
+        postponed: Saves that came later than they were due, because the previous one
+            was still being written.
         attempts: Each process life, oldest first.
     """
 
@@ -115,7 +115,7 @@ class Goodput:
     @property
     def _summary(self) -> str:
         attempts = f"{len(self.attempts):,} attempts"
-        steps = f"{self.steps:,} steps, {self.lost_steps:,} more lost"
+        steps = f"{self.steps:,} steps, plus {self.lost_steps:,} lost"
         return f"{self.share:.1%} of {duration(self.whole)}: {steps}, {attempts}"
 
     @property

@@ -49,8 +49,10 @@ class LastAttempt:
         about = "" if self.certain else "about "
         line += f" at {about}step {self.step:,}"
         lost = self.step - resumed
-        batches = "batch is" if lost == 1 else "batches are"
-        return f"{line}: {about}{lost:,} {batches} trained again" if lost else line
+        batches = "batch" if lost == 1 else "batches"
+        return (
+            f"{line}: {about}{lost:,} {batches} will be trained again" if lost else line
+        )
 
 
 def last_attempt(directory: Path) -> LastAttempt | None:

@@ -15,16 +15,16 @@ from resilient.state.difference import Difference
 
 # What becomes of each: which value wins, and from where.
 _WINS = {
-    "batch_size": "this script's is used from here on; an epoch goes on after the "
-    "samples that are trained",
-    "callbacks": "those that match by class and order get their state back, the others "
-    "begin as new",
-    "config": "this script's layers go on with the checkpoint's weights",
-    "data": "this script's is used from here on; in an epoch, after as many samples as "
-    "are trained",
+    "batch_size": "this script's is used from here on; an epoch continues after the "
+    "samples already trained",
+    "callbacks": "those that match by class and order get their state back, the "
+    "others start fresh",
+    "config": "this script's layers continue with the checkpoint's weights",
+    "data": "this script's is used from here on; within an epoch, after as many "
+    "samples as were already trained",
     "learning_rate": "this script's is used from here on",
-    "metrics": "they begin as new",
-    "optimizer": "it begins as new; the weights of the model are the checkpoint's",
+    "metrics": "they start fresh",
+    "optimizer": "it starts fresh; the model keeps the checkpoint's weights",
 }
 NAMES = tuple(_WINS)
 _MOST = 1000  # changes that a checkpoint tells of
@@ -46,9 +46,9 @@ def checked_allow(allow: Collection[str]) -> frozenset[str]:
         hint = f'Did you mean "{near[0]}"? ' if near else ""
         raise ValueError(
             message(
-                "`allow` has a name that means nothing.",
+                "`allow` has an unknown name.",
                 received=repr(unknown[0]),
-                hint=f"{hint}There are: {', '.join(NAMES)}.",
+                hint=f"{hint}Use one of: {', '.join(NAMES)}.",
             )
         )
     return frozenset(allow)
@@ -87,7 +87,8 @@ class Changes:
         ]
         del self.every[:-_MOST]
         warn_not_exact(
-            f"the run goes on from step {self._step:,} with what `allow` lets change",
+            f"the run continues from step {self._step:,} with changes that `allow` "
+            "accepts",
             [f"{each.line} ({_WINS[each.of]})" for each in new],
         )
 
@@ -98,4 +99,6 @@ def allowing(differences: Sequence[Difference]) -> str:
     if not names or not all(name in NAMES for name in names):
         return ""
     listed = ", ".join(f'"{name}"' for name in names)
-    return f" Or go on, no longer exactly, with allow={{{listed}}}."
+    return (
+        f" Or pass allow={{{listed}}} to continue with the change, no longer exactly."
+    )

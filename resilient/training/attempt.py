@@ -82,7 +82,7 @@ class Attempt:
         if resumed is None:
             if first and not progress.step:
                 often = session.options.save_policy.words
-                end = "kill it any time and run it again."
+                end = "kill it at any time and run it again."
                 session.say(f"Saving to {store.directory} {often}; {end}")
             return
         line = f"Resumed at {progress} from {resumed.path}"

@@ -81,7 +81,7 @@ class BoundaryConsensus:
         Raises:
             ResilientError: One does, or ended before.
         """
-        here = f"{progress}, with no other batch in the epoch"
+        here = f"{progress}, with no more batches in the epoch"
         said = self._group.broadcast("boundary", {"at": here})
         _require_same(said["at"], here)
 
@@ -106,6 +106,6 @@ def _require_same(said: str, here: str) -> None:
             "The processes of this training are at different steps, so they cannot "
             "continue together.",
             received=f"process 0 is at {said}; this process is at {here}",
-            hint="Give all processes data of the same number of batches, and let "
-            "callbacks set stop_training in all of them.",
+            hint="Give all processes the same number of batches, and let callbacks "
+            "set stop_training in all of them.",
         )

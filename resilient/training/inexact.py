@@ -18,34 +18,35 @@ class InexactWarnings:
     def drawn_ahead(self, generators: Collection[str]) -> None:
         """Global random generators that go on where the data left them."""
         self._say(
-            "the data draws from these global random generators ahead of training; if "
-            "anything else does, too, it will draw other numbers (give the data a "
-            "generator of its own, such as numpy.random.default_rng(seed))",
+            "the data draws from these global random generators ahead of training; "
+            "whatever else uses them will draw different numbers after a resume "
+            "(give the data its own generator, such as "
+            "numpy.random.default_rng(seed))",
             list(generators),
         )
 
     def attributes(self, names: Collection[str], keep_in: str) -> None:
         """Attributes that a resume does not set; ``keep_in`` says what it does set."""
         self._say(
-            "these attributes changed while training; they are no variables, so they "
-            f"will be as new after a resume (keep what has to last in {keep_in})",
+            "these attributes changed during training but are not variables, so a "
+            f"resume resets them (keep what must last in {keep_in})",
             list(names),
         )
 
     def callbacks(self, attributes: Collection[str]) -> None:
         """Attributes of callbacks that a checkpoint does not hold."""
         self._say(
-            "these attributes of callbacks cannot be captured and will be as new after "
-            "a resume (give the callback state_dict and load_state_dict to keep them, "
-            "or put classes of yours into keras.saving.get_custom_objects())",
+            "these attributes of callbacks cannot be saved, so a resume resets them "
+            "(give the callback state_dict() and load_state_dict() to keep them, or "
+            "put your classes into keras.saving.get_custom_objects())",
             list(attributes),
         )
 
     def operations(self, names: Collection[str]) -> None:
         """Random operations of TensorFlow that keep their state in the kernel."""
         self._say(
-            "these operations of traced functions keep random state where no "
-            "checkpoint can reach it, and start over after a resume (draw with "
+            "these operations in traced functions keep random state that no "
+            "checkpoint can reach, so they start over after a resume (draw with "
             "keras.random and a SeedGenerator instead)",
             list(names),
         )
@@ -61,7 +62,7 @@ class InexactWarnings:
         lines = changes(setup, but=self._told[model])
         self._told[model].update(setup.get("now", {}))
         self._say(
-            "a model was changed in the middle of training, which a resume cannot "
-            f"follow and will refuse (do that {do_it})",
+            "a model was changed in the middle of training, so a resume will be "
+            f"refused (make such changes {do_it})",
             [model + line for line in lines],
         )

@@ -66,7 +66,7 @@ def _require_same_key(group: Group) -> None:
     if others := group.broadcast("other keys", others):
         raise NotSupportedError(
             f"{signature.VARIABLE} is not the same in all processes.",
-            received="another one than process 0 has, or only one of the two has one: "
+            received="different from process 0, or set in only one of the two: "
             f"process {', '.join(map(str, others))}",
             hint=f"Set {signature.VARIABLE} to the same key for all processes.",
         )

@@ -105,8 +105,8 @@ class RunOptions:
         if self.keep.monitors and not self.save_policy.epochs:
             raise ValueError(
                 message(
-                    "keep=best(...) compares checkpoints of epochs' ends, and this "
-                    "save_freq makes none.",
+                    "keep=best(...) compares checkpoints at epochs' ends, but this "
+                    "save_freq makes none there.",
                     received=f"save_freq={save_freq!r}",
                     hint="Add every(epochs=1) to save_freq.",
                 )
@@ -116,8 +116,9 @@ class RunOptions:
         """Warn that each of a supervisor's restarts would lose progress."""
         if VARIABLE in os.environ and self.resume not in ("auto", "must"):
             logger.warning(
-                "With resume=%r every restart by `resilient run` goes back there, and "
-                'loses what was trained since. Use resume="auto" with it.',
+                "With resume=%r, every restart by `resilient run` goes back to that "
+                'point and loses what was trained since. Use resume="auto" under '
+                "`resilient run`.",
                 resume,
             )
 
@@ -156,8 +157,8 @@ def _only_best(keep: KeepPolicy) -> Best:
         return keep.bests[0]
     raise ValueError(
         message(
-            'resume="best" goes by the metric that keep=best(...) monitors, and '
-            + ("`keep` has none." if not by else "there are several."),
+            'resume="best" uses the metric that keep=best(...) monitors, '
+            + ("but `keep` has none." if not by else "but there are several."),
             received=f"keep={keep!r}" if not by else ", ".join(map(repr, by)),
             hint='Pass one, such as keep=best(1, monitor="val_loss") | latest(3).',
         )

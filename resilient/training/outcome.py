@@ -28,7 +28,7 @@ def reported(session: "Session") -> Iterator[None]:
         _preempted(session, end)
         raise
     except RolledBack as end:
-        session.say(f"Goes on at {end.progress} when this is run again.")
+        session.say(f"The run continues at {end.progress} when you run it again.")
         raise
     except GeneratorExit:
         _left(session)
@@ -45,7 +45,7 @@ def _preempted(session: "Session", end: TrainingStopped) -> None:
     saved = ours and end.saved
     told = {"reason": end.reason, "saved": saved}
     session.events.emit("preempted", **progress.to_json(), **told)
-    what = "saved" if saved else f"not saved, {_again(session)}"
+    what = "saved" if saved else f"not saved. Run it again, and {_again(session)}"
     session.say(f"Stopped at {progress} by {end.reason}: {what}.", within_epoch=True)
 
 
@@ -55,8 +55,8 @@ def _failed(session: "Session", error: BaseException) -> None:
     # call that is wrong: another try fails alike.
     if session.training and not isinstance(error, ResilientError):
         error.add_note(
-            f"keras-resilient: training failed after {progress}; "
-            f"run again, {_again(session)}."
+            f"keras-resilient: training failed after {progress}. "
+            f"Run it again, and {_again(session)}."
         )
     step = None if newest is None else newest.step
     told = {**_facts(error), "resume_step": step}
@@ -86,9 +86,9 @@ def _again(session: "Session") -> str:
     if newest is None:
         with contextlib.suppress(OSError):
             if committed_steps(session.options.store.directory):
-                return "when the checkpoints that are there can be read"
+                return "it resumes once the checkpoints that are there can be read"
         return "it starts from scratch (there is no checkpoint yet)"
-    where = f"it goes on at {newest.progress} from {newest.path}"
+    where = f"it resumes at {newest.progress} from {newest.path}"
     auto = session.options.resume in ("auto", "must")
     return where if auto else f'with resume="auto" {where}'
 

@@ -57,17 +57,18 @@ def moved(
     if drawn != progress.batch * old:
         raise _nowhere("with steps_per_epoch, epochs and passes over the data differ")
     if shuffles[0] != shuffles[1]:
-        raise _nowhere("the rest of an epoch cannot be shuffled in another way")
+        raise _nowhere("the rest of an epoch cannot be shuffled differently")
     if old != new and shuffles[0] == "batch":
-        raise _nowhere('with shuffle="batch", each batch has an order of its own')
+        raise _nowhere('with shuffle="batch", each batch has its own order')
     if drawn % new:
         raise _nowhere(
-            f"{drawn:,} samples of this epoch are trained, which is not a multiple of "
-            f"batch_size={new}"
+            f"{drawn:,} samples of this epoch were already trained, which is not a "
+            f"multiple of batch_size={new}"
         )
     if drawn >= samples:
         raise _nowhere(
-            f"{drawn:,} samples of this epoch are trained, and the data has {samples:,}"
+            f"{drawn:,} samples of this epoch were already trained, and the data has "
+            f"{samples:,}"
         )
     data = replace(position.data, drawn=drawn // new)
     position = replace(position, data=data, num_batches=length)
@@ -76,9 +77,9 @@ def moved(
 
 def _nowhere(why: str) -> CheckpointMismatchError:
     return CheckpointMismatchError(
-        "The data or its batch size cannot change at this place, in the middle of an "
+        "The data or its batch size cannot change at this point, in the middle of an "
         "epoch. Nothing was changed.",
         received=why,
-        hint="Change it at an epoch's end: resume=<step> with a checkpoint of batch 0 "
-        "(`resilient ls` shows them).",
+        hint="Change it at the end of an epoch: pass resume=<step> with the step of "
+        "a checkpoint at batch 0 (see `resilient ls`).",
     )

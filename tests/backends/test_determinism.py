@@ -144,7 +144,7 @@ def test_threads_are_refused_once_they_have_started(backend, module):
     if backend == "torch":
         pytest.skip("torch changes the number at any time")
     message = refused(ResilientError, threads=in_effect()["threads"] + 1)
-    assert "comes too late" in message
+    assert "was called too late" in message
     assert "top of the script" in message
 
 
@@ -152,7 +152,7 @@ def test_it_is_refused_once_a_gpu_has_started(backend, module, monkeypatch):
     on_a_gpu(backend, module, monkeypatch)
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     message = refused(ResilientError)
-    assert "comes too late" in message
+    assert "was called too late" in message
     assert "top of the script" in message
 
 

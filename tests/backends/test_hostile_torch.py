@@ -268,7 +268,7 @@ def test_what_takes_for_ever_to_show_is_not_shown(here: Path, value: bytes) -> N
     rebuild = name("torch._utils", "_rebuild_tensor_v3")
     made = call(rebuild, of, b"K\x00", one, one, b"\x89", b"}", value)
     (here / "state.pt").write_bytes(archive(b"}" + text("a") + made + b"s."))
-    assert "another type: tuple" in refused(here)
+    assert "unsupported type: tuple" in refused(here)
 
     checkpoint = "torch.distributed.checkpoint"
 
@@ -283,7 +283,7 @@ def test_what_takes_for_ever_to_show_is_not_shown(here: Path, value: bytes) -> N
         info = made_of("filesystem._StorageInfo", {"relative_path": file} | numbers)
         fields = {"state_dict_metadata": b"}", "storage_data": b"}" + key + info + b"s"}
         (here / ".metadata").write_bytes(made_of("metadata.Metadata", fields) + b".")
-        assert "in the place of a name" in refused(here)
+        assert "where a name should be" in refused(here)
 
 
 def test_tensors_that_share_bytes_are_refused(here: Path) -> None:
@@ -506,7 +506,7 @@ def test_a_part_that_a_rank_reads_later(here: Path) -> None:
     dcp_stored.StoredTensor(files, saved).read_into(tensor, torch.from_numpy)
     assert tensor.tolist() == [[1, 1]] * 3
     other = replace(saved, dtype=np.dtype("int32"))
-    with pytest.raises(CorruptCheckpointError, match="another shape or type"):
+    with pytest.raises(CorruptCheckpointError, match="a different shape or type"):
         dcp_stored.StoredTensor(files, other).read_into(tensor.int(), torch.from_numpy)
 
 
@@ -517,8 +517,6 @@ def test_more_tensors_than_are_read_are_not_saved(
     """The bound on what a pickle may hold would refuse them for ever."""
     monkeypatch.setattr("resilient.backends.arrays.MOST_TENSORS", 2)
     snapshot = get_backend().snapshot({name: np.zeros(2) for name in "abc"})
-    with pytest.raises(
-        NotSupportedError, match=r"can hold 2 tensors(?s:.)*Received: 3"
-    ):
+    with pytest.raises(NotSupportedError, match=r"at most 2 tensors(?s:.)*Received: 3"):
         snapshot.write(str(tmp_path), Part(0, count))
     assert os.listdir(tmp_path) == []

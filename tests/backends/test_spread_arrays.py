@@ -167,5 +167,7 @@ def test_a_lost_shard_is_an_error(saved: Saved, tmp_path: Path) -> None:
 
     shutil.copytree(saved.directory / "model-by-2", tmp_path / "copy")
     (tmp_path / "copy/state/rows/1.0").unlink()
-    with pytest.raises(CorruptCheckpointError, match="rows has other files"):
+    with pytest.raises(
+        CorruptCheckpointError, match="rows does not have exactly one file"
+    ):
         get_backend().read(str(tmp_path / "copy"))

@@ -123,7 +123,7 @@ def test_a_run_is_shown_and_obeyed_by_no_terminal(tmp_path, capsys, kind, as_jso
     code, text = told(capsys, "show", tmp_path, *as_json)
     assert code == 0
     assert HARMLESS in text
-    assert "cannot be told" not in text
+    assert "cannot be shown" not in text
     if as_json:
         assert json.loads(text)["run"]["kind"] == kind
     else:
@@ -149,7 +149,7 @@ def test_a_run_that_is_none_is_told_in_a_line(tmp_path, capsys, change):
     save_run(filled(tmp_path), json.loads(path.read_text()) | change)
     code, text = told(capsys, "show", tmp_path)
     assert code == 0
-    assert "What it holds cannot be told: run.json does not match" in text
+    assert "Its contents cannot be shown: run.json does not match" in text
     code, text = told(capsys, "show", tmp_path, "--json")
     assert json.loads(text)["run"] is None
 

@@ -52,4 +52,6 @@ def test_zsh_has_the_commands_with_what_they_do(capsys):
     assert main(["completion", "zsh"]) == OK
     script = capsys.readouterr().out
     assert script.startswith("#compdef resilient")
-    assert "verify:'Read every byte and compare checksums.'" in script
+    assert (
+        "verify:'Read every byte of the checkpoints and compare checksums.'" in script
+    )

@@ -161,7 +161,7 @@ def test_one_that_may_not_be_read_does_not_hide_the_others(store, capsys, monkey
 def test_verify_finds_all_good(store, capsys):
     code, out, _ = run(capsys, "verify", store.directory)
     assert code == OK
-    unsigned = "  not signed: anyone who can write here can have written it\n"
+    unsigned = "  not signed: anyone who can write here could have written it\n"
     good = [f"step-000000{step}: good\n{unsigned}" for step in (10, 25, 40)]
     assert out == "".join(good)
 
@@ -193,7 +193,7 @@ def test_verify_names_what_the_manifest_does_not_list(store, capsys):
     added = "is not listed in the manifest: it was added later, and is not read"
     assert out.splitlines()[2:6] == [
         "step-00000025: good",
-        "  not signed: anyone who can write here can have written it",
+        "  not signed: anyone who can write here could have written it",
         f"  variables/\\u001b[2J {added}",
         f"  variables/.metadata {added}",
     ]
@@ -278,7 +278,7 @@ def test_prune_looks_at_what_is_signed_where_there_is_a_key(store, capsys, monke
     monkeypatch.setenv("RESILIENT_KEY", "k" * 32)
     code, _, err = run(capsys, "prune", store.directory, "--keep", 1)
     assert code == FAILED
-    assert "RESILIENT_KEY is set, and is not what signed it" in err
+    assert "RESILIENT_KEY is set, but this was not signed with it" in err
     assert steps(store) == [10, 25, 40]
 
 
@@ -358,12 +358,12 @@ def printed(capsys, *arguments):
 
 def test_the_help_groups_the_commands_and_lists_the_exit_codes(capsys):
     out = printed(capsys, "--help")
-    groups = ["run:", "look:", "convert:", "tidy:", "exit codes of all but run:"]
+    groups = ["run:", "inspect:", "convert:", "clean up:", "exit codes of all but run:"]
     assert [line for line in out.splitlines() if line in groups] == groups
     names = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
     looking = ["ls", "show", "report", "verify"]
     assert names[:8] == ["run", *looking, "export", "import", "prune"]
-    assert "  4    the directory is in use by a living run\n" in out
+    assert "  4    the directory is in use by a running process\n" in out
     assert "exit codes" not in printed(capsys, "prune", "--help")
 
 

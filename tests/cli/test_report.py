@@ -12,7 +12,7 @@ from resilient.telemetry.goodput import goodput
 pytestmark = pytest.mark.once
 
 OK, _, USAGE, NOTHING, _, FAILED = range(6)
-NOT_EXACTLY = "(a killed attempt cannot say exactly)"
+NOT_EXACTLY = "(a killed attempt leaves no exact count)"
 START = 1_700_000_000  # 2023-11-14T22:13:20Z
 
 
@@ -65,8 +65,8 @@ def test_report_has_a_line_for_each_part_and_for_each_attempt(directory, capsys)
         "replaying 0.0 s 0.0%",
         "lost 31.0 s 0.8%",
         "down 20.0 s 0.5%",
-        f"steps: 6,000, and at least 30 more that were lost {NOT_EXACTLY}",
-        "saves postponed, as the one before was still being written: 1",
+        f"steps: 6,000, plus at least 30 lost {NOT_EXACTLY}",
+        "saves postponed because the previous one was still being written: 1",
         "attempt started time from step to step end host",
         "a1 2023-11-14T22:13:20Z 0:01:20 0 70 exited without reporting an error node-7",
         "b2 2023-11-14T22:15:00Z 1:05:00 40 6,000 ended node-7",
@@ -86,14 +86,14 @@ def test_lost_steps_are_exact_where_every_attempt_said_how_far_it_got(
     who = {"attempt": "a1", "host": "node-7", "pid": 1, "time": START + 80}
     failed = json.dumps({"time": 0, **who, "event": "failed", "step": 70}) + "\n"
     path.write_text("".join([*lines[:3], failed, *lines[3:]]))
-    assert steps_line(capsys, directory) == "steps: 6,000, and 30 more that were lost"
+    assert steps_line(capsys, directory) == "steps: 6,000, plus 30 lost"
 
 
 def test_a_killed_attempt_without_a_sign_of_life_may_have_lost_steps(directory, capsys):
     path = directory / "events.jsonl"
     path.write_text(path.read_text().replace('"previous": {', '"unknown": {'))
     known = f"none known to be lost {NOT_EXACTLY}"
-    assert steps_line(capsys, directory) == f"steps: 6,000, and {known}"
+    assert steps_line(capsys, directory) == f"steps: 6,000, {known}"
 
 
 def test_report_as_json_has_the_same_data(directory, capsys):

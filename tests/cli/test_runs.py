@@ -135,8 +135,8 @@ def test_without_a_directory_and_without_runs(tmp_path, capsys, monkeypatch):
     code, out, err = run(capsys, "ls")
     assert (code, out) == (NOTHING, "")
     assert err == (
-        f"resilient: There are no checkpoints here in {tmp_path}, nor in a directory "
-        "`runs`.\nName the checkpoint_dir of a run, or a directory of several: "
-        "resilient ls DIR\n"
+        f"resilient: There are no checkpoints in {tmp_path}, or in a directory "
+        "`runs` there.\nName the checkpoint_dir of a run, or a directory of several "
+        "runs: resilient ls DIR\n"
     )
     assert os.listdir(tmp_path) == []

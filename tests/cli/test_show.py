@@ -47,7 +47,7 @@ def test_a_fit(capsys):
     assert told[:6] == [
         "model: Sequential, 27 trainable parameters",
         "optimizer: Adam, 14 variables, 224 B",
-        "learning rate: 0.01, as the script sets it",
+        "learning rate: 0.01 (set by the script)",
         f"data: arrays, samples 22, batch_size 4, shuffle yes, {arrays}",
         "data position: after batch 3 of 6 in epoch 2",
         f"callbacks: {callbacks}",
@@ -102,7 +102,7 @@ def test_the_backend_does_not_matter(capsys, backend, kind):
 @pytest.mark.parametrize(
     ("optimizer", "rate", "told"),
     [
-        (["Adam"], None, ["learning rate: a schedule, as the script sets it"]),
+        (["Adam"], None, ["learning rate: a schedule (set by the script)"]),
         (["LossScaleOptimizer", "Adam"], 0.0, []),
         ([], None, []),
     ],
@@ -134,8 +134,7 @@ def test_a_file_that_is_not_what_was_written_is_damage(tmp_path, capsys):
     code, lines, _ = run(capsys, "show", tmp_path / "fit")
     assert code == DAMAGED
     assert lines[-1] == (
-        "What it holds cannot be told: run.json has other content than was written "
-        "(checksum)"
+        "Its contents cannot be shown: run.json does not match its checksum"
     )
     path.unlink()
     code, data = run_json(capsys, "show", tmp_path / "fit")
@@ -148,7 +147,7 @@ def test_a_file_that_this_version_does_not_know_hides_nothing_else(tmp_path, cap
     code, lines, _ = run(capsys, "show", tmp_path)
     assert code == OK
     assert "keras: 3.15.1" in lines
-    assert lines[-1].startswith("What it holds cannot be told: run.json does not match")
+    assert lines[-1].startswith("Its contents cannot be shown: run.json does not match")
 
 
 @pytest.mark.parametrize("step", ["1800", "1,800", "1_800", "step-00001800"])

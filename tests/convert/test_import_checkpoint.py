@@ -378,7 +378,7 @@ def test_what_has_to_be_told(trained, tmp_path):
         attempt(source)
     with pytest.raises(ValueError, match="no such epoch"):
         attempt(source, epoch=-1)
-    with pytest.raises(ValueError, match="says another epoch"):
+    with pytest.raises(ValueError, match="saved at a different epoch"):
         attempt(backup, epoch=1)
     with pytest.raises(ValueError, match="more epochs than steps"):
         attempt(source, epoch=2, step=1)
@@ -397,7 +397,7 @@ def test_what_has_to_be_told(trained, tmp_path):
 
 def test_a_run_that_is_there_is_not_mixed_up(trained, tmp_path):
     interrupted(tmp_path / "run", 1, 2)
-    with pytest.raises(resilient.ResilientError, match="only where there is none"):
+    with pytest.raises(resilient.ResilientError, match="already has a run"):
         resilient.import_checkpoint(
             as_backup(trained, tmp_path), model(), checkpoint_dir=tmp_path / "run"
         )
@@ -410,7 +410,7 @@ def test_an_import_of_another_model_is_refused_by_fit(trained, tmp_path):
         )
     for other in (model(of=lambda: layers(width=4)), model(optimizer="sgd")):
         before = other.get_weights()
-        with pytest.raises(CheckpointMismatchError, match="of another model"):
+        with pytest.raises(CheckpointMismatchError, match="does not match this model"):
             fit(other, tmp_path / "run")
         assert same(before, other.get_weights())
 
@@ -429,7 +429,7 @@ def test_a_keras_file_with_more_than_weights_is_refused(trained, tmp_path):
 @pytest.mark.parametrize("name", ["x.keras", "x.weights.h5", "x.safetensors", "x.pt"])
 def test_what_is_no_such_file_is_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"no such file")
-    with pytest.raises(NotSupportedError, match="cannot be read as"):
+    with pytest.raises(NotSupportedError, match=r"saved by torch|cannot be read as"):
         resilient.import_checkpoint(
             tmp_path / name, model(), checkpoint_dir=tmp_path / "run", epoch=2
         )
@@ -479,7 +479,7 @@ def test_only_dicts_of_tensors_are_taken_from_torch(tmp_path):
     import torch
 
     torch.save({"epoch": 3, "model": {}}, tmp_path / "x.pt")
-    with pytest.raises(NotSupportedError, match="as a dict of tensors"):
+    with pytest.raises(NotSupportedError, match="plain dict of tensors"):
         resilient.import_checkpoint(
             tmp_path / "x.pt", model(), checkpoint_dir=tmp_path / "run", epoch=3
         )
@@ -502,7 +502,7 @@ def test_what_we_exported_is_imported(tmp_path):
 def test_a_backup_that_does_not_say_where_it_was_is_refused(trained, tmp_path, told):
     source = as_backup(trained, tmp_path)
     (source / "training_metadata.json").write_text(told)
-    with pytest.raises(NotSupportedError, match="does not say where training was"):
+    with pytest.raises(NotSupportedError, match="does not say how far"):
         resilient.import_checkpoint(source, model(), checkpoint_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

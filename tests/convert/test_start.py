@@ -80,7 +80,7 @@ def test_all_weights_are_taken_and_nothing_else(source, kind, tmp_path, capsys):
     assert int(net.optimizer.iterations) == fitting.STEPS
     (event,) = (e for e in read_events(tmp_path) if e["event"] == "started from")
     assert (event["taken"], event["count"], event["left"]) == (4, 4, [])
-    assert "Starting with 4 of 4 weights of" in capsys.readouterr().out
+    assert "Starting with 4 of 4 weights from" in capsys.readouterr().out
 
 
 def test_a_file_that_only_its_library_reads_is_taken_whole(source, tmp_path):
@@ -124,7 +124,7 @@ def test_some_layers_are_taken_where_path_and_shape_are_the_same(
     assert same(trained[:2], first[:2]) == [True] * 2
     assert same(before[2:], first[2:]) == [True] * 2
     said = capsys.readouterr().out
-    assert "Starting with 2 of 4 weights of" in said
+    assert "Starting with 2 of 4 weights from" in said
     assert "net/head/kernel ((2, 1) float32 there, (2, 2) float32 here)" in said
 
 
@@ -155,7 +155,7 @@ WRONG = [
     ({"start_from": "RUN", "start_layers": 7}, TypeError, "regular expression"),
     ({"start_from": "RUN", "start_layers": "*"}, ValueError, "regular expression"),
     ({"start_from": "RUN", "start_layers": "head"}, CheckpointMismatchError, "No weig"),
-    ({"start_from": "RUN"}, CheckpointMismatchError, "not those of this model"),
+    ({"start_from": "RUN"}, CheckpointMismatchError, "do not match this model's"),
     ({"start_from": "RUN/gone"}, FileNotFoundError, "nothing to import"),
     ({"start_from": "RUN/quarantine"}, FileNotFoundError, "nothing to import"),
     ({"start_from": "RUN/events.jsonl"}, NotSupportedError, "Unrecognised"),
@@ -167,7 +167,7 @@ WRONG = [
     (
         {"start_from": "RUN", "start_layers": "net/head/.*"},
         CheckpointMismatchError,
-        "Nothing that was asked for is there, and fits",
+        "None of the weights that were asked for is there",
     ),
 ]
 
@@ -190,7 +190,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed(
 def test_a_model_has_to_be_built(source, tmp_path):
     net = keras.Sequential([keras.layers.Dense(2), keras.layers.Dense(1)])
     net.compile("adam", "mse", run_eagerly=True)
-    with pytest.raises(NotSupportedError, match="has to be built"):
+    with pytest.raises(NotSupportedError, match="must be built"):
         started(net, tmp_path, start_from=source[0])
 
 
@@ -204,7 +204,7 @@ def test_damaged_checkpoints_are_passed_over_and_stay(tmp_path, caplog):
         net = two_layers(seed=9)
         if damaged < 3:
             started(net, tmp_path / f"b{step}", start_from=tmp_path / "a")
-            assert f"step-{step:08d} is damaged and passed over" in caplog.text
+            assert f"step-{step:08d} is damaged, so it is skipped" in caplog.text
         else:
             with pytest.raises(CorruptCheckpointError, match="to start from is intact"):
                 started(net, tmp_path / f"b{step}", start_from=tmp_path / "a")

@@ -158,7 +158,7 @@ def test_directories_that_are_not_shared_are_refused(
         assert status == 1
         assert "NotSupportedError: The processes do not share the checkpoint" in out
         assert f"what process 0 wrote in {directory} on " in out
-        assert f" is not there in {other} on " in out
+        assert f" is missing in {other} on " in out
     assert list(directory.iterdir()) == list(other.iterdir()) == []
 
 

@@ -215,7 +215,7 @@ def test_an_address_that_is_not_its_own_is_told(opened, host, caplog, monkeypatc
     """Of a container, say, behind its host's address."""
     with caplog.at_level(logging.WARNING):
         waiting = Waiting(host)
-    assert f"listens at all addresses of this machine: here, {host!r}" in caplog.text
+    assert f"listens on all addresses of this machine, because {host!r}" in caplog.text
     assert waiting.key not in caplog.text
     arrive(waiting, opened)
 
@@ -226,7 +226,7 @@ def test_a_name_that_is_loopback_to_this_machine_only(opened, caplog, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
         waiting = Waiting("node1")
-    assert "'node1' is not the address" in caplog.text
+    assert "because 'node1', where the others look for it" in caplog.text
     assert reaches(own_address(), waiting.port)
     arrive(waiting, opened)
 

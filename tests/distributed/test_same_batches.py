@@ -82,5 +82,5 @@ def test_a_process_that_goes_on_with_an_epoch_is_an_error():
     agreement = BoundaryConsensus(
         Heard({"at": str(Progress(3, 0, 3)), "save": None}), None, None
     )
-    with pytest.raises(ResilientError, match="with no other batch in the epoch"):
+    with pytest.raises(ResilientError, match="with no more batches in the epoch"):
         agreement.out_of_batches(Progress(3, 0, 3))

@@ -34,7 +34,7 @@ class Subclassed(keras.Model):
 
 
 def test_a_mask_that_reaches_the_loss_is_said():
-    with pytest.warns(NotExactWarning, match="mask leaves of each process's") as said:
+    with pytest.warns(NotExactWarning, match="each process's unmasked rows") as said:
         warn_of_masks(words(keras.layers.Dense(2)))
     assert str(said[0].message).endswith("\n  output 0")
     with pytest.warns(NotExactWarning, match="\n  words$"):

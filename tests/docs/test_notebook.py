@@ -114,7 +114,7 @@ def test_killed_and_interrupted_it_ends_with_the_digest_of_a_run_left_alone(
             one.run(cell)
         text = one.run(TRAINING, once_saved(before + 60, one.interrupt))
         assert f"Resumed at step {before}" in text
-        for words in ("CellStopped", "Run this cell again to go on.", "by SIGINT"):
+        for words in ("CellStopped", "Run this cell again to continue.", "by SIGINT"):
             assert words in text
         for noise in ("To exit", "SystemExit", "%tb", "Traceback", "line"):
             assert noise not in text, text

@@ -44,9 +44,9 @@ def refusal():
     what, _, rest = str(found.value).partition("\nReceived: ")
     assert rest.startswith(f"Keras {keras.__version__}: ")
     assert what.endswith("It knows Keras 3.12 to 3.16.")
-    assert f"\nInstall one that works: {unknown.INSTALL}. " in rest
+    assert f"\nInstall a version that works: {unknown.INSTALL}. " in rest
     assert unknown.INSTALL.endswith('pip install "keras>=3.12,<3.17"')
-    assert rest.endswith("report it with this message as an issue of keras-resilient.")
+    assert rest.endswith("report this message as an issue of keras-resilient.")
     return rest
 
 

@@ -204,7 +204,7 @@ def test_a_batch_is_sliced_leaf_by_leaf():
     ],
 )
 def test_what_has_no_rows_is_refused(leaf):
-    with pytest.raises(NotSupportedError, match="cannot be divided"):
+    with pytest.raises(NotSupportedError, match="cannot be split"):
         part((leaf,), 0, 2)
 
 

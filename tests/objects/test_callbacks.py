@@ -1097,7 +1097,7 @@ def test_differences_name_the_callbacks_that_differ():
     states = begin([keras.callbacks.History(), one])
     other = begin([keras.callbacks.History(), two])
     (line,) = other.differences(saved(states)[0])
-    assert line == "callbacks: ReduceLROnPlateau is in the place of EarlyStopping"
+    assert line == "callbacks: ReduceLROnPlateau replaced EarlyStopping"
     fewer = begin([keras.callbacks.History()])
     (line,) = fewer.differences(saved(states)[0])
     assert line == "callbacks: EarlyStopping was removed"
@@ -1108,7 +1108,7 @@ def test_another_order_of_callbacks_is_refused_and_nothing_is_touched():
     states = begin(first)
     first[0].a = 2
     second = [keras.callbacks.History(), Mine(a=1)]
-    with pytest.raises(CheckpointMismatchError, match="in another order"):
+    with pytest.raises(CheckpointMismatchError, match="in a different order"):
         begin(second).restore(*saved(states))
     assert second[1].a == 1
 

@@ -94,7 +94,7 @@ def test_a_function_is_not_exchanged_for_one_that_was_not_there():
     states = states_of(callback)
     for name in ("os:system", "test_hostile_callbacks:states_of", "builtins:exec"):
         change = {"!": "import", "v": name}
-        with pytest.raises(CheckpointMismatchError, match="not hold at this place"):
+        with pytest.raises(CheckpointMismatchError, match="not have in the same place"):
             states.restore(
                 with_change(states, "callbacks.0.better", "better", change), {}
             )

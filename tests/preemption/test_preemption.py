@@ -424,7 +424,7 @@ def test_a_notice_is_a_text(watch, caplog, answer):
     looking = watch(lambda: answer)
     looking.ask()
     assert not looking.stopping
-    assert "not None or a text" in caplog.text
+    assert "not None or a string" in caplog.text
 
 
 def test_a_cloud_is_asked_while_training_goes_on(tmp_path):
@@ -506,7 +506,9 @@ def test_in_ipython_it_ends_the_cell_without_a_traceback(monkeypatch):
     assert not isinstance(error, SystemExit | Exception)
     assert (error.reason, error.saved) == ("SIGINT", True)
     (line,) = error._render_traceback_()
-    assert line == "Stopped at step 7 (epoch 1, batch 7). Run this cell again to go on."
+    assert (
+        line == "Stopped at step 7 (epoch 1, batch 7). Run this cell again to continue."
+    )
     ipython.get_ipython = lambda: None  # imported, and not running
     assert isinstance(requests.stopped(Progress(1, 0, 1), saved=True), SystemExit)
 
@@ -616,7 +618,9 @@ def test_where_no_save_fits_the_last_checkpoint_stands(tmp_path, capsys):
     end = preempted(tmp_path, callbacks=net, preemption=how, save_freq=4, verbose=2)
     assert not end.saved
     assert fitting.steps(tmp_path)[-1] == 8
-    assert "not saved, it goes on at step 8" in capsys.readouterr().out
+    assert (
+        "not saved. Run it again, and it resumes at step 8" in capsys.readouterr().out
+    )
     assert_goes_on(tmp_path, callbacks=[Do(list)])
 
 

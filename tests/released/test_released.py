@@ -130,7 +130,7 @@ def test_what_another_backend_trained_is_refused_before_it_is_read(
     with pytest.raises(CheckpointMismatchError) as found:
         do()
     said = str(found.value)
-    assert f"trained on {other}, and this process uses {BACKEND}" in said
+    assert f"trained on {other}, but this process uses {BACKEND}" in said
     assert f"KERAS_BACKEND={other} " in said
     assert "resilient export DIR --to m.keras" in said
     assert not hasattr(found.value, "__notes__")

@@ -109,7 +109,7 @@ def test_one_snapshot_is_in_flight_and_what_is_due_meanwhile_comes_later(
     line = record.getMessage()
     assert record.levelno == logging.INFO
     assert "At step 2 (epoch 1, batch 2) a checkpoint is due while" in line
-    assert "spaced out" in line
+    assert "are postponed" in line
     named = [e for e in read_events(tmp_path) if e["event"] == "spaced out"]
     assert [event["step"] for event in named] == [2]
 
@@ -206,7 +206,7 @@ def test_an_error_may_be_a_warning_in_the_log(make, store, caplog):
         assert saving.begin_if_due(at(2))
         begin(saving, 3)
     assert committed(store) == [3]
-    assert caplog.text.count("Training goes on: The disk is full.") == 1
+    assert caplog.text.count("Training continues: The disk is full.") == 1
 
 
 @pytest.mark.parametrize("on_error", ["raise", "warn"])
@@ -237,7 +237,7 @@ def test_a_users_error_has_a_note_if_the_write_failed_besides(make, store):
     with pytest.raises(ZeroDivisionError) as raised:
         train_into_a_bug(make)
     (note,) = raised.value.__notes__
-    assert note == "Besides, CheckpointWriteError: The disk is full."
+    assert note == "In addition, CheckpointWriteError: The disk is full."
 
 
 def test_events_are_recorded_at_once_and_told_on_the_training_thread(

@@ -170,8 +170,8 @@ def test_auto_measures_the_first_save_and_says_what_follows(
             save(saving, at(step, batches=1000))
     assert saved == [5, 5 + 118, 5 + 2 * 118]  # and 2 s of each interval are the write
     assert "".join(said) == (
-        "Saves about every 120.0 s: one costs 2.000 s of training. "
-        "A kill loses about 62.0 s of it."
+        "Saving about every 120.0 s: a save costs 2.000 s of training, and "
+        "a kill loses about 62.0 s."
     )
     (chosen,) = (e for e in read_events(tmp_path) if e["event"] == "interval")
     assert (chosen["seconds"], chosen["cost"]) == (pytest.approx(120), 2)
@@ -301,7 +301,7 @@ def test_a_failed_save_may_be_a_warning_in_the_log(make, store, tmp_path, caplog
         assert due_steps(saving, 16) == [5, 10, 15]
     assert [step for step, *_ in store.commits] == [10, 15]
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line == "Training goes on: The disk is full."
+    assert line == "Training continues: The disk is full."
     names = [event["event"] for event in read_events(tmp_path)]
     assert names == ["save failed", "saved", "saved"]
 
@@ -345,7 +345,7 @@ def test_a_failed_prune_keeps_the_checkpoint_and_is_told(
     assert [step for step, *_ in store.commits] == [5]
     names = [event["event"] for event in read_events(tmp_path)]
     assert names == ["saved", "prune failed"]
-    assert "Training goes on: Old checkpoints cannot be deleted." in caplog.text
+    assert "Training continues: Old checkpoints cannot be deleted." in caplog.text
 
 
 def test_what_is_due_does_not_depend_on_how_often_one_asks(make):

@@ -95,7 +95,7 @@ def test_what_some_replicas_lack_or_have_in_another_shape_is_malformed():
     with pytest.raises(MalformedError, match=r"total\.replica_2' is missing"):
         ReplicaRemap(TENSORS, saved=3, live=2)[name]
     shapes = {**TENSORS, f"{name}.replica_1": np.zeros(2)}
-    with pytest.raises(MalformedError, match="not alike"):
+    with pytest.raises(MalformedError, match="not the same in all"):
         ReplicaRemap(shapes, saved=2, live=1)[name]
 
 
@@ -164,7 +164,7 @@ def test_of_a_pipeline_its_own_batches_do_not_count():
 
 
 def test_what_differs_besides_is_said():
-    with pytest.warns(NotExactWarning, match=r"what process 0 had:\n  random"):
+    with pytest.warns(NotExactWarning, match=r"those of process 0:\n  random"):
         reshard_processes([part(), part(random=2)])
 
 
@@ -186,5 +186,5 @@ def test_data_that_is_divided_otherwise_is_refused(before):
     """As Keras does on torch since 3.16, in as many processes."""
     position = training(data=DataPosition(drawn=0, source={}), drawn_by_all=before)
     require_same_batches(position, drawn_by_all=before)
-    with pytest.raises(DataNotResumableError, match="divide the data otherwise"):
+    with pytest.raises(DataNotResumableError, match="split the data differently"):
         require_same_batches(position, drawn_by_all=not before)

@@ -77,7 +77,7 @@ def test_no_name_is_looked_up(data):
     check(data, {})  # only the script says what it holds
     before = set(sys.modules)
     for value in (data, [data], tagged("dict", [["k", data]])):
-        with pytest.raises(CheckpointMismatchError, match="not hold at this place"):
+        with pytest.raises(CheckpointMismatchError, match="not have in the same place"):
             decode(value, {}, known())
     assert set(sys.modules) == before
 

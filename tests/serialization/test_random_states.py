@@ -133,5 +133,5 @@ def test_an_int_that_gauss_gives_next_is_kept_as_a_number():
 @pytest.mark.parametrize("following", ["1", [], 2, True])
 def test_what_gauss_gives_next_is_a_number(following):
     version, words, _ = rng.state(random.Random(3))
-    with pytest.raises(MalformedError, match="no number"):
+    with pytest.raises(MalformedError, match="not a number"):
         rng.set_state(random.Random(4), [version, words, following])

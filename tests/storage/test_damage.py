@@ -114,9 +114,7 @@ def test_one_flipped_bit_is_noticed_wherever_it_is(tmp_path, name):
     generator = random.Random(name)
     for offset in [0, len(intact) - 1, *generator.sample(range(len(intact)), 30)]:
         flip_a_bit(path, offset)
-        assert store.problems(10) == [
-            f"{name} has other content than was written (checksum)"
-        ]
+        assert store.problems(10) == [f"{name} does not match its checksum"]
         path.write_bytes(intact)
     assert store.problems(10) == []
 
@@ -307,7 +305,7 @@ def test_a_reason_that_cannot_be_read_counts_as_damage(tmp_path):
     store.discard_all()
     assert newest_good(store) is None
     empty(tmp_path / "quarantine" / "step-00000010-1.reason.json")
-    with pytest.raises(CorruptCheckpointError, match=r"reason\.json is no reason"):
+    with pytest.raises(CorruptCheckpointError, match=r"reason\.json is malformed"):
         newest_good(store)
 
 

@@ -102,7 +102,7 @@ def test_without_a_key_it_is_read_as_any_other(path, key):
 
 @pytest.mark.parametrize(
     ("saved_with", "problem"),
-    [(None, "is not signed"), ("another-key-of-another", "with another one")],
+    [(None, "is not signed"), ("another-key-of-another", "not with the key")],
 )
 def test_what_the_key_did_not_sign_is_refused_and_stays(
     tmp_path, key, saved_with, problem
@@ -115,7 +115,7 @@ def test_what_the_key_did_not_sign_is_refused_and_stays(
     for load in (newest_good, lambda store: verified(store, 20)):
         with pytest.raises(UntrustedCheckpointError, match=problem) as caught:
             load(store)
-        assert "Set RESILIENT_KEY to the key that it was signed" in str(caught.value)
+        assert "Set RESILIENT_KEY to the key that signed it" in str(caught.value)
     assert isinstance(caught.value, ResilientError)
     assert not isinstance(caught.value, CorruptCheckpointError)
     assert steps(store) == [10, 20]
@@ -180,7 +180,9 @@ def test_the_sha256_of_every_file_counts(tmp_path, key, monkeypatch, name, compa
     path = tmp_path / "step-00000010" / name
     path.write_bytes(bytes(path.stat().st_size))
     reader = Reader(lambda _: "read", compares)
-    with pytest.raises(CorruptCheckpointError, match=f"{name} has other content"):
+    with pytest.raises(
+        CorruptCheckpointError, match=f"{name} does not match its checksum"
+    ):
         store.load(10, reader)
     assert store.problems(10)
     key(None)
@@ -203,7 +205,7 @@ def test_a_signed_manifest_has_the_sha256_of_every_file(path, gone):
             del body["sha256"][name]
 
     manifests.change(path, forget)
-    with pytest.raises(ManifestError, match="a SHA-256 of other files"):
+    with pytest.raises(ManifestError, match="checksums of different files"):
         Checkpoint.read(path)
 
 
@@ -252,10 +254,10 @@ def test_verify_says_who_can_have_written_it(path, key, capsys):
         code = main(["verify", str(path.parent)])
         return code, capsys.readouterr().out.splitlines()[1::2]
 
-    unsigned = "  not signed: anyone who can write here can have written it"
-    unchecked = "  signed, no key here to check"
+    unsigned = "  not signed: anyone who can write here could have written it"
+    unchecked = "  signed, but there is no key here to check it with"
     signed = "  signed with the key in RESILIENT_KEY"
-    other = "  not signed with the key in RESILIENT_KEY, but with another one"
+    other = "  signed, but not with the key in RESILIENT_KEY"
     key()
     assert verify() == (FAILED, [signed, unsigned, other])
     key(None)

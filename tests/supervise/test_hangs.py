@@ -138,8 +138,8 @@ def test_a_hang_says_where_and_since_when():
     watched = Watched(fixed=5).signs(3, 1)
     hang = watched.limit.observe(watched.now + 7, watched.beat)
     assert str(hang) == (
-        "no sign of life for 7.0 s in phase 'training' at step 3 (the limit is 5.0 s)"
+        "no heartbeat for 7.0 s in phase 'training' at step 3 (the limit is 5.0 s)"
     )
     assert str(Watched(startup=5).limit.observe(1006.0, None)) == (
-        "no sign of life for 6.0 s since it was started (the limit is 5.0 s)"
+        "no heartbeat for 6.0 s since it was started (the limit is 5.0 s)"
     )

@@ -23,7 +23,7 @@ def test_a_stopped_process_is_a_hang(supervise):
     )
     code, _, err = run.end()
     assert code == 0
-    assert "Hung: no sign of life for" in err
+    assert "Hung: no heartbeat for" in err
     assert "Fatal Python error: Aborted" in err
     (hung,) = run.events("hung")
     assert (hung["phase"], hung["step"], hung["limit"]) == ("training", 1, 0.5)
@@ -48,7 +48,7 @@ def test_the_stacks_of_an_endless_loop_are_printed(supervise):
     code, _, err = run.end()
     assert code == 0
     assert "in endless" in err
-    assert err.index("Its stacks follow") < err.index("in endless")
+    assert err.index("Its stack traces follow") < err.index("in endless")
 
 
 def test_output_that_nobody_reads_is_no_hang(supervise):
@@ -81,7 +81,7 @@ def test_a_start_that_hangs_where_the_user_gave_a_limit(supervise):
     code, _, err = run.end()
     assert code == 128 + signal.SIGABRT
     assert "s since it was started (the limit is 0.5 s)" in err
-    assert "Gave up: --max-restarts 0 allows no other restart." in err
+    assert "Gave up: --max-restarts 0 allows no more restarts." in err
 
 
 def test_a_process_that_does_not_die_of_it_is_killed():

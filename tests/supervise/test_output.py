@@ -103,7 +103,7 @@ def test_in_a_terminal_lines_are_printed_above_a_status(child_environment):
     assert process.wait(timeout=60) == 0
     text = printed.decode()
     assert "1/2\r\n" in text
-    assert "attempt 1 · no sign of life yet" in text
+    assert "attempt 1 · no heartbeat yet" in text
     assert "7\r\n" in text
     assert "resilient: exit status: 0" in text
 

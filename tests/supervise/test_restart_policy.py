@@ -38,7 +38,7 @@ def test_the_same_failure_three_times_in_a_row_is_given_up():
 
 @pytest.mark.parametrize(
     ("traced", "advice"),
-    [(True, "the output above has the traceback"), (False, "why it exits with this")],
+    [(True, "the traceback is in the output above"), (False, "why it exits with this")],
 )
 def test_only_a_traceback_that_was_printed_is_pointed_to(traced, advice):
     _, why = stops(Rules(same_failure=1), (replace(BUG, traced=traced), SAVED))

@@ -126,7 +126,7 @@ def test_a_command_without_a_fit_is_told_that_nothing_was_saved(
         environment=child_environment,
     )
     assert done.returncode == 0
-    assert "Nothing was saved: the command called no model.fit" in done.stderr
+    assert "Nothing was saved: the command did not call model.fit" in done.stderr
     assert "True" in done.stdout
     assert "startup" not in done.stdout  # the path that enables is gone
     assert not (tmp_path / "runs").exists()

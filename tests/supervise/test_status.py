@@ -33,9 +33,9 @@ def test_speed_starts_again_with_an_attempt():
 
 def test_the_status_line():
     assert status.running(1, None, None, 3.0, told=False) == (
-        "attempt 1 · no sign of life yet · 0 restarts"
+        "attempt 1 · no heartbeat yet · 0 restarts"
     )
     assert status.running(2, beat(1200), 34.56, 0.4, told=True) == (
-        "attempt 2 · training · step 1,200 · epoch 3 · 34.6 steps/s · sign 0 s ago"
+        "attempt 2 · training · step 1,200 · epoch 3 · 34.6 steps/s · heartbeat 0 s ago"
         " · 1 restart · told to stop"
     )

@@ -54,7 +54,7 @@ def test_what_was_started_once_is_tried_again(supervise, tmp_path):
     code, _, err = run.end()
     assert code == 127
     assert len(run.attempts()) == 1
-    assert "Gave up: --max-restarts 2 allows no other restart." in err
+    assert "Gave up: --max-restarts 2 allows no more restarts." in err
     assert "Not started: the command cannot be started" in err
 
 

@@ -100,8 +100,8 @@ def test_a_file_that_cannot_be_written_is_reported_once_and_stops_nothing(
     with caplog.at_level(logging.WARNING):
         events.emit("saved")
         events.emit("saved")
-    assert [record.message[:35] for record in caplog.records] == [
-        "Events are not recorded any more: ["
+    assert [record.message[:32] for record in caplog.records] == [
+        "Events are no longer recorded: ["
     ]
     assert len(seen) == 2
     assert not (tmp_path / "missing").exists()

@@ -32,10 +32,10 @@ def test_nothing_is_told_where_there_was_no_attempt(tmp_path):
 def test_a_kill_is_told_by_the_last_sign_of_life(tmp_path):
     assert told(tmp_path, STARTED, sign={}) == (
         "The last attempt was killed or died 5 s ago at about step 821: about 21 "
-        "batches are trained again"
+        "batches will be trained again"
     )
     assert told(tmp_path, STARTED, sign={"step": 801}).endswith(
-        "1 batch is trained again"
+        "1 batch will be trained again"
     )
 
 
@@ -51,7 +51,7 @@ def test_the_sign_of_another_attempt_tells_nothing(tmp_path):
         ({"event": "preempted", "step": 800}, "was asked to stop 2 s ago at step 800"),
         (
             {"event": "failed", "step": 810, "error": "ValueError"},
-            "failed (ValueError) 2 s ago at step 810: 10 batches are trained again",
+            "failed (ValueError) 2 s ago at step 810: 10 batches will be trained again",
         ),
         ({"event": "failed", "step": 0}, "failed 2 s ago"),
         (
@@ -60,7 +60,7 @@ def test_the_sign_of_another_attempt_tells_nothing(tmp_path):
         ),
         (
             {"event": "diverged", "action": "stop", "step": 810},
-            "diverged 2 s ago at step 810: 10 batches are trained again",
+            "diverged 2 s ago at step 810: 10 batches will be trained again",
         ),
         ({"event": "diverged", "action": "rollback", "step": 810}, "was killed or "),
     ],

@@ -34,7 +34,7 @@ def test_an_unknown_metric_is_an_error_when_the_first_epoch_ends(tmp_path):
     with pytest.raises(ValueError, match="keep=best") as error:
         fit(tmp_path, best(1, monitor="val_mea", mode="min"))
     assert str(error.value) == (
-        'keep=best(...) looks at "val_mea", which the epoch did not log.\n'
+        'keep=best(...) monitors "val_mea", which the epoch did not log.\n'
         "Received: metrics loss, mae, val_loss, val_mae\n"
         'Did you mean "val_mae"? Correct it and run again.'
     )

@@ -460,7 +460,7 @@ def test_in_ipython_it_ends_the_cell_without_a_traceback(tmp_path, monkeypatch):
     assert not isinstance(end.value, SystemExit | Exception)
     (line,) = end.value._render_traceback_()
     back = "Went back to step 6 (epoch 1, batch 6)"
-    assert line == f"{back}. To go on, make the data and fit again."
+    assert line == f"{back}. To continue, create the data and fit again."
 
 
 class Fade(keras.callbacks.Callback):

@@ -29,26 +29,26 @@ def deterministic(seed: int | None = None, *, threads: int | None = None) -> Non
     computed. It holds for the whole process:
 
     * TensorFlow: ``enable_op_determinism``; deterministic GPU kernels of XLA.
-    * JAX: the same of XLA, in ``XLA_FLAGS``. On the CPU JAX repeats as it is.
-    * PyTorch: ``use_deterministic_algorithms``; no choosing of cuDNN's kernels by
-      speed; a fixed workspace for cuBLAS, in ``CUBLAS_WORKSPACE_CONFIG``.
+    * JAX: the same for XLA, in ``XLA_FLAGS``. On the CPU, JAX is deterministic already.
+    * PyTorch: ``use_deterministic_algorithms``; no cuDNN benchmarking; a fixed
+      workspace for cuBLAS, in ``CUBLAS_WORKSPACE_CONFIG``.
 
-    The environment is added to; nothing in it is replaced. Deterministic GPU kernels
-    are slower, and where there is none the framework raises. On TensorFlow a
+    It adds to the environment, and replaces nothing there. Deterministic GPU kernels
+    are slower, and where there is none the framework raises. On TensorFlow, a
     ``Dataset.map`` that draws random numbers runs serially, and operations that draw
-    without any seed raise. What else it costs, and what it cannot set, is in the
-    guarantee: "A computation that repeats".
+    without a seed raise. What else it costs, and what it cannot set, is in the
+    documentation of the guarantee, under "Determinism".
 
     Args:
         seed: Also calls ``keras.utils.set_random_seed``, and seeds PyTorch where it is
-            loaded, whichever backend trains. A resume goes on with the checkpoint's
+            loaded, whichever backend trains. A resume continues with the checkpoint's
             random state, whatever the seed.
-        threads: How many threads one operation on the CPU uses, on whatever machine:
-            another number gives other bytes. By default as many as the framework was
-            told or finds cores.
+        threads: How many threads one operation on the CPU uses, on any machine: a
+            different number gives different bytes. By default as many as the framework
+            was told to use, or as there are cores.
 
     Raises:
-        ResilientError: It comes too late for something, or the environment conflicts;
+        ResilientError: It was called too late, or the environment conflicts with it;
             nothing was changed.
         TypeError: An argument is not an integer.
         ValueError: An integer is out of range.

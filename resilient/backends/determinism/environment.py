@@ -25,7 +25,9 @@ def deterministic_xla_flags() -> str:
     """
     flags = xla_flags()
     if flags and not flags.startswith("-"):
-        raise conflict(XLA_FLAGS, "Put the flags there, not a file.")
+        raise conflict(
+            XLA_FLAGS, "Put the flags themselves there, not the name of a file."
+        )
     asked = re.findall(rf"{_DETERMINISTIC}(?:=(\S*))?(?:\s|$)", flags)
     if asked and asked[-1].lower() not in ("", "1", "true"):  # the last one wins
         raise conflict(XLA_FLAGS, f"Remove {_DETERMINISTIC} from it.")
@@ -53,7 +55,8 @@ def processors() -> int:
 def conflict(variable: str, todo: str) -> ResilientError:
     """The error for a variable that conflicts."""
     return ResilientError(
-        "The environment conflicts with deterministic(), which replaces nothing there.",
+        "An environment variable conflicts with deterministic(), which does not "
+        "overwrite it.",
         received=f"{variable}={os.environ.get(variable)}",
         hint=todo,
     )
@@ -62,7 +65,7 @@ def conflict(variable: str, todo: str) -> ResilientError:
 def too_late(what: str, received: object) -> ResilientError:
     """The error for a call after a framework has read its settings."""
     return ResilientError(
-        f"deterministic() comes too late: {what}.",
+        f"deterministic() was called too late: {what}.",
         received=received,
         hint="Call it at the top of the script, before anything is computed.",
     )

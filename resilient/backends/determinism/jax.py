@@ -22,13 +22,13 @@ def make_deterministic(threads: int | None) -> None:
     flags = environment.deterministic_xla_flags()
     if threads not in (None, live):
         if started:
-            raise environment.too_late("JAX has started its threads", live)
+            raise environment.too_late("JAX has already started its threads", live)
         if environment.asked_for(_THREADS):
-            raise environment.conflict(_THREADS, f"Use {_THREADS}={threads} there.")
+            raise environment.conflict(_THREADS, f"Set {_THREADS}={threads}.")
     if not started:
         os.environ[environment.XLA_FLAGS] = flags
     elif jax.default_backend() == "gpu" and flags != environment.xla_flags():
-        raise environment.too_late("JAX has started its devices", in_effect())
+        raise environment.too_late("JAX has already started its devices", in_effect())
     if threads is not None:
         os.environ[_THREADS] = str(threads)
 

@@ -22,10 +22,12 @@ def make_deterministic(threads: int | None) -> None:
     started = context.context()._initialized
     flags = environment.deterministic_xla_flags()
     if threads is not None and started and threads != _threads():
-        raise environment.too_late("TensorFlow has started its threads", _threads())
+        what = "TensorFlow has already started its threads"
+        raise environment.too_late(what, _threads())
     repeats = config.is_op_determinism_enabled() and flags == environment.xla_flags()
     if started and _on_gpu() and not repeats:
-        raise environment.too_late("TensorFlow has started its devices", in_effect())
+        what = "TensorFlow has already started its devices"
+        raise environment.too_late(what, in_effect())
     if not started:
         os.environ[environment.XLA_FLAGS] = flags
         if threads is not None:

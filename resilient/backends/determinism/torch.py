@@ -20,7 +20,7 @@ def make_deterministic(threads: int | None) -> None:
     if given is not None and given not in _FIXED:
         raise environment.conflict(_WORKSPACE, f"Use {' or '.join(_FIXED)}, or none.")
     if given is None and torch.cuda.is_initialized():
-        raise environment.too_late("CUDA has been started", f"no {_WORKSPACE}")
+        raise environment.too_late("CUDA has already been started", f"no {_WORKSPACE}")
     os.environ.setdefault(_WORKSPACE, _FIXED[0])
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False  # it picks the fastest kernel, by a race

@@ -76,13 +76,13 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
         theirs, ours = position.source["drawn_from"], self._orders()
         if position.source.get("order") is not None and theirs != ours:
             raise DataNotResumableError(
-                "The order of the data in the epoch that was interrupted cannot be "
-                "drawn again: it was drawn in another way.",
+                "The order of the data in the interrupted epoch cannot be drawn "
+                "again: it was drawn differently.",
                 received=f"an order drawn from {theirs}, where Keras "
                 f"{keras.__version__} draws it from {ours} now",
                 hint=(
-                    "Go on with the version of Keras, and the keras.distribution, that "
-                    "saved, at least until the epoch ends, or start over with "
+                    "Use the same Keras version and keras.distribution as the run "
+                    "that saved, at least until the epoch ends; or start over with "
                     'resume="never".'
                 ),
             )

@@ -130,10 +130,10 @@ class PyDatasetSource(DataSource):
         by_keras = not how.as_given and how.argument == "x"
         if by_keras and how.saved is None and keras_internals.BACKEND != "tensorflow":
             logger.warning(
-                "%s has several workers. For these, model.fit itself may give a batch "
-                "twice and leave another out; here each comes once in an epoch, so "
-                "the result may differ from that of model.fit. A resume is exact. "
-                "With workers=0 both give the same batches.",
+                "%s has several workers. With them, model.fit may train one batch "
+                "twice and skip another; here each batch is trained once per epoch, "
+                "so the result may differ from that of model.fit. A resume is exact. "
+                "With workers=0, both train the same batches.",
                 self.name[:1].upper() + self.name[1:],
             )
 
@@ -161,8 +161,8 @@ class PyDatasetSource(DataSource):
     def position(self, *, live: bool) -> JSON:
         attributes = self._attributes.capture()
         self._say(
-            "these attributes of the data changed and cannot be captured; they will be "
-            "as new after a resume (give the dataset state_dict and load_state_dict to "
+            "these attributes of the data changed and cannot be saved, so a resume "
+            "resets them (give the dataset state_dict() and load_state_dict() to "
             "keep them)",
             self._attributes.uncaptured(),
         )
@@ -240,9 +240,9 @@ class PyDatasetSource(DataSource):
             self._made = self._workers.batches(indices)
         made = next(self._made)
         self._say(
-            "with several workers chance decides who draws or changes what, in Keras "
-            "too: no two runs are equal (draw from a generator that is seeded with the "
-            "index of the batch, or use workers=0)",
+            "with several workers, timing decides which of them draws or changes "
+            "what, in Keras too, so no two runs are equal (draw from a generator "
+            "seeded with the batch index, or use workers=0)",
             self._workers.findings,
         )
         return made

@@ -90,11 +90,10 @@ class Workers:
         codes = [each.exitcode for each in self._started if each.exitcode is not None]
         if codes:
             raise DataWorkerError(
-                "A process that makes batches of "
-                f"{type(self._dataset).__qualname__} died.",
-                received=f"exit code {codes[0]} while batch {index} was waited for (a "
-                "negative one is a signal: -9 is what the system sends when memory "
-                "runs out, -11 a crash in native code)",
+                f"A worker process of {type(self._dataset).__qualname__} died.",
+                received=f"exit code {codes[0]} while waiting for batch {index} (a "
+                "negative code is a signal: -9 often means that memory ran out, -11 "
+                "a crash in native code)",
                 hint="Run the script again: training goes on from the last checkpoint. "
                 "If it happens again, use fewer workers, a smaller max_queue_size, "
                 "or use_multiprocessing=False.",

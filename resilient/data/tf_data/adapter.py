@@ -105,7 +105,7 @@ def distributes(strategy: tf.distribute.Strategy | None) -> bool:
 
 def _distributed(settings: SourceContext) -> DataNotResumableError:
     return DataNotResumableError(
-        "A dataset that was distributed already has no position.",
+        "A dataset that is already distributed has no position to go back to.",
         received=f"`{settings.argument}` is a tf.distribute.DistributedDataset",
         hint="Pass the tf.data.Dataset itself: it will be distributed.",
     )

@@ -53,7 +53,7 @@ class IteratorKind(Kind):
         if unseeded:
             raise _refused(f"{unseeded[0]} without a seed")
         if graph.state_outside() or any(HANGS in op for op in graph.all_operations()):
-            raise _refused("operations whose state is outside of the iterator")
+            raise _refused("operations whose state is outside the iterator")
         self._counts = shuffles.count_draws(graph)
 
     def capture(
@@ -84,9 +84,9 @@ class IteratorKind(Kind):
         except tf.errors.OpError as error:
             raise DataNotResumableError(
                 "An iterator cannot be set to the state in the checkpoint: its "
-                "pipeline is another one.",
+                "pipeline is different.",
                 received=str(error).partition("\n")[0],
-                hint="Make the data what it was, or use another checkpoint_dir.",
+                hint="Use the same data as before, or use another checkpoint_dir.",
             ) from error
         for count, value in zip(self._counts, counts, strict=True):
             count.set(value)
@@ -97,7 +97,7 @@ def _refused(why: str) -> DataNotResumableError:
         "An iterator over this pipeline cannot be resumed exactly.",
         received=why,
         hint=(
-            "Give the dataset itself to run.loop, which needs no seeds and draws again "
+            "Pass the dataset itself to run.loop, which needs no seeds and redraws "
             "what cannot be saved; or give every shuffle a seed."
         ),
     )

@@ -210,10 +210,10 @@ class Pipeline(DataSource):
         if state.nbytes > LARGE_STATE and not self._warned:
             self._warned = True
             warnings.warn(
-                f"The state of {self.argument} takes "
-                f"{state.nbytes / 2**20:,.0f} MB in each checkpoint: the buffers of "
-                "its shuffles, and its caches. With replay_data=True checkpoints stay "
-                "small, and a resumed run draws the batches of the epoch again.",
+                f"The state of {self.argument} takes {state.nbytes / 2**20:,.0f} MB "
+                "in each checkpoint: the buffers of its shuffles, and its caches. "
+                "With replay_data=True, checkpoints stay small, and a resumed run "
+                "draws the batches of the epoch again.",
                 LargeStateWarning,
                 stacklevel=2,
             )
@@ -223,8 +223,8 @@ class Pipeline(DataSource):
         names, self._inexact = self._inexact, []
         if names:
             warn_not_exact(
-                f"{self.argument} draws random numbers that a resumed run cannot draw "
-                "again. Give each of these a seed",
+                f"{self.argument} draws random numbers that a resumed run cannot "
+                "draw again. Give each of these a seed",
                 names,
             )
 
@@ -266,8 +266,8 @@ class Pipeline(DataSource):
             iterator_state.restore(iterator, state)
         except (tf.errors.OpError, AttributeError) as error:
             raise DataNotResumableError(
-                "The pipeline cannot be set to the state in the checkpoint: it is "
-                "another one, or files that it reads or writes are not there.",
+                "The pipeline cannot be set to the state in the checkpoint: the "
+                "pipeline is different, or files that it reads or writes are missing.",
                 received=f"{self.argument}: {error}",
                 hint='Make the data what it was, or start over with resume="never".',
             ) from error

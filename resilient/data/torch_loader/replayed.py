@@ -209,23 +209,27 @@ class Replayed(DataSource):
         """Say what cannot be exact with this loader."""
         loader, names = self.loader, []
         if loader.num_workers and not getattr(loader, "in_order", True):
-            names.append("in_order=False: batches come as workers have them ready")
+            names.append(
+                "in_order=False: batches come in whatever order workers finish them"
+            )
         if self.persistent and earlier is None and loader._iterator is not None:
             names.append("persistent workers: they were used before this fit")
         if names:
             argument = self.settings.argument
-            warn_not_exact(f"the workers of `{argument}` cannot be repeated", names)
+            warn_not_exact(
+                f"what the workers of `{argument}` do cannot be repeated exactly", names
+            )
 
     def _warn(self) -> None:
         """Say once what will not be exact."""
         lost = self.state.uncaptured()
-        names = [f"{name}: it changed and is not kept" for name in lost]
+        names = [f"{name}: it changed and is not saved" for name in lost]
         if self._indices is not None and not self._indices.is_complete:
             names.append(
                 f"{type(self.loader.sampler).__name__}: it draws global random numbers "
                 "for every batch; give it a generator of its own"
             )
-        self._say(f"parts of `{self.settings.argument}` are not kept", names)
+        self._say(f"parts of `{self.settings.argument}` are not saved", names)
 
 
 def has_torch_iterators(loader: Any) -> bool:

@@ -64,8 +64,9 @@ class Torchdata(FromState):
         self._behind = self._of_workers is not None
         if loader.num_workers:
             warn_not_exact(
-                "after a resume the workers of a StatefulDataLoader draw other random "
-                "numbers (the order is exact; replay_data=True makes them exact, too)",
+                "after a resume the workers of a StatefulDataLoader draw different "
+                "random numbers (the order of the data is exact; pass "
+                "replay_data=True to make the numbers exact, too)",
                 [f"`{settings.argument}`: {loader.num_workers} workers"],
             )
 
@@ -158,7 +159,7 @@ def _encoded(state: Any) -> JSON:
         data = encode(plain, arrays, "state")
     except NotEncodable as error:
         raise NotSupportedError(
-            "The state_dict() of a dataset or a DataLoader cannot be kept.",
+            "The state_dict() of a dataset or a DataLoader cannot be saved.",
             received=str(error),
             hint="Return plain values, lists, dicts, arrays and tensors, or pass "
             "replay_data=True.",

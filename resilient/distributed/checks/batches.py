@@ -58,14 +58,14 @@ def _compared(
             said = group.gather(f"first of {name}", [shard, checksum(batch)])
             others, twins = group.broadcast(f"others of {name}", _judged(said))
             if others:
-                what = "begin with a different batch than those before"
+                what = "begin with a different batch than the processes before them"
                 raise _different(f"`{name}`: processes {others} {what}")
             if twins and warn is not None:
                 warn(
                     f"Processes {twins} begin with the same batch of `{name}` as "
-                    "another process: each process trains all that it is "
+                    "another process, and each process trains everything that it is "
                     "given. Give each its own part, or a tf.data.Dataset, which "
-                    "keras.distribution divides (auto_shard_dataset)."
+                    "keras.distribution splits (auto_shard_dataset)."
                 )
         yield batch
 
@@ -168,11 +168,11 @@ def _judged(said: list[tuple[int, str]]) -> tuple[list[int], list[int]]:
 
 def _different(received: str) -> DataNotResumableError:
     return DataNotResumableError(
-        "The processes have different data, and should have the same: they train "
-        "each batch of it together.",
+        "The processes have different data but need the same: they train each batch "
+        "together.",
         received=received,
-        hint="Give them the same arrays, and the same seed to what shuffles "
-        "(keras.utils.set_random_seed, a DataLoader's generator). On PyTorch, "
-        "before Keras 3.16 and in loops by hand, a DataLoader may have a "
+        hint="Give them the same arrays, and shuffle with the same seed "
+        "(keras.utils.set_random_seed, a DataLoader's generator). On PyTorch, before "
+        "Keras 3.16 and in custom loops, a DataLoader may have a "
         "torch.utils.data.DistributedSampler instead.",
     )

@@ -30,8 +30,9 @@ def require_same_variables(live: Sequence[Leaf], group: Group) -> None:
         "variables",
         group,
         problem="The processes have different variables, or name them differently.",
-        hint="Make the same layers and optimizers in the same order in all processes, "
-        "or name them: Keras numbers those without a name as they are made.",
+        hint="Make the same layers and optimizers in the same order in all "
+        "processes, or name them: Keras numbers unnamed ones in the order they are "
+        "created.",
     )
 
 
@@ -50,9 +51,9 @@ def require_same_values(shared: Mapping[str, Any], group: Group) -> None:
         mine,
         "values",
         group,
-        problem="The processes do not train one model: their values differ.",
-        hint="Wrap the model in DistributedDataParallel, or let each process have "
-        "a checkpoint_dir and a training of its own.",
+        problem="The processes do not train the same model: their values differ.",
+        hint="Wrap the model in DistributedDataParallel, or let each process train "
+        "on its own with its own checkpoint_dir.",
     )
 
 
@@ -71,8 +72,8 @@ def require_same_settings(settings: Mapping[str, Any], group: Group) -> None:
         mine,
         "settings",
         group,
-        problem="The processes train with different settings: they would wait for each "
-        "other forever, or not train one model.",
+        problem="The processes train with different settings: they would wait for "
+        "each other forever, or not train the same model.",
         hint="Give compile and fit the same arguments in all processes, and "
         "validation data to all or none.",
     )

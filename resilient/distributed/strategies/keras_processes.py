@@ -54,7 +54,7 @@ def models_of_their_own(received: str) -> NotSupportedError:
     return NotSupportedError(
         "The processes are not connected: each would train its own model.",
         received=received,
-        hint="Call keras.distribution.initialize() first of all, then "
-        "keras.distribution.set_distribution(keras.distribution.DataParallel()), "
-        "or ModelParallel with a layout map, before the model is made.",
+        hint="First call keras.distribution.initialize(), then "
+        "keras.distribution.set_distribution(keras.distribution.DataParallel()), or "
+        "ModelParallel with a layout map, before you create the model.",
     )

@@ -71,14 +71,14 @@ def parallel_strategy(
     workers = sum(len(cluster.get(job, ())) for job in _JOBS)
     if workers > 1 and task in _JOBS and "ps" not in cluster:
         raise NotSupportedError(
-            "Each worker of the cluster would train a model of its own.",
+            "Each worker of the cluster would train its own model.",
             received=(
-                f"TF_CONFIG with {workers} workers, and a model that was made under "
-                f"{type(strategy).__name__}"
+                f"TF_CONFIG with {workers} workers, and a model that was created "
+                f"under {type(strategy).__name__}"
             ),
-            hint="Make and compile the model in the scope of "
-            "tf.distribute.MultiWorkerMirroredStrategy(), which has to be created "
-            "before anything else of TensorFlow is used.",
+            hint="Create and compile the model in the scope of "
+            "tf.distribute.MultiWorkerMirroredStrategy(), which must be created "
+            "before anything else in TensorFlow is used.",
         )
     return None
 

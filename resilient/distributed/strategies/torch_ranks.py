@@ -66,10 +66,10 @@ def have_met() -> bool:
     size: int = distributed.get_world_size()
     if started() > 1 and size != started():
         raise ResilientError(
-            "torch.distributed was initialized with another number of processes "
+            "torch.distributed was initialized with a different number of processes "
             "than the launcher started.",
             received=f"{size} processes, WORLD_SIZE={started()}",
-            hint="Initialize it with all of them, or leave that to resilient.",
+            hint="Initialize it with all of them, or leave that to keras-resilient.",
         )
     return size > 1
 
@@ -106,7 +106,7 @@ def _take_device() -> None:
     local, count = os.environ.get("LOCAL_RANK", ""), torch.cuda.device_count()
     if not local.isdigit() or int(local) >= count:
         raise ResilientError(
-            "Every process needs a CUDA device of its own.",
+            "Every process needs its own CUDA device.",
             received=f"LOCAL_RANK={local or 'not set'}, {count} devices",
             hint="Start no more processes on a machine than it has devices, or hide "
             "them all with CUDA_VISIBLE_DEVICES=''.",

@@ -17,8 +17,9 @@ from torch.utils.data import DistributedSampler
 from resilient.errors import NotSupportedError, message
 
 _ADVICE = (
-    "Choose a batch size that the number of processes divides, and drop the rest at "
-    "the end of an epoch (drop_last, or a number of samples that it divides)."
+    "Choose a batch size that is a multiple of the number of processes, and drop the "
+    "incomplete batch at the end of an epoch (with drop_last, or a number of samples "
+    "that is such a multiple)."
 )
 
 
@@ -36,7 +37,7 @@ def rows(size: int, rank: int, world: int) -> slice:
     if not size or size % world:
         raise ValueError(
             message(
-                "A batch must have equally many rows on each process.",
+                "Each process must get the same number of rows of a batch.",
                 received=f"a batch of {size} rows, {world} processes",
                 hint=_ADVICE,
             )
@@ -62,8 +63,8 @@ def require_divisible(samples: int, batch_size: int, world: int) -> None:
     if last % world:
         raise ValueError(
             message(
-                "The last batch of an epoch must have equally many rows on each "
-                "process, too.",
+                "Each process must get the same number of rows of the last batch of "
+                "an epoch, too.",
                 received=(
                     f"{samples} samples in batches of {batch_size}: the last one has "
                     f"{last} rows, for {world} processes"
@@ -94,10 +95,10 @@ def part(batch: Any, rank: int, world: int) -> Any:
     sizes = {_size(leaf) for leaf in leaves}
     if len(sizes) > 1:
         raise NotSupportedError(
-            "All arrays of a batch must have the same number of rows, to be split over "
-            "processes.",
+            "All arrays of a batch must have the same number of rows to be split "
+            "over processes.",
             received=f"arrays of {', '.join(map(str, sorted(sizes)))} rows",
-            hint="Let the data give one row for each sample.",
+            hint="Give one row for each sample.",
         )
     if not sizes:
         return batch
@@ -121,10 +122,10 @@ def is_own_part(loader: Any, rank: int, world: int) -> bool:
     found = [s for s in samplers if isinstance(s, DistributedSampler)]
     if found and (found[0].rank, found[0].num_replicas) != (rank, world):
         raise NotSupportedError(
-            "The DistributedSampler is for another process than this one.",
+            "The DistributedSampler is for a different process.",
             received=f"rank={found[0].rank}, num_replicas={found[0].num_replicas}; "
             f"this is process {rank} of {world}",
-            hint="Make it without these arguments, after torch.distributed was "
+            hint="Create it without these arguments, after torch.distributed is "
             "initialized.",
         )
     return bool(found)
@@ -154,8 +155,7 @@ def _taken(leaf: Any, mine: slice) -> Any:
 def _no_rows(leaf: Any) -> NotSupportedError:
     layout = f" {leaf.layout}" if isinstance(leaf, torch.Tensor) else ""
     return NotSupportedError(
-        "A batch holds something that cannot be divided over processes by rows.",
+        "A batch contains something that cannot be split by rows over processes.",
         received=f"{type(leaf).__module__}.{type(leaf).__qualname__}{layout}",
-        hint="Let the data give dense arrays (or matrices of scipy in CSR form) with "
-        "a row for each sample.",
+        hint="Use dense arrays (or SciPy's CSR matrices) with one row for each sample.",
     )

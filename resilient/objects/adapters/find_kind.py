@@ -49,11 +49,10 @@ def _unknown(name: str, value: Any) -> TypeError:
             f"`{name}` cannot be saved and restored: its type is not known.",
             received=f"{name} of type {cls.__module__}.{cls.__qualname__}",
             hint=(
-                "Pass models, layers, optimizers, metrics, variables and generators of "
-                "random numbers of Keras, TensorFlow, PyTorch or NumPy, or any object "
-                "with state_dict() and load_state_dict(). JAX's arrays go in "
-                "`state`; the "
-                "data is what `loop` is given."
+                "Pass models, layers, optimizers, metrics, variables and random "
+                "generators of Keras, TensorFlow, PyTorch or NumPy, or any object "
+                "with state_dict() and load_state_dict(). Pass JAX arrays as "
+                "`state`, and the data to `loop`."
             ),
         )
     )

@@ -93,9 +93,9 @@ class PytreeKind(Kind):
         ]
         found += [f"{name}: only this run has {p}" for p in ours if p not in theirs]
         if not found and theirs != ours:
-            found = [f"{name}: the leaves are in another order"]
+            found = [f"{name}: the leaves are in a different order"]
         if not found and saved["keys"] != self._keys():
-            found = [f"{name}: the keys are of other generators, {saved['keys']}"]
+            found = [f"{name}: the keys are of different generators, {saved['keys']}"]
         return found
 
     def assign(

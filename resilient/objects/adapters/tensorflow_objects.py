@@ -59,8 +59,8 @@ class TensorFlowModuleKind(TensorFlowVariableKind):
                 raise NotSupportedError(
                     "A module holds something that cannot be saved with it.",
                     received=f"{name}, a {type(held).__name__}",
-                    hint="Pass an iterator to Run under its own name; keep the "
-                    "entries of a table in variables.",
+                    hint="Pass an iterator to Run under its own name; keep a table's "
+                    "entries in variables.",
                 )
 
     def variables(self) -> Iterable[Variable]:
@@ -132,7 +132,7 @@ def _told(variable: Any) -> tuple[str, str, Any]:
         raise NotSupportedError(
             "A variable of unknown shape cannot be compared.",
             received=f"{variable.name}, {variable.shape}",
-            hint="Give it a shape.",
+            hint="Give the variable a shape.",
         )
     group = "trainable" if variable.trainable else "non_trainable"
     return group, variable.name.partition(":")[0], variable

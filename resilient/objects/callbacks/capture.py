@@ -140,7 +140,7 @@ class CallbackStates:
         self._own = None
         if problems := self.differences(saved):
             raise CheckpointMismatchError(
-                "The checkpoint's callbacks do not fit those of this run.",
+                "The callbacks of this run do not match those of the checkpoint.",
                 received="\n  " + "\n  ".join(problems),
                 hint="Pass the callbacks of the run that saved it, in the same order.",
             )
@@ -268,14 +268,14 @@ def _changed(was: Sequence[str], now: Sequence[str]) -> str:
     """How one list of callbacks differs from another, in one line."""
     if sorted(was) == sorted(now):
         return (
-            f"callbacks: the checkpoint has them in another order ({_names(was)}; now "
-            f"{_names(now)})"
+            "callbacks: the checkpoint has them in a different order "
+            f"({_names(was)}; now {_names(now)})"
         )
     done = []
     for what, i, j in edits(was, now):
         if what == "replace":
             old, new = was[i], now[j]
-            done.append(f"{_short(new, old)} is in the place of {_short(old, new)}")
+            done.append(f"{_short(new, old)} replaced {_short(old, new)}")
         else:
             name = now[j] if what == "insert" else was[i]
             verb = "added" if what == "insert" else "removed"

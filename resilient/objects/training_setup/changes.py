@@ -16,7 +16,12 @@ from collections.abc import Collection
 import keras
 
 from resilient.objects.training_setup import describe
-from resilient.objects.training_setup.look import OF_LAYERS, Facts, Look
+from resilient.objects.training_setup.look import (
+    NOT_TRAINED,
+    OF_LAYERS,
+    Facts,
+    Look,
+)
 from resilient.serialization import JSON
 from resilient.state import difference
 from resilient.state.build import is_built
@@ -150,7 +155,14 @@ def changes(saved: JSON, but: Collection[str] = ()) -> list[str]:
         {name: value for name, value in saved.get(key, {}).items() if name not in but}
         for key in ("now", "then")
     )
-    return difference.differences(now, then, other="training began with")
+    names = _changed(then, now)
+    if any(name.endswith(".trainable") for name in names):  # what follows from that
+        names = [name for name in names if name != NOT_TRAINED]
+    return [
+        f"{name}: {difference.short(then.get(name))} when training began, "
+        f"{difference.short(now.get(name))} at the checkpoint"
+        for name in names
+    ]
 
 
 def _changed(before: Facts, now: Facts) -> list[str]:

@@ -18,6 +18,7 @@ Facts = dict[str, Any]
 
 # What the names of facts of layers begin with.
 OF_LAYERS = "layer"
+NOT_TRAINED = f"{OF_LAYERS}s' variables that are not trained"
 
 _DEPTH = 5
 _HANGING = (keras.optimizers.Optimizer, keras.losses.Loss, keras.metrics.Metric)
@@ -91,7 +92,7 @@ class Look:
 
     def _tell_variables(self) -> None:
         frozen = [i for i, each in enumerate(self._variables) if not each.trainable]
-        self.facts[f"{OF_LAYERS}s' variables that are not trained"] = frozen
+        self.facts[NOT_TRAINED] = frozen
         for number, variable in enumerate(self._variables):
             for key in ("regularizer", "constraint"):
                 value = getattr(variable, key, None)

@@ -86,7 +86,8 @@ class LossWatch:
         """
         if not logs or "loss" not in logs:
             raise NotSupportedError(
-                "The losses cannot be checked: this model's training step logs none.",
+                "The losses cannot be checked: this model's training step logs no "
+                "loss.",
                 received=f"logs of {sorted(logs or ())}",
                 hint='Return a "loss" from train_step, or pass on_nan="ignore".',
             )

@@ -10,15 +10,15 @@ from resilient.errors import message, require_integer, require_number
 class Rollback:
     """How to get over a divergence: PaLM's recipe (Chowdhery et al. 2022, section 5.1).
 
-    Training goes back to where it was ``steps`` batches before the bad one, leaves out
-    the next ``skip`` batches of the data, and continues. The last batch of an epoch is
-    never left out.
+    Training goes back to where it was ``steps`` batches before the bad one, skips the
+    next ``skip`` batches of the data, and continues. The last batch of an epoch is
+    never skipped.
 
     Attributes:
         steps: How many batches to go back.
-        skip: How many batches to leave out from there; more than ``steps``, or the bad
-            batch would come again.
-        limit: How often in a run; after that training stops.
+        skip: How many batches to skip from there; more than ``steps``, or the bad batch
+            would be trained again.
+        limit: How many rollbacks a run may have; after that, training stops.
 
     Raises:
         TypeError: One of them is not an integer.
@@ -34,10 +34,12 @@ class Rollback:
             checked = require_integer(getattr(self, name), f"Rollback({name}=...)")
             object.__setattr__(self, name, checked)
         if self.skip <= self.steps:
-            what = "Rollback(skip=...) has to reach beyond the bad batch."
+            what = "Rollback(skip=...) must reach beyond the bad batch."
             received = f"skip={self.skip}, steps={self.steps}"
             raise ValueError(
-                message(what, received=received, hint="Make it more than `steps`.")
+                message(
+                    what, received=received, hint="Make `skip` larger than `steps`."
+                )
             )
 
 
@@ -66,12 +68,12 @@ def checked_loss_spike(value: float | None, on_nan: OnNaN) -> float | None:
         return None
     factor = require_number(value, "loss_spike")
     if factor <= 1:
-        what = "`loss_spike` is a factor that the loss must not grow by."
+        what = "`loss_spike` must be a factor above 1."
         raise ValueError(
             message(what, received=value, hint="Use a number such as 5, or None.")
         )
     if on_nan == "ignore":
-        what = "`loss_spike` says what is treated like NaN, and NaN is ignored."
+        what = '`loss_spike` has no effect while on_nan is "ignore".'
         todo = 'Pass on_nan="stop" or on_nan="rollback", too.'
         raise ValueError(
             message(what, received=f"loss_spike={value}, on_nan='ignore'", hint=todo)

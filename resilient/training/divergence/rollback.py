@@ -214,8 +214,8 @@ def rolled_back(progress: Progress) -> RolledBack:
 def leads_nowhere() -> NotSupportedError:
     """The error for batches to leave out at the end of an epoch of unknown length."""
     return NotSupportedError(
-        "The batches to leave out after a rollback reach the end of the first "
-        "epoch, whose length is not known yet.",
+        "The batches to skip after a rollback reach the end of the first epoch, "
+        "whose length is not known yet.",
         received="data of unknown length",
         hint="Pass steps_per_epoch, or a smaller Rollback(skip=...).",
     )

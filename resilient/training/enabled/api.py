@@ -22,23 +22,23 @@ VARIABLE = "RESILIENT_SAVE"
 def enabled(directory: str | os.PathLike[str], **options: Any) -> Iterator[None]:
     """Make every ``model.fit`` inside resumable, whoever calls it.
 
-    Each call has a checkpoint directory of its own in ``directory``, numbered in the
-    order of the calls and named after the model. When the program runs again, the calls
-    that had finished return at once, with their History, weights, optimizer and random
-    state; the one that was interrupted goes on where it was.
+    Each call gets its own checkpoint directory in ``directory``, numbered in the order
+    of the calls and named after the model. When the program runs again, calls that had
+    finished return at once, with their History, weights, optimizer and random state;
+    the one that was interrupted continues where it was.
 
-    The program has to call them in the same order each time. An explicit
-    ``resilient.fit`` keeps its own directory. A ``fit`` within a callback of another,
-    or within a loop of ``Run``, belongs to that one, and is left as it is.
+    The program must make its calls in the same order each time. An explicit
+    ``resilient.fit`` keeps its own directory. A ``fit`` inside a callback of another
+    fit, or inside a loop of ``Run``, belongs to that one, and is not changed.
 
     Args:
-        directory: Local directory; made if missing.
-        **options: Of ``resilient.fit``, for each call, but for ``checkpoint_dir``;
-            ``resume`` may be ``"auto"`` or ``"never"``.
+        directory: Local directory; created if missing.
+        **options: Options of ``resilient.fit`` for each call, except
+            ``checkpoint_dir``; ``resume`` may be ``"auto"`` or ``"never"``.
 
     Raises:
-        TypeError: An option is unknown, or of another type than it can be.
-        ValueError: An option has a value that means nothing.
+        TypeError: An option is unknown, or has the wrong type.
+        ValueError: An option has an invalid value.
     """
     with ending_at_user_line:
         calls = Calls(directory, options)
@@ -48,7 +48,7 @@ def enabled(directory: str | os.PathLike[str], **options: Any) -> Iterator[None]
 
 @contextlib.contextmanager
 def disabled() -> Iterator[None]:
-    """Leave calls of ``model.fit`` out of ``enabled``, and out of its numbers."""
+    """Exclude calls of ``model.fit`` from ``enabled``, and from its numbering."""
     with intercept.entered(None):
         yield
 

@@ -30,24 +30,24 @@ _finished: Counter[Path] = Counter()
 class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
     """Keras's callback of the same name, as exact as ``resilient.fit``.
 
-    A ``model.fit`` with this callback resumes where it was interrupted, at the very
-    batch, and ends as if it had not been.
+    A ``model.fit`` with this callback resumes at the very batch where it was
+    interrupted, and ends as if it had not been.
 
     Args:
-        backup_dir: Local directory of the checkpoints of this fit; made if missing.
-            A second fit of the program with the same one has its own beside it, which
-            ends in ``.fit-2``.
+        backup_dir: Local directory of this fit's checkpoints; created if missing. A
+            second fit of the program with the same ``backup_dir`` uses a directory
+            beside it, whose name ends in ``.fit-2``.
         save_freq: As in ``resilient.fit``: ``"epoch"``, a number of batches,
             ``"auto"`` or a policy.
-        double_checkpoint: For compatibility: earlier checkpoints are kept in any case,
-            as many as ``keep`` says.
+        double_checkpoint: Accepted for compatibility: earlier checkpoints are always
+            kept, as many as ``keep`` says.
         delete_checkpoint: Delete ``backup_dir`` when training has finished; the next
             run of the program then trains from scratch.
-        **options: The others of ``resilient.fit``.
+        **options: The other options of ``resilient.fit``.
 
     Raises:
-        TypeError: An argument is unknown, or of another type than it can be.
-        ValueError: An argument has a value that means nothing.
+        TypeError: An argument is unknown, or has the wrong type.
+        ValueError: An argument has an invalid value.
     """
 
     @ending_at_user_line
@@ -70,14 +70,14 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
         if not self.control.active:
             if is_inside_a_run():
                 raise NotSupportedError(
-                    "This fit is saved already, by resilient.fit or another "
+                    "This fit is already saved by resilient.fit or another "
                     "BackupAndRestore.",
                     hint="Leave this callback out.",
                 )
             raise NotSupportedError(
                 "This model's fit cannot be backed up: it is not keras.Model.fit.",
                 received=f"{type(self.model).__qualname__}.fit",
-                hint="Let it call super().fit, and pass the callbacks on.",
+                hint="Call super().fit in it, and pass the callbacks on.",
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _delete(directory: Path) -> None:
     gone = f"{directory.name}.deleted-"
     others = "it is a link" if directory.is_symlink() else ""
     if names := foreign_names(directory):
-        others = f"it holds what is not ours: {', '.join(map(repr, names[:5]))}"
+        others = f"it holds other files: {', '.join(map(repr, names[:5]))}"
     if others:
         logger.warning("%s is not deleted: %s", directory, others)
         return

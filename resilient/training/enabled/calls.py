@@ -40,8 +40,8 @@ class Calls:
         if "checkpoint_dir" in options:
             raise TypeError(
                 message(
-                    "enabled() has no `checkpoint_dir`: each fit gets a directory of "
-                    "its own in the one that is passed first.",
+                    "enabled() has no `checkpoint_dir`: each fit gets its own "
+                    "directory in the one that you pass first.",
                     received=f"checkpoint_dir={options['checkpoint_dir']!r}",
                 )
             )
@@ -116,9 +116,9 @@ class Calls:
         forked = os.getpid() != self._process
         if not forked and thread == self._thread:
             return
-        where = "a forked child" if forked else "another thread"
+        where = "a forked process" if forked else "another thread"
         raise NotSupportedError(
-            f"model.fit was called in {where}. Which call comes first is up to chance "
+            f"model.fit was called in {where}. The order of calls is unpredictable "
             "there, so no call could find its own checkpoints.",
             received=f"enabled({os.fspath(self._directory)!r})",
             hint="Call fit in the thread and process that called it first, use "

@@ -155,33 +155,34 @@ class Journal:
             return
         self._warned = True
         logger.warning(
-            "Call %d of fit has finished before, and began with other weights. If "
-            "weights are drawn without a seed, all is well: what it saved is used. "
-            "If the program skipped a call, or makes other fits now, use another "
-            "directory.",
+            "Call %d of fit finished earlier, but began with different weights then. "
+            "If weights are drawn without a seed, all is well: its saved results are "
+            "used. If the program skipped a call, or makes different fits now, use "
+            "another directory.",
             number,
         )
 
     def _differences(self, number: int, now: Call, before: Call) -> list[str]:
         found = []
         if now.model != before.model:
-            found.append(f"it trains {now.model}, and trained {before.model} before")
+            found.append(f"it trains {now.model}, but trained {before.model} before")
         elif now.settings != before.settings:
-            found.append("settings of its model or optimizer are not what they were")
+            found.append("the settings of its model or optimizer changed")
         if now.after != before.after:
             names = [
                 "no call" if each is None else f"call {each}"
                 for each in (now.after, before.after)
             ]
             found.append(
-                f"its model was trained by {names[0]} before it, and then by {names[1]}"
+                f"its model was trained by {names[0]} before it, but by {names[1]} "
+                "the first time"
             )
         # An edited line or new initial weights are no other call; those of another are.
         others = [each for i, each in enumerate(self._before, 1) if i != number]
         pairs = enumerate(zip(now.lines, before.lines, strict=False), 1)
         at = next((i for i, (ours, theirs) in pairs if ours != theirs), None)
         if at and now.lines[:at] in [each.lines[:at] for each in others]:
-            found.append(f"it comes from another line than then: {now.lines[at - 1]}")
+            found.append(f"it is called from a different line: {now.lines[at - 1]}")
         elif (
             now.weights not in (None, before.weights)
             and now.after is None
@@ -190,26 +191,27 @@ class Journal:
             found.append("it begins with the weights that another call began with")
         if self._again and (now.weights is None or now.weights != before.weights):
             found.append(
-                "it begins with other weights than in the block of `enabled` that this "
-                "process has left"
+                "it begins with different weights than in the earlier `enabled` "
+                "block of this process"
             )
         return found
 
     def _other_order(self, number: int, lines: list[str]) -> CheckpointMismatchError:
         return CheckpointMismatchError(
-            f"Call {number} of fit is not the one that was call {number} before: the "
-            "calls come in another order, or the program was changed.",
+            f"Call {number} of fit is not what call {number} was before: the calls "
+            "come in a different order, or the program changed.",
             received="\n  " + "\n  ".join(lines),
-            hint="Call fit in the same order each time; calls that had finished return "
-            "at once. If the program skips what it has done, let it not (KerasTuner: "
-            "overwrite=True). For other fits, use another directory.",
+            hint="Call fit in the same order each time; calls that had finished "
+            "return at once. If the program skips work that it has done, turn that "
+            "off (KerasTuner: overwrite=True). For different fits, use another "
+            "directory.",
         )
 
     def _require_same_program(self, before: _Saved) -> None:
         if before.program != self._program:
             raise CheckpointMismatchError(
-                "Another program has its fits in this directory.",
-                received=f"{self._directory}: of {before.program}; this is "
+                "This directory holds the fits of another program.",
+                received=f"{self._directory}: fits of {before.program}; this is "
                 f"{self._program}",
                 hint="Give each program a directory of its own.",
             )
@@ -234,5 +236,5 @@ def _read(directory: Path) -> _Saved | None:
         raise CheckpointReadError(
             f"{FITS}, which records the order of the fits, cannot be read.",
             received=f"{directory / FITS}: {error}",
-            hint="Bring it back, or delete it if the program is what it was.",
+            hint="Restore it; or delete it, if the program has not changed.",
         ) from None

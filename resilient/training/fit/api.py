@@ -54,47 +54,48 @@ def fit(  # noqa: D417  # describes what it is shown as
 
     Args:
         model: A compiled Keras model.
-        x, ..., validation_freq: What ``model.fit`` takes, in its order. What only your
-            model's own ``fit`` takes is passed to it, too.
-        checkpoint_dir: Local directory of this run's checkpoints; made if missing.
-        save_freq: ``"auto"`` (epochs' ends, and in between as often as takes at most
-            2 % of the time, see ``adaptive``), ``"epoch"``, a number of batches, or a
-            policy such as ``every(steps=500) | every(minutes=10)``. The end of training
-            is always saved. A save that falls due during another one is postponed.
+        x, ..., validation_freq: The arguments of ``model.fit``, in its order. Others
+            that your model's own ``fit`` takes are passed on, too.
+        checkpoint_dir: Local directory of this run's checkpoints; created if missing.
+        save_freq: ``"auto"`` (at the end of each epoch, and in between as often as at
+            most 2 % of the time allows, see ``adaptive``), ``"epoch"``, a number of
+            batches, or a policy such as ``every(steps=500) | every(minutes=10)``. The
+            end of training is always saved. A save that falls due during another one is
+            postponed.
         keep: How many checkpoints to keep, or a policy such as
             ``latest(3) | best(1, monitor="val_loss")``.
         resume: ``"auto"`` resumes if there is a checkpoint, ``"must"`` insists on one,
             ``"never"`` starts over, a number resumes from that step, and ``"best"``
-            from the best by what ``keep=best(...)`` monitors; later checkpoints go to
-            ``quarantine/``.
-        start_from: Where there is no checkpoint to resume from, begin with the weights
-            of another run (its directory, or ``DIR/step-...``) or of a file, as
-            ``import_checkpoint`` takes it. A run that resumes does not look at it.
-        start_layers: Take only weights whose whole path (``weight.path``) this regular
-            expression matches, such as ``"encoder/.*"``, and whose shape is the same;
-            the rest is left as it is, and named. None: all, or an error.
-        stateful: Your own objects with ``state_dict`` and ``load_state_dict``, by name:
-            saved and restored with the run.
-        allow: What may be otherwise than in the checkpoint, where a resume is refused
-            by default: a set of ``"batch_size"``, ``"callbacks"``, ``"config"`` (of
-            layers), ``"data"``, ``"learning_rate"``, ``"metrics"``, ``"optimizer"``.
-            A ``NotExactWarning`` says what changed, and checkpoints tell of it.
-        on_data_change: What to do if the data is different after a resume: ``"raise"``
-            an error, or ``"warn"`` and go on with the new data. (It looks at batches;
-            ``allow={"data"}`` is about another dataset.)
-        replay_data: Save no state of iterators (a large shuffle buffer, say), but draw
-            all batches again from the start of the epoch or the run.
-        on_event: Called with each event (a dict with ``"event"`` and ``"time"``, Unix
-            seconds); the same that ``events.jsonl`` records.
-        on_save_error: ``"raise"`` when a checkpoint could not be written, at the next
-            batch or at the end of fit, or ``"warn"`` and train on.
+            resumes from the checkpoint that is best by what ``keep=best(...)``
+            monitors. Checkpoints after that one go to ``quarantine/``.
+        start_from: If there is no checkpoint to resume from, begin with the weights of
+            another run (its directory, or ``DIR/step-...``) or of a file that
+            ``import_checkpoint`` can read. Ignored when the run resumes.
+        start_layers: Take only weights whose whole path (``weight.path``) matches this
+            regular expression, such as ``"encoder/.*"``, and whose shape is the same;
+            the others keep their values, and are named. None: all, or an error.
+        stateful: Your own objects with ``state_dict`` and ``load_state_dict``, by name,
+            which are saved and restored with the run.
+        allow: What may differ from the checkpoint where a resume would be refused: a
+            set of ``"batch_size"``, ``"callbacks"``, ``"config"`` (of layers),
+            ``"data"``, ``"learning_rate"``, ``"metrics"`` and ``"optimizer"``. A
+            ``NotExactWarning`` says what changed, and later checkpoints record it.
+        on_data_change: What to do if a batch is different after a resume: ``"raise"``
+            an error, or ``"warn"`` and continue with the new data. (To train on a
+            different dataset, use ``allow={"data"}``.)
+        replay_data: Do not save the state of iterators (a large shuffle buffer, say);
+            draw all batches again from the start of the epoch or the run.
+        on_event: Called with each event that ``events.jsonl`` records, a dict with
+            ``"event"`` and ``"time"`` (Unix seconds).
+        on_save_error: When a checkpoint could not be written: ``"raise"`` at the next
+            batch or at the end of fit, or ``"warn"`` and continue.
         preemption: How training can be asked to save and stop: signals, cloud notices,
-            and the grace period; None: only by touching the file ``stop`` in
-            ``checkpoint_dir`` (``save`` there asks for a save only).
-        on_nan: What to do when the loss is not finite: ``"ignore"``, as Keras does;
-            ``"stop"`` with a ``DivergedError`` and without a save; ``"rollback"``: go
-            back 100 batches, skip the next 300, and continue, or ``Rollback(...)`` with
-            other numbers.
+            and the grace period. With None only by touching the file ``stop`` in
+            ``checkpoint_dir``. (Touching ``save`` there only saves.)
+        on_nan: What to do when the loss is not finite: ``"ignore"`` it, as Keras does;
+            ``"stop"`` with a ``DivergedError``, without saving; ``"rollback"`` by 100
+            batches, skip the next 300, and continue; or ``Rollback(...)`` with other
+            numbers.
         loss_spike: Treat the loss of a batch like NaN if it is more than this many
             times the median of the last 100; needs ``on_nan`` and a positive loss.
 
@@ -103,18 +104,18 @@ def fit(  # noqa: D417  # describes what it is shown as
 
     Raises:
         CheckpointMismatchError: The checkpoint is of another model, data or callbacks.
-        CorruptCheckpointError: There are checkpoints and none is intact.
-        CheckpointNotFoundError: ``resume`` asks for one that is not there, or those
+        CorruptCheckpointError: There are checkpoints, but none is intact.
+        CheckpointNotFoundError: ``resume`` asks for one that does not exist, or those
             that were saved are gone.
         CheckpointWriteError: A checkpoint could not be written.
-        DataNotResumableError: The data has no position to get back to.
-        DataWorkerError: A process that makes batches of a PyDataset died.
+        DataNotResumableError: The data has no position to go back to.
+        DataWorkerError: A worker process of a PyDataset died.
         DirectoryInUseError: Another run is using ``checkpoint_dir``.
         NotSupportedError: Something that cannot be resumed exactly (yet).
-        Preempted: Training was asked to stop and did: a ``SystemExit``, status 143.
+        Preempted: Training stopped on request: a ``SystemExit`` with status 143.
         DivergedError: ``on_nan`` says to stop, or a rollback did not help.
-        RolledBack: ``on_nan="rollback"`` with data other than arrays: it goes on when
-            the script is run again. In scripts a ``SystemExit``, status 75.
+        RolledBack: ``on_nan="rollback"`` with data other than arrays: run the script
+            again to continue. In scripts a ``SystemExit`` with status 75.
     """
     ours = {name: kwargs.pop(name) for name in signature.OPTIONS & kwargs.keys()}
     run = ResilientFit(model, checkpoint_dir=checkpoint_dir, **ours)
@@ -122,15 +123,15 @@ def fit(  # noqa: D417  # describes what it is shown as
 
 
 class ResilientFit(OnDirectory):
-    """The same as ``fit``, as an object to ask about the run.
+    """``fit`` as an object that can also be asked about the run.
 
     Args:
         model: A compiled Keras model.
         checkpoint_dir: As in ``fit``, like all that follow.
 
     Raises:
-        TypeError: An argument is of another type than it can be.
-        ValueError: An argument has a value that means nothing.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument has an invalid value.
     """
 
     @ending_at_user_line
@@ -187,7 +188,7 @@ class ResilientFit(OnDirectory):
     @ending_at_user_line
     @shown_as(signature.keras_fit)
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
-        """Train, resuming where the last attempt was; arguments as ``model.fit``."""
+        """Train, or resume where the last attempt was; arguments of ``model.fit``."""
         from resilient.state.model_type import require_model
 
         require_model(self._model)
@@ -234,16 +235,17 @@ class ResilientFit(OnDirectory):
         """
         if self._session is None:
             raise ResilientError(
-                "save() works only while fit is running, whose end is always saved.",
+                "save() works only while fit is running. (The end of training is "
+                "always saved.)",
                 hint="Call it from a callback, or use model.save.",
             )
         self._session.request_save()
 
     @ending_at_user_line
     def restore(self, step: int | None = None) -> Checkpoint:
-        """Load a checkpoint's weights and optimizer into the model, to look at them.
+        """Load a checkpoint's weights and optimizer into the model, to inspect them.
 
-        The next ``fit`` resumes from the newest checkpoint all the same.
+        The next ``fit`` still resumes from the newest checkpoint.
 
         Args:
             step: Which checkpoint; the newest intact one by default.

@@ -12,7 +12,7 @@ from resilient.errors import CheckpointMismatchError
 logger = logging.getLogger(__name__)
 
 _EACH = (
-    "give each fit a checkpoint_dir of its own; `with resilient.enabled(DIR):` does so "
+    "give each fit its own checkpoint_dir; `with resilient.enabled(DIR):` does this "
     "for every model.fit inside"
 )
 
@@ -39,14 +39,14 @@ def check(directory: Path, rates: tuple[float, float] | None) -> None:
     if rates is not None:
         raise CheckpointMismatchError(
             "An earlier fit of this process finished the run in this directory, with "
-            "another learning rate. Nothing was changed.",
+            "a different learning rate. Nothing was changed.",
             received=f"{directory}: learning rate {rates[0]:g} then, {rates[1]:g} now",
-            hint=f"{_EACH[0].upper()}{_EACH[1:]}. For the results of that run, pass "
-            'resume="must".',
+            hint=f"{_EACH[0].upper()}{_EACH[1:]}. To get the results of that run, "
+            'pass resume="must".',
         )
     logger.warning(
         "Nothing is trained: an earlier fit of this process finished the run in %s, "
-        "and this one returns its results. If another run is meant, %s.",
+        "and this one returns its results. If you meant another run, %s.",
         directory,
         _EACH,
     )

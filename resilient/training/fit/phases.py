@@ -40,7 +40,7 @@ def require_same_phase(
         return
     phase = _refrozen(run, model, live) if is_built(model) else []
     if found and (phase or checkpoint.finished):
-        phase.append("the data is another")
+        phase.append("the data is different")
     if not phase:
         return
     finished = ", which has finished" if checkpoint.finished else ""

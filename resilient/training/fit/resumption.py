@@ -129,7 +129,8 @@ class Resumption:
         new = any(each.of == "optimizer" for each in found)
         if self._built:
             comparison.warn_of_settings(*facts, optimizer=not new)
-        self.changes.accept(found if new else found + self._learning_rate())
+        rate = [] if new else self._learning_rate()
+        self.changes.accept(found + ([] if self.changes.refused(rate) else rate))
 
     def build(self, iterator: Any, parallel: ParallelStrategy) -> None:
         """Let the model, its optimizer and its metrics have their variables.
@@ -155,6 +156,13 @@ class Resumption:
         if not self._built:
             comparison.warn_of_settings(*self._known(), optimizer=not new)
         self.changes.accept(found)
+        if not new and self.changes.refused(self._learning_rate()):
+            logger.warning(
+                "The script's learning rate changed from %g to %g. The checkpoint's "
+                "current rate is used: it is part of the optimizer's state. "
+                'Pass allow={"learning_rate"} to use the script\'s.',
+                *(self.other_rates() or ()),
+            )
         if self.progress.step:  # at the start, the uninterrupted run was as new
             parallel.warm_up(self._model, iterator, get_backend())
 
@@ -201,7 +209,7 @@ class Resumption:
             CheckpointMismatchError: There are differences.
         """
         during = self._setup.differences(self.run.setup, but)
-        self._require([], during, untouched="Nothing of the model")
+        self._require([], during, untouched="Nothing in the model")
 
     def _other_weights(self) -> list[str]:
         mine = variables.leaves(self._model)
@@ -234,7 +242,7 @@ class Resumption:
         if not found and not during:
             return
         hint = (
-            "Restore the script, use another checkpoint_dir, or pass "
+            "Undo the change in the script, use another checkpoint_dir, or pass "
             'resume="never" to start from scratch.'
         )
         if during:
@@ -246,28 +254,18 @@ class Resumption:
         else:
             hint += allowing(found)
         raise CheckpointMismatchError(
-            f"{self.checkpoint.path} belongs to another run: it cannot be "
+            f"{self.checkpoint.path} belongs to a different run and cannot be "
             f"resumed exactly. {untouched} was changed.",
             received="\n  " + "\n  ".join([*(each.line for each in found), *during]),
             hint=hint,
         )
 
     def _learning_rate(self) -> list[Difference]:
-        """The script's, where it changed and that is allowed; otherwise it is said."""
+        """The script's, where it changed."""
         if (rates := self.other_rates()) is None:
             return []
-        saved, live = rates
-        line = f"learning rate: {saved:g} in the script that saved, {live:g} now"
-        if not self.changes.refused(found := _all("learning_rate", [line])):
-            return found
-        logger.warning(
-            "The script's learning rate changed from %g to %g. The checkpoint's "
-            "current rate is used: it is part of the optimizer's state. "
-            'allow={"learning_rate"} uses the script\'s.',
-            saved,
-            live,
-        )
-        return []
+        line = "learning rate: {:g} in the script that saved, {:g} now".format(*rates)
+        return _all("learning_rate", [line])
 
     def other_rates(self) -> tuple[float, float] | None:
         """The learning rate of the script that saved, and another one of this."""
@@ -292,8 +290,9 @@ def changed_before_a_step(before: JSON, now: JSON) -> CheckpointMismatchError:
     found = differences(before, now)
     return CheckpointMismatchError(
         "A callback changed the model in on_epoch_begin of the resumed epoch. The "
-        "step would be traced with that change; the interrupted run traced it without.",
+        "training step would be traced with that change; the interrupted run traced "
+        "it without.",
         received="\n  " + "\n  ".join(found),
-        hint="Change it in on_train_begin, in every attempt; or between two fits, each "
-        "with its own checkpoint_dir.",
+        hint="Change it in on_train_begin, in every attempt; or between two fits, "
+        "each with its own checkpoint_dir.",
     )

@@ -67,9 +67,9 @@ def _fit(
     if attempt.iterator is None:
         raise NotSupportedError(
             "This model's fit never reached Keras's own training loop, so nothing "
-            "of it was saved.",
+            "was saved.",
             received=f"{type(model).__name__}.fit",
-            hint="Let it call super().fit.",
+            hint="Call super().fit in it.",
         )
     return history
 

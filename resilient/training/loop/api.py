@@ -42,27 +42,27 @@ class Run(RunContext):
     continue as if nothing had happened.
 
     Args:
-        checkpoint_dir: Local directory of this run's checkpoints; made if missing.
-        save_freq: As in ``resilient.fit``, like all arguments that are not described.
-        keep: How many checkpoints to keep, or a policy; ``best`` looks at what was last
-            logged under the name in an epoch.
-        data: What ``loop`` and ``batches`` iterate unless they are given data.
-        state: A pytree of JAX (parameters, the state of optax, keys of random numbers).
-            It lives in ``run.state``, which the loop reads and assigns.
+        checkpoint_dir: Local directory of this run's checkpoints; created if missing.
+        save_freq: As in ``resilient.fit``, like all arguments not described here.
+        keep: How many checkpoints to keep, or a policy; ``best`` compares the value
+            last logged under the metric's name in each epoch.
+        data: What ``loop`` and ``batches`` iterate over unless they are given data.
+        state: A JAX pytree (parameters, optax state, random keys). It lives in
+            ``run.state``, which the loop reads and assigns.
         verbose: 0 prints nothing.
-        **objects: What the loop changes, by names of your choice: models, layers,
+        **objects: What the loop changes, under names of your choice: models, layers,
             optimizers, metrics, variables and random generators of Keras, TensorFlow,
-            PyTorch or NumPy, iterators of tf.data, and any object with ``state_dict``
-            and ``load_state_dict``.
+            PyTorch or NumPy, tf.data iterators, and any object with ``state_dict`` and
+            ``load_state_dict``.
 
     Attributes:
         history: What ``log`` was given: name to a list of numbers, over the whole run;
-            ``history.steps(name)`` are the steps that belong to them.
+            ``history.steps(name)`` are their steps.
 
     Raises:
-        TypeError: An object of a type that cannot be saved, or an argument of the wrong
-            type.
-        ValueError: An argument has a value that it cannot have.
+        TypeError: An object has a type that cannot be saved, or an argument has the
+            wrong type.
+        ValueError: An argument has an invalid value.
         NotSupportedError: An object belongs to another backend than Keras runs on.
     """
 
@@ -113,7 +113,7 @@ class Run(RunContext):
         shuffle: Shuffle = None,
         steps_per_epoch: int | None = None,
     ) -> Iterator[tuple[int, int, Any]]:
-        """Iterate over what is left of the run: epoch, step and batch.
+        """Iterate over the rest of the run: epoch, step and batch.
 
         Saves when ``save_freq`` says so, between two batches, and at the end.
 
@@ -122,21 +122,21 @@ class Run(RunContext):
                 generator, iterable with ``state_dict``, an array or a tuple of arrays
                 ``(x, y)``: whatever ``fit`` takes. Or a list of batches, such as
                 ``[(x0, y0), (x1, y1)]``.
-            epochs: Of the whole run, counted from its start.
-            batch_size: Of arrays; 32 by default.
-            shuffle: Of arrays and PyDatasets, which are shuffled by default.
-            steps_per_epoch: Batches of an epoch, where the data has no end.
+            epochs: Epochs of the whole run, counted from its start.
+            batch_size: For arrays; 32 by default.
+            shuffle: For arrays and PyDatasets, which are shuffled by default.
+            steps_per_epoch: Batches per epoch, if the data is endless.
 
         Yields:
             The epoch and the step, both counted from 0 over the whole run, and a batch:
             what ``for batch in data`` gives, on every backend. Batches of arrays are
-            tensors of TensorFlow or PyTorch, on JAX NumPy arrays. Under a strategy of
-            TensorFlow, batches are what ``strategy.run`` takes.
+            tensors on TensorFlow and PyTorch, and NumPy arrays on JAX. Under a
+            TensorFlow strategy, batches are what ``strategy.run`` takes.
 
         Raises:
-            CheckpointMismatchError: The checkpoint is of another run.
-            DataNotResumableError: The data has no position to get back to.
-            Preempted: The loop was asked to stop and did: a ``SystemExit``.
+            CheckpointMismatchError: The checkpoint belongs to a different run.
+            DataNotResumableError: The data has no position to go back to.
+            Preempted: The loop stopped on request: a ``SystemExit``.
             ResilientError: As ``resilient.fit``.
         """
         data, options = self._given(data, batch_size, shuffle, steps_per_epoch)
@@ -155,7 +155,7 @@ class Run(RunContext):
                 run.log(val_loss=evaluate())
 
         Args:
-            epochs: Of the whole run, counted from its start.
+            epochs: Epochs of the whole run, counted from its start.
         """
         require_integer(epochs, "`epochs`")
         return self._epochs(epochs)
@@ -169,10 +169,10 @@ class Run(RunContext):
         shuffle: Shuffle = None,
         steps_per_epoch: int | None = None,
     ) -> Iterator[tuple[int, Any]]:
-        """Iterate over what is left of an epoch: step and batch; arguments of ``loop``.
+        """Iterate over the rest of an epoch: step and batch; arguments as in ``loop``.
 
         Raises:
-            ResilientError: Not within ``epochs``, or a second time in one epoch.
+            ResilientError: Called outside ``epochs``, or twice in one epoch.
         """
         data, options = self._given(data, batch_size, shuffle, steps_per_epoch)
         if self._attempt is None or not self._attempt.in_loop:
@@ -186,7 +186,7 @@ class Run(RunContext):
         self._plan.standing.stopped = True
 
     def log(self, **values: Any) -> None:
-        """Keep numbers in ``history``, with the step of this batch.
+        """Add numbers to ``history``, with the step of this batch.
 
         Args:
             **values: Scalars, of Python, NumPy or the backend.
@@ -210,14 +210,15 @@ class Run(RunContext):
 
     @property
     def state(self) -> Any:
-        """The pytree of JAX, to be read and assigned."""
+        """The JAX pytree, to be read and assigned."""
         return None if self._tree is None else self._tree.value
 
     @state.setter
     def state(self, value: Any) -> None:
         if self._tree is None:
             raise ResilientError(
-                "run.state is for pytrees of JAX that Run was given.",
+                "run.state can be assigned only where Run was given `state`, a JAX "
+                "pytree.",
                 received=f"an assignment of {type(value).__name__}",
                 hint="Pass state=... to Run.",
             )
@@ -268,10 +269,10 @@ class Run(RunContext):
         if not given or given[0] is not given[-1]:
             raise ValueError(
                 message(
-                    "A loop iterates one set of data.",
+                    "A loop iterates over one set of data.",
                     received=f"data of {len(given)} kinds, to Run and to the loop",
-                    hint="Pass it to the loop, or as data= to Run, or the same to "
-                    "both.",
+                    hint="Pass the data to the loop, or as data= to Run, or the same "
+                    "to both.",
                 )
             )
         options = BatchOptions(batch_size, shuffle, steps_per_epoch)

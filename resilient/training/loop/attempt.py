@@ -63,7 +63,7 @@ class LoopAttempt:
         standing = self._standing
         if standing.inside:
             raise wrong_place_error(
-                "loop", "One was left in the middle: leave `with`, too."
+                "loop", "A loop was left in the middle: leave the `with` block, too."
             )
         self._batches = None
         self._found, self._inputs, self._attempt = self._set_up()
@@ -103,7 +103,8 @@ class LoopAttempt:
         """The batches that are left of an epoch, with their steps."""
         if self._iterated:
             raise wrong_place_error(
-                "batches", "Iterate once in an epoch: join what you have."
+                "batches",
+                "Iterate once per epoch: combine your data into one iterable.",
             )
         self._iterated = True
         source = self._open(data, options)

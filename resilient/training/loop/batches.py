@@ -90,7 +90,8 @@ class Batches:
             "The data, or how it is iterated, changed between epochs, so the end of "
             "an epoch has no position.",
             received=f"{type(data).__name__}, {options}",
-            hint="Make the data once, before the loop; or give each its own run.loop.",
+            hint="Create the data once, before the loop; or give each its own "
+            "run.loop.",
         )
 
     def fingerprint(self) -> dict[str, Any]:
@@ -196,8 +197,8 @@ class Batches:
             "The data ended too early. (An iterator or a generator gives its "
             "batches once, not once for each epoch.)",
             received=f"{self._batch:,} batches in this epoch, of {wanted}",
-            hint="Pass data that can be iterated again and again, or that does not end "
-            "together with steps_per_epoch.",
+            hint="Pass data that can be iterated again in each epoch; or endless "
+            "data, together with steps_per_epoch.",
         )
 
 

@@ -36,15 +36,15 @@ class RunContext(OnDirectory):
 
     @ending_at_user_line
     def __enter__(self) -> Self:
-        """Take the directory and go back to its newest checkpoint.
+        """Lock the directory and restore its newest checkpoint.
 
         Raises:
             DirectoryInUseError: Another run is using the directory.
-            CheckpointMismatchError: The checkpoint is of another run.
-            CorruptCheckpointError: There are checkpoints and none is intact.
+            CheckpointMismatchError: The checkpoint belongs to a different run.
+            CorruptCheckpointError: There are checkpoints, but none is intact.
         """
         if self._attempt is not None:
-            raise wrong_place_error("with", "Enter it once, and outside of its loops.")
+            raise wrong_place_error("with", "Enter it once, and outside its loops.")
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._living()).begin()
             self._session = stack.pop_all()
@@ -69,10 +69,10 @@ class RunContext(OnDirectory):
 
     @ending_at_user_line
     def advance(self, steps: int = 1) -> None:
-        """So many steps were done, in a ``with`` block without ``loop``; save if due.
+        """Count steps done in a ``with`` block without ``loop``; save if due.
 
         Raises:
-            Preempted: The run was asked to stop, and is saved.
+            Preempted: The run stopped on request, and is saved.
         """
         require_integer(steps, "`steps`")
         attempt = self._require_attempt("advance")
@@ -84,20 +84,20 @@ class RunContext(OnDirectory):
 
     @ending_at_user_line
     def save(self) -> None:
-        """Save now; within ``loop`` and ``batches``, once this batch is done.
+        """Save now; inside ``loop`` and ``batches``, once this batch is done.
 
         Raises:
-            ResilientError: Neither within ``with`` nor within a loop.
+            ResilientError: Called outside both ``with`` and a loop.
         """
         self._require_attempt("save").save()
 
     @ending_at_user_line
     def restore(self, step: int | None = None) -> Checkpoint:
-        """Set all objects to a checkpoint.
+        """Set all objects to their state in a checkpoint.
 
-        Within ``with``, the run continues from there, and later checkpoints move to
-        quarantine. Outside, it is to look at them: the next loop still resumes from the
-        newest checkpoint.
+        Inside ``with``, the run continues from there, and later checkpoints move to
+        quarantine. Outside, it only lets you inspect them: the next loop still resumes
+        from the newest checkpoint.
 
         Args:
             step: Which checkpoint; the newest intact one by default.
@@ -107,13 +107,13 @@ class RunContext(OnDirectory):
 
         Raises:
             CheckpointNotFoundError: There is none, or none of that step.
-            CheckpointMismatchError: It is of another run; nothing was changed.
-            ResilientError: Within a loop.
+            CheckpointMismatchError: It belongs to a different run; nothing was changed.
+            ResilientError: Called inside a loop.
         """
         if self._attempt is not None:
             if self._attempt.in_loop:
                 raise wrong_place_error(
-                    "restore", "Call it before the loop, or after it."
+                    "restore", "Call it before the loop or after it."
                 )
             return self._attempt.go_back_to(step)
         from resilient.training.loop.start import look_at

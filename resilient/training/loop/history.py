@@ -128,7 +128,8 @@ def _held(name: str, value: Any) -> Any:
             message(
                 "run.log records numbers only.",
                 received=f"{name}={value!r}"[:300],
-                hint="Pass scalars, outside of traced functions; of an array its mean.",
+                hint="Pass scalars, outside traced functions; reduce arrays first, "
+                "to their mean for example.",
             )
         ) from error
 

@@ -21,8 +21,8 @@ def require_batches(data: list[Any], batch_size: object, shuffle: object) -> Non
     if kind is not None:
         raise TypeError(
             message(
-                "A list of arrays can mean the arrays of one data set, or one batch "
-                "each.",
+                "A list of arrays is ambiguous: it could be the arrays of one "
+                "dataset, or one batch each.",
                 received=f"a list of {len(data)}, with a {kind} in it",
                 hint="For arrays pass a tuple, (x, y). For batches put each in a "
                 "tuple: [(x0,), (x1,), ...] or [(x0, y0), (x1, y1), ...].",

@@ -45,7 +45,7 @@ class LoopPosition:
         """
         if self.counting not in (None, counting):
             raise wrong_place_error(
-                counting, f"This run counts its steps by {self.counting}."
+                counting, f"This run already counts its steps with {self.counting}."
             )
         self.counting = counting
 

@@ -74,8 +74,8 @@ class LoopState(RunState):
         if not late:
             return
         raise NotSupportedError(
-            "Metrics were created after the loop began: a resume could not restore "
-            "them.",
+            "Metrics were created after the loop began, so a resume could not "
+            "restore them.",
             received=", ".join(late),
             hint="Create them before the loop, in every attempt: for a compiled model "
             "with model.test_on_batch(x, y) and model.reset_metrics(), for a metric "
@@ -207,12 +207,12 @@ def _other_run(
     checkpoint: Checkpoint, differences: list[str]
 ) -> CheckpointMismatchError:
     return CheckpointMismatchError(
-        f"{checkpoint.path} belongs to another run: it cannot be resumed exactly.",
+        f"{checkpoint.path} belongs to a different run and cannot be resumed exactly.",
         received="\n  " + "\n  ".join(differences),
-        hint="Pass the same data, and the same objects under the same names, built "
-        "(before the loop begins call models on a batch, and test_on_batch of "
-        "those that were compiled with metrics); or use another "
-        'checkpoint_dir; or pass resume="never" to start over.',
+        hint="Pass the same data, and the same objects under the same names. Build "
+        "them before the loop: call models on a batch, and test_on_batch on models "
+        "compiled with metrics. Or use another checkpoint_dir, or pass "
+        'resume="never" to start over.',
     )
 
 

@@ -111,7 +111,7 @@ def test_other_data_is_refused(dataset):
     with pytest.raises(DataNotResumableError, match="different content now") as found:
         again(dataset(ROWS[::-1].copy()), position)
     assert "`x` (a Grain " in str(found.value)
-    with pytest.warns(NotExactWarning, match="came back different"):
+    with pytest.warns(NotExactWarning, match="has different content now"):
         again(dataset(ROWS[::-1].copy()), position, options=DataOptions("warn"))
 
 
@@ -128,7 +128,7 @@ def test_less_data_is_refused(dataset, replay):
 def test_another_sampler_is_refused_with_grains_own_reason():
     one = adapter(loader())
     drawn(one, 3)
-    with pytest.raises(DataNotResumableError, match="cannot get back") as found:
+    with pytest.raises(DataNotResumableError, match="cannot go back") as found:
         again(loader(ROWS[:28]), one.position(3, held=True))
     assert "Sampler in checkpoint does not match" in str(found.value)
     assert 'resume="never"' in str(found.value)

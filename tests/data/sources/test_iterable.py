@@ -195,7 +195,7 @@ def test_a_state_that_cannot_be_kept_is_refused_at_once(tmp_path):
     with pytest.raises(NotSupportedError, match=r"state_dict\(\) of `x`") as found:
         fit(tmp_path, Refusing())
     assert "(Refusing)" in str(found.value)
-    assert "state['lock'] cannot be kept" in str(found.value)
+    assert "state['lock'] cannot be saved" in str(found.value)
     assert "numpy arrays" in str(found.value)
 
 
@@ -205,7 +205,7 @@ def test_a_state_that_is_only_later_no_longer_to_be_kept(tmp_path):
             state = super().state_dict()
             return state if len(self.left) > 3 else {**state, "f": lambda: None}
 
-    with pytest.raises(NotSupportedError, match=r"\(.*Later\) cannot be kept"):
+    with pytest.raises(NotSupportedError, match=r"\(.*Later\) cannot be saved"):
         fit(tmp_path, Later())
 
 

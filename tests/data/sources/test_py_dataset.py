@@ -237,7 +237,7 @@ def test_drawing_from_any_generator_with_workers_is_said_once(
     data = _reaching(kind)(workers=2, use_multiprocessing=processes)
     with pytest.warns(resilient.NotExactWarning) as caught, _forking():
         fit(data, tmp_path, epochs=2)
-    messages = [str(w.message) for w in caught if "chance decides" in str(w.message)]
+    messages = [str(w.message) for w in caught if "timing decides" in str(w.message)]
     assert len(messages) == 1
     assert part in messages[0]
 

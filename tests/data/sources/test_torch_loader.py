@@ -366,7 +366,7 @@ def test_changed_samples_are_refused(tmp_path):
     Doubled.__qualname__ = Numbers.__qualname__
     with pytest.raises(DataNotResumableError, match=r"batch \d+ of the iterator"):
         fit(tmp_path, changed)
-    with pytest.warns(NotExactWarning, match="the data came back different"):
+    with pytest.warns(NotExactWarning, match="has different content now"):
         fit(tmp_path, changed, on_data_change="warn")
 
 

@@ -152,7 +152,7 @@ def test_other_data_is_refused_and_says_how_to_accept_it():
     changed = tracked(Numbers(factor=2), argument="x")
     with pytest.raises(DataNotResumableError, match="different content now") as found:
         changed.seek(one.position(3, held=True))
-    assert "`x` (numbers): another batch 3 of the iterator" in str(found.value)
+    assert "`x` (numbers): batch 3 of the iterator" in str(found.value)
     assert 'on_data_change="warn"' in str(found.value)
 
 
@@ -160,7 +160,7 @@ def test_other_data_is_accepted_and_said_once():
     one = tracked()
     drawn(iter(one), 3)
     changed = tracked(Numbers(factor=2), options=DataOptions("warn"))
-    with pytest.warns(NotExactWarning, match="came back different") as found:
+    with pytest.warns(NotExactWarning, match="has different content now") as found:
         changed.seek(one.position(3, held=True))
     assert len(found) == 1
     assert drawn(iter(changed), 1) == [6]

@@ -105,7 +105,7 @@ def test_a_change_is_said_once_and_the_run_is_exact_from_there(
 ):
     name = change.split(" ")[0]
     other = Path(shutil.copytree(directory, tmp_path / "other"))
-    with pytest.warns(NotExactWarning, match="goes on from step 8") as found:
+    with pytest.warns(NotExactWarning, match="continues from step 8") as found:
         net, history = go_on(directory, change, allow={name})
     about = [str(w.message) for w in found if "`allow`" in str(w.message)]
     assert len(about) == 1
@@ -115,7 +115,7 @@ def test_a_change_is_said_once_and_the_run_is_exact_from_there(
     assert len(history["loss"]) == 3
 
     fitting.other_seed()
-    with pytest.warns(NotExactWarning, match="goes on from step 8"):
+    with pytest.warns(NotExactWarning, match="continues from step 8"):
         go_on(other, change, 1, None, allow={name})
     go_on(other, change, 2, 1)  # nothing differs any more: no need to allow it
     again, resumed = go_on(other, change, allow={name})
@@ -151,9 +151,9 @@ def test_a_width_cannot_be_allowed(directory, built):
 
 
 def test_several_changes_add_up_and_show_lists_them(directory, capsys):
-    with pytest.warns(NotExactWarning, match="goes on from step 8"):
+    with pytest.warns(NotExactWarning, match="continues from step 8"):
         go_on(directory, "metrics", 1, 4, allow={"metrics", "batch_size"})
-    with pytest.warns(NotExactWarning, match="goes on from step"):
+    with pytest.warns(NotExactWarning, match="continues from step"):
         go_on(directory, "batch_size", allow={"metrics", "batch_size"})
     assert [entry["of"] for entry in allowed(directory)] == [
         "metrics",
@@ -187,8 +187,14 @@ def test_a_batch_size_continues_after_the_samples_that_are_trained(directory):
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"batch_size": 3}, "8 samples of this epoch are trained, which is not a"),
-        ({"x": X[:8], "y": Y[:8]}, "8 samples of this epoch are trained, and the data"),
+        (
+            {"batch_size": 3},
+            "8 samples of this epoch were already trained, which is not a",
+        ),
+        (
+            {"x": X[:8], "y": Y[:8]},
+            "8 samples of this epoch were already trained, and the data",
+        ),
         ({"shuffle": False}, "the rest of an epoch cannot be shuffled"),
     ],
 )
@@ -198,7 +204,7 @@ def test_where_it_cannot_change_in_mid_epoch_it_says_so(directory, given, why):
         go_on(directory, "config", **given, allow={*allow, "config"})
     assert why in str(e.value)
     assert "resume=<step>" in str(e.value)
-    with pytest.warns(NotExactWarning, match="goes on from step 6"):
+    with pytest.warns(NotExactWarning, match="continues from step 6"):
         go_on(directory, "config", **given, allow={*allow, "config"}, resume=6)
 
 
@@ -277,7 +283,7 @@ def test_killed_for_real_after_a_change_it_ends_with_the_same_bytes(
     shutil.copytree(one, two)
     ended = [str(tmp_path / f"{name}.npz") for name in ("one", "two")]
     said = attempt(one, 2, "", ended[0])
-    assert "with what `allow` lets change" in said
+    assert "with changes that `allow` accepts" in said
     attempt(two, 2, "1:9")
     attempt(two, 2, "2:6")
     assert "allow" not in attempt(two, 2, "", ended[1])

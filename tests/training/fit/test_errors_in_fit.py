@@ -41,8 +41,9 @@ def test_the_error_is_the_users_with_a_note(tmp_path):
     with pytest.raises(Broken, match=r"^corrupt image\n") as error:
         fitting.fit(fitting.model(), tmp_path, callbacks=[Do(fail)], save_freq=4)
     assert notes(error.value) == (
-        "keras-resilient: training failed after step 8 (epoch 2, batch 2); run again, "
-        f"it goes on at step 8 (epoch 2, batch 2) from {tmp_path}/step-00000008."
+        "keras-resilient: training failed after step 8 (epoch 2, batch 2). Run it "
+        "again, and it resumes at step 8 (epoch 2, batch 2) from "
+        f"{tmp_path}/step-00000008."
     )
 
 
@@ -61,7 +62,7 @@ def test_where_checkpoints_cannot_be_read_nothing_starts_from_scratch(
     cannot_be_read(monkeypatch)
     with pytest.raises(resilient.CheckpointReadError) as error:
         fitting.fit(fitting.model(), tmp_path)
-    assert "It stays as it is" in str(error.value)
+    assert "Nothing in it was changed" in str(error.value)
     assert notes(error.value) == ""
 
 
@@ -76,7 +77,7 @@ def test_checkpoints_that_cannot_be_read_any_more_are_not_forgotten(
     callbacks = [Do(fail_and_hide)]
     with pytest.raises(Broken) as error:
         fitting.fit(fitting.model(), tmp_path, callbacks=callbacks, save_freq=4)
-    assert "when the checkpoints that are there can be read" in notes(error.value)
+    assert "once the checkpoints that are there can be read" in notes(error.value)
 
 
 def test_an_error_of_ours_says_itself_what_to_do(tmp_path):
@@ -126,7 +127,7 @@ def test_an_odd_error_is_still_the_users(tmp_path, error):
     with pytest.raises(type(error)) as found:
         fitting.fit(fitting.model(), tmp_path, callbacks=[Do(odd)])
     assert found.value is error
-    assert "goes on at step 6" in notes(error)
+    assert "resumes at step 6" in notes(error)
     assert len(failed(tmp_path)) == 1
 
 
@@ -136,7 +137,7 @@ def test_who_resumes_from_elsewhere_is_told_so(tmp_path, resume):
         fitting.fit(fitting.model(), tmp_path, callbacks=[Do(fail)])
     with pytest.raises(Broken) as error:
         fitting.fit(fitting.model(), tmp_path, callbacks=[Do(fail)], resume=resume)
-    assert 'with resume="auto" it goes on at step 6' in notes(error.value)
+    assert 'with resume="auto" it resumes at step 6' in notes(error.value)
 
 
 def test_before_a_batch_was_trained_there_is_no_note(tmp_path):
@@ -237,7 +238,7 @@ def test_a_fit_within_another_needs_a_directory_of_its_own(tmp_path):
 
     with pytest.raises(resilient.DirectoryInUseError) as error:
         fitting.fit(fitting.model(), tmp_path, callbacks=[Do(inner)])
-    assert "This process is using this checkpoint directory already" in str(error.value)
+    assert "This process is already using this checkpoint directory" in str(error.value)
 
 
 def test_a_model_of_keras_2_is_called_so(tmp_path):
@@ -261,7 +262,7 @@ def test_a_keyboard_interrupt_has_a_note_too(tmp_path):
 
     with pytest.raises(KeyboardInterrupt) as error:
         fitting.fit(fitting.model(), tmp_path, callbacks=[Do(press)])
-    assert "run again, it goes on at step 6" in notes(error.value)
+    assert "Run it again, and it resumes at step 6" in notes(error.value)
 
 
 def test_what_is_being_written_is_finished_before_the_error(tmp_path, monkeypatch):
@@ -269,7 +270,7 @@ def test_what_is_being_written_is_finished_before_the_error(tmp_path, monkeypatc
     with pytest.raises(Interrupted) as error:
         fitting.fit(fitting.model(), tmp_path, callbacks=[Interrupt(1, 2)], save_freq=8)
     assert fitting.steps(tmp_path) == [8]
-    assert "it goes on at step 8" in notes(error.value)
+    assert "it resumes at step 8" in notes(error.value)
 
 
 @pytest.mark.waits

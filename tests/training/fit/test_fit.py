@@ -256,7 +256,9 @@ def test_the_same_model_may_be_fitted_again(tmp_path, built):
 @pytest.mark.waits
 def test_it_says_once_where_it_resumed(tmp_path, capsys):
     fitting.interrupted(tmp_path, verbose=1)
-    often = f"Saving to {tmp_path} every 4 batches; kill it any time and run it again."
+    often = (
+        f"Saving to {tmp_path} every 4 batches; kill it at any time and run it again."
+    )
     assert capsys.readouterr().out.splitlines()[0] == often
     fitting.fit(
         fitting.model(), tmp_path, callbacks=[Interrupt()], save_freq=4, verbose=1
@@ -1014,7 +1016,7 @@ class Unkeepable(Counter):
 
 
 def test_a_state_that_cannot_be_kept_is_refused_by_name(tmp_path):
-    with pytest.raises(NotSupportedError, match="'counter' cannot be kept") as found:
+    with pytest.raises(NotSupportedError, match="'counter' cannot be saved") as found:
         fitting.fit(fitting.model(), tmp_path, stateful={"counter": Unkeepable()})
     assert_three_parts(found.value)
     assert fitting.steps(tmp_path) == []

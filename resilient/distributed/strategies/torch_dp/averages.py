@@ -97,7 +97,7 @@ class Averages:
                 "The ranks are not at the same step: they apply gradients of "
                 "different variables or optimizers.",
                 received=f"on this rank {len(gradients)} gradients for {self._name}",
-                hint="Let every rank take the same steps on the same model.",
+                hint="Make every rank take the same steps on the same model.",
             )
         return list(map(bool, self._maximum(present))) if some_missing else present
 
@@ -122,7 +122,7 @@ def _require_averageable(
     for gradient, tensor, variable in zip(gradients, tensors, variables, strict=True):
         wrong = ""
         if getattr(variable, "overwrite_with_gradient", False):
-            wrong = "a value that overwrites the variable, in place of a gradient"
+            wrong = "a value that overwrites the variable, instead of a gradient"
         elif gradient is None:
             continue
         elif gradient.layout != torch.strided:

@@ -42,9 +42,9 @@ def warn_of_masks(model: keras.Model) -> None:
     masked = _masked(model)
     if masked:
         warn_not_exact(
-            "a loss with a mask is the mean over what the mask leaves of each "
-            "process's rows, and the mean of these is not quite that of the whole "
-            "batch, as one process computes it (a resume is as exact as without)",
+            "a masked loss is averaged over each process's unmasked rows and then "
+            "over the processes, which is not quite the mean over the whole batch "
+            "that one process computes (a resume is still exact)",
             masked,
         )
 

@@ -98,11 +98,12 @@ class MergedLogs:
         names = [n for n in results if len({each.get(n) for each in everyones}) > 1]
         if names:
             raise NotSupportedError(
-                "The counts of several processes cannot be merged for this metric: it "
-                "keeps some of them outside its variables.",
+                "This metric's counts cannot be merged across processes: it keeps "
+                "some of them outside its variables.",
                 received=f"{names[0]}: "
                 f"{', '.join(str(each.get(names[0])) for each in everyones)}",
-                hint="Keep all that a metric counts in variables made by add_variable.",
+                hint="Keep everything that the metric counts in variables made by "
+                "add_variable.",
             )
 
     def _gathered(self, values: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -144,7 +145,8 @@ def _merge(variable: Any, tensor: torch.Tensor) -> None:
             tensor /= distributed.get_world_size()
     else:
         raise NotSupportedError(
-            "A metric's variable does not say how to merge those of several processes.",
+            "A metric's variable does not say how to merge its values from several "
+            "processes.",
             received=f"{variable.path} ({tensor.dtype}) with aggregation={how!r}",
             hint='Make it with aggregation "sum", "mean" or "only_first_replica".',
         )
@@ -155,9 +157,9 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise NotSupportedError(
-            "Only numbers can be merged from the logs of several processes.",
+            "Only numbers in the logs can be merged across processes.",
             received=f"{name}, of type {type(value).__name__}",
-            hint="Let train_step return one number for each name.",
+            hint="Return one number for each name from train_step.",
         ) from error
 
 
