@@ -158,6 +158,9 @@ def assign(
             do(*pair)
 
 
+_NAMED = 20  # differences; with another width nearly all variables differ
+
+
 def differences(
     saved: list[dict[str, Any]],
     live: list[Leaf],
@@ -181,6 +184,8 @@ def differences(
                     f"{tuple(old['shape'])} {old['dtype']}, "
                     f"this model has {new.shape} {new.dtype}"
                 )
+    if len(found) > _NAMED:
+        found[_NAMED:] = [f"and {len(found) - _NAMED:,} more variables"]
     return found
 
 

@@ -116,7 +116,9 @@ def _is_there(quarantine: Path) -> bool:
     except FileNotFoundError:
         return False
     if not stat.S_ISDIR(mode):
-        what = "a symbolic link" if stat.S_ISLNK(mode) else "not a directory"
+        what = (
+            "it is a symbolic link" if stat.S_ISLNK(mode) else ("it is not a directory")
+        )
         raise NotADirectoryError(errno.ENOTDIR, what, os.fspath(quarantine))
     return True
 

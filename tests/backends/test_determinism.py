@@ -223,7 +223,7 @@ def test_flags_of_xla_are_added_to(monkeypatch, flags, expected):
     [
         (f"{FLAG}=false", f"Remove {FLAG}"),
         (f"{FLAG}=true {FLAG}=0", f"Remove {FLAG}"),
-        ("/etc/xla_flags", "not a file"),
+        ("/etc/xla_flags", "not the name of a file"),
     ],
 )
 def test_flags_of_xla_that_cannot_be_added_to_are_refused(

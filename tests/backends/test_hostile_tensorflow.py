@@ -172,7 +172,7 @@ def test_more_tensors_than_are_read(
     snapshot.write(str(tmp_path / "good"))
     monkeypatch.setattr("resilient.backends.arrays.MOST_TENSORS", len(SOME) - 1)
     (tmp_path / "more").mkdir()
-    with pytest.raises(NotSupportedError, match=r"can hold 2 tensors"):
+    with pytest.raises(NotSupportedError, match=r"at most 2 tensors"):
         snapshot.write(str(tmp_path / "more"))
     assert os.listdir(tmp_path / "more") == []
     monkeypatch.setattr("resilient.backends.bundle.MOST_TENSORS", len(SOME) - 1)

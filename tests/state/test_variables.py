@@ -260,6 +260,12 @@ def test_differences_name_what_differs():
     deeper = fitting.model(of=lambda: [*fitting.layers(), keras.layers.Dense(1)])
     found = differences(layout(net), leaves(deeper))
     assert "trainable variables: the checkpoint has 4, this model has 6" in found
+    many = leaves(net) * 9
+    *named, last = differences(
+        [{**each.to_json(), "shape": [9]} for each in many], many
+    )
+    assert len(named) == 20
+    assert last == f"and {len(many) - 20} more variables"
     assert differences(layout(net), leaves(net)) == []
 
 

@@ -130,11 +130,11 @@ class PyDatasetSource(DataSource):
         by_keras = not how.as_given and how.argument == "x"
         if by_keras and how.saved is None and keras_internals.BACKEND != "tensorflow":
             logger.warning(
-                "%s has several workers. With them, model.fit may train one batch "
-                "twice and skip another; here each batch is trained once per epoch, "
-                "so the result may differ from that of model.fit. A resume is exact. "
-                "With workers=0, both train the same batches.",
-                self.name[:1].upper() + self.name[1:],
+                "Several workers make the batches of %s. With them, model.fit may "
+                "train one batch twice and skip another; here each batch is trained "
+                "once per epoch, so the result may differ from that of model.fit. A "
+                "resume is exact. With workers=0, both train the same batches.",
+                self.name,
             )
 
     def begin(self) -> Iterator[Any]:

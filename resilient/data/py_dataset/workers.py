@@ -94,9 +94,9 @@ class Workers:
                 received=f"exit code {codes[0]} while waiting for batch {index} (a "
                 "negative code is a signal: -9 often means that memory ran out, -11 "
                 "a crash in native code)",
-                hint="Run the script again: training goes on from the last checkpoint. "
-                "If it happens again, use fewer workers, a smaller max_queue_size, "
-                "or use_multiprocessing=False.",
+                hint="Run the script again: training continues from the last "
+                "checkpoint. If it happens again, use fewer workers, a smaller "
+                "max_queue_size, or use_multiprocessing=False.",
             )
 
     def _found(self, made: tuple[Any, list[str]]) -> Any:

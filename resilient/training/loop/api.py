@@ -270,7 +270,9 @@ class Run(RunContext):
             raise ValueError(
                 message(
                     "A loop iterates over one set of data.",
-                    received=f"data of {len(given)} kinds, to Run and to the loop",
+                    received="one for Run, another for the loop"
+                    if given
+                    else "no data",
                     hint="Pass the data to the loop, or as data= to Run, or the same "
                     "to both.",
                 )

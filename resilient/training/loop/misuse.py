@@ -7,7 +7,8 @@ from resilient.errors import ResilientError, message
 
 def wrong_place_error(what: str, todo: str) -> ResilientError:
     """The error for ``run.what``; ``todo`` says where it belongs."""
-    return ResilientError(f"run.{what} cannot be used here.", hint=todo)
+    name = "`with run`" if what == "with" else f"run.{what}"
+    return ResilientError(f"{name} cannot be used here.", hint=todo)
 
 
 def require_batches(data: list[Any], batch_size: object, shuffle: object) -> None:
