@@ -478,6 +478,7 @@ def test_attributes_of_eager_steps_are_taken_back(tmp_path):
     fitting.assert_equal(expected, net)
 
 
+@pytest.mark.waits
 def test_a_run_is_not_taken_back_with_another_optimizer(tmp_path):
     """A callback put it there after the checkpoint that training would go back to."""
     net = fitting.model()

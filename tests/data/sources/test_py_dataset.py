@@ -286,7 +286,9 @@ def test_where_fit_itself_trains_other_batches_is_said_once_in_a_run(
     def said():
         records = list(caplog.records)
         caplog.clear()
-        return [r.levelname for r in records if "several workers" in r.getMessage()]
+        return [
+            r.levelname for r in records if "Several workers make" in r.getMessage()
+        ]
 
     several = Data(workers=2)
     interrupted(several, tmp_path / "several", validation_data=Data(workers=2))
