@@ -120,7 +120,8 @@ class Checkpoints:
             CheckpointNotFoundError: There were checkpoints, but they are gone.
             CorruptCheckpointError: There are checkpoints, but none is intact.
         """
-        from resilient.state.variables import LOOP, assign, differences
+        from resilient.state.layouts import differences
+        from resilient.state.variables import LOOP, assign
 
         backend, live = self._ready()
         reader = record.reader(backend)

@@ -23,8 +23,6 @@ from resilient.state import replicas
 GROUPS = ("trainable", "non_trainable", "optimizer", "metrics")
 LOOP = "loop"  # the one group of variables that a loop of the user's own names itself
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
-_WEIGHT_GROUPS = GROUPS[:2]
-_WEIGHTS = tuple(f"{group}." for group in _WEIGHT_GROUPS)
 
 
 @dataclass(frozen=True)
@@ -156,50 +154,6 @@ def assign(
     for do in (backend.require_like, backend.assign):
         for pair in pairs:
             do(*pair)
-
-
-_NAMED = 20  # differences; with another width nearly all variables differ
-
-
-def differences(
-    saved: list[dict[str, Any]],
-    live: list[Leaf],
-    *,
-    groups: Sequence[str] = (*GROUPS, "extra"),
-) -> list[str]:
-    """How the saved tensors' layout differs from the live one, a line each."""
-    found = []
-    for group in groups:
-        theirs = [s for s in saved if s["name"].startswith(f"{group}.")]
-        ours = [leaf for leaf in live if leaf.name.startswith(f"{group}.")]
-        if len(theirs) != len(ours):
-            found.append(
-                f"{group} variables: the checkpoint has {len(theirs)}, "
-                f"this model has {len(ours)}"
-            )
-        for old, new in zip(theirs, ours, strict=False):
-            if (tuple(old["shape"]), old["dtype"]) != (new.shape, new.dtype):
-                found.append(
-                    f"{group} variable {new.path}: the checkpoint has {old['path']} "
-                    f"{tuple(old['shape'])} {old['dtype']}, "
-                    f"this model has {new.shape} {new.dtype}"
-                )
-    if len(found) > _NAMED:
-        found[_NAMED:] = [f"and {len(found) - _NAMED:,} more variables"]
-    return found
-
-
-def weight_differences(saved: list[dict[str, Any]], live: list[Leaf]) -> list[str]:
-    """How the weights differ, whichever of the two groups they are in, a line each.
-
-    A callback that freezes a layer when training begins moves weights from one group
-    to the other.
-    """
-    theirs, ours = (
-        sorted((v["shape"], v["dtype"]) for v in each if v["name"].startswith(_WEIGHTS))
-        for each in (saved, [leaf.to_json() for leaf in live])
-    )
-    return differences(saved, live, groups=_WEIGHT_GROUPS) if theirs != ours else []
 
 
 def _group(model: keras.Model, group: str) -> list[Any]:

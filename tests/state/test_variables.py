@@ -15,14 +15,8 @@ from resilient.data.shard import ShardedData
 from resilient.data.source import SourceContext
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.state.build import ensure_built, is_built
-from resilient.state.variables import (
-    assign,
-    differences,
-    leaves,
-    leaves_of,
-    live_tensors,
-    weight_differences,
-)
+from resilient.state.layouts import differences, weight_differences
+from resilient.state.variables import assign, leaves, leaves_of, live_tensors
 from resilient.training.fit.iterators import TrainingIterator
 
 pytestmark = [

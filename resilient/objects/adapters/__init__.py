@@ -17,7 +17,7 @@ from resilient.objects.adapters.base import Kind, SavedObject, require_backend
 from resilient.objects.adapters.find_kind import kind_of
 from resilient.serialization import Encoded
 from resilient.serialization.schema import MalformedError, well_formed
-from resilient.state import variables
+from resilient.state import layouts, variables
 from resilient.state.variables import Leaf
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Objects:
             ".".join(name.split(".")[:2])
             for name in (*(v["name"] for v in saved.layout), *(x.name for x in live))
         )
-        found = variables.differences(saved.layout, live, groups=list(groups))
+        found = layouts.differences(saved.layout, live, groups=list(groups))
         for name, thing in self._objects.items():
             if name in saved.objects:
                 found += thing.differences(name, saved.objects[name])

@@ -11,7 +11,7 @@ import keras
 from resilient.errors import CheckpointMismatchError
 from resilient.saving.run_json import FitRun
 from resilient.serialization import JSON
-from resilient.state import comparison, variables
+from resilient.state import comparison, layouts, variables
 from resilient.state.build import is_built
 from resilient.state.difference import Difference
 from resilient.storage.checkpoint import Checkpoint
@@ -57,6 +57,6 @@ def require_same_phase(
 def _refrozen(run: FitRun, model: keras.Model, live: JSON) -> list[str]:
     """Which layers are frozen in one of the two only, in words."""
     layout, groups = variables.leaves(model), variables.GROUPS[:2]
-    if variables.differences(run.variables, layout, groups=groups):
+    if layouts.differences(run.variables, layout, groups=groups):
         return comparison.refrozen(run.fingerprint, live)
     return []

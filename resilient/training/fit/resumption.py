@@ -26,7 +26,7 @@ from resilient.saving.run_json import FitRun
 from resilient.serialization import JSON
 from resilient.serialization.decoding import decode
 from resilient.serialization.state_dict import StatefulObjects
-from resilient.state import comparison, fingerprint, variables
+from resilient.state import comparison, fingerprint, layouts, variables
 from resilient.state.build import ensure_built, is_built
 from resilient.state.difference import Difference, differences
 from resilient.storage.checkpoint import Checkpoint
@@ -150,7 +150,7 @@ class Resumption:
             if group not in self.changes.found:
                 of = group if group in _FRESH else "run"
                 layout = self.run.variables
-                found += _all(of, variables.differences(layout, live, groups=[group]))
+                found += _all(of, layouts.differences(layout, live, groups=[group]))
         self._require(found)
         new = "optimizer" in self.changes.found
         if not self._built:
@@ -213,7 +213,7 @@ class Resumption:
 
     def _other_weights(self) -> list[str]:
         mine = variables.leaves(self._model)
-        return variables.weight_differences(self.run.variables, mine)
+        return layouts.weight_differences(self.run.variables, mine)
 
     def _known(self) -> tuple[JSON, JSON]:
         return self.run.fingerprint, self._facts.current()
