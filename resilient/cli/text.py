@@ -14,6 +14,7 @@ from resilient.cli.style import (
 )
 from resilient.display import duration, metrics, size
 from resilient.serialization import JSON
+from resilient.storage.signature import Signature, has_key
 
 _OUTCOMES = {
     "died": "exited without reporting an error",
@@ -81,14 +82,21 @@ def _runs(data: JSON) -> None:
 
 
 def verify(data: JSON) -> None:
-    """Print a verdict for each checkpoint, with a line for each problem or remark."""
+    """Print a verdict for each checkpoint, with a line for each problem or remark.
+
+    Where nobody uses keys, that nothing is signed is no news.
+    """
+    unsigned = {None, str(Signature.NONE)}
+    keys = has_key() or any(
+        each["signature"] not in unsigned for each in data["checkpoints"]
+    )
     for checkpoint in data["checkpoints"]:
         damaged = bool(checkpoint["problems"])
         verdict = "damaged" if damaged else "good"
         say(f"{checkpoint['name']}: {verdict}", BAD if damaged else GOOD)
         for problem in checkpoint["problems"]:
             say(f"  {problem}")
-        if checkpoint["signature"] is not None:
+        if keys and checkpoint["signature"] is not None:
             say(f"  {checkpoint['signature']}")
         for name in checkpoint["unlisted"]:
             say(
