@@ -91,7 +91,8 @@ class Seen:
             self.items = _items(value)
             if self.items is None:  # do not keep it alive when its owner drops it
                 self.value = _weak(value)
-        if self._size is Size.OTHER and not scope.whole:
+        self._is_of_library = classes.is_of_library(type(value))
+        if self._size is Size.OTHER and (self._is_of_library or not scope.whole):
             self._mark = self._hash(value)
         self.known.close()
 
@@ -124,8 +125,12 @@ class Seen:
         return self.is_light() and not fixed
 
     def is_known(self) -> bool:
-        """Whether it can be saved, or the script makes it again."""
-        return self._size is not Size.OTHER or kinds.is_configuration(self.value())
+        """Whether it can be saved, or the script makes it again.
+
+        Objects of libraries are taken to be made again until they are seen to change.
+        """
+        known = self._size is not Size.OTHER or self._is_of_library
+        return known or kinds.is_configuration(self.value())
 
     def change(self, value: Any, arrays: Arrays) -> JSON | None:
         """What to save of the value; None if it did not change.
@@ -173,7 +178,9 @@ class Seen:
         """Whether no change is seen in something that we do not understand."""
         if self._scope.whole:
             opaque = self._size is Size.OTHER and self.kind != "object"
-            return opaque and self.value() is value
+            if not opaque or self.value() is not value:
+                return False
+            return self._mark is None or self._hash(value) in (self._mark, None)
         now = self._hash(value)
         if self._was_nothing():  # made on demand, as handles are
             self._later = self._later or (type(value), now)
@@ -186,7 +193,9 @@ class Seen:
         return type(value) is type(self.value())
 
     def _hash(self, value: Any) -> str | None:
-        return opaque_hash(value, self._elsewhere - {self._itself})
+        elsewhere = self._elsewhere - {self._itself}
+        # Whoever reads all of it saves no generators for what is in it.
+        return opaque_hash(value, elsewhere, drawn=self._scope.whole)
 
     def is_whole(self) -> bool:
         """Whether it was large, and the very object has not changed."""

@@ -46,7 +46,8 @@ class Scope:
 
     Attributes:
         whole: Whether all of it is, however large: what cannot be kept is named from
-            the start. Otherwise what is large or not understood is, once it changes.
+            the start, unless it is of a library. Otherwise what is large or not
+            understood is, once it changes.
         asks: Whether roots with ``state_dict`` are asked for it, and not looked into.
         own: Gives the ids of variables that others save.
         hidden: Attributes that are somebody else's business, by the name of a root.

@@ -25,12 +25,15 @@ _BYTES = 2**20
 _SILENT = frozenset({"keras", "tensorflow", "grain", "orbax", "h5py"})
 
 
-def opaque_hash(value: Any, elsewhere: Set[int] = frozenset()) -> str | None:
+def opaque_hash(
+    value: Any, elsewhere: Set[int] = frozenset(), *, drawn: bool = False
+) -> str | None:
     """A checksum that changes with the object; None if its changes cannot be seen.
 
     Args:
         value: Anything.
         elsewhere: The ids of objects that are tracked elsewhere.
+        drawn: Whether it changes with random generators that it reaches, too.
     """
     if isinstance(value, io.IOBase):
         return _unsure(value)
@@ -38,7 +41,8 @@ def opaque_hash(value: Any, elsewhere: Set[int] = frozenset()) -> str | None:
         return None  # what is in the file is the file's
     hashed = _Hashed()
     # Generators that functions and attributes reach are saved by their states.
-    reached = {id(each) for each in find_generators.find({"": value}).values()}
+    found = {} if drawn else find_generators.find({"": value})
+    reached = {id(each) for each in found.values()}
     try:
         _Marking(hashed, elsewhere | reached).dump(value)
     except Exception:  # by whatever code an object has for this

@@ -159,8 +159,11 @@ class PutBack:
             part = part._replace(value=GONE)
         if _is_as_before(part, seen):
             return True
-        if seen.is_whole() or (self._scope.whole and not seen.is_light()):
+        if seen.is_whole():
             return put(part, seen.value())
+        if self._scope.whole and not seen.is_light():
+            first = part._replace(value=seen.value())
+            return put(part, first.value) and _is_as_before(first, seen)
         try:
             entry = {"kind": seen.kind, "same": True}
             return self._apply(part, entry, seen.again())

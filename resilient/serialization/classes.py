@@ -36,7 +36,7 @@ def is_plain(cls: type) -> bool:
     """Whether instances of ``cls`` are their attributes and nothing else."""
     if issubclass(cls, type) or vars(object)["__new__"] is not cls.__new__:
         return False
-    bases = [base for base in cls.__mro__ if base.__name__ not in _TRANSPARENT]
+    bases = _bases(cls)
     if not bases or any(map(is_foreign, bases)):
         return False
     return dataclasses.is_dataclass(cls) or not any(map(_is_installed, bases))
@@ -46,6 +46,16 @@ def is_foreign(cls: type) -> bool:
     """Whether the class is the standard library's, Keras's or a backend's."""
     module = top_module(cls)
     return module in sys.stdlib_module_names or module in _FOREIGN
+
+
+def is_of_library(cls: type) -> bool:
+    """Whether it is, or is derived from, a class of another installed library."""
+    bases = _bases(cls)
+    return any(map(_is_installed, bases)) and not any(map(is_foreign, bases))
+
+
+def _bases(cls: type) -> list[type]:
+    return [base for base in cls.__mro__ if base.__name__ not in _TRANSPARENT]
 
 
 def _is_installed(cls: type) -> bool:

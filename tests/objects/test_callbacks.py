@@ -13,6 +13,8 @@ import keras
 import numpy as np
 import pytest
 import rich.console
+import rich.style
+import rich.table
 
 from resilient.errors import (
     CheckpointMismatchError,
@@ -1015,10 +1017,41 @@ def test_configuration_is_neither_captured_nor_named():
     assert states.uncaptured() == []
 
 
-def test_objects_of_installed_libraries_are_named_not_changed():
-    """They may stand for a connection or a display of another process."""
-    states = begin([Mine(console=rich.console.Console())])
-    assert states.uncaptured() == ["Mine.console (rich.console.Console)"]
+def test_objects_of_installed_libraries_are_named_once_they_change():
+    """They may stand for a connection or a display, and are not put back."""
+
+    def make():
+        styled = rich.style.Style(color="red")
+        return Mine(console=rich.console.Console(), table=rich.table.Table(), s=styled)
+
+    callback = make()
+    states = begin([callback])
+    assert not saved(states)[0][0]["changes"]
+    assert states.uncaptured() == []
+    callback.table.add_column("loss")
+    callback.console = rich.console.Console()
+    saved(states)
+    assert states.uncaptured() == [
+        "Mine.console (rich.console.Console)",
+        "Mine.table (rich.table.Table)",
+    ]
+    with pytest.warns(NotExactWarning, match=r"not be restored:\n  Mine\.table .*$"):
+        states.restore(*saved(begin([make()])))
+
+
+class Sampler(rich.style.Style):
+    """The user's, of a library's, that draws."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+
+def test_an_object_of_a_library_that_draws_random_numbers_is_named():
+    callback = Mine(sampler=Sampler())
+    states = begin([callback])
+    callback.sampler.rng.random()
+    saved(states)
+    assert [name.split()[0] for name in states.uncaptured()] == ["Mine.sampler"]
 
 
 def test_tensors_that_change_in_place_are_restored_in_place(backend):
