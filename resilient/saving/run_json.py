@@ -109,6 +109,7 @@ class LoopRun(RunJson):
         fingerprint: What the run was.
         data: What the data was; None where the loop draws it by itself.
         setups: What each compiled model trains with, by name.
+        models: Which function each Keras model computes, by name.
     """
 
     progress: JSON
@@ -120,6 +121,7 @@ class LoopRun(RunJson):
     fingerprint: JSON
     data: JSON | None
     setups: JSON
+    models: JSON = field(default_factory=dict)
     epoch_random: JSON | None = None
 
 
@@ -197,6 +199,7 @@ class _Inside:
     )
     progress: SavedProgress | None = None
     fingerprint: _Fingerprint | None = None
+    models: dict[str, _Fingerprint] = field(default_factory=dict)
     callbacks: list[CallbackState] = field(default_factory=list)
     random: RandomState | None = None
     epoch_random: RandomState | None = None

@@ -128,14 +128,32 @@ def refrozen(saved: JSON, live: JSON) -> list[str]:
 
 
 def warn_of_settings(saved: JSON, live: JSON, *, optimizer: bool = True) -> None:
-    """Warn of what changed but does not block.
+    """Warn of what changed but does not block; arguments of ``changed_settings``."""
+    warn_of(changed_settings(saved, live, optimizer=optimizer))
+
+
+def warn_of(changed: Sequence[str]) -> None:
+    """Warn of settings that changed, a line each."""
+    if changed:
+        warn_not_exact(
+            "these settings changed since the checkpoint; training continues with "
+            "those of this script",
+            changed,
+        )
+
+
+def changed_settings(
+    saved: JSON, live: JSON, *, optimizer: bool = True, but: Sequence[str] = ()
+) -> list[str]:
+    """What changed but does not block, a line each.
 
     Args:
         saved: The fingerprint in the checkpoint.
         live: That of this run.
         optimizer: Whether the settings of two optimizers can be compared.
+        but: Names of settings to leave out.
     """
-    left_out = {*_of_function(saved, live), *_SPREAD}
+    left_out = {*_of_function(saved, live), *_SPREAD, *but}
     unlike = () if optimizer else ("optimizer ",)
     theirs, ours = (
         {
@@ -146,13 +164,7 @@ def warn_of_settings(saved: JSON, live: JSON, *, optimizer: bool = True) -> None
         for each in (saved, live)
     )
     changed = differences(theirs, ours) + _of_devices(saved, live)
-    changed += differences(saved["determinism"], live["determinism"])
-    if changed:
-        warn_not_exact(
-            "these settings changed since the checkpoint; training continues with "
-            "those of this script",
-            changed,
-        )
+    return changed + differences(saved["determinism"], live["determinism"])
 
 
 def _of_devices(saved: JSON, live: JSON) -> list[str]:

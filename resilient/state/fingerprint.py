@@ -33,18 +33,15 @@ def fingerprint(
     model: keras.Model, data: JSON, fit_arguments: Mapping[str, Any], backend: Backend
 ) -> JSON:
     """The facts of this run, as JSON; arguments as of ``RunFingerprint``."""
-    layers = list(model._flatten_layers(include_self=False))
+    function = of_layers(model)
     return {
         "identity": {
             "backend": keras_internals.BACKEND,
-            "model": type(model).__name__,
-            "layers": [type(layer).__name__ for layer in layers],
-            "dtype policies": [layer.dtype_policy.name for layer in layers],
+            **function["identity"],
             "optimizer": _class_names(model.optimizer),
             "steps_per_execution": int(model.steps_per_execution),
             "initial_epoch": int(fit_arguments["initial_epoch"]),
             "steps_per_epoch": fit_arguments["steps_per_epoch"],
-            **topology(_raw_config(model)),
             **{f"data {name}": value for name, value in data.items()},
         },
         "settings": {
@@ -52,11 +49,7 @@ def fingerprint(
             "run_eagerly": bool(model.run_eagerly),
             "jit_compile": bool(model.jit_compile),
             "loss": _simple(getattr(model, "loss", None)),
-            **{
-                f"layer {i} ({type(layer).__name__}) {key}": value
-                for i, layer in enumerate(layers)
-                for key, value in plain_config(layer).items()
-            },
+            **function["settings"],
             **{
                 f"optimizer {key}": value
                 for key, value in plain_config(model.optimizer).items()
@@ -64,6 +57,29 @@ def fingerprint(
             **environment(backend),
         },
         "determinism": in_effect(),
+    }
+
+
+def of_layers(model: keras.layers.Layer) -> JSON:
+    """The facts of the function that a model or a layer computes, as JSON."""
+    alone = not isinstance(model, keras.Model)
+    layers = list(model._flatten_layers(include_self=alone))
+    return {
+        "identity": {
+            "model": type(model).__name__,
+            "layers": [type(layer).__name__ for layer in layers],
+            "dtype policies": [layer.dtype_policy.name for layer in layers],
+            **topology(_raw_config(model)),
+        },
+        "settings": {
+            "keras": keras.__version__,
+            **{
+                f"layer {i} ({type(layer).__name__}) {key}": value
+                for i, layer in enumerate(layers)
+                for key, value in plain_config(layer).items()
+            },
+        },
+        "determinism": {},
     }
 
 

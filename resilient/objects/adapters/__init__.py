@@ -15,7 +15,7 @@ from resilient.errors import message
 from resilient.keras_internals import BACKEND
 from resilient.objects.adapters.base import Kind, SavedObject, require_backend
 from resilient.objects.adapters.find_kind import kind_of
-from resilient.serialization import Encoded
+from resilient.serialization import JSON, Encoded
 from resilient.serialization.schema import MalformedError, well_formed
 from resilient.state import layouts, variables
 from resilient.state.variables import Leaf
@@ -128,6 +128,11 @@ class Objects:
         """What each compiled model trains with, by name."""
         found = {name: thing.setup() for name, thing in self._objects.items()}
         return {name: setup for name, setup in found.items() if setup is not None}
+
+    def fingerprints(self) -> JSON:
+        """Which function each Keras model or layer computes, by name."""
+        found = {name: thing.fingerprint() for name, thing in self._objects.items()}
+        return {name: facts for name, facts in found.items() if facts is not None}
 
     def capture(self, live: list[Leaf], arrays: dict[str, Any]) -> Encoded:
         """All state outside of variables.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from resilient.backends.base import Backend
 from resilient.errors import NotSupportedError
 from resilient.keras_internals import BACKEND
-from resilient.serialization import Encoded
+from resilient.serialization import JSON, Encoded
 from resilient.state import variables
 from resilient.state.variables import Leaf, Variable
 
@@ -63,6 +63,10 @@ class Kind:
 
     def setup(self) -> "TrainingSetup | None":
         """What its own training steps use; None if it has none."""
+        return None
+
+    def fingerprint(self) -> JSON | None:
+        """Which function it computes, as the script made it; None if not known."""
         return None
 
     def capture(

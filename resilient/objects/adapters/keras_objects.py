@@ -8,10 +8,12 @@ import keras
 from resilient.objects.adapters.base import Kind
 from resilient.objects.attribute_watch import parts_of
 from resilient.objects.training_setup.changes import TrainingSetup
-from resilient.serialization import Encoded
+from resilient.serialization import JSON, Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import NotEncodable, encode
 from resilient.state import replicas
+from resilient.state.build import is_built
+from resilient.state.fingerprint import of_layers
 from resilient.state.variables import Variable, variables_of
 
 
@@ -41,6 +43,7 @@ class LayerKind(Kind):
 
     kind: ClassVar[str] = "Keras layer"
     schema: ClassVar[Any] = _Layer
+    _fingerprint: JSON | None = None
 
     def strategy(self) -> Any:
         return replicas.strategy_of(self.value)
@@ -54,6 +57,14 @@ class LayerKind(Kind):
     def setup(self) -> TrainingSetup | None:
         compiled = getattr(self.value, "compiled", False)
         return TrainingSetup(self.value) if compiled else None
+
+    def fingerprint(self) -> JSON | None:
+        if self._fingerprint is not None or not self.value.built:
+            return self._fingerprint
+        found = of_layers(self.value)
+        if is_built(self.value):  # what the loop does to it does not change it
+            self._fingerprint = found
+        return found
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]

@@ -52,6 +52,7 @@ class LoopState(RunState):
         self._setups = self._objects.setups()
         for setup in self._setups.values():
             setup.begin()
+        self._objects.fingerprints()  # of what is built, before the loop changes it
         kinds = self._objects.kinds
         self._facts = {
             "identity": {"backend": keras_internals.BACKEND, "objects": kinds},
@@ -66,6 +67,7 @@ class LoopState(RunState):
     def after_step(self) -> None:
         if not self._stepped:  # at once: a mistake is cheap now
             self._stepped = True
+            self._objects.fingerprints()  # before the loop changes what is built now
             self._require_metrics()
 
     def _require_metrics(self) -> None:
@@ -108,6 +110,7 @@ class LoopState(RunState):
             fingerprint=self._facts,
             data=self._data,
             setups=self._look_at_setups(attributes),
+            models=self._objects.fingerprints(),
             epoch_random=self._epoch_random if progress.batch else None,
         )
         taken = self._snapshot(run, positions, live, variables.tensors(live), arrays)
@@ -138,9 +141,27 @@ class LoopState(RunState):
             with rng.kept_random_state(self._backend):
                 self._objects.build(of_objects)
             found = self._objects.differences(of_objects)
+            found = self._other_functions(run, fits=not found) + found
         if found:
             raise _other_run(checkpoint, found)
-        comparison.warn_of_settings(*facts)
+        changed = comparison.changed_settings(*facts)
+        for name, *pair in self._models(run):
+            lines = comparison.changed_settings(*pair, but=["keras"])
+            changed += [f"{name}: {line}" for line in lines]
+        comparison.warn_of(changed)
+
+    def _models(self, run: LoopRun) -> list[tuple[str, Any, Any]]:
+        """The fingerprint of each model in the checkpoint, and its own, by name."""
+        live = self._objects.fingerprints()
+        return [(n, run.models[n], live[n]) for n in live if n in run.models]
+
+    def _other_functions(self, run: LoopRun, *, fits: bool) -> list[str]:
+        """How models compute another function; ``fits``: with the same weights."""
+        return [
+            f"{name}: {each.line}"
+            for name, *pair in self._models(run)
+            for each in comparison.identity_differences(*pair, fits=fits)
+        ]
 
     def know_data(self, data: Mapping[str, Any], found: Found | None) -> None:
         """Keep what the data is, and see whether a checkpoint was trained on it.
