@@ -18,6 +18,7 @@ from support.fitting import (
     model,
     random_state,
 )
+from support.gang import run_alone
 from support.waited import each_save_waited_for
 
 import resilient
@@ -438,16 +439,12 @@ for ending in (".keras", ".weights.h5", ".safetensors"):
 
 
 @pytest.mark.spread
-def test_a_full_disk_is_an_error(run, tmp_path, child_environment):
+def test_a_full_disk_is_an_error(run, tmp_path, tmp_path_factory):
     """In a process of its own, which libhdf5 would end."""
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, run[0], tmp_path],
-        env=child_environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    script = tmp_path_factory.mktemp("script") / "full.py"
+    script.write_text(FULL)
+    status, told = run_alone(script, run[0], tmp_path, timeout=200)
+    assert status == 0, told[-2000:]
     found = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     assert {f"{1 << 20}{ending}" for ending in ENDINGS} <= found.keys()
     assert "8192.weights.h5" not in found

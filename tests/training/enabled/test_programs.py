@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.gang import run_alone
 
 PROGRAM = Path(__file__).with_name("program.py")
 # Batches of one attempt: in the second call, and in the last of the sweep.
@@ -15,30 +16,17 @@ pytestmark = pytest.mark.xdist_group("programs")
 
 
 @pytest.fixture(scope="module")
-def perform(child_environment, tmp_path_factory):
-    """Run a command to its end; what the program left."""
-
-    def run(*command, status=0):
-        done = subprocess.run(
-            command,
-            env=child_environment,
-            capture_output=True,
-            text=True,
-            timeout=250,
-            stdin=subprocess.DEVNULL,
-        )
-        assert done.returncode == status, done.stderr[-3000:]
-        return done.stderr
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def plain(perform, tmp_path_factory):
+def plain(tmp_path_factory):
     """What the program leaves without us."""
     out = tmp_path_factory.mktemp("plain") / "out.npz"
-    perform(sys.executable, PROGRAM, out, "0")
+    attempt(out, "0")
     return np.load(out)
+
+
+def attempt(*arguments, status=0):
+    """Run the program, forked from a process that has imported what it imports."""
+    ended, told = run_alone(PROGRAM, *arguments, timeout=250)
+    assert ended == status, told[-3000:]
 
 
 def assert_equal(left, plain):
@@ -47,16 +35,25 @@ def assert_equal(left, plain):
     assert not different
 
 
+@pytest.mark.spread
 def test_run_save_makes_a_program_resumable_that_knows_nothing_of_it(
-    perform, plain, tmp_path
+    plain, child_environment, tmp_path
 ):
     out = tmp_path / "out.npz"
-    told = perform(
-        *(sys.executable, "-m", "resilient", "run", "--save", tmp_path / "runs"),
-        *("--save-freq", "3", "--backoff", "0.01", "--"),
-        *(sys.executable, PROGRAM, out, KILLS),
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "resilient", "run", "--save", tmp_path / "runs"),
+            *("--save-freq", "3", "--backoff", "0.01", "--"),
+            *(sys.executable, PROGRAM, out, KILLS),
+        ],
+        env=child_environment,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        stdin=subprocess.DEVNULL,
     )
-    assert told.count("it was killed by SIGKILL") == KILLS.count(",") + 1
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stderr.count("it was killed by SIGKILL") == KILLS.count(",") + 1
     assert_equal(np.load(out), plain)
     names = sorted(path.name for path in (tmp_path / "runs").glob("*-*"))
     assert names == [
@@ -65,11 +62,10 @@ def test_run_save_makes_a_program_resumable_that_knows_nothing_of_it(
     ]
 
 
-@pytest.mark.spread
-def test_backup_and_restore_is_exact(perform, plain, tmp_path):
+def test_backup_and_restore_is_exact(plain, tmp_path):
     out = tmp_path / "out.npz"
-    command = (sys.executable, PROGRAM, out, "7,15", "callback", tmp_path / "backups")
-    for _ in range(2):
-        perform(*command, status=-9)
-    perform(*command)
+    arguments = (out, KILLS, "callback", tmp_path / "backups")
+    for _ in KILLS.split(","):
+        attempt(*arguments, status=-9)
+    attempt(*arguments)
     assert_equal(np.load(out), plain)

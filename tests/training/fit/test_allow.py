@@ -3,8 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 from support import fitting
 from support.fitting import Interrupt
+from support.gang import run_alone
 from support.waited import each_save_waited_for
 
 import resilient
@@ -262,21 +261,15 @@ np.savez(out, *fitting.values(net))
 """
 
 
-def test_killed_for_real_after_a_change_it_ends_with_the_same_bytes(
-    tmp_path, child_environment
-):
+def test_killed_for_real_after_a_change_it_ends_with_the_same_bytes(tmp_path):
     """Two more attempts after the one that changed, each killed."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
 
     def attempt(place, size, kill="", out=""):
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, place, str(size), str(kill), out],
-            env=child_environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == (-signal.SIGKILL if kill else 0), done.stderr
-        return done.stderr
+        status, told = run_alone(script, place, size, kill, out)
+        assert status == (-signal.SIGKILL if kill else 0), told
+        return told
 
     one, two = tmp_path / "one", tmp_path / "two"
     attempt(one, 4, "1:4")
