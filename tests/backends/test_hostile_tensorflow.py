@@ -2,13 +2,12 @@
 
 import os
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.gang import run_alone
 from support.leveldb import MAGIC, block, crc32c, table, varint
 
 from resilient.backends import get_backend
@@ -220,16 +219,10 @@ for seed in range(150):
 """
 
 
-def test_bytes_that_were_changed(
-    tmp_path: Path, child_environment: dict[str, str]
-) -> None:
+def test_bytes_that_were_changed(tmp_path: Path) -> None:
     """In a process of its own: TensorFlow could end it."""
+    script = tmp_path / "fuzz.py"
+    script.write_text(FUZZ)
     get_backend("tensorflow").snapshot(SOME).write(str(tmp_path))
-    done = subprocess.run(
-        [sys.executable, "-c", FUZZ, tmp_path],
-        env=child_environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    status, told = run_alone(script, tmp_path, timeout=240)
+    assert status == 0, told[-2000:]

@@ -1,7 +1,5 @@
 """Training does not change a snapshot, nor a snapshot the training."""
 
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from support.gang import run_alone
 from support.tensor_cases import differing, live, same
 
 from resilient.backends import Backend
@@ -202,11 +201,10 @@ def test_training_goes_on_from_restored_variables_bit_for_bit(
     assert differing(train_on(), first) == []
 
 
-def test_a_full_disk_raises(
-    adapter: Backend, tmp_path: Path, child_environment: dict[str, str]
-) -> None:
+def test_a_full_disk_raises(adapter: Backend, tmp_path: Path) -> None:
     """A write that did not fit is never taken for one that did."""
-    code = (
+    script = tmp_path / "full.py"
+    script.write_text(
         "import resource, signal, sys\n"
         "import numpy as np\n"
         "from resilient.backends import get_backend\n"
@@ -218,20 +216,14 @@ def test_a_full_disk_raises(
         "except Exception as error:\n"
         "    print('raised', type(error).__name__)\n"
     )
-    child = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        env=child_environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    status, told = run_alone(script, tmp_path)
+    assert status == 0, told
     expected = {
         "tensorflow": "raised ",
         "jax": "raised ValueError",
         "torch": "raised OSError",
     }
-    assert expected[adapter.name] in child.stdout
+    assert expected[adapter.name] in told
 
 
 def test_copies_made_on_an_accelerator_outlive_a_donation(

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -40,13 +41,17 @@ def test_importing_the_package_loads_no_backend(
     assert run(code, child_environment) == "[]\n"
 
 
+def _where(backend: str, *values: str) -> Any:
+    return pytest.param(*values, marks=pytest.mark.spread(over=[backend]))
+
+
 @pytest.mark.parametrize(
     ("name", "missing"),
     [
-        ("tensorflow", "tensorflow"),
-        ("jax", "jax"),
-        ("jax", "tensorstore"),
-        ("torch", "torch"),
+        _where("torch", "tensorflow", "tensorflow"),
+        _where("torch", "jax", "jax"),
+        _where("jax", "jax", "tensorstore"),
+        _where("jax", "torch", "torch"),
     ],
 )
 def test_a_missing_library_names_the_pip_command(

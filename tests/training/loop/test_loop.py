@@ -6,12 +6,11 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
+from support.gang import run_alone
 
 import resilient
 from resilient import (
@@ -597,18 +596,14 @@ for _, step, _ in run.loop(keras.ops.ones((8, 1)), epochs=2, batch_size=2):
 """
 
 
-def test_error_in_the_body_of_a_loop_is_recorded(tmp_path, child_environment):
+def test_error_in_the_body_of_a_loop_is_recorded(tmp_path):
     """Python does not tell a generator why it is left; the end of the process does."""
-    done = subprocess.run(
-        [sys.executable, "-c", FAILING, tmp_path],
-        env=child_environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 1
-    assert "keras-resilient: training failed after step 5" in done.stderr
-    last = list(read_events(tmp_path))[-1]
+    script = tmp_path / "failing.py"
+    script.write_text(FAILING)
+    status, told = run_alone(script, tmp_path / "run")
+    assert status == 1
+    assert "keras-resilient: training failed after step 5" in told
+    last = list(read_events(tmp_path / "run"))[-1]
     assert (last["event"], last["error"]) == ("failed", "LookupError")
     assert 0 < last["resume_step"] <= 5  # saved in the background
 
