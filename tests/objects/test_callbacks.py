@@ -5,8 +5,10 @@ import csv
 import dataclasses
 import json
 import logging
+import os
 import random
 import threading
+import time
 from typing import ClassVar
 
 import keras
@@ -18,6 +20,7 @@ import rich.table
 
 from resilient.errors import (
     CheckpointMismatchError,
+    CheckpointWriteError,
     CorruptCheckpointError,
     NotExactWarning,
     NotSupportedError,
@@ -274,6 +277,99 @@ def test_the_progress_bar_goes_on_within_the_epoch(capsys):
     assert abs(second.progbar._start - first.progbar._start) < 50
     second.on_epoch_end(0, {"loss": 1.0})
     assert "4/4" in capsys.readouterr().out
+
+
+# The file of ModelCheckpoint -------------------------------------------------------
+
+
+def model_checkpoint(path):
+    callback = keras.callbacks.ModelCheckpoint(
+        str(path), monitor="loss", save_weights_only=True
+    )
+    return callback, begin([callback])
+
+
+@pytest.mark.parametrize("there", [b"of another fit", None])
+def test_what_model_checkpoint_wrote_is_put_back(tmp_path, there):
+    target, path = tmp_path / "disk" / "b.weights.h5", tmp_path / "b.weights.h5"
+    target.parent.mkdir()
+    path.symlink_to(target)
+    callback, states = model_checkpoint(path)
+    assert saved(states)[0][0]["special"] is None
+    epoch([callback], 0)
+    written, found = target.read_bytes(), saved(states)
+    if there is None:
+        target.unlink()
+        target.parent.rmdir()
+    else:
+        target.write_bytes(there)
+        target.with_name(f".{target.name}.0123456789abcdef.part").touch()
+    _, states = model_checkpoint(path)
+    states.restore(*found)
+    assert path.is_symlink()
+    assert target.read_bytes() == written
+    assert list(target.parent.iterdir()) == [target]
+    before = target.stat()
+    states.restore(*found)
+    assert os.path.samestat(target.stat(), before)
+    assert saved(states)[1]["callbacks.0.special.content"].tobytes() == written
+
+
+def test_a_new_name_of_the_file_gets_what_was_written(tmp_path):
+    callback, states = model_checkpoint(tmp_path / "a.weights.h5")
+    epoch([callback], 0)
+    _, again = model_checkpoint(tmp_path / "new" / "{{b}}.weights.h5")
+    again.restore(*saved(states))
+    written = (tmp_path / "new" / "{b}.weights.h5").read_bytes()
+    assert written == (tmp_path / "a.weights.h5").read_bytes()
+
+
+def test_a_file_that_is_written_twice_in_no_time_is_read_twice(tmp_path):
+    """The second time leaves the same size and, on a coarse clock, the same time."""
+    path = tmp_path / "b.weights.h5"
+    _, states = model_checkpoint(path)
+    for content in (b"one", b"two"):
+        path.write_bytes(content)
+        os.utime(path, ns=(time.time_ns(), 10**9 * int(time.time())))
+        (entry,), arrays = saved(states)
+        _, again = model_checkpoint(tmp_path / "copy.weights.h5")
+        again.restore([entry], arrays)
+        assert (tmp_path / "copy.weights.h5").read_bytes() == content
+
+
+def test_files_whose_names_have_fields_are_left(tmp_path):
+    callback, states = model_checkpoint(tmp_path / "{epoch}.weights.h5")
+    epoch([callback], 0)
+    assert saved(states)[0][0]["special"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("gs://bucket/b.weights.h5", "it is not a local file"),
+        ("directory.weights.h5", "it is not a regular file"),
+        ("b.weights.h5", "it has 11 bytes, more than 10"),
+    ],
+)
+def test_a_file_that_is_not_kept_is_said_once(tmp_path, monkeypatch, name, why):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("resilient.objects.callbacks.model_files.LIMIT", 10)
+    (tmp_path / "directory.weights.h5").mkdir()
+    (tmp_path / "b.weights.h5").write_bytes(bytes(11))
+    _, states = model_checkpoint(name)
+    with pytest.warns(NotExactWarning, match=why) as said:
+        found = saved(states), saved(states)
+    assert [f[0][0]["special"] for f in found] == [None, None]
+    assert len(said) == 1
+
+
+def test_a_file_that_cannot_be_put_back_is_an_error(tmp_path):
+    callback, states = model_checkpoint(tmp_path / "a.weights.h5")
+    epoch([callback], 0)
+    (tmp_path / "file").touch()
+    _, again = model_checkpoint(tmp_path / "file" / "b.weights.h5")
+    with pytest.raises(CheckpointWriteError, match="cannot be put back"):
+        again.restore(*saved(states))
 
 
 # CSVLogger -------------------------------------------------------------------------

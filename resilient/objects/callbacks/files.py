@@ -2,7 +2,8 @@
 
 ``CSVLogger`` truncates its file when training begins: the checkpoint holds the rows.
 ``ProgbarLogger`` continues at the batch where it was. For ``TensorBoard`` see
-``tensorboard``, for ``OrbaxCheckpoint`` ``orbax``.
+``tensorboard``, for ``ModelCheckpoint`` ``model_files``, for ``OrbaxCheckpoint``
+``orbax``.
 
 Files above ``CSV_LIMIT`` and files that are not local are left as they are, with a
 warning.
@@ -19,6 +20,7 @@ import keras
 import numpy as np
 
 from resilient.errors import warn_not_exact
+from resilient.objects.callbacks.model_files import ModelFile
 from resilient.objects.callbacks.orbax import OrbaxSteps
 from resilient.objects.callbacks.special import Action, Arrays, Special
 from resilient.objects.callbacks.tensorboard import EventFiles
@@ -38,6 +40,8 @@ def special(callback: Any, attempts: Sequence[Mapping[str, Any]]) -> Special | N
         return ProgressBar(callback)
     if isinstance(callback, keras.callbacks.TensorBoard):
         return EventFiles(callback, attempts)
+    if isinstance(callback, keras.callbacks.ModelCheckpoint):
+        return ModelFile(callback)
     orbax = getattr(keras.callbacks, "OrbaxCheckpoint", None)  # since Keras 3.14
     if orbax is not None and isinstance(callback, orbax):
         return OrbaxSteps(callback, attempts)

@@ -17,6 +17,7 @@ from resilient import (
     CheckpointMismatchError,
     CheckpointReadError,
     CheckpointWriteError,
+    CorruptCheckpointError,
     NotSupportedError,
 )
 from resilient.training.enabled import callback, calls
@@ -58,6 +59,30 @@ def test_fits_that_had_finished_return_at_once(tmp_path):
     assert [seen for _, seen in again] == [[], [], []]
     for old, new in zip(values, same, strict=True):
         np.testing.assert_array_equal(old, new)
+
+
+def test_a_damaged_copy_of_a_file_that_a_fit_wrote_is_an_error(tmp_path):
+    best, runs = tmp_path / "best.weights.h5", tmp_path / "runs"
+
+    def program():
+        written = keras.callbacks.ModelCheckpoint(best, save_weights_only=True)
+        with resilient.enabled(runs, save_freq="epoch", keep=1):
+            net = fitting.model()
+            net.fit(**fitting.arguments(epochs=1, callbacks=[written]))
+
+    program()
+    content = best.read_bytes()
+    best.write_bytes(b"of another fit")
+    program()
+    assert best.read_bytes() == content
+    best.write_bytes(b"of another fit")
+    last = max(runs.glob("001-*/step-*/variables/**/*"), key=lambda p: p.stat().st_size)
+    stored = bytearray(last.read_bytes())
+    stored[len(stored) // 2] ^= 1
+    last.write_bytes(stored)
+    with pytest.raises(CorruptCheckpointError, match="No checkpoint in this directory"):
+        program()
+    assert best.read_bytes() == b"of another fit"
 
 
 def test_an_interrupted_fit_goes_on(tmp_path):

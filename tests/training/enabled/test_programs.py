@@ -1,5 +1,7 @@
 """A program of many fits is killed and run again, with the command or the callback."""
 
+import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from support.gang import run_alone
 
 PROGRAM = Path(__file__).with_name("program.py")
+FOLDS = Path(__file__).with_name("folds.py")
 # Batches of one attempt: in the second call, and in the last of the sweep.
 KILLS = "7,15"
 
@@ -69,3 +72,35 @@ def test_backup_and_restore_is_exact(plain, tmp_path):
         attempt(*arguments, status=-9)
     attempt(*arguments)
     assert_equal(np.load(out), plain)
+
+
+@pytest.mark.parametrize(
+    ("how", "file", "kills"),
+    [
+        ("enabled", "best.keras", "batch:20,whole:1,fit:3"),
+        pytest.param(
+            *("callback", "best.weights.h5", "batch:20,begun:1,fit:3"),
+            marks=pytest.mark.spread,
+        ),
+    ],
+    ids=["enabled", "callback"],
+)
+def test_folds_that_write_to_one_file_each_find_their_own(tmp_path, how, file, kills):
+    """Killed in the second, while the first puts its file back, and after the third."""
+    alone = scores(tmp_path / "alone", file, "none:0")
+    assert len(set(alone)) == 4
+    place = tmp_path / "killed"
+    arguments = (place / file, kills, how, tmp_path / "saved")
+    for _ in kills.split(","):
+        status, told = run_alone(FOLDS, place / "out.json", *arguments)
+        assert status == -signal.SIGKILL, told[-3000:]
+    assert scores(place, file, kills, how, tmp_path / "saved") == alone
+    assert not list(place.glob(".best.*"))
+
+
+def scores(place, file, *arguments):
+    """What the folds leave, run to the end."""
+    out = place / "out.json"
+    status, told = run_alone(FOLDS, out, place / file, *arguments)
+    assert status == 0, told[-3000:]
+    return json.loads(out.read_text())

@@ -1,0 +1,152 @@
+"""The file that a ``ModelCheckpoint`` writes.
+
+Code behind a fit loads it, and a later fit may write to the same path (the folds of a
+cross-validation). So each checkpoint holds the file as it was then, and a resume puts
+it back where the script has it now, if something else is there.
+
+Keras writes into the file that is there, so a link to it would not keep it: the bytes
+are read. Files above ``LIMIT`` and those that are not local are left as they are, with
+a warning; files whose names have fields (``{epoch}``) are left as well: another name,
+another file.
+"""
+
+import os
+import re
+import secrets
+import stat
+import string
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from resilient.errors import CheckpointWriteError, warn_not_exact
+from resilient.objects.callbacks.special import Action, Arrays
+from resilient.serialization import Encoded
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import encode
+from resilient.serialization.schema import MalformedError, well_formed
+
+LIMIT = 2 * 2**30  # bytes
+
+# A file that was changed so recently may change again without a new time.
+_SETTLED = 2.0  # seconds
+
+
+@dataclass(frozen=True)
+class _File:
+    """What a checkpoint has of it."""
+
+    content: Any
+
+
+class ModelFile:
+    """The file of a ``ModelCheckpoint`` whose name has no fields."""
+
+    skipped = frozenset[str]()
+
+    def __init__(self, callback: Any) -> None:
+        self._callback = callback
+        self._warned = False
+        self._content: np.ndarray | None = None
+        self._seen: tuple[int, ...] | None = None
+
+    def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
+        path = self._path()
+        content = None if path is None else self._read(path)
+        if content is None:
+            return None
+        return encode({"content": content}, arrays, name)
+
+    def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
+        state = well_formed(_File, decode(saved, arrays), "a file of ModelCheckpoint")
+        content = state.content
+        bytewise = isinstance(content, np.ndarray) and content.dtype == np.uint8
+        if not bytewise or content.ndim != 1:
+            raise MalformedError("a file of ModelCheckpoint is not bytes")
+        return [lambda: self._restore(content)]
+
+    def begin_anew(self) -> None:
+        """What is there was there when the program came here, or is written again."""
+
+    def _path(self) -> Path | None:
+        """Where it is, whatever links lead there; None if it is left as it is."""
+        named = self._callback.filepath
+        if "://" in named:
+            self._warn("it is not a local file")
+            return None
+        if _has_fields(named):
+            return None
+        return Path(os.path.realpath(named.format()))
+
+    def _read(self, path: Path) -> np.ndarray | None:
+        """Its bytes; None if it is not there, or cannot be kept."""
+        try:
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode):
+                self._warn("it is not a regular file")
+                return None
+            if found.st_size > LIMIT:
+                self._warn(f"it has {found.st_size:,} bytes, more than {LIMIT:,}")
+                return None
+            seen = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+            if self._content is None or seen != self._seen:
+                self._content = np.fromfile(path, np.uint8)
+                self._content.flags.writeable = False  # so that no snapshot copies it
+                settled = found.st_mtime < time.time() - _SETTLED
+                self._seen = seen if settled else None
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            self._warn(f"it cannot be read ({error.strerror})")
+            return None
+        return self._content
+
+    def _restore(self, content: np.ndarray) -> None:
+        path = self._path()
+        if path is None:
+            return
+        there = self._read(path)
+        if there is not None and np.array_equal(there, content):
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(path, content)
+        except OSError as error:
+            raise CheckpointWriteError(
+                "The file of a ModelCheckpoint cannot be put back as this fit left it.",
+                received=f"{path}: {error.strerror}",
+                hint="Make room, or allow this user to write there; then run again.",
+            ) from error
+
+    def _warn(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warn_not_exact(
+                "after a resume, this file may be that of another fit, or of a later "
+                "moment of this one",
+                [f"ModelCheckpoint({self._callback.filepath!r}): {why}"],
+            )
+
+
+def _has_fields(template: str) -> bool:
+    """Whether Keras fills something in."""
+    return any(field is not None for _, field, *_ in string.Formatter().parse(template))
+
+
+def _replace(path: Path, content: np.ndarray) -> None:
+    """Replace a file; a kill leaves the former one, or all of this."""
+    unfinished = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.part")
+    for other in path.parent.iterdir():
+        if unfinished.fullmatch(other.name):  # of an attempt that was killed here
+            other.unlink(missing_ok=True)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        with open(part, "xb") as file:
+            file.write(content.data)
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
