@@ -1,5 +1,13 @@
-"""KerasTuner: three trials of a random search, then the best model goes on."""
+"""KerasTuner: a search, its best model, and a fit of another one like it.
 
+    tuner.py DIRECTORY random | overwrite | hyperband | bayes
+
+It does not tell KerasTuner to begin again, unless that is what is asked for. The first
+search has no seed, and draws another one in each attempt.
+"""
+
+import os
+import random
 import sys
 
 import keras
@@ -31,15 +39,27 @@ def build(hp):
     return model
 
 
-tuner = keras_tuner.RandomSearch(
-    build,
-    objective="val_loss",
-    max_trials=3,
-    seed=7,
-    directory=f"{sys.argv[1]}/tuner",
-    project_name="search",
-    overwrite=True,  # or a restarted search would skip the trials that it has done
-)
+def make_tuner(kind):
+    given = {
+        "objective": "val_loss",
+        "directory": f"{sys.argv[1]}/tuner",
+        "project_name": "search",
+    }
+    if kind == "hyperband":
+        return keras_tuner.Hyperband(build, seed=7, max_epochs=4, factor=2, **given)
+    if kind == "bayes":
+        return keras_tuner.BayesianOptimization(
+            build, seed=7, max_trials=4, num_initial_points=2, **given
+        )
+    others = {"seed": 7, "overwrite": True} if kind == "overwrite" else {}
+    before = random.getstate()
+    random.seed(os.environ.get("ATTEMPT", "0"))
+    tuner = keras_tuner.RandomSearch(build, max_trials=3, **given, **others)
+    random.setstate(before)
+    return tuner
+
+
+tuner = make_tuner(sys.argv[2])
 tuner.search(
     *(x[:192], y[:192]),
     epochs=3,
@@ -47,8 +67,12 @@ tuner.search(
     validation_data=(x[192:], y[192:]),
     verbose=0,
 )
-best = tuner.get_best_hyperparameters()[0]
-scores = sorted(trial.score for trial in tuner.oracle.trials.values())
-model = tuner.hypermodel.build(best)
+trials = {
+    name: [trial.hyperparameters.values, trial.score, trial.best_step]
+    for name, trial in tuner.oracle.trials.items()
+}
+best = tuner.get_best_models()[0]
+weights = [weight.tolist() for weight in best.get_weights()]
+model = tuner.hypermodel.build(tuner.get_best_hyperparameters()[0])
 history = model.fit(x, y, epochs=3, batch_size=16, verbose=0)
-show(model, {"best": best.values, "scores": scores, **history.history})
+show(model, {"trials": trials, "best": weights, **history.history})

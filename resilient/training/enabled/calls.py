@@ -94,13 +94,14 @@ class Calls:
         parallel = parallel_strategy(replicas.strategy_of(model))
         if parallel.index == 0:  # the others do what it does
             call = called(model, self._trained.get(model), alone=parallel.count == 1)
-            self._opened().take(self._count, call, directory)
+            self.opened().take(self._count, call, directory)
         run = ResilientFit(model, checkpoint_dir=directory, **self._options)
         history = run.fit_by(plain, args, kwargs)
         self._trained[model] = self._count
         return history
 
-    def _opened(self) -> Journal:
+    def opened(self) -> Journal:
+        """The journal; from now on, no other process has the directory."""
         if self._journal is None:
             self._lock.acquire()
             anew = self._options.get("resume") == "never"
@@ -108,12 +109,16 @@ class Calls:
             self._journal = Journal(self._directory, anew=anew, again=again)
         return self._journal
 
+    def is_of_parent(self) -> bool:
+        """Whether this process was forked from the one that enabled it."""
+        return os.getpid() != self._process
+
     def _require_one_thread(self) -> None:
         """Raise where the order of the calls is up to chance."""
         thread = threading.get_ident()
         if self._thread == -1:
             self._thread = thread
-        forked = os.getpid() != self._process
+        forked = self.is_of_parent()
         if not forked and thread == self._thread:
             return
         where = "a forked process" if forked else "another thread"

@@ -10,12 +10,14 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from resilient.training.enabled import searches
 from resilient.user_line import ending_at_user_line
 
 if TYPE_CHECKING:
     import keras
 
     from resilient.training.enabled.calls import Calls
+    from resilient.training.enabled.journal import Journal
 
 
 class Fit(Protocol):
@@ -58,6 +60,21 @@ def add(calls: "Calls | None") -> None:
 
     _entered.append(calls)
     wrapt.register_post_import_hook(_wrap, "keras")
+    wrapt.register_post_import_hook(wrap_searches, "keras_tuner")
+
+
+def wrap_searches(keras_tuner: Any) -> None:
+    """KerasTuner was imported."""
+    searches.wrap(keras_tuner, _journal)
+
+
+def _journal() -> "Journal | None":
+    from resilient.training.opening import is_inside_a_run
+
+    calls = _entered[-1] if _entered else None
+    if calls is None or calls.is_of_parent() or is_inside_a_run():
+        return None
+    return calls.opened()
 
 
 def _leave(calls: "Calls | None") -> None:
@@ -85,7 +102,7 @@ def _wrap(keras: Any) -> None:
         found = _resumable(plain, self, args, kwargs)
         if found is None:
             return here(*args, **kwargs)
-        with ending_at_user_line:
+        with ending_at_user_line, searches.ending_search():
             return found.fit(self, here, args, kwargs)
 
     keras.Model.fit = _wrapper = fit

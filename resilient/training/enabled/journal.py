@@ -9,9 +9,9 @@ import logging
 import os
 import secrets
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Generic, TypeVar
 
 from msgspec import Meta
 
@@ -37,7 +37,10 @@ logger = logging.getLogger(__name__)
 FITS = "fits.json"
 LONGEST_LINE, MOST_LINES = 200, 20
 
+T = TypeVar("T")
+
 _Text = Annotated[str, Meta(max_length=LONGEST_LINE)]
+_Many = Meta(max_length=100_000)
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,18 @@ class _Saved:
         launch: Which launch by ``resilient run`` was the last; empty without it.
         process: Which process made calls last.
         calls: From the first on.
+        run: Names the program's runs that began with the same first fit.
+        seeds: What each oracle of a search drew that was given none; 0 if not known.
+        projects: What each tuner found, see ``projects``; empty if not known.
     """
 
     program: _Text
     launch: _Text
     process: Count
-    calls: Annotated[list[Call], Meta(max_length=100_000)]
+    calls: Annotated[list[Call], _Many]
+    run: _Text = ""
+    seeds: Annotated[list[Count], _Many] = field(default_factory=list)
+    projects: Annotated[list[_Text], _Many] = field(default_factory=list)
 
 
 def has_finished(directory: Path) -> bool:
@@ -87,6 +96,31 @@ def has_fits(directory: str | os.PathLike[str]) -> bool:
     return os.path.lexists(os.path.join(directory, FITS))
 
 
+class InOrder(Generic[T]):
+    """What a program makes in the same order each time.
+
+    Args:
+        before: What is known of them, from the first on.
+        unknown: Where nothing is.
+
+    Attributes:
+        known: The same now.
+    """
+
+    def __init__(self, before: list[T], unknown: T) -> None:
+        self.known, self._unknown, self._count = list(before), unknown, 0
+
+    def next(self) -> tuple[int, T]:
+        """One is made: its number, from 1, and what is known of it."""
+        self._count += 1
+        self.known += [self._unknown] * (self._count - len(self.known))
+        return self._count, self.known[self._count - 1]
+
+    def put(self, number: int, what: T) -> None:
+        """Know it from the next call of fit on: before that nothing depends on it."""
+        self.known[number - 1] = what
+
+
 class Journal:
     """The calls in a directory, which this process has locked.
 
@@ -94,6 +128,11 @@ class Journal:
         directory: Where the file is.
         anew: Whether to forget the calls that were made before.
         again: Whether this process has made them, and not been interrupted.
+
+    Attributes:
+        run: Names this run of the program, and those that go on with it.
+        seeds: Of the oracles of searches.
+        projects: Of their tuners.
 
     Raises:
         CheckpointReadError: The file cannot be read.
@@ -110,6 +149,9 @@ class Journal:
         self._known = before is not None
         self._before = before.calls if before else []
         self._calls = list(self._before)
+        self.run = (before and before.run) or secrets.token_hex(4)
+        self.seeds = InOrder(before.seeds if before else [], 0)
+        self.projects = InOrder(before.projects if before else [], "")
         if before is not None:
             self._require_same_program(before)
 
@@ -132,7 +174,15 @@ class Journal:
                 raise self._other_order(number, lines)
             self._warn_of_weights(number, call, before, directory)
         self._calls[number - 1 : number] = [call]
-        saved = _Saved(self._program, self._launch, os.getpid(), self._calls)
+        saved = _Saved(
+            self._program,
+            self._launch,
+            os.getpid(),
+            self._calls,
+            self.run,
+            self.seeds.known,
+            self.projects.known,
+        )
         text = json.dumps({**to_json(saved), "calls": list(map(to_json, saved.calls))})
         try:
             if new and self._known and os.path.lexists(directory):
@@ -203,8 +253,8 @@ class Journal:
             received="\n  " + "\n  ".join(lines),
             hint="Call fit in the same order each time; calls that had finished "
             "return at once. If the program skips work that it has done, turn that "
-            "off (KerasTuner: overwrite=True). For different fits, use another "
-            "directory.",
+            "off (KerasTuner: make the tuner inside `enabled`). For different fits, "
+            "use another directory.",
         )
 
     def _require_same_program(self, before: _Saved) -> None:

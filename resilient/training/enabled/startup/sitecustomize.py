@@ -29,3 +29,10 @@ else:
         from resilient.training.enabled.api import enable_from_environment
 
         enable_from_environment()
+
+    @wrapt.when_imported("keras_tuner")
+    def wrap_searches(keras_tuner: object) -> None:
+        """It is complete only now: it imports Keras while it is imported."""
+        from resilient.training.enabled.intercept import wrap_searches
+
+        wrap_searches(keras_tuner)

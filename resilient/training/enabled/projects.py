@@ -1,0 +1,130 @@
+"""The directories in which KerasTuner keeps its searches.
+
+A project that began under ``enabled`` is marked. When its search begins again, what
+KerasTuner would reload is deleted, and weights that finished fits left there stay. If a
+later tuner of the program overwrites it, it is put aside: the fits that return at once
+write nothing, so its files are needed again.
+
+Projects that others began are left to KerasTuner. A search that went on in one cannot
+be run again, since its beginning is gone: that is refused.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from resilient.errors import CheckpointMismatchError
+from resilient.storage.files import read_file, replace_text
+
+if TYPE_CHECKING:
+    from resilient.training.enabled.journal import Journal
+
+MARK = "resilient.txt"
+_TUNER = "tuner0.json"  # where it is, KerasTuner reloads
+_TRIALS = "trial_*/trial.json"
+
+
+class Project:
+    """That of the next tuner which the program makes.
+
+    Args:
+        path: Where it is.
+        journal: Of the program.
+    """
+
+    def __init__(self, path: Path, journal: "Journal") -> None:
+        self._path, self._all, self._run = path, journal.projects, journal.run
+        self._number, self._before = self._all.next()
+
+    @contextlib.contextmanager
+    def entered(self, *, overwrite: object) -> Iterator[bool]:
+        """While its tuner is made; whether that may delete what is there.
+
+        Raises:
+            CheckpointMismatchError: The trials of before are no longer there, or those
+                which they followed are not what they were.
+        """
+        if self._is_ours(self._before):
+            self._begin_again(self._before or "")
+            yield False
+        elif self._before:
+            if self._before != self._others():
+                raise CheckpointMismatchError(
+                    "This KerasTuner search went on in a project that others began, "
+                    "which has changed since.",
+                    received=str(self._path),
+                    hint="Use another directory for the fits: the search goes on after "
+                    "the trials that it has.",
+                )
+            yield bool(overwrite)
+        elif overwrite or not self._is_of_others():
+            yield from self._begin(overwrite=bool(overwrite))
+        else:
+            self._all.put(self._number, self._others())
+            yield False
+
+    def _begin(self, *, overwrite: bool) -> Iterator[bool]:
+        mark = f"{self._run}-{self._number}"
+        if overwrite:
+            self._put_aside()
+        shutil.rmtree(self._aside(mark), ignore_errors=True)  # of which no fit is known
+        yield overwrite
+        if self._is_ours(self._mark()):  # of a tuner that has not searched
+            mark = self._mark()
+        else:
+            self._path.mkdir(parents=True, exist_ok=True)
+            replace_text(self._path / MARK, mark)
+        self._all.put(self._number, mark)
+
+    def _begin_again(self, mark: str) -> None:
+        if self._mark() != mark:
+            self._put_aside()
+            if not os.path.lexists(self._path) and self._aside(mark).is_dir():
+                self._aside(mark).rename(self._path)
+        if self._mark() != mark:
+            raise CheckpointMismatchError(
+                "The project directory that this KerasTuner search had is gone, or "
+                "another one is in its place.",
+                received=str(self._path),
+                hint="Put it back; or use another directory for the fits.",
+            )
+        for state in (_TUNER, "oracle.json", _TRIALS):
+            for file in self._path.glob(state):
+                file.unlink()
+
+    def _put_aside(self) -> None:
+        """Move what another tuner of this program began."""
+        mark = self._mark()
+        if self._is_ours(mark):
+            self._path.rename(self._aside(mark))
+
+    def _aside(self, mark: str) -> Path:
+        return self._path.with_name(f"{self._path.name}.{mark}")
+
+    def _is_ours(self, mark: str | None) -> bool:
+        return bool(mark) and str(mark).startswith(f"{self._run}-")
+
+    def _is_of_others(self) -> bool:
+        """Whether somebody's trials are there, or those of an earlier tuner of ours."""
+        if (self._path / _TUNER).exists():
+            return True
+        return not self._mark() and any(self._path.glob(_TRIALS))
+
+    def _mark(self) -> str:
+        try:
+            return read_file(self._path, MARK, 100).decode()
+        except (OSError, ValueError):
+            return ""
+
+    def _others(self) -> str:
+        """A checksum of all trials."""
+        found = xxhash.xxh3_128()
+        for file in sorted(self._path.glob(_TRIALS)):
+            found.update(f"{file.parent.name} ".encode())
+            found.update(file.read_bytes())
+        return found.hexdigest()
