@@ -48,9 +48,6 @@ def identity_differences(
         found.append(Difference("optimizer", text))
     if layers:
         found += _layer_differences(saved, live, "config" if fits else "run")
-    if "objects" in ours:
-        pair = theirs.get("objects", {}), ours["objects"]
-        found += [Difference("run", f"objects: {x}") for x in _names(*pair)]
     return found + data_differences(theirs, ours)
 
 
@@ -202,16 +199,3 @@ def _edits(was: Sequence[str], now: Sequence[str]) -> list[str]:
 
 def _a(name: str) -> str:
     return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}"
-
-
-def _names(was: JSON, now: JSON) -> list[str]:
-    """How named things differ, such as the objects of a loop."""
-    return [
-        *(f"`{n}` is not in the checkpoint" for n in now if n not in was),
-        *(f"`{n}` is only in the checkpoint" for n in was if n not in now),
-        *(
-            line(f"`{n}`", was[n], now[n])
-            for n in now
-            if n in was and repr(was[n]) != repr(now[n])
-        ),
-    ]

@@ -15,10 +15,12 @@ class Difference:
     Attributes:
         of: What differs: ``"data"``, ``"optimizer"``, ``"config"``, ``"run"``...
         line: How.
+        group: The variables that begin as new if it is allowed: ``"optimizer.net"``.
     """
 
     of: str
     line: str
+    group: str = ""
 
 
 def differences(saved: JSON, live: JSON) -> list[str]:

@@ -38,7 +38,7 @@ def fingerprint(
         "identity": {
             "backend": keras_internals.BACKEND,
             **function["identity"],
-            "optimizer": _class_names(model.optimizer),
+            "optimizer": class_names(model.optimizer),
             "steps_per_execution": int(model.steps_per_execution),
             "initial_epoch": int(fit_arguments["initial_epoch"]),
             "steps_per_epoch": fit_arguments["steps_per_epoch"],
@@ -164,7 +164,7 @@ def environment(backend: Backend) -> dict[str, str]:
     }
 
 
-def _class_names(optimizer: Any) -> list[str]:
+def class_names(optimizer: Any) -> list[str]:
     """The class of an optimizer, and of each optimizer that it wraps."""
     names = []
     while optimizer is not None:

@@ -27,31 +27,43 @@ _WINS = {
     "optimizer": "it starts fresh; the model keeps the checkpoint's weights",
 }
 NAMES = tuple(_WINS)
+# A loop has no callbacks, and its learning rate is where it keeps it.
+OF_LOOPS = tuple(name for name in NAMES if name not in ("callbacks", "learning_rate"))
 _MOST = 1000  # changes that a checkpoint tells of
 
 
-def checked_allow(allow: Collection[str]) -> frozenset[str]:
-    """The names, if each is one of ``NAMES``.
+def checked_allow(
+    allow: Collection[str], names: Sequence[str] = NAMES
+) -> frozenset[str]:
+    """What is allowed, if each is one of the names.
 
     Raises:
         TypeError: They are no set of names.
-        ValueError: There is no such name.
+        ValueError: There is no such name, or not here.
     """
     if isinstance(allow, str) or not isinstance(allow, Collection):
         what = "`allow` must be a set of names."
-        hint = 'For example allow={"callbacks"}.'
+        hint = 'For example allow={"data"}.'
         raise TypeError(message(what, received=repr(allow), hint=hint))
-    if unknown := [name for name in allow if name not in NAMES]:
-        near = get_close_matches(str(unknown[0]), NAMES, 1, 0.5)
-        hint = f'Did you mean "{near[0]}"? ' if near else ""
-        raise ValueError(
-            message(
-                "`allow` has an unknown name.",
-                received=repr(unknown[0]),
-                hint=f"{hint}Use one of: {', '.join(NAMES)}.",
-            )
-        )
+    if unknown := [name for name in allow if name not in names]:
+        raise ValueError(_unknown(unknown[0], names))
     return frozenset(allow)
+
+
+def _unknown(name: object, names: Sequence[str]) -> str:
+    if name in NAMES:
+        return message(
+            "`allow` of Run does not have this name, which is for fit only.",
+            received=repr(name),
+            hint=f"Use one of: {', '.join(names)}.",
+        )
+    near = get_close_matches(str(name), names, 1, 0.5)
+    hint = f'Did you mean "{near[0]}"? ' if near else ""
+    return message(
+        "`allow` has an unknown name.",
+        received=repr(name),
+        hint=f"{hint}Use one of: {', '.join(names)}.",
+    )
 
 
 class Changes:
@@ -61,6 +73,11 @@ class Changes:
         allow: The names that are allowed.
         before: What earlier attempts went on with.
         progress: Where this one goes on.
+
+    Attributes:
+        found: The names of what differs.
+        fresh: The groups of variables that therefore begin as new.
+        every: All changes of the run so far, as checkpoints tell of them.
     """
 
     def __init__(
@@ -68,6 +85,7 @@ class Changes:
     ) -> None:
         self._allow, self._step = allow, progress.step
         self.found: set[str] = set()
+        self.fresh: set[str] = set()
         self.every = list(before)
 
     def refused(self, differences: Sequence[Difference]) -> list[Difference]:
@@ -76,6 +94,7 @@ class Changes:
 
     def accept(self, differences: Sequence[Difference]) -> None:
         """Go on with these, and warn of them, each once."""
+        self.fresh |= {each.group for each in differences if each.group}
         told = {each["line"] for each in self.every if each["step"] == self._step}
         new = [each for each in differences if each.line[:1000] not in told]
         self.found |= {each.of for each in new}

@@ -45,6 +45,7 @@ class Order:
         compile: Overrides of attributes of the compiled model: steps_per_execution.
         options: Arguments of ours: save_freq (see ``policy``), keep, resume, on_nan
             (arguments of ``Rollback``).
+        change: What the script has otherwise than before, see ``changes``.
         background: Whether training goes on while a checkpoint is written, as it does
             for users; otherwise it waits, so that a kill point says what is committed.
             The first checkpoint of an attempt is always waited for.
@@ -60,6 +61,7 @@ class Order:
     fit: dict[str, Any]
     compile: dict[str, Any]
     options: dict[str, Any]
+    change: str = ""
     background: bool = False
     slow_disk: float = 0.0
 
@@ -131,6 +133,10 @@ def options_of(order: Order) -> dict[str, Any]:
     else:
         wait_for_each_save()
     warnings.simplefilter("error", resilient.NotExactWarning)
+    if order.options.get("allow"):  # which is said
+        warnings.filterwarnings(
+            "ignore", ".*`allow` accepts", resilient.NotExactWarning
+        )
     options = dict(order.options)
     if "save_freq" in options:
         options["save_freq"] = policy(options["save_freq"])

@@ -92,6 +92,7 @@ class Run:
     options: dict[str, Any] = field(default_factory=dict)
     fit: dict[str, Any] = field(default_factory=dict)
     compile: dict[str, Any] = field(default_factory=dict)
+    change: str = ""
     background: bool = False
     slow_disk: float = 0.0
     attempts: int = 0
@@ -121,6 +122,7 @@ class Run:
             fit=self.fit | fit,
             compile=self.compile,
             options=self.options,
+            change=self.change,
             background=self.background,
             slow_disk=self.slow_disk,
         )

@@ -102,6 +102,11 @@ def require_message(call, kind, words):
         (loop(None), ValueError, "A loop iterates over one set of data"),
         (lambda: resilient.Run("a", thing=3), TypeError, "its type is not known"),
         (lambda: resilient.Run("a", ä=3), ValueError, "cannot be used in a checkpoint"),
+        (
+            lambda: resilient.Run("a", allow={"callbacks"}),
+            ValueError,
+            "does not have this name, which is for fit only",
+        ),
     ],
 )
 def test_a_wrong_argument_of_a_loop_says_what_is_wrong(call, kind, words):

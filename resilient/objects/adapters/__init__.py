@@ -5,7 +5,7 @@ holds in the backend's format, and returns the rest of its state as plain values
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from resilient.objects.adapters.find_kind import kind_of
 from resilient.serialization import JSON, Encoded
 from resilient.serialization.schema import MalformedError, well_formed
 from resilient.state import layouts, variables
+from resilient.state.difference import Difference, line
 from resilient.state.variables import Leaf
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ __all__ = ["Objects", "named_objects"]
 KindOf = Callable[[str, Any], Kind | None]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# What another one is called in ``allow``.
+_OF = {
+    "Keras metric": "metrics",
+    "Keras optimizer": "optimizer",
+    "PyTorch optimizer": "optimizer",
+}
 _GRADIENTS = ".gradients"  # beside the objects: not a name that one can have
 
 
@@ -176,35 +183,81 @@ class Objects:
             if name in saved.objects:
                 well_formed(schema, saved.objects[name], f"the object {name}")
 
-    def differences(self, saved: SavedObject) -> list[str]:
+    def kind_differences(self, saved: JSON) -> list[Difference]:
+        """How a checkpoint's ``kinds`` differ from the live ones."""
+        found, live = [], self.kinds
+        for name in (*live, *(name for name in saved if name not in live)):
+            was, now = saved.get(name), live.get(name)
+            where = "not" if was is None else "only"
+            text = f"objects: `{name}` is {where} in the checkpoint"
+            of = _OF.get(str(was or now), "run")
+            if was is not None and now is not None:
+                text, of = line(f"objects: `{name}`", was, now), "run"
+            if was != now:
+                found.append(Difference(of, text, _group(of, name)))
+        return found
+
+    def differences(self, saved: SavedObject) -> list[Difference]:
         """How a checkpoint's objects differ from the live ones; empty if equal."""
         live = self.leaves()
         groups = dict.fromkeys(
             ".".join(name.split(".")[:2])
             for name in (*(v["name"] for v in saved.layout), *(x.name for x in live))
         )
-        found = layouts.differences(saved.layout, live, groups=list(groups))
+        found = []
+        for group in groups:
+            of = group.split(".")[0]
+            of = of if of in _OF.values() else "run"
+            lines = layouts.differences(saved.layout, live, groups=[group])
+            found += [Difference(of, each, group) for each in lines]
         for name, thing in self._objects.items():
             if name in saved.objects:
-                found += thing.differences(name, saved.objects[name])
+                of = _OF.get(thing.kind, "run")
+                lines = thing.differences(name, saved.objects[name])
+                found += [Difference(of, each, _group(of, name)) for each in lines]
         return found
 
-    def restore(self, backend: Backend, saved: SavedObject) -> None:
-        """Set everything, once ``differences`` has found none."""
-        if lacking := self._objects.keys() - saved.objects.keys():
+    def restore(
+        self, backend: Backend, saved: SavedObject, fresh: Collection[str]
+    ) -> None:
+        """Set everything, once it was compared.
+
+        Args:
+            backend: The backend's adapter.
+            saved: What to set.
+            fresh: Groups of variables that begin as new.
+        """
+        old = {
+            name: thing
+            for name, thing in self._objects.items()
+            if _group(_OF.get(thing.kind, ""), name) not in fresh
+        }
+        if lacking := old.keys() - saved.objects.keys():
             raise MalformedError(f"nothing of the object {min(lacking)}")
-        pairs = list(zip(saved.layout, self.leaves(), strict=True))
+        new = tuple(f"{group}." for group in fresh)
+        places = [
+            i for i, v in enumerate(saved.layout) if not v["name"].startswith(new)
+        ]
+        leaves = [leaf for leaf in self.leaves() if not leaf.name.startswith(new)]
+        pairs = list(zip(places, leaves, strict=True))
         for name, thing in self._objects.items():
             mine = [pair for pair in pairs if pair[1].name.split(".")[1] == name]
-            layout, live = [old for old, _ in mine], [leaf for _, leaf in mine]
+            layout, live = (
+                [saved.layout[i] for i, _ in mine],
+                [leaf for _, leaf in mine],
+            )
             thing.assign(backend, layout, live, saved.tensors)
-        for name, thing in self._objects.items():
+        for name, thing in old.items():
             thing.restore(saved.objects[name], saved.tensors)
         if _GRADIENTS in saved.objects:
             from resilient.objects.adapters import torch_gradients
 
-            gradients = saved.objects[_GRADIENTS]
-            torch_gradients.restore(gradients, self.leaves(), saved.tensors)
+            torch_gradients.restore(saved.objects[_GRADIENTS], pairs, saved.tensors)
+
+
+def _group(of: str, name: str) -> str:
+    """The variables of the object ``name`` that may begin as new."""
+    return f"{of}.{name}" if of in _OF.values() else ""
 
 
 def _place(leaf: Leaf) -> str:

@@ -13,7 +13,7 @@ from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import NotEncodable, encode
 from resilient.state import replicas
 from resilient.state.build import is_built
-from resilient.state.fingerprint import of_layers
+from resilient.state.fingerprint import class_names, of_layers
 from resilient.state.variables import Variable, variables_of
 
 
@@ -62,6 +62,8 @@ class LayerKind(Kind):
         if self._fingerprint is not None or not self.value.built:
             return self._fingerprint
         found = of_layers(self.value)
+        if getattr(self.value, "compiled", False):
+            found["identity"]["optimizer"] = class_names(self.value.optimizer)
         if is_built(self.value):  # what the loop does to it does not change it
             self._fingerprint = found
         return found

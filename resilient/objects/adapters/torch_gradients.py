@@ -38,9 +38,11 @@ def capture(live: Sequence[Leaf], arrays: dict[str, Any]) -> JSON:
     }
 
 
-def restore(saved: JSON, live: Sequence[Leaf], arrays: Mapping[str, Any]) -> None:
-    """Set what ``capture`` returned."""
-    for index, leaf in enumerate(live):
+def restore(
+    saved: JSON, live: Sequence[tuple[int, Leaf]], arrays: Mapping[str, Any]
+) -> None:
+    """Set what ``capture`` returned, to variables that had these indices."""
+    for index, leaf in live:
         tensor = _tensor(leaf.target)
         if not tensor.is_leaf:
             continue

@@ -4,7 +4,7 @@ Importing this module loads neither Keras nor a backend.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from resilient.data import OnDataChange
@@ -13,6 +13,7 @@ from resilient.policies import KeepPolicy, SaveFreq
 from resilient.preemption.options import Preemption
 from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume
+from resilient.training.allowed import OF_LOOPS, checked_allow
 from resilient.training.loop.context import RunContext
 from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import require_batches, wrong_place_error
@@ -49,6 +50,8 @@ class Run(RunContext):
         data: What ``loop`` and ``batches`` iterate over unless they are given data.
         state: A JAX pytree (parameters, optax state, random keys). It lives in
             ``run.state``, which the loop reads and assigns.
+        allow: What may differ from the checkpoint: a set of ``"batch_size"``,
+            ``"config"``, ``"data"``, ``"metrics"`` and ``"optimizer"``.
         verbose: 0 prints nothing.
         **objects: What the loop changes, under names of your choice: models, layers,
             optimizers, metrics, variables and random generators of Keras, TensorFlow,
@@ -76,6 +79,7 @@ class Run(RunContext):
         resume: Resume = "auto",
         data: Any = None,
         state: Any = None,
+        allow: Collection[str] = (),
         on_data_change: OnDataChange = "raise",
         replay_data: bool = False,
         on_event: OnEvent | None = None,
@@ -99,6 +103,7 @@ class Run(RunContext):
             on_event=on_event,
             on_save_error=on_save_error,
             preemption=preemption,
+            allow=checked_allow(allow, OF_LOOPS),
         )
         super().__init__(LoopPlan(options, found, LogHistory(), verbose))
         self._data = data

@@ -21,6 +21,7 @@ from resilient.training.loop.batches import Batches, BatchOptions
 from resilient.training.loop.misuse import wrong_place_error
 from resilient.training.loop.position import Found, LoopPlan
 from resilient.training.loop.run_state import LoopState
+from resilient.training.position_change import Moved
 from resilient.training.session import Session
 
 
@@ -40,6 +41,7 @@ class LoopAttempt:
         self._state = LoopState(plan, session.backend, session.part, session.group)
         self._begun = self.in_loop = self._in_batch = self._iterated = False
         self._restored: Progress | None = None
+        self._moved: Moved | None = None
         self._pending: record.SavedState[LoopRun] | None = None
         self._last_save: Progress | None = None
         self._batches: Batches | None = None
@@ -51,7 +53,7 @@ class LoopAttempt:
         # At the end of the loop before, everything is what the checkpoint holds.
         found = None if standing.ends(standing.done) else standing.found
         positions = None if found is None else found[1].positions()
-        inputs = self._session.inputs(self._arguments, positions)
+        inputs, self._moved = self._session.inputs(self._arguments, positions), None
         return found, inputs, Attempt(self._session, self._state, inputs)
 
     # The loop's ways through it. -----------------------------------------------------
@@ -180,7 +182,8 @@ class LoopAttempt:
         if found is not None:
             self._state.require_fits(*found)
             self._state.restore(found[1], self._inputs.drawn_ahead)
-            self._standing.progress = self._restored = found[0].progress
+            here = self._moved or found[0]
+            self._standing.progress = self._restored = here.progress
             resumed = found[0] if first else None
         seconds = time.monotonic() - began
         self._attempt.begin(self.progress, resumed, seconds, first=first)
@@ -196,8 +199,10 @@ class LoopAttempt:
         self._session.resume = "must" if step is None else step
         found = self._session.choose()
         assert found is not None
-        self._begun = False
-        self._restore(record.of_kind(found, LoopRun))
+        self._begun, self._moved = False, None
+        loaded = record.of_kind(found, LoopRun)
+        self._standing.resume(loaded, self._session.options.allow)
+        self._restore(loaded)
         return found[0]
 
     def _open(self, data: Any, options: BatchOptions) -> Batches:
@@ -210,7 +215,11 @@ class LoopAttempt:
         self._batches = Batches(*args)
         fingerprint = self._batches.fingerprint()
         self._inputs.share.require_same(fingerprint)
-        self._state.know_data(fingerprint, self._found)
+        begun = self._begun
+        self._moved = self._state.know_data(fingerprint, self._found, begun=begun)
+        if self._moved is not None:
+            self._inputs.move(self._moved.position)
+            self._standing.progress = self._moved.progress
         self._inputs.begin(self._batches)
         if self._inputs.settings("x").saved is not None:
             self._inputs.resume(self.progress.batch)

@@ -7,6 +7,7 @@ from resilient.progress import Progress
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import Counting, LoopRun
 from resilient.storage.checkpoint import Checkpoint
+from resilient.training.allowed import Changes
 from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import wrong_place_error
 from resilient.training.options import RunOptions
@@ -27,6 +28,7 @@ class LoopPosition:
         done: Epochs of the loops that ended in this process.
         stopped: Whether the loop itself ended the run.
         counting: How the run counts its steps.
+        changes: What this process goes on with, though the checkpoint differs.
     """
 
     progress: Progress = field(default=Progress(0, 0, 0))
@@ -36,6 +38,11 @@ class LoopPosition:
     done: int = -1
     stopped: bool = False
     counting: Counting | None = None
+    changes: Changes | None = None
+
+    def resume(self, found: Found, allow: frozenset[str]) -> None:
+        """This process goes on from a checkpoint, with what may differ."""
+        self.changes = Changes(allow, found[1].run.allowed, found[0].progress)
 
     def count_by(self, counting: Counting) -> None:
         """Count steps in this way, and in no other: a resume would not find it.

@@ -15,13 +15,17 @@ from resilient.objects.training_setup.changes import changes
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import LoopRun
+from resilient.serialization import JSON
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
 from resilient.state import comparison, fingerprint, rng, rng_ops, variables
 from resilient.state.data_comparison import data_differences
+from resilient.state.difference import Difference
 from resilient.storage.checkpoint import Checkpoint
+from resilient.training.allowed import Changes, allowing
 from resilient.training.loop.position import Found, LoopPlan
+from resilient.training.position_change import Moved, moved
 from resilient.training.run_state import RunState
 
 
@@ -44,6 +48,7 @@ class LoopState(RunState):
         # On PyTorch nothing but the loop itself keeps processes alike.
         self._alike = group.count == 1 or keras_internals.BACKEND != "torch"
         self._data: Any = None
+        self._of_data: list[Difference] = []  # allowed, and not told yet
         self._epoch_random: Any = None
         self._functions: set[str] = set()  # those of TensorFlow that were looked at
         self._attributes = AttributeWatch(self._objects.parts())
@@ -111,6 +116,7 @@ class LoopState(RunState):
             data=self._data,
             setups=self._look_at_setups(attributes),
             models=self._objects.fingerprints(),
+            allowed=list(self._changes.every) if self._standing.changes else [],
             epoch_random=self._epoch_random if progress.batch else None,
         )
         taken = self._snapshot(run, positions, live, variables.tensors(live), arrays)
@@ -133,53 +139,86 @@ class LoopState(RunState):
         """
         run = saved.run
         facts = run.fingerprint, self._facts
-        found = [each.line for each in comparison.identity_differences(*facts)]
+        found = comparison.identity_differences(*facts)
+        kinds = facts[0]["identity"].get("objects", {})
+        found += self._objects.kind_differences(kinds)
         for name, setup in run.setups.items():
-            found += [f"{name}: {line}" for line in changes(setup)]
-        if not found:
+            found += [Difference("run", f"{name}: {line}") for line in changes(setup)]
+        if not self._changes.refused(found):
             of_objects = _of_objects(saved)
             with rng.kept_random_state(self._backend):
                 self._objects.build(of_objects)
-            found = self._objects.differences(of_objects)
-            found = self._other_functions(run, fits=not found) + found
-        if found:
-            raise _other_run(checkpoint, found)
+            other = self._objects.differences(of_objects)
+            fits = all(each.of != "run" for each in other)
+            found += self._other_functions(run, fits=fits) + other
+        self._require(checkpoint, found)
+        self._changes.accept(self._of_data + found)
         changed = comparison.changed_settings(*facts)
         for name, *pair in self._models(run):
             lines = comparison.changed_settings(*pair, but=["keras"])
             changed += [f"{name}: {line}" for line in lines]
         comparison.warn_of(changed)
 
+    @property
+    def _changes(self) -> Changes:
+        """What differs, where this process resumes."""
+        assert self._standing.changes is not None
+        return self._standing.changes
+
+    def _require(self, checkpoint: Checkpoint, found: list[Difference]) -> None:
+        """Raise where anything differs that is not allowed."""
+        found = self._changes.refused(found)
+        if found:
+            raise _other_run(checkpoint, found)
+
     def _models(self, run: LoopRun) -> list[tuple[str, Any, Any]]:
         """The fingerprint of each model in the checkpoint, and its own, by name."""
         live = self._objects.fingerprints()
         return [(n, run.models[n], live[n]) for n in live if n in run.models]
 
-    def _other_functions(self, run: LoopRun, *, fits: bool) -> list[str]:
+    def _other_functions(self, run: LoopRun, *, fits: bool) -> list[Difference]:
         """How models compute another function; ``fits``: with the same weights."""
         return [
-            f"{name}: {each.line}"
+            Difference(
+                each.of,
+                f"{name}: {each.line}",
+                f"optimizer.{name}" if each.of == "optimizer" else "",
+            )
             for name, *pair in self._models(run)
             for each in comparison.identity_differences(*pair, fits=fits)
         ]
 
-    def know_data(self, data: Mapping[str, Any], found: Found | None) -> None:
+    def know_data(
+        self, data: Mapping[str, Any], found: Found | None, *, begun: bool
+    ) -> Moved | None:
         """Keep what the data is, and see whether a checkpoint was trained on it.
 
         Args:
             data: Its fingerprint.
             found: The checkpoint that the run resumes from, if there is one.
+            begun: Whether all else was compared.
+
+        Returns:
+            Where training goes on, if on other data.
 
         Raises:
             CheckpointMismatchError: It was trained on other data.
         """
         self._data = {f"data {name}": value for name, value in data.items()}
-        before = None if found is None else found[1].run.data
-        if found is None or before is None:
-            return
-        differences = data_differences(before, self._data)
-        if differences:
-            raise _other_run(found[0], [each.line for each in differences])
+        self._of_data = []
+        if found is None or found[1].run.data is None:
+            return None
+        checkpoint, saved = found
+        before: JSON = found[1].run.data
+        position = saved.positions().x
+        self._of_data = data_differences(before, self._data)
+        self._require(checkpoint, self._of_data)
+        elsewhere = None
+        if self._of_data and position is not None:
+            elsewhere = moved(checkpoint.progress, position, before, self._data)
+        if begun:
+            self._changes.accept(self._of_data)
+        return elsewhere
 
     def restore(
         self, saved: record.SavedState[LoopRun], drawn_ahead: set[str | int]
@@ -220,20 +259,20 @@ class LoopState(RunState):
 
     def put_back_objects(self, saved: record.SavedState[LoopRun]) -> None:
         """Set the objects and the history, and nothing else."""
-        self._objects.restore(self._backend, _of_objects(saved))
+        self._objects.restore(self._backend, _of_objects(saved), self._changes.fresh)
         self._history.restore(decode(saved.run.history, saved.tensors))
 
 
 def _other_run(
-    checkpoint: Checkpoint, differences: list[str]
+    checkpoint: Checkpoint, found: list[Difference]
 ) -> CheckpointMismatchError:
     return CheckpointMismatchError(
         f"{checkpoint.path} belongs to a different run and cannot be resumed exactly.",
-        received="\n  " + "\n  ".join(differences),
+        received="\n  " + "\n  ".join(each.line for each in found),
         hint="Pass the same data, and the same objects under the same names. Build "
         "them before the loop: call models on a batch, and test_on_batch on models "
         "compiled with metrics. Or use another checkpoint_dir, or pass "
-        'resume="never" to start over.',
+        'resume="never" to start over.' + allowing(found),
     )
 
 

@@ -55,6 +55,7 @@ def _look(standing: LoopPosition, session: Session) -> None:
     standing.found = None if found is None else of_kind(found, LoopRun)
     if standing.found is not None:
         standing.progress, standing.done = standing.found[0].progress, -1
+        standing.resume(standing.found, session.options.allow)
     elif standing.inside:
         raise ResilientError(
             "An earlier loop of this Run stopped midway, before the first checkpoint, "
@@ -69,6 +70,8 @@ def look_at(plan: LoopPlan, step: int | None) -> Checkpoint:
     """Set all objects to a checkpoint, outside of any loop."""
     count = replicas.count_under(strategy_of(plan.objects))
     found = of_kind(load(plan.options.store, step, count), LoopRun)
+    plan = replace(plan, standing=LoopPosition())
+    plan.standing.resume(found, plan.options.allow)
     state = LoopState(plan, get_backend(), Part(0, 1, count), ALONE)
     state.require_fits(*found)
     state.put_back_objects(found[1])

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from . import parts
 from .parts import BATCH, arrays, jax_state, loss_of, model, reached, trainer
 from .registry import Make, loop
 
@@ -58,3 +59,24 @@ def epochs_and_batches(make: Make) -> dict[str, Any]:
             reached(step)
         run.log(mean=metric.result(), after=keras.random.uniform(()))
     return {"net": net, "optimizer": optimizer, "metric": metric, "run": run}
+
+
+@loop("step@8", "step@11")
+def changing(make: Make) -> dict[str, Any]:
+    """What ``test_allow`` changes between two attempts, and what trains with it."""
+    change = parts.changed
+    net = model()
+    if change == "config":
+        net.layers[0].activation = keras.activations.tanh
+    more = keras.metrics.SparseCategoricalCrossentropy(from_logits=True)
+    metrics = ["accuracy", *([more] if change == "metrics" else [])]
+    net.compile("adamw" if change == "optimizer" else "adam", loss_of, metrics=metrics)
+    net.test_on_batch(*arrays())
+    net.reset_metrics()
+    run = make(net=net)
+    data, size = arrays(7 if change == "data" else 0), BATCH
+    size //= 2 if change == "batch_size" else 1
+    for _, step, batch in run.loop(data, epochs=3, batch_size=size):
+        run.log(loss=net.train_on_batch(*batch)[0])
+        reached(step)
+    return {"net": net, "optimizer": net.optimizer, "metrics": net.metrics, "run": run}

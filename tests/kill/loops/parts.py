@@ -9,6 +9,8 @@ from keras import layers, ops
 SAMPLES, BATCH, FEATURES, CLASSES = 22, 4, 6, 3
 STEPS = 6  # batches of an epoch, the last one smaller
 
+changed = ""  # what the script of this attempt has otherwise than before
+
 _reached: list[Any] = []  # what is told of each step; the harness appends one
 
 

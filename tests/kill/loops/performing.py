@@ -11,7 +11,7 @@ from support.fatal import count_calls, die
 
 from .. import capture, record
 from ..points import Point
-from . import LOOPS
+from . import LOOPS, parts
 from .parts import when_reached
 from .plain import Plain
 
@@ -47,6 +47,7 @@ def perform(order: Any, options: dict[str, Any], begun: Any) -> None:
 
         return resilient.Run(directory, **options, **objects)
 
+    parts.changed = order.change
     compared = LOOPS[order.scenario].train(make)
     run = compared.pop("run")
     found: dict[str, Any] = {name: look(thing) for name, thing in compared.items()}
