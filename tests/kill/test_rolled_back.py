@@ -38,7 +38,13 @@ def test_killed_and_stopped_around_rollbacks(run_of: MakeRun, undisturbed):
     assert_same(undisturbed.record, run().record)
 
 
-@pytest.mark.parametrize("kill", ["train_batch_begin@0:0", "train_batch_end@0:1"])
+@pytest.mark.parametrize(
+    "kill",
+    [
+        pytest.param("train_batch_begin@0:0", marks=pytest.mark.spread),
+        "train_batch_end@0:1",
+    ],
+)
 def test_killed_where_only_the_start_was_saved(
     kill, run_of: MakeRun, uninterrupted: Expected
 ):
