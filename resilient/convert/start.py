@@ -22,6 +22,7 @@ from resilient.errors import (
 )
 from resilient.saving import record
 from resilient.saving.choose import log_fall_back
+from resilient.saving.run_json import LoopRun
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.manifest import ManifestError
@@ -107,8 +108,15 @@ class Started:
         return f"{line}. Not taken: {told}"
 
 
-def start(asked: StartFrom, model: "keras.Model", group: Group) -> Started:
+def start(
+    wanted: "Sequence[tuple[StartFrom, keras.layers.Layer, str]]", group: Group
+) -> list[Started]:
     """Set the weights that were asked for, in each process the same.
+
+    Args:
+        wanted: What each model is to begin with, the model, and its name in a loop: of
+            a loop that has a model of this name, it gets the weights of that one.
+        group: These processes.
 
     Raises:
         CheckpointMismatchError: All are to be set and some cannot, or none can. Nothing
@@ -117,28 +125,41 @@ def start(asked: StartFrom, model: "keras.Model", group: Group) -> Started:
         FileNotFoundError: There is nothing.
         NotSupportedError: It cannot be read, or the model is not built.
     """
-    from resilient.backends import get_backend
+    chosen = [_chosen(*each, group) for each in wanted]
+    for pairs, _ in chosen:
+        _set(pairs)
+    return [started for _, started in chosen]
+
+
+def _chosen(
+    asked: StartFrom, model: "keras.layers.Layer", name: str, group: Group
+) -> "tuple[Pairs, Started]":
     from resilient.convert import overlap
-    from resilient.state import variables
 
     ours = _weights(model)
     steps = _steps(asked.source)
     if steps:
-        source, theirs = _of_run(steps, group)
+        source, theirs = _of_run(steps, name, group)
         found = overlap.of_weights(source, theirs, ours, asked.layers)
     else:
         source, found = asked.source, _of_file(asked, model, ours, group)
     pairs, left = found
+    return pairs, Started(source, len(pairs), len(ours), left)
+
+
+def _set(pairs: "Pairs") -> None:
+    from resilient.backends import get_backend
+    from resilient.state import variables
+
     leaves = [leaf for leaf, _ in pairs]
     tensors = {
         leaf.name + suffix: value for leaf, value in pairs for suffix in leaf.copies
     }
     as_now = [leaf.to_json() for leaf in leaves]
     variables.assign(get_backend(), as_now, leaves, tensors)
-    return Started(source, len(pairs), len(ours), left)
 
 
-def _weights(model: "keras.Model") -> "list[Leaf]":
+def _weights(model: "keras.layers.Layer") -> "list[Leaf]":
     from resilient.state import variables
 
     ids = {id(weight) for weight in model.weights}
@@ -162,15 +183,17 @@ def _steps(path: Path) -> list[Path]:
     return [path] if path.name in names else []
 
 
-def _of_run(steps: Sequence[Path], group: Group) -> "tuple[Path, list[Weight]]":
+def _of_run(
+    steps: Sequence[Path], name: str, group: Group
+) -> "tuple[Path, list[Weight]]":
     """The newest that is intact, chosen by process 0; no checkpoint is moved."""
     if group.index:
         path = steps[0].with_name(group.broadcast("start from"))
-        return path, _read(path)
+        return path, _read(path, name)
     failed = []
     for path in steps:
         try:
-            found = _read(path)
+            found = _read(path, name)
         except (ManifestError, DamageError) as error:
             log_fall_back(path.name, str(error))
             failed.append(f"\n  {path}: {printable(str(error)[:2000])}")
@@ -184,7 +207,7 @@ def _of_run(steps: Sequence[Path], group: Group) -> "tuple[Path, list[Weight]]":
     )
 
 
-def _read(where: Path) -> "list[Weight]":
+def _read(where: Path, of: str) -> "list[Weight]":
     import numpy as np
 
     from resilient.backends import get_backend
@@ -196,8 +219,10 @@ def _read(where: Path) -> "list[Weight]":
     backend = get_backend(backend_of(checkpoint))
     saved = checkpoint.load(record.reader(backend, to_look=True))
     tensors, found = saved.tensors, []
+    named = isinstance(saved.run, LoopRun) and of in saved.run.models
     for name, path in ((each["name"], each["path"]) for each in saved.run.variables):
         weight = group(name) in ("trainable", "non_trainable")
+        weight = weight and (not named or name.split(".")[1] == of)
         # What each replica had for itself has no value for all.
         if weight and not path.endswith(_SEED) and name in tensors:
             found.append(Weight(group(name), path, np.asarray(tensors[name])))
@@ -205,7 +230,7 @@ def _read(where: Path) -> "list[Weight]":
 
 
 def _of_file(
-    asked: StartFrom, model: "keras.Model", ours: "list[Leaf]", group: Group
+    asked: StartFrom, model: "keras.layers.Layer", ours: "list[Leaf]", group: Group
 ) -> "tuple[Pairs, list[str]]":
     """What fits, of what an import reads."""
     from resilient.convert import overlap

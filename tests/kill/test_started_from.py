@@ -32,3 +32,21 @@ def test_killed_run_that_started_from_another(
     with pytest.raises(AssertionError):
         assert_same(uninterrupted("dense"), last.record)
     assert source.committed() == checkpoints
+
+
+@pytest.mark.spread
+def test_killed_loop_that_started_from_another(run_of: MakeRun):
+    """Equal to the loop that was left alone, whether it had saved or not."""
+    source = run_of("changing", options={"save_freq": "epoch"})
+    trained = source().record
+    path = str(source.committed()[0])
+    options = {"save_freq": 3, "start_from": path}
+    alone = run_of("changing", options=options)().record
+    run = run_of("changing", options=options)
+    assert run("step@1").killed
+    assert not run.committed()
+    assert run("step@8").killed
+    assert run.committed()
+    assert_same(alone, run().record)
+    with pytest.raises(AssertionError):
+        assert_same(trained, alone)

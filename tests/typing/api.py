@@ -131,6 +131,8 @@ by_hand = resilient.Run(
     "runs/d", save_freq=every(steps=100), model=model, state={"n": 1}
 )
 resilient.Run("runs/e", allow={"config"}, model=model)
+resilient.Run("runs/f", start_from={"model": Path("runs/a")}, model=model)
+resilient.Run("runs/f", start_from="runs/a", start_layers=".*", model=model)
 for epoch, step, batch in by_hand.loop((x, y), epochs=5, batch_size=4):
     assert_type((epoch, step), tuple[int, int])
     by_hand.log(loss=batch[0].mean())

@@ -136,6 +136,11 @@ class Objects:
         found = {name: thing.setup() for name, thing in self._objects.items()}
         return {name: setup for name, setup in found.items() if setup is not None}
 
+    def models(self) -> dict[str, Any]:
+        """The Keras models and layers, by name."""
+        kind = "Keras layer"
+        return {n: x.value for n, x in self._objects.items() if x.kind == kind}
+
     def fingerprints(self) -> JSON:
         """Which function each Keras model or layer computes, by name."""
         found = {name: thing.fingerprint() for name, thing in self._objects.items()}

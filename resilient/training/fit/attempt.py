@@ -65,8 +65,8 @@ class FitAttempt:
         self._started: Started | None = None
         if found is not None:
             self._begin_from(found)
-        elif plan.start_from is not None:
-            self._started = start(plan.start_from, plan.model, session.group)
+        else:
+            self._started = next(iter(start(plan.starts, session.group)), None)
         self.iterator: EpochInput | None = None
         self.callback_list: Any = None
         self._arguments: Mapping[str, Any] = {}

@@ -35,6 +35,12 @@ class FitPlan:
     start_from: StartFrom | None
 
     @property
+    def starts(self) -> list[tuple[StartFrom, keras.Model, str]]:
+        """What ``convert.start`` takes."""
+        asked = self.start_from
+        return [] if asked is None else [(asked, self.model, "")]
+
+    @property
     def explicit(self) -> bool:
         """Whether the script calls ``resilient.fit``, and not ``enabled`` for it."""
         return bool(self.fit == self.model.fit)

@@ -4,7 +4,7 @@ Importing this module loads neither Keras nor a backend.
 """
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from resilient.data import OnDataChange
@@ -17,6 +17,7 @@ from resilient.training.allowed import OF_LOOPS, checked_allow
 from resilient.training.loop.context import RunContext
 from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import require_batches, wrong_place_error
+from resilient.training.loop.start_from import Source, checked_starts
 from resilient.training.options import OnEvent, RunOptions
 from resilient.user_line import ending_at_user_line
 
@@ -50,6 +51,8 @@ class Run(RunContext):
         data: What ``loop`` and ``batches`` iterate over unless they are given data.
         state: A JAX pytree (parameters, optax state, random keys). It lives in
             ``run.state``, which the loop reads and assigns.
+        start_from: As in ``fit``, for the only Keras model; for several, a dict that
+            maps their names to paths. Not with ``state``.
         allow: What may differ from the checkpoint: a set of ``"batch_size"``,
             ``"config"``, ``"data"``, ``"metrics"`` and ``"optimizer"``.
         verbose: 0 prints nothing.
@@ -79,6 +82,8 @@ class Run(RunContext):
         resume: Resume = "auto",
         data: Any = None,
         state: Any = None,
+        start_from: Source | Mapping[str, Source] | None = None,
+        start_layers: str | None = None,
         allow: Collection[str] = (),
         on_data_change: OnDataChange = "raise",
         replay_data: bool = False,
@@ -105,7 +110,9 @@ class Run(RunContext):
             preemption=preemption,
             allow=checked_allow(allow, OF_LOOPS),
         )
-        super().__init__(LoopPlan(options, found, LogHistory(), verbose))
+        models = list(found.models())
+        starts = checked_starts(start_from, start_layers, models, state)
+        super().__init__(LoopPlan(options, found, LogHistory(), verbose, starts))
         self._data = data
 
     @ending_at_user_line

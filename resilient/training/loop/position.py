@@ -1,7 +1,9 @@
 """A run of loops: what it was given, and where it is. It outlasts one loop."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from resilient.convert.start import StartFrom
 from resilient.objects.adapters import Objects
 from resilient.progress import Progress
 from resilient.saving.record import SavedState
@@ -74,6 +76,7 @@ class LoopPlan:
         objects: What the loop was given by name.
         history: What is logged.
         verbose: Whether the user hears of what happens.
+        starts: What models begin with where the run does not resume, by name.
         standing: Where the run is.
     """
 
@@ -81,4 +84,5 @@ class LoopPlan:
     objects: Objects
     history: LogHistory
     verbose: int
+    starts: Mapping[str, StartFrom]
     standing: LoopPosition = field(default_factory=LoopPosition)

@@ -8,6 +8,7 @@ from typing import Any
 from resilient import keras_internals
 from resilient.backends import get_backend
 from resilient.backends.base import Part
+from resilient.convert.start import start
 from resilient.distributed.group import ALONE
 from resilient.errors import ResilientError
 from resilient.objects.adapters import Objects
@@ -40,7 +41,7 @@ def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
         # There is no progress bar, as with 2 in Keras.
         session.say.set_verbose(2 if plan.verbose else 0)
         if not standing.entered or standing.inside:
-            _look(standing, session)
+            _look(plan, session)
         attempt = LoopAttempt(plan, session)
         try:
             yield attempt
@@ -49,9 +50,9 @@ def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
             raise
 
 
-def _look(standing: LoopPosition, session: Session) -> None:
+def _look(plan: LoopPlan, session: Session) -> None:
     """Find the checkpoint to resume from: at first, and where a loop was left."""
-    found = session.choose()
+    standing, found = plan.standing, session.choose()
     standing.found = None if found is None else of_kind(found, LoopRun)
     if standing.found is not None:
         standing.progress, standing.done = standing.found[0].progress, -1
@@ -63,7 +64,18 @@ def _look(standing: LoopPosition, session: Session) -> None:
             received=f"after {standing.progress}",
             hint="Create the objects and the Run again.",
         )
+    else:
+        _start_from_others(plan, session)
     standing.entered, standing.inside = True, False
+
+
+def _start_from_others(plan: LoopPlan, session: Session) -> None:
+    """Set the weights that a new run begins with."""
+    models = plan.objects.models()
+    wanted = [(asked, models[name], name) for name, asked in plan.starts.items()]
+    for name, started in zip(plan.starts, start(wanted, session.group), strict=True):
+        session.events.emit("started from", model=name, **started.to_json())
+        session.say(f"{name}: {started}")
 
 
 def look_at(plan: LoopPlan, step: int | None) -> Checkpoint:

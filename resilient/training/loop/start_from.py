@@ -1,0 +1,73 @@
+"""Which models of a loop begin with which weights: ``start_from`` of ``Run``.
+
+Importing this module loads neither Keras nor a backend.
+"""
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from resilient.convert.start import StartFrom
+from resilient.errors import NotSupportedError, message
+
+Source = str | os.PathLike[str]
+
+
+def checked_starts(
+    source: Source | Mapping[str, Source] | None,
+    layers: str | None,
+    models: Collection[str],
+    state: Any,
+) -> dict[str, StartFrom]:
+    """What each model is to begin with, by the name that it was given under.
+
+    Args:
+        source: For the only model; or for some, by name.
+        layers: As ``start_layers``, for all of them.
+        models: Names of the Keras models and layers.
+        state: What the loop trains besides; None if nothing.
+
+    Raises:
+        TypeError: One is of another type than it can be.
+        ValueError: It means nothing here.
+        NotSupportedError: The loop trains copies of the weights.
+    """
+    named: Mapping[str, Source | None]
+    if isinstance(source, Mapping):
+        named = source
+    else:
+        StartFrom.checked(source, layers)  # whatever else is wrong
+        named = dict.fromkeys(models, source)
+        if source is not None and len(models) != 1:
+            raise ValueError(
+                message(
+                    "`start_from` must say which model begins with which weights, "
+                    "unless Run is given exactly one Keras model.",
+                    received=f"start_from={source!r}, and models: {_listed(models)}",
+                    hint='Pass start_from={"name": path}, with the name that you '
+                    "give the model to Run under.",
+                )
+            )
+    if unknown := [name for name in named if name not in models]:
+        raise ValueError(
+            message(
+                "`start_from` names something that is no Keras model of this Run.",
+                received=repr(unknown[0]),
+                hint=f"The models are: {_listed(models)}.",
+            )
+        )
+    asked = {name: StartFrom.checked(each, layers) for name, each in named.items()}
+    starts = {name: each for name, each in asked.items() if each is not None}
+    if starts and state is not None:
+        raise NotSupportedError(
+            "`start_from` sets the weights of models, but with `state` a loop trains "
+            "copies of them.",
+            received=f"start_from={source!r}, and a state",
+            hint="Write the weights to a file with `resilient export`, load it into "
+            "the model, and then make the state.",
+        )
+    return starts
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(names) or "none"
