@@ -109,7 +109,7 @@ def read(value: Any, scope: Scope) -> Content:
     if kinds.has_state_dict(value):
         return Content("state_dict", value.state_dict(), Size.LIGHT)
     if variables := kinds.variables(value):
-        variables = _not_own(variables, scope)
+        variables = _not_own([*variables, *_of_optimizer(value)], scope)
         if sum(map(_variable_bytes, variables)) > scope.limit:
             return Content("value", value, Size.OTHER)  # a model, not an augmentation
         packed = [pack(_tensor_of(each)) for each in variables]
@@ -136,6 +136,8 @@ def write(value: Any, kind: str, plain: Any, scope: Scope) -> None:
         value.load_state_dict(plain)
     elif kind == "variables":
         live = _not_own(kinds.variables(value), scope)
+        if len(plain) > len(live):
+            live += _not_own(_of_optimizer(value, build=True), scope)
         for variable, packed in zip(live, plain, strict=True):
             variable.assign(unpack(packed))
     elif kind == "generator":
@@ -229,6 +231,21 @@ def _tensor_of(variable: Any) -> Any:
 def _not_own(variables: list[Any], scope: Scope) -> list[Any]:
     own = scope.own()
     return [variable for variable in variables if id(variable) not in own]
+
+
+def _of_optimizer(value: Any, *, build: bool = False) -> list[Any]:
+    """The variables of the optimizer of a model that a callback may train.
+
+    Args:
+        value: Anything.
+        build: Whether training it has built the optimizer, in another process.
+    """
+    optimizer = value.optimizer if _is_trained(value) else None
+    if optimizer is None:
+        return []
+    if build and not optimizer.built:
+        optimizer.build(value.trainable_variables)
+    return list(optimizer.variables)
 
 
 def is_iterator(value: Any) -> bool:

@@ -1029,6 +1029,29 @@ def test_metrics_and_variables_of_a_callback_are_restored():
     assert keras.ops.convert_to_numpy(second.teacher.bias).tolist() == [5.0, 6.0]
 
 
+def test_a_model_that_a_callback_trains_goes_on_with_its_optimizer():
+    """Whose variables but two are made with its first step."""
+    x, y = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
+
+    def make():
+        model = small_model()
+        model.compile(keras.optimizers.Adam(0.1), "mse")
+        return Mine(probe=model)
+
+    first, second = resumed(make, lambda callback: callback.probe.fit(x, y, verbose=0))
+    for callback in (first, second):
+        callback.probe.fit(x, y, verbose=0)
+    assert int(second.probe.optimizer.iterations) == 2
+    for expected, actual in zip(
+        first.probe.optimizer.variables + first.probe.weights,
+        second.probe.optimizer.variables + second.probe.weights,
+        strict=True,
+    ):
+        np.testing.assert_array_equal(
+            keras.ops.convert_to_numpy(expected), keras.ops.convert_to_numpy(actual)
+        )
+
+
 def test_parts_of_the_trained_model_are_left_to_the_model():
     model = small_model()
     callback = Mine(layer=model.layers[0], optimizer=model.optimizer, whole=model)
