@@ -36,10 +36,12 @@ logger = logging.getLogger(__name__)
 
 FITS = "fits.json"
 LONGEST_LINE, MOST_LINES = 200, 20
+OF_PROJECTS = r"[0-9a-f]{0,40}(-[0-9]{1,6})?"  # marks and checksums; part of names
 
 T = TypeVar("T")
 
 _Text = Annotated[str, Meta(max_length=LONGEST_LINE)]
+_Project = Annotated[str, Meta(pattern=rf"^{OF_PROJECTS}\Z")]
 _Many = Meta(max_length=100_000)
 
 
@@ -80,9 +82,9 @@ class _Saved:
     launch: _Text
     process: Count
     calls: Annotated[list[Call], _Many]
-    run: _Text = ""
+    run: Annotated[str, Meta(pattern=r"^[0-9a-f]{0,40}\Z")] = ""
     seeds: Annotated[list[Count], _Many] = field(default_factory=list)
-    projects: Annotated[list[_Text], _Many] = field(default_factory=list)
+    projects: Annotated[list[_Project], _Many] = field(default_factory=list)
 
 
 def has_finished(directory: Path) -> bool:

@@ -11,18 +11,16 @@ be run again, since its beginning is gone: that is refused.
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import xxhash
 
 from resilient.errors import CheckpointMismatchError
 from resilient.storage.files import read_file, replace_text
-
-if TYPE_CHECKING:
-    from resilient.training.enabled.journal import Journal
+from resilient.training.enabled.journal import OF_PROJECTS, Journal
 
 MARK = "resilient.txt"
 _TUNER = "tuner0.json"  # where it is, KerasTuner reloads
@@ -37,7 +35,7 @@ class Project:
         journal: Of the program.
     """
 
-    def __init__(self, path: Path, journal: "Journal") -> None:
+    def __init__(self, path: Path, journal: Journal) -> None:
         self._path, self._all, self._run = path, journal.projects, journal.run
         self._number, self._before = self._all.next()
 
@@ -50,7 +48,7 @@ class Project:
                 which they followed are not what they were.
         """
         if self._is_ours(self._before):
-            self._begin_again(self._before or "")
+            self._begin_again(self._before)
             yield False
         elif self._before:
             if self._before != self._others():
@@ -72,21 +70,22 @@ class Project:
         mark = f"{self._run}-{self._number}"
         if overwrite:
             self._put_aside()
-        shutil.rmtree(self._aside(mark), ignore_errors=True)  # of which no fit is known
+        if _mark(self._aside(mark)) == mark:  # of an attempt that made no fit
+            shutil.rmtree(self._aside(mark))
         yield overwrite
-        if self._is_ours(self._mark()):  # of a tuner that has not searched
-            mark = self._mark()
+        if self._is_ours(there := _mark(self._path)):  # of one that has not searched
+            mark = there
         else:
             self._path.mkdir(parents=True, exist_ok=True)
             replace_text(self._path / MARK, mark)
         self._all.put(self._number, mark)
 
     def _begin_again(self, mark: str) -> None:
-        if self._mark() != mark:
+        if _mark(self._path) != mark:
             self._put_aside()
             if not os.path.lexists(self._path) and self._aside(mark).is_dir():
                 self._aside(mark).rename(self._path)
-        if self._mark() != mark:
+        if _mark(self._path) != mark:
             raise CheckpointMismatchError(
                 "The project directory that this KerasTuner search had is gone, or "
                 "another one is in its place.",
@@ -99,27 +98,21 @@ class Project:
 
     def _put_aside(self) -> None:
         """Move what another tuner of this program began."""
-        mark = self._mark()
+        mark = _mark(self._path)
         if self._is_ours(mark):
             self._path.rename(self._aside(mark))
 
     def _aside(self, mark: str) -> Path:
         return self._path.with_name(f"{self._path.name}.{mark}")
 
-    def _is_ours(self, mark: str | None) -> bool:
-        return bool(mark) and str(mark).startswith(f"{self._run}-")
+    def _is_ours(self, mark: str) -> bool:
+        return mark.startswith(f"{self._run}-")
 
     def _is_of_others(self) -> bool:
         """Whether somebody's trials are there, or those of an earlier tuner of ours."""
         if (self._path / _TUNER).exists():
             return True
-        return not self._mark() and any(self._path.glob(_TRIALS))
-
-    def _mark(self) -> str:
-        try:
-            return read_file(self._path, MARK, 100).decode()
-        except (OSError, ValueError):
-            return ""
+        return not _mark(self._path) and any(self._path.glob(_TRIALS))
 
     def _others(self) -> str:
         """A checksum of all trials."""
@@ -128,3 +121,12 @@ class Project:
             found.update(f"{file.parent.name} ".encode())
             found.update(file.read_bytes())
         return found.hexdigest()
+
+
+def _mark(project: Path) -> str:
+    """What its mark says; empty if it has none."""
+    try:
+        mark = read_file(project, MARK, 100).decode()
+    except (OSError, ValueError):
+        return ""
+    return mark if re.fullmatch(OF_PROJECTS, mark) else ""

@@ -12,6 +12,7 @@ Only public names are wrapped. Where KerasTuner lacks one of them, it reloads, a
 import contextlib
 import inspect
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ _NEEDED = {"directory", "project_name", "overwrite"}
 _SEVERAL = ("KERASTUNER_ORACLE_IP", "KERASTUNER_TUNER_ID", "TF_CONFIG", "WORLD_SIZE")
 
 _wrapped: Any = None  # the class
-_running = 0  # searches
+_searching = threading.local()  # has ``depth`` in a thread that searches
 
 
 class _EndsSearch(BaseException):
@@ -75,9 +76,9 @@ def wrap(keras_tuner: Any, opened: "Callable[[], Journal | None]") -> None:
     def made_tuner(plain: Any, self: Any, args: Any, kwargs: Any) -> None:
         bound = inspect.signature(plain).bind(*args, **kwargs)
         given = bound.arguments.get
-        where, name = given("directory") or ".", given("project_name")
-        path = Path(where, name or "untitled_project")
-        journal = None if "://" in os.fspath(where) else _alone(opened)
+        where = str(given("directory") or ".")
+        path = Path(where, given("project_name") or "untitled_project")
+        journal = None if "://" in where else _alone(opened)
         if journal is None:
             plain(*args, **kwargs)
             return
@@ -87,14 +88,14 @@ def wrap(keras_tuner: Any, opened: "Callable[[], Journal | None]") -> None:
 
     @ending_at_user_line
     def search(plain: Any, self: Any, args: Any, kwargs: Any) -> Any:
-        global _running
-        _running += 1
+        depth = getattr(_searching, "depth", 0)
+        _searching.depth = depth + 1
         try:
             return plain(*args, **kwargs)
         except _EndsSearch as ended:
             raise ended.error from ended.error.__cause__
         finally:
-            _running -= 1
+            _searching.depth = depth
 
     wrapt.wrap_function_wrapper(tuner, "search", search)
     if oracle is not None and inspect.signature(tuner).parameters.keys() >= _NEEDED:
@@ -112,7 +113,8 @@ def ending_search() -> Iterator[None]:
         yield
     except Exception as error:
         ours = bool(error.args) and isinstance(error.args[0], Text)
-        if not _running or not ours or isinstance(error, DivergedError):
+        searching = getattr(_searching, "depth", 0)
+        if not searching or not ours or isinstance(error, DivergedError):
             raise
         raise _EndsSearch(error) from error
 

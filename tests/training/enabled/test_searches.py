@@ -15,7 +15,7 @@ from support import fitting
 from support.fitting import Interrupt
 
 import resilient
-from resilient import CheckpointMismatchError
+from resilient import CheckpointMismatchError, CheckpointReadError
 from resilient.training.enabled import calls
 from resilient.training.enabled.projects import MARK
 
@@ -246,6 +246,17 @@ def test_a_project_that_is_gone(tuners, tmp_path):
     with resilient.enabled(tmp_path / "runs"), refused:
         searched(tuners, tmp_path, overwrite=True)
     assert mine.exists()
+
+
+@pytest.mark.parametrize("changed", [{"run": "../x"}, {"projects": ["../x-1"]}])
+def test_a_file_that_names_other_directories(tuners, tmp_path, changed):
+    with resilient.enabled(tmp_path / "runs"):
+        searched(tuners, tmp_path)
+    path = tmp_path / "runs" / "fits.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    refused = pytest.raises(CheckpointReadError, match="cannot be read")
+    with resilient.enabled(tmp_path / "runs"), refused:
+        searched(tuners, tmp_path)
 
 
 def test_errors_of_ours_end_the_search(tuners, tmp_path):
