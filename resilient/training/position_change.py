@@ -40,9 +40,8 @@ def moved(
     Raises:
         CheckpointMismatchError: It is nowhere.
     """
-    at_end = not progress.batch and not position.held
     if (saved.get("data kind"), live.get("data kind")) != ("arrays", "arrays"):
-        if at_end:
+        if not progress.batch:
             return Moved(progress, None)
         raise _nowhere("only arrays can change in the middle of an epoch")
     old, new = saved.get("data batch_size"), int(live["data batch_size"])
@@ -50,7 +49,7 @@ def moved(
         raise MalformedError("no batch size of the data")
     samples = int(live["data samples"])
     length = -(-samples // new)
-    if at_end:
+    if not progress.batch and not position.held:
         return Moved(progress, replace(position, num_batches=length))
     shuffles = saved.get("data shuffle"), live["data shuffle"]
     drawn = position.data.drawn * old

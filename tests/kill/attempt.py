@@ -21,6 +21,7 @@ from support.waited import wait_for_each_save, wait_for_the_first_save
 
 from . import capture, record
 from .callbacks import Recorder
+from .changes import change
 from .loops import LOOPS
 from .loops.performing import perform as perform_loop
 from .points import Killer, Point
@@ -86,6 +87,8 @@ def perform(order: Order, begun: Callable[[], None] = lambda: None) -> None:
     while case.then is not None:
         fit(order, case)
         case = case.then()
+    if order.change:
+        change(case, order.change)
     for name, value in order.compile.items():
         setattr(case.model, name, value)
     case.kwargs.update(order.fit)
