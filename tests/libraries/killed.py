@@ -8,6 +8,7 @@ not; ``json5``: while KerasTuner writes a file for the fifth time. Those that ar
 run to the end. The program finds the number of its attempt in ``ATTEMPT``.
 """
 
+import functools
 import json
 import os
 import runpy
@@ -44,6 +45,7 @@ def batch_ended(self, *args, **kwargs):
         die()
 
 
+@functools.wraps(fit)  # BayesFlow looks at its arguments
 def fitted(self, *args, **kwargs):
     history = fit(self, *args, **kwargs)
     if has_come("fit"):
