@@ -29,14 +29,19 @@ class AttributeWatch:
     Args:
         parts: What to look at, with names for people.
         but: Gives the attributes of a part that others take care of.
+        new: Also those that a model gets during training, as from a callback that keeps
+            its results there. (Layers make some when they are first called.)
     """
 
     def __init__(
         self,
         parts: Iterable[tuple[str, Any]],
         but: Callable[[Any], Collection[str]] = lambda part: (),
+        *,
+        new: bool = False,
     ) -> None:
         # The objects themselves: building a model gives its layers other numbers.
+        self._but, self._new = but, new
         self._before = [(name, part, _plain(part, but(part))) for name, part in parts]
 
     def changed(self) -> dict[str, Any]:
@@ -52,6 +57,9 @@ class AttributeWatch:
                     and repr(new) != repr(old)
                 ):
                     found[f"{name}.{attribute}"] = new
+            if self._new and isinstance(part, keras.Model):
+                new = _plain(part, {*before, *self._but(part)})
+                found |= {f"{name}.{attribute}": new[attribute] for attribute in new}
         return found
 
     def restore(self, changed: Mapping[str, Any]) -> None:
@@ -65,6 +73,26 @@ class AttributeWatch:
                 value = changed.get(f"{name}.{attribute}", old)
                 if repr(vars(part).get(attribute)) != repr(value):
                     setattr(part, attribute, value)
+            if self._new and isinstance(part, keras.Model):
+                self._restore_new(name, part, before, changed)
+
+    def _restore_new(
+        self,
+        name: str,
+        model: keras.Model,
+        before: Collection[str],
+        changed: Mapping[str, Any],
+    ) -> None:
+        """Give a model the attributes that it got during training."""
+        # What a class, the script or Keras defines is not for a checkpoint to replace.
+        defined = {*before, *self._but(model), *dir(type(model))}
+        for key, value in changed.items():
+            part, _, attribute = key.rpartition(".")
+            if part != name or attribute in defined or not _is_own(attribute):
+                continue
+            there = vars(model).get(attribute)
+            if isinstance(there, _PLAIN) and isinstance(value, _PLAIN):
+                setattr(model, attribute, value)
 
 
 def parts_of(model: keras.layers.Layer) -> list[tuple[str, Any]]:
@@ -87,12 +115,14 @@ def is_value(value: Any) -> bool:
     return type(value) in _PLAIN or isinstance(value, np.generic)
 
 
+def _is_own(attribute: str) -> bool:
+    """Whether it is neither private nor one that Keras sets."""
+    return not attribute.startswith("_") and attribute not in _KERAS
+
+
 def _plain(thing: Any, but: Collection[str]) -> dict[str, Any]:
     return {
         name: value
         for name, value in getattr(thing, "__dict__", {}).items()
-        if not name.startswith("_")
-        and name not in _KERAS
-        and name not in but
-        and isinstance(value, _PLAIN)
+        if _is_own(name) and name not in but and isinstance(value, _PLAIN)
     }

@@ -59,7 +59,9 @@ class FitState(RunState):
         self._model, self._stateful = model, stateful
         self._facts, self._losses = facts, losses
         self._eager = is_eager(model)
-        self._attributes = AttributeWatch(parts_of(model), but=self._told_elsewhere)
+        self._attributes = AttributeWatch(
+            parts_of(model), but=self._told_elsewhere, new=True
+        )
         self._architecture = model_config.Architecture(model)
         self.retracing = retracing.of(model, backend)
         self._allowed: list[JSON] = []

@@ -20,6 +20,7 @@ from resilient import (
     CorruptCheckpointError,
     NotSupportedError,
 )
+from resilient.objects.attribute_watch import AttributeWatch
 from resilient.training.enabled import callback, calls
 
 pytestmark = [
@@ -83,6 +84,45 @@ def test_a_damaged_copy_of_a_file_that_a_fit_wrote_is_an_error(tmp_path):
     with pytest.raises(CorruptCheckpointError, match="No checkpoint in this directory"):
         program()
     assert best.read_bytes() == b"of another fit"
+
+
+class Finds(keras.callbacks.Callback):
+    """Keeps what it found on the model, as code behind the fit may read it."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.best_epoch = epoch
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_what_a_callback_leaves_on_the_model_is_there_or_named(
+    tmp_path, backend, eager
+):
+    def program():
+        net = fitting.model(run_eagerly=eager)
+        with resilient.enabled(tmp_path):
+            net.fit(**fitting.arguments(epochs=2, callbacks=[Finds()]))
+        return getattr(net, "best_epoch", None)
+
+    if eager or backend == "torch":
+        assert program() == 1
+        assert program() == 1
+    else:
+        with pytest.warns(resilient.NotExactWarning, match="best_epoch"):
+            assert program() == 1
+        assert program() is None
+
+
+def test_a_checkpoint_adds_attributes_and_replaces_none():
+    net = keras.Sequential(name="own")
+    net.weights_of_classes = [1]
+    watch = AttributeWatch([("own", net)], new=True)
+    names = ("fit", "_private", "weights_of_classes", "stop_training", "mine")
+    for name in names:
+        watch.restore({f"own.{name}": 3, f"other.{name}": 4})
+    assert net.mine == 3
+    assert net.weights_of_classes == [1]
+    assert "_private" not in vars(net)
+    assert callable(net.fit)
 
 
 def test_an_interrupted_fit_goes_on(tmp_path):
