@@ -53,7 +53,7 @@ def checked_allow(
 def _unknown(name: object, names: Sequence[str]) -> str:
     if name in NAMES:
         return message(
-            "`allow` of Run does not have this name, which is for fit only.",
+            "This name in `allow` is for fit only; Run does not take it.",
             received=repr(name),
             hint=f"Use one of: {', '.join(names)}.",
         )

@@ -105,7 +105,7 @@ def require_message(call, kind, words):
         (
             lambda: resilient.Run("a", allow={"callbacks"}),
             ValueError,
-            "does not have this name, which is for fit only",
+            "is for fit only; Run does not take it",
         ),
     ],
 )

@@ -368,7 +368,7 @@ def test_a_file_that_cannot_be_put_back_is_an_error(tmp_path):
     epoch([callback], 0)
     (tmp_path / "file").touch()
     _, again = model_checkpoint(tmp_path / "file" / "b.weights.h5")
-    with pytest.raises(CheckpointWriteError, match="cannot be put back"):
+    with pytest.raises(CheckpointWriteError, match="cannot be restored"):
         again.restore(*saved(states))
 
 

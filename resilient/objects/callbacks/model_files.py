@@ -116,7 +116,7 @@ class ModelFile:
             _replace(path, content)
         except OSError as error:
             raise CheckpointWriteError(
-                "The file of a ModelCheckpoint cannot be put back as this fit left it.",
+                "The file that ModelCheckpoint wrote cannot be restored.",
                 received=f"{path}: {error.strerror}",
                 hint="Make room, or allow this user to write there; then run again.",
             ) from error
@@ -125,8 +125,8 @@ class ModelFile:
         if not self._warned:
             self._warned = True
             warn_not_exact(
-                "after a resume, this file may be that of another fit, or of a later "
-                "moment of this one",
+                "after a resume, this file may be from another fit, or from a later "
+                "point in this one",
                 [f"ModelCheckpoint({self._callback.filepath!r}): {why}"],
             )
 

@@ -53,11 +53,11 @@ class Project:
         elif self._before:
             if self._before != self._others():
                 raise CheckpointMismatchError(
-                    "This KerasTuner search went on in a project that others began, "
-                    "which has changed since.",
+                    "This KerasTuner search continued a project of another program, "
+                    "and that project has changed since.",
                     received=str(self._path),
-                    hint="Use another directory for the fits: the search goes on after "
-                    "the trials that it has.",
+                    hint="Use another directory for the fits: the search continues "
+                    "after the trials that are there.",
                 )
             yield bool(overwrite)
         elif overwrite or not self._is_of_others():
@@ -87,10 +87,10 @@ class Project:
                 self._aside(mark).rename(self._path)
         if _mark(self._path) != mark:
             raise CheckpointMismatchError(
-                "The project directory that this KerasTuner search had is gone, or "
-                "another one is in its place.",
+                "The project directory of this KerasTuner search is missing, or was "
+                "replaced.",
                 received=str(self._path),
-                hint="Put it back; or use another directory for the fits.",
+                hint="Restore it, or use another directory for the fits.",
             )
         for state in (_TUNER, "oracle.json", _TRIALS):
             for file in self._path.glob(state):

@@ -51,7 +51,7 @@ def checked_starts(
     if unknown := [name for name in named if name not in models]:
         raise ValueError(
             message(
-                "`start_from` names something that is no Keras model of this Run.",
+                "`start_from` names a model that was not passed to Run.",
                 received=repr(unknown[0]),
                 hint=f"The models are: {_listed(models)}.",
             )

@@ -242,7 +242,7 @@ def test_a_project_that_is_gone(tuners, tmp_path):
     (tmp_path / "p" / "trial_7").mkdir(parents=True)
     mine = tmp_path / "p" / "trial_7" / "trial.json"
     mine.write_text("{}")
-    refused = pytest.raises(CheckpointMismatchError, match="is gone, or another one")
+    refused = pytest.raises(CheckpointMismatchError, match="is missing, or was")
     with resilient.enabled(tmp_path / "runs"), refused:
         searched(tuners, tmp_path, overwrite=True)
     assert mine.exists()

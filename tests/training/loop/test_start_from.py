@@ -102,7 +102,7 @@ def test_some_layers_are_taken_and_where_one_model_fails_none_changes(source, tm
     [
         ({"start_from": "a"}, 2, ValueError, "must say which model .* left, right"),
         ({"start_from": "a"}, 0, ValueError, "(?s)exactly one .* models: none"),
-        ({"start_from": {"middle": "a"}}, 2, ValueError, "(?s)no Keras model.*left"),
+        ({"start_from": {"middle": "a"}}, 2, ValueError, "(?s)not passed to Run.*left"),
         ({"start_from": {"left": 3}}, 2, TypeError, "path of a directory or a file"),
         ({"start_from": 3}, 2, TypeError, "path of a directory or a file"),
         ({"start_layers": "a"}, 1, ValueError, "together with `start_from`"),
