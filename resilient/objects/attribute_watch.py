@@ -8,12 +8,13 @@ attributes, or in ``stateful``. (A ``Tracker`` follows objects; Keras's own obje
 too entangled for that, and their variables have a place of their own.)
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
+from resilient import keras_internals
 from resilient.objects.training_setup.describe import held
 
 _PLAIN = (bool, int, float, str, type(None), np.generic)
@@ -100,7 +101,7 @@ def parts_of(model: keras.layers.Layer) -> list[tuple[str, Any]]:
     layers = model._flatten_layers(include_self=False)
     loss = getattr(model, "loss", None)
     losses = held(loss) if isinstance(loss, list | tuple | dict) else {"": loss}
-    metrics = getattr(model, "metrics", [])
+    metrics = [*getattr(model, "metrics", []), *_compiled_metrics(model)]
     return [
         (type(model).__name__, model),
         *((f"layer {i} ({type(x).__name__})", x) for i, x in enumerate(layers)),
@@ -108,6 +109,18 @@ def parts_of(model: keras.layers.Layer) -> list[tuple[str, Any]]:
         *((f"loss{key}", each) for key, each in losses.items()),
         *((f"metric {i} ({type(x).__name__})", x) for i, x in enumerate(metrics)),
     ]
+
+
+def _compiled_metrics(model: keras.layers.Layer) -> Iterator[keras.metrics.Metric]:
+    """The metrics that ``compile`` was given; ``model.metrics`` has them wrapped."""
+    arguments = keras_internals.arguments_of_compile(model)
+    waiting = [arguments.get("metrics"), arguments.get("weighted_metrics")]
+    while waiting:
+        each = waiting.pop(0)
+        if isinstance(each, keras.metrics.Metric):
+            yield each
+        elif isinstance(each, list | tuple | dict):
+            waiting += held(each).values()
 
 
 def is_value(value: Any) -> bool:
