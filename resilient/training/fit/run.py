@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from resilient import keras_internals
 from resilient.errors import NotSupportedError
 from resilient.saving.record import Loaded, is_of
 from resilient.saving.run_json import ImportRun
@@ -39,6 +40,8 @@ def run(
             bad = end.bad
         attempt = _after(plan, attempt, bad)
     session.saving.wait()
+    if keras_internals.BACKEND == "torch" and attempt.progress.step:
+        plan.model.eval()  # as at the end of each epoch: there may have been none here
     session.ended(attempt.progress)
     if plan.explicit:
         finished.note(session.options.store.directory)

@@ -47,15 +47,17 @@ def test_fits_that_had_finished_return_at_once(tmp_path):
         first, second = fitting.model(), fitting.model(optimizer="sgd")
         with resilient.enabled(tmp_path):
             told = [fit(first), fit(first), fit(second)]
-        return told, fitting.values(first) + fitting.values(second)
+        modes = [getattr(layer, "training", None) for layer in first._flatten_layers()]
+        return told, modes, fitting.values(first) + fitting.values(second)
 
-    told, values = program()
+    told, modes, values = program()
     assert names(tmp_path) == ["001-sequential", "002-sequential", "003-sequential"]
     assert all(len(seen) == fitting.STEPS for _, seen in told)
     state = fitting.random_state()
     fitting.other_seed()
-    again, same = program()
+    again, same_modes, same = program()
     assert fitting.random_state() == state
+    assert modes == same_modes
     assert [history for history, _ in again] == [history for history, _ in told]
     assert [seen for _, seen in again] == [[], [], []]
     for old, new in zip(values, same, strict=True):
