@@ -109,7 +109,7 @@ class LoopRun(RunJson):
         fingerprint: What the run was.
         data: What the data was; None where the loop draws it by itself.
         setups: What each compiled model trains with, by name.
-        models: Which function each Keras model computes, by name.
+        models: What each Keras model, layer or optimizer computes, by name.
     """
 
     progress: JSON

@@ -48,12 +48,8 @@ def fingerprint(
             **_spread(model),
             "run_eagerly": bool(model.run_eagerly),
             "jit_compile": bool(model.jit_compile),
-            "loss": _simple(getattr(model, "loss", None)),
             **function["settings"],
-            **{
-                f"optimizer {key}": value
-                for key, value in plain_config(model.optimizer).items()
-            },
+            **of_training(model),
             **environment(backend),
         },
         "determinism": in_effect(),
@@ -81,6 +77,19 @@ def of_layers(model: keras.layers.Layer) -> JSON:
         },
         "determinism": {},
     }
+
+
+def of_training(model: keras.Model) -> JSON:
+    """The settings that a compiled model trains with, as JSON."""
+    return {
+        "loss": _simple(getattr(model, "loss", None)),
+        **of_optimizer(model.optimizer),
+    }
+
+
+def of_optimizer(optimizer: keras.optimizers.Optimizer) -> JSON:
+    """Its settings but the learning rate, which is a variable or a schedule's."""
+    return {f"optimizer {key}": x for key, x in plain_config(optimizer).items()}
 
 
 def _spread(model: keras.Model) -> JSON:

@@ -142,7 +142,7 @@ class Objects:
         return {n: x.value for n, x in self._objects.items() if x.kind == kind}
 
     def fingerprints(self) -> JSON:
-        """Which function each Keras model or layer computes, by name."""
+        """What each Keras model, layer or optimizer computes, by name."""
         found = {name: thing.fingerprint() for name, thing in self._objects.items()}
         return {name: facts for name, facts in found.items() if facts is not None}
 

@@ -66,7 +66,7 @@ class Kind:
         return None
 
     def fingerprint(self) -> JSON | None:
-        """Which function it computes, as the script made it; None if not known."""
+        """What it computes, as the script made it; None if not known."""
         return None
 
     def capture(

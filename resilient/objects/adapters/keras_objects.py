@@ -13,7 +13,12 @@ from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import NotEncodable, encode
 from resilient.state import replicas
 from resilient.state.build import is_built
-from resilient.state.fingerprint import class_names, of_layers
+from resilient.state.fingerprint import (
+    class_names,
+    of_layers,
+    of_optimizer,
+    of_training,
+)
 from resilient.state.variables import Variable, variables_of
 
 
@@ -64,6 +69,7 @@ class LayerKind(Kind):
         found = of_layers(self.value)
         if getattr(self.value, "compiled", False):
             found["identity"]["optimizer"] = class_names(self.value.optimizer)
+            found["settings"] |= of_training(self.value)
         if is_built(self.value):  # what the loop does to it does not change it
             self._fingerprint = found
         return found
@@ -98,6 +104,7 @@ class KerasOptimizerKind(Kind):
     kind: ClassVar[str] = "Keras optimizer"
     schema: ClassVar[Any] = _Optimizer
     _built_for: list[str] | None = None
+    _fingerprint: JSON | None = None
 
     def variables(self) -> Iterable[Variable]:
         variables = self.value.variables if self.value.built else ()
@@ -106,6 +113,16 @@ class KerasOptimizerKind(Kind):
 
     def parts(self) -> Iterable[tuple[str, Any]]:
         return [(type(self.value).__name__, self.value)]
+
+    def fingerprint(self) -> JSON:
+        if self._fingerprint is None:
+            settings = of_optimizer(self.value)
+            self._fingerprint = {
+                "identity": {},
+                "settings": settings,
+                "determinism": {},
+            }
+        return self._fingerprint
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]

@@ -155,7 +155,8 @@ class LoopState(RunState):
         self._changes.accept(self._of_data + found)
         changed = comparison.changed_settings(*facts)
         for name, *pair in self._models(run):
-            lines = comparison.changed_settings(*pair, but=["keras"])
+            new = f"optimizer.{name}" in self._changes.fresh
+            lines = comparison.changed_settings(*pair, optimizer=not new, but=["keras"])
             changed += [f"{name}: {line}" for line in lines]
         comparison.warn_of(changed)
 

@@ -115,3 +115,32 @@ def test_what_a_loop_does_to_its_model_is_no_change_of_the_script(tmp_path):
 
     assert train(2).step == 4
     assert train(3).step == 6
+
+
+def test_other_settings_of_training_are_said_once(tmp_path):
+    """Of an optimizer of the loop, and of a model's own, with its loss."""
+
+    def made(momentum=0.5, loss="mse", beta=0.9, optimizer=keras.optimizers.Adam):
+        model, own = net(), optimizer(beta_1=beta)
+        model.compile(keras.optimizers.SGD(momentum=momentum), loss)
+        for each in (model.optimizer, own):
+            each.build(model.trainable_variables)
+        return {"net": model, "own": own}
+
+    with run_on(tmp_path, **made()) as run:
+        run.advance()
+    told = pytest.warns(NotExactWarning, match="these settings changed")
+    with told as found, run_on(tmp_path, **made(0.6, "mae", 0.8)):
+        pass
+    assert len(found) == 1
+    lines = [line.strip() for line in str(found[0].message).splitlines()[1:]]
+    assert lines == [
+        "net: loss: the checkpoint has 'mse', this run has 'mae'",
+        "net: optimizer momentum: the checkpoint has 0.5, this run has 0.6",
+        "own: optimizer beta_1: the checkpoint has 0.9, this run has 0.8",
+    ]
+    other = made(optimizer=keras.optimizers.Nadam, beta=0.8)
+    run = resilient.Run(tmp_path, verbose=0, allow={"optimizer"}, **other)
+    with pytest.warns(NotExactWarning) as found, run:
+        pass
+    assert "beta_1" not in "".join(str(each.message) for each in found)
