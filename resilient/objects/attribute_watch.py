@@ -85,13 +85,14 @@ class AttributeWatch:
         changed: Mapping[str, Any],
     ) -> None:
         """Give a model the attributes that it got during training."""
-        # What a class, the script or Keras defines is not for a checkpoint to replace.
-        defined = {*before, *self._but(model), *dir(type(model))}
+        # What the script or Keras defines is not for a checkpoint to replace, nor what
+        # a class defines, unless it is the value that an attribute begins with.
+        defined = {*before, *self._but(model), *dir(keras.Model)}
         for key, value in changed.items():
             part, _, attribute = key.rpartition(".")
             if part != name or attribute in defined or not _is_own(attribute):
                 continue
-            there = vars(model).get(attribute)
+            there = vars(model).get(attribute, getattr(type(model), attribute, None))
             if isinstance(there, _PLAIN) and isinstance(value, _PLAIN):
                 setattr(model, attribute, value)
 

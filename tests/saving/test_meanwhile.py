@@ -252,16 +252,16 @@ def test_what_was_restored_is_not_kept(tmp_path):
 class Synchronised(keras.Sequential):
     """Counts how often JAX's state is moved into the variables."""
 
-    synchronised = 0
+    _synchronised = 0
 
     def jax_state_sync(self):
-        self.synchronised += not getattr(self, "_jax_state_synced", True)
+        self._synchronised += not getattr(self, "_jax_state_synced", True)
         super().jax_state_sync()
 
     if hasattr(keras.Model, "state_sync"):  # its name on JAX since Keras 3.16
 
         def state_sync(self):
-            self.synchronised += not getattr(self, "_jax_state_synced", True)
+            self._synchronised += not getattr(self, "_jax_state_synced", True)
             super().state_sync()
 
 
@@ -274,7 +274,7 @@ def test_nothing_slow_is_in_the_loop(tmp_path):
     ours = fitting.model(cls=Synchronised, run_eagerly=False)
     watched = keras.callbacks.CallbackList([Batches()], True, model=ours)
     fitting.fit(ours, tmp_path, callbacks=watched, save_freq=2)
-    assert ours.synchronised == plain.synchronised
+    assert ours._synchronised == plain._synchronised
     assert watched._async_train == callbacks._async_train
-    assert plain.synchronised > 0 or keras.backend.backend() != "jax"
+    assert plain._synchronised > 0 or keras.backend.backend() != "jax"
     assert callbacks._async_train or keras.backend.backend() == "tensorflow"

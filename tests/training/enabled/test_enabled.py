@@ -115,13 +115,20 @@ def test_what_a_callback_leaves_on_the_model_is_there_or_named(
 
 
 def test_a_checkpoint_adds_attributes_and_replaces_none():
-    net = keras.Sequential(name="own")
+    class Own(keras.Sequential):
+        counted = 0
+
+        def count(self):
+            self.counted += 1
+
+    net = Own(name="own")
     net.weights_of_classes = [1]
     watch = AttributeWatch([("own", net)], new=True)
     names = ("fit", "_private", "weights_of_classes", "stop_training", "mine")
-    for name in names:
+    for name in (*names, "counted", "count"):
         watch.restore({f"own.{name}": 3, f"other.{name}": 4})
-    assert net.mine == 3
+    assert net.mine == net.counted == 3
+    assert callable(net.count)
     assert net.weights_of_classes == [1]
     assert "_private" not in vars(net)
     assert callable(net.fit)
