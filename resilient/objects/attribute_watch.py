@@ -18,9 +18,13 @@ from resilient import keras_internals
 from resilient.objects.training_setup.describe import held
 
 _PLAIN = (bool, int, float, str, type(None), np.generic)
-# Keras sets these in every fit.
+# Keras sets these, most of them in every fit.
 _KERAS = frozenset(
-    {"built", "training", "stop_training", "stop_evaluating", "stop_predicting"}
+    {
+        *("built", "training", "stop_training", "stop_evaluating", "stop_predicting"),
+        *("train_function", "test_function", "predict_function", "compiled", "name"),
+        *("activity_regularizer", "autocast", "supports_jit", "steps_per_execution"),
+    }
 )
 
 

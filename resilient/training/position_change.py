@@ -53,8 +53,18 @@ def moved(
         return Moved(progress, replace(position, num_batches=length))
     shuffles = saved.get("data shuffle"), live["data shuffle"]
     drawn = position.data.drawn * old
+    if not progress.batch and (drawn or shuffles[0] != shuffles[1]):
+        raise CheckpointMismatchError(
+            "With steps_per_epoch, the data or its batch size cannot change at this "
+            "point: the next epoch continues the same pass over the data.",
+            received=f"{drawn:,} samples of this pass were already trained",
+            hint="Continue without the change, or begin a new run with these weights: "
+            "pass start_from=, and another checkpoint_dir.",
+        )
     if drawn != progress.batch * old:
         raise _nowhere("with steps_per_epoch, epochs and passes over the data differ")
+    if old != new and progress.batch and _has_steps(live):
+        raise _nowhere("with steps_per_epoch, the batches of an epoch are all alike")
     if shuffles[0] != shuffles[1]:
         raise _nowhere("the rest of an epoch cannot be shuffled differently")
     if old != new and shuffles[0] == "batch":
@@ -74,10 +84,16 @@ def moved(
     return Moved(progress._replace(batch=drawn // new), position)
 
 
+def _has_steps(live: JSON) -> bool:
+    """Whether ``steps_per_epoch`` says how many batches an epoch has."""
+    names = ("steps_per_epoch", "data steps_per_epoch")  # of a fit, and of a loop
+    return any(live.get(name) is not None for name in names)
+
+
 def _nowhere(why: str) -> CheckpointMismatchError:
     return CheckpointMismatchError(
         "The data or its batch size cannot change at this point, in the middle of an "
-        "epoch. Nothing was changed.",
+        "epoch.",
         received=why,
         hint="Change it at the end of an epoch: pass resume=<step> with the step of "
         "a checkpoint at batch 0 (see `resilient ls`).",

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import random
+import stat
 import threading
 import time
 from typing import ClassVar
@@ -303,11 +304,13 @@ def test_what_model_checkpoint_wrote_is_put_back(tmp_path, there):
         target.parent.rmdir()
     else:
         target.write_bytes(there)
+        target.chmod(0o600)
         target.with_name(f".{target.name}.0123456789abcdef.part").touch()
     _, states = model_checkpoint(path)
     states.restore(*found)
     assert path.is_symlink()
     assert target.read_bytes() == written
+    assert there is None or stat.S_IMODE(target.stat().st_mode) == 0o600
     assert list(target.parent.iterdir()) == [target]
     before = target.stat()
     states.restore(*found)

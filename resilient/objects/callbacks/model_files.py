@@ -146,6 +146,8 @@ def _replace(path: Path, content: np.ndarray) -> None:
     try:
         with open(part, "xb") as file:
             file.write(content.data)
+        if path.exists():
+            part.chmod(stat.S_IMODE(path.stat().st_mode))
         os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)

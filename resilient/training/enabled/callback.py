@@ -74,6 +74,13 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
                     "BackupAndRestore.",
                     hint="Leave this callback out.",
                 )
+            if intercept.is_in_control(self.model):
+                raise NotSupportedError(
+                    "This fit began before BackupAndRestore was there to take it over.",
+                    received="a callback that was made in the call of fit",
+                    hint="Import it first: from resilient import BackupAndRestore. Or "
+                    "make the callback in a line before the call of fit.",
+                )
             raise NotSupportedError(
                 "This model's fit cannot be backed up: it is not keras.Model.fit.",
                 received=f"{type(self.model).__qualname__}.fit",
@@ -86,6 +93,10 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing to restore."""
+
+
+# `model.fit` is looked up before the callbacks in its call are made.
+intercept.take_control()
 
 
 class _Control:

@@ -90,6 +90,11 @@ def take_control() -> None:
     _wrap(keras)
 
 
+def is_in_control(model: Any) -> bool:
+    """Whether a call of the model's ``fit`` comes here."""
+    return type(model).fit is _wrapper
+
+
 def _wrap(keras: Any) -> None:
     global _wrapper
     plain = keras.Model.fit

@@ -132,6 +132,12 @@ def test_a_checkpoint_adds_attributes_and_replaces_none():
     assert net.weights_of_classes == [1]
     assert "_private" not in vars(net)
     assert callable(net.fit)
+    net.compile("adam", "mse")
+    managed = AttributeWatch([("own", net)])
+    for name in ("predict_function", "compiled", "name"):
+        before = getattr(net, name)
+        managed.restore({f"own.{name}": 7})
+        assert getattr(net, name) is before
 
 
 def test_an_interrupted_fit_goes_on(tmp_path):

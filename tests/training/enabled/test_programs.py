@@ -104,3 +104,31 @@ def scores(place, file, *arguments):
     status, told = run_alone(FOLDS, out, place / file, *arguments)
     assert status == 0, told[-3000:]
     return json.loads(out.read_text())
+
+
+INLINE = """
+import sys
+import keras, numpy as np
+{imported}
+
+x = np.ones((8, 2), "float32")
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, x[:, :1], verbose=0, callbacks=[{made}(sys.argv[1])])
+"""
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize(
+    ("imported", "made", "error"),
+    [
+        ("from resilient import BackupAndRestore", "BackupAndRestore", ""),
+        ("import resilient", "resilient.BackupAndRestore", "Import it first"),
+    ],
+)
+def test_a_callback_that_is_made_in_the_call(tmp_path, imported, made, error):
+    """``model.fit`` was looked up before it."""
+    script = tmp_path / "script.py"
+    script.write_text(INLINE.format(imported=imported, made=made))
+    status, told = run_alone(script, tmp_path / "backup")
+    assert (status, error in told) == (1 if error else 0, True), told

@@ -207,6 +207,28 @@ def test_where_it_cannot_change_in_mid_epoch_it_says_so(directory, given, why):
         go_on(directory, "config", **given, allow={*allow, "config"}, resume=6)
 
 
+def test_with_steps_per_epoch(tmp_path):
+    """Batches of other sizes: in none of its places where epochs are not passes."""
+
+    steps = {"steps_per_epoch": fitting.STEPS // 2}
+
+    def go_on(**given):
+        fitting.fit(
+            fitting.model(),
+            tmp_path,
+            allow={"batch_size", "callbacks"},
+            **steps,
+            **given,
+        )
+
+    fitting.interrupted(tmp_path, 1, 1, save_freq=1, keep=9, **steps)
+    alike = "batches of an epoch are all alike"
+    with pytest.raises(CheckpointMismatchError, match=alike):
+        go_on(batch_size=2, resume=2)
+    with pytest.raises(CheckpointMismatchError, match="continues the same pass"):
+        go_on(batch_size=2, resume=fitting.STEPS // 2)
+
+
 def test_data_of_another_kind_begins_with_an_epoch(directory):
     def batches():
         while True:
