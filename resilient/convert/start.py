@@ -246,5 +246,12 @@ def _of_file(
             received=f"{asked.source}: {found.kind}",
             hint="Convert it with `resilient import`, and start from the result.",
         )
+    if not hasattr(model, "save_weights"):
+        raise NotSupportedError(
+            "Only a whole Keras model can begin with this file, not a layer.",
+            received=f"{asked.source} for {type(model).__name__}",
+            hint="Import it into its own model with `resilient import`, and start from "
+            "that directory, with start_layers=.",
+        )
     values = found.values(model)
     return [(leaf, values[leaf.name]) for leaf in ours], []

@@ -44,8 +44,8 @@ def checked_starts(
                     "`start_from` must say which model begins with which weights, "
                     "unless Run is given exactly one Keras model.",
                     received=f"start_from={source!r}, and models: {_listed(models)}",
-                    hint='Pass start_from={"name": path}, with the name that you '
-                    "give the model to Run under.",
+                    hint='Pass start_from={"name": path}, with the name of a Keras '
+                    "model or layer that you pass to Run.",
                 )
             )
     if unknown := [name for name in named if name not in models]:

@@ -121,3 +121,14 @@ def test_what_trains_a_copy_cannot_start_from_others(tmp_path):
     state = [v.value for v in model.trainable_variables]
     with pytest.raises(NotSupportedError, match="a loop trains copies"):
         resilient.Run(tmp_path, net=model, state=state, start_from="a")
+
+
+@pytest.mark.parametrize("name", ["m.keras", "m.weights.h5"])
+def test_a_layer_cannot_begin_with_the_file_of_a_model(tmp_path, name):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    (model.save if name == "m.keras" else model.save_weights)(tmp_path / name)
+    layer = keras.layers.Dense(2)
+    layer.build((None, 3))
+    run = resilient.Run(tmp_path / "run", layer=layer, start_from=tmp_path / name)
+    with pytest.raises(NotSupportedError, match="whole Keras model"), run:
+        pass
