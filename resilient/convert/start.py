@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from resilient.distributed.group import Group
 from resilient.errors import (
+    CheckpointNotFoundError,
     CorruptCheckpointError,
     NotSupportedError,
     message,
@@ -183,6 +184,25 @@ def _steps(path: Path) -> list[Path]:
     return [path] if path.name in names else []
 
 
+def _require_no_runs(path: Path) -> None:
+    """Raise where somebody named a run, or several, and nothing that can be read."""
+    if not path.is_dir():
+        return
+    if (path / layout.EVENTS).exists():
+        raise CheckpointNotFoundError(
+            "There is no checkpoint in this run.",
+            received=path,
+            hint="Name a run that has saved one, or a file.",
+        )
+    runs = [each.name for each in sorted(path.iterdir()) if _steps(each)]
+    if runs:
+        raise NotSupportedError(
+            "`start_from` names a directory of several runs.",
+            received=path,
+            hint=f"Name one of them: {', '.join(runs[:5])}.",
+        )
+
+
 def _of_run(
     steps: Sequence[Path], name: str, group: Group
 ) -> "tuple[Path, list[Weight]]":
@@ -237,6 +257,7 @@ def _of_file(
     from resilient.convert.recognise import recognised
     from resilient.state import replicas
 
+    _require_no_runs(asked.source)
     found = recognised(asked.source)
     if asked.layers is not None or found.by_path:
         return overlap.of_paths(asked.source, found.named(), ours, asked.layers)

@@ -7,7 +7,12 @@ from support import fitting
 from support.waited import each_save_waited_for
 
 import resilient
-from resilient import CheckpointMismatchError, CorruptCheckpointError, NotSupportedError
+from resilient import (
+    CheckpointMismatchError,
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    NotSupportedError,
+)
 from resilient.telemetry.events import read_events
 
 pytestmark = [
@@ -64,6 +69,8 @@ def source(tmp_path_factory):
     net = two_layers()
     with each_save_waited_for():
         fitting.fit(net, directory, save_freq="epoch")
+    directory.with_name("begun").mkdir()
+    directory.with_name("begun").joinpath("events.jsonl").touch()
     resilient.export(directory, directory.with_name("x.safetensors"))
     resilient.export(directory, directory.with_name("x.weights.h5"), model=net)
     return directory, weights(net)
@@ -159,6 +166,8 @@ WRONG = [
     ({"start_from": "RUN/gone"}, FileNotFoundError, "nothing to import"),
     ({"start_from": "RUN/quarantine"}, FileNotFoundError, "nothing to import"),
     ({"start_from": "RUN/events.jsonl"}, NotSupportedError, "Unrecognised"),
+    ({"start_from": "RUN/.."}, NotSupportedError, "several runs(?s:.*)one of them: "),
+    ({"start_from": "RUN/../begun"}, CheckpointNotFoundError, "no checkpoint in this"),
     (
         {"start_from": "RUN/../x.weights.h5", "start_layers": "net/encoder/.*"},
         NotSupportedError,
