@@ -238,6 +238,18 @@ def libraries(session: nox.Session, backend: str) -> None:
     session.run("pytest", *TWO, *arguments, env={"KERAS_BACKEND": backend})
 
 
+@nox.session(default=False)
+@each_backend
+def engines(session: nox.Session, backend: str) -> None:
+    """Kill workers of torchrun, which starts them again."""
+    install(session, *tested(backend))
+    session.run(
+        "pytest",
+        *(session.posargs or ["tests/engines"]),
+        env={"KERAS_BACKEND": backend},
+    )
+
+
 def own_tests(session: nox.Session, backend: str, *args: str) -> None:
     session.run(
         *("python", "tests/keras_suite/run.py", *args, *session.posargs),

@@ -97,8 +97,28 @@ def initialize() -> bool:
     if torch.cuda.is_available():
         _take_device()
         backend = "cpu:gloo,cuda:nccl"
-    distributed.init_process_group(backend, timeout=TIMEOUT)
+    distributed.init_process_group(backend, timeout=TIMEOUT, **_of_this_start())
     return True
+
+
+def _of_this_start() -> dict[str, Any]:
+    """Where ranks that torchrun starts again find the others that it starts with them.
+
+    On one machine torchrun keeps one store for all its starts, and a rank may read the
+    address of a process that is gone (pytorch#135712). On several machines each counts
+    its starts by itself: they share no number.
+    """
+    variables = os.environ
+    if (
+        variables.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        or variables.get("GROUP_WORLD_SIZE") != "1"
+    ):
+        return {}
+    found = distributed.rendezvous("env://", timeout=TIMEOUT)
+    store, rank, size = next(found)
+    start = f"start {variables.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    store = distributed.PrefixStore(start, store)
+    return {"store": store, "rank": rank, "world_size": size}
 
 
 def _take_device() -> None:
