@@ -5,7 +5,9 @@ Parts, from the outside in:
     store        finds, verifies, falls back: what the rest of the library uses
     prune        deletes what is not to be kept
     commit       turns the bytes in a staging directory into a checkpoint, or nothing
-    recovery     finishes replacements that a kill interrupted
+    recovery     finishes changes that a kill interrupted
+    directories  moves and deletes checkpoints, where directories are renamed and not
+    file_system  what can be done in a checkpoint directory, tried out before a run
     quarantine   holds checkpoints that must not be used, each with its reason
     checkpoint   one committed directory, and whether it is still what was committed
     manifest     the file that makes a directory a checkpoint

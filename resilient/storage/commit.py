@@ -4,7 +4,8 @@
 
 The rename is the commit: before it a kill leaves staging that no reader looks at,
 after it the checkpoint is whole. A former checkpoint of the same step is renamed first;
-``recovery`` renames it back if a kill came in between.
+``recovery`` renames it back if a kill came in between. Where directories cannot be
+renamed, the manifest is the commit, see ``directories``.
 
 Every failure of the file system, however the writing library reports it, becomes a
 ``CheckpointWriteError``. Other errors of the writing function pass unchanged.
@@ -14,7 +15,6 @@ import contextlib
 import errno
 import os
 import shutil
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +23,9 @@ from resilient.errors import CheckpointWriteError, NotSupportedError, ResilientE
 from resilient.progress import Progress
 from resilient.storage import layout, lock
 from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.directories import delete_checkpoints, written_in_place
 from resilient.storage.file_record import FileRecord, record
+from resilient.storage.file_system import renames_directories
 from resilient.storage.files import JSON_BYTES, NO_DAMAGE, open_file, sync
 from resilient.storage.flush import flushed_meanwhile
 from resilient.storage.manifest import Manifest, ManifestError
@@ -54,7 +56,7 @@ def commit(
     staging: Path,
     progress: Progress,
     write: Callable[[str], None],
-    manifest: Callable[[dict[str, FileRecord]], Manifest],
+    manifest: Callable[[Path, dict[str, FileRecord]], Manifest],
 ) -> Checkpoint:
     """Make a checkpoint out of what ``write`` puts into a directory.
 
@@ -62,22 +64,22 @@ def commit(
         staging: A directory to be made in the checkpoint directory, which exists.
         progress: Where the run is.
         write: Fills the empty directory that it is given the path of.
-        manifest: What to commit, given the files that were written.
+        manifest: What to commit, given where which files were written.
 
     Raises:
         CheckpointWriteError: If the file system fails; the others are intact.
     """
     with _explained(staging, progress):
         lock.put_back(staging.parent)
-    try:
-        files = stage(staging, progress, write)
-        with _explained(staging, progress):
-            sealed = manifest(files).signed()
-            _finish(staging, sealed)
-            return Checkpoint.of(sealed, _publish(staging, progress.step))
-    finally:
-        # After the rename there is nothing under this name any more.
-        shutil.rmtree(staging, ignore_errors=True)
+        try:
+            with _published(staging, progress.step) as (place, committed):
+                files = stage(place, progress, write)
+                sealed = manifest(place, files).signed()
+                _finish(place, sealed)
+            return Checkpoint.of(sealed, committed)
+        finally:
+            # After the rename there is nothing under this name any more.
+            shutil.rmtree(staging, ignore_errors=True)
 
 
 def stage(
@@ -113,36 +115,6 @@ def _explained(staging: Path, progress: Progress) -> Iterator[None]:
         if number is None:
             raise
         raise _write_error(staging, progress, number, error) from error
-
-
-def delete_checkpoints(paths: list[Path]) -> None:
-    """Rename first: a kill never leaves half of what looks like a checkpoint.
-
-    Args:
-        paths: Of checkpoints, or former ones, of one directory.
-    """
-    renamed = []
-    for path in paths:
-        step = int(path.name.removeprefix("step-").partition(".")[0])
-        target = path.with_name(layout.staging_name(step))
-        os.rename(path, target)
-        renamed.append(target)
-    if renamed:
-        sync(renamed[0].parent)
-    for path in renamed:
-        delete(path)
-
-
-def delete(path: Path) -> None:
-    """Delete what has this name; of a link, only the link. Links inside stay unread."""
-    if stat.S_ISDIR(path.lstat().st_mode):
-        try:
-            shutil.rmtree(path)
-        except RecursionError:  # hundreds deep: it is none of ours
-            what = "its directories are nested too deep"
-            raise OSError(errno.ELOOP, what, os.fspath(path)) from None
-    else:
-        path.unlink()
 
 
 def disk_error(error: BaseException) -> int | None:
@@ -269,10 +241,16 @@ def _require_readable(manifest: bytes) -> None:
         )
 
 
-def _publish(staging: Path, step: int) -> Path:
-    """The commit itself."""
+@contextlib.contextmanager
+def _published(staging: Path, step: int) -> Iterator[tuple[Path, Path]]:
+    """Where to write a checkpoint, and where it is afterwards, committed."""
     directory, former = staging.parent, None
     committed = directory / layout.committed_name(step)
+    if not renames_directories(directory):
+        with written_in_place(committed):
+            yield committed, committed
+        return
+    yield staging, committed
     if os.path.lexists(committed):
         former = directory / layout.replaced_name(step)
         os.rename(committed, former)
@@ -287,4 +265,3 @@ def _publish(staging: Path, step: int) -> Path:
         # What is left of it, `recovery` deletes: the commit has succeeded.
         with contextlib.suppress(OSError):
             delete_checkpoints([former])
-    return committed

@@ -6,12 +6,15 @@ directory. What is checked is what was opened, not what had the name before.
 """
 
 import errno
+import logging
 import os
 import secrets
 import stat
 from pathlib import Path
 
 from resilient.errors import CheckpointReadError
+
+logger = logging.getLogger(__name__)
 
 # Far above real use: what is larger is not ours.
 JSON_BYTES = 64 << 20
@@ -25,6 +28,14 @@ NO_DAMAGE = {
     errno.ENFILE: "Close files of other processes: the machine has too many open.",
     errno.ENOMEM: "Free some memory.",
 }
+
+# What a file system answers that cannot do something, as against one that fails.
+UNABLE = frozenset(
+    (
+        *(errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL),
+        *(errno.EPERM, errno.EXDEV, errno.EEXIST, errno.ENOLCK),
+    )
+)
 
 _ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _NOT_FOLLOWED = (errno.ELOOP, errno.EMLINK)
@@ -146,14 +157,40 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def sync(path: str | os.PathLike[str]) -> None:
-    """Wait until a file's bytes, or a directory's names, are on the disk."""
+    """Wait until a file's bytes, or a directory's names, are on the disk.
+
+    Some file systems do not sync directories: the log says so once.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems sync directories by themselves: EINVAL.
-        unsupported = error.errno in (errno.EINVAL, errno.ENOTSUP)
-        if not (unsupported and stat.S_ISDIR(os.fstat(descriptor).st_mode)):
+        found = os.fstat(descriptor)
+        if not (error.errno in UNABLE and stat.S_ISDIR(found.st_mode)):
             raise
+        say_once(
+            f"The file system of {os.fspath(path)} does not sync directories "
+            f"({error.strerror}): a kill loses nothing there, but a power cut may undo "
+            "the last saves.",
+            of=found.st_dev,
+        )
     finally:
         os.close(descriptor)
+
+
+def sync_tree(directory: Path) -> None:
+    """Do so with all that is in a directory, and itself."""
+    for parent, _, names in os.walk(directory, topdown=False):
+        for name in names:
+            sync(os.path.join(parent, name))
+        sync(parent)
+
+
+_told: set[object] = set()
+
+
+def say_once(text: str, *, of: object) -> None:
+    """Log a warning, if this process has not yet said anything of this."""
+    if of not in _told:
+        _told.add(of)
+        logger.warning("%s", text)

@@ -4,12 +4,14 @@
     step-00001200.tmp-<id>/     being written, or being deleted; stale after a kill
     step-00001200.tmp-<id>-<k>/ the same, by process k of several
     step-00001200.old-<id>/     the former checkpoint of a step that is being replaced
+    step-00001200.unfinished    it is being written or deleted under its own name
     quarantine/                 what must not be used, and beside it the reason
     events.jsonl                what happened, one JSON object a line
     events-<k>.jsonl            the same, of process k of several
     heartbeat                   the last sign of life of a run, one line of JSON
     rollbacks.json              which batches this run leaves out, and why
     shared-<id>                 for a moment: do all processes see the same directory?
+    probe-<id>/                 for a moment: what can this file system do?
     save, stop                  touched by somebody who asks the living run for it
     lock                        held by the living run
 
@@ -42,8 +44,10 @@ LAST_STEP = 10**15 - 1
 _STEP = r"step-([0-9]{8}|[1-9][0-9]{8,14})"
 _COMMITTED = re.compile(_STEP)
 _STAGING = re.compile(_STEP + r"\.tmp-[0-9a-f]{10,}(-[0-9]+)?")
-_UNFINISHED = re.compile(r"rollbacks\.json\.tmp-[0-9a-f]{16}")
+_ROLLBACKS = re.compile(r"rollbacks\.json\.tmp-[0-9a-f]{16}")
 _SHARED = re.compile(r"shared-[0-9a-f]{16}")
+_PROBE = re.compile(r"probe-[0-9a-f]{16}")
+_UNFINISHED = re.compile(_STEP + r"\.unfinished")
 _REPLACED = re.compile(_STEP + r"\.old-[0-9a-f]{10,}")
 _QUARANTINED = re.compile(_STEP + r"-[0-9]+")
 _EVENTS = re.compile(r"events(-[0-9]+)?\.jsonl")
@@ -80,15 +84,38 @@ def replaced_name(step: int) -> str:
     return f"{committed_name(step)}.old-{uuid.uuid4().hex[:12]}"
 
 
+def probe_name() -> str:
+    """A fresh name for what the file system is tried out in."""
+    return f"probe-{uuid.uuid4().hex[:16]}"
+
+
+def is_committed_name(name: str) -> bool:
+    """Whether a checkpoint may have this name."""
+    return _COMMITTED.fullmatch(name) is not None
+
+
+def unfinished_path(committed: Path) -> Path:
+    """The file that says of a checkpoint's path that none is there yet, or any more."""
+    return committed.with_name(f"{committed.name}.unfinished")
+
+
 def committed_steps(directory: Path) -> list[int]:
     """Steps of the checkpoints, by name, ascending; opens nothing."""
-    matches = map(_COMMITTED.fullmatch, _names(directory))
-    return sorted(int(match[1]) for match in matches if match)
+    names = _names(directory)
+    unfinished = {m[1] for m in map(_UNFINISHED.fullmatch, names) if m}
+    matches = map(_COMMITTED.fullmatch, names)
+    return sorted(int(m[1]) for m in matches if m and m[1] not in unfinished)
+
+
+def unfinished_paths(directory: Path) -> list[Path]:
+    """Where a checkpoint was being written or deleted under its own name."""
+    matches = map(_UNFINISHED.fullmatch, _names(directory))
+    return [directory / committed_name(int(match[1])) for match in matches if match]
 
 
 def staging_paths(directory: Path) -> list[Path]:
     """What was being written or deleted, and files that live for a moment."""
-    kinds = (_STAGING, _SHARED, _UNFINISHED)
+    kinds = (_STAGING, _SHARED, _PROBE, _ROLLBACKS)
     names = [n for n in _names(directory) if any(kind.fullmatch(n) for kind in kinds)]
     return [directory / name for name in names]
 
@@ -117,7 +144,10 @@ def _names(directory: Path) -> list[str]:
 
 def foreign_names(directory: Path) -> list[str]:
     """What somebody else has put there."""
-    kinds = (_COMMITTED, _STAGING, _UNFINISHED, _SHARED, _REPLACED, _EVENTS)
+    kinds = (
+        *(_COMMITTED, _STAGING, _REPLACED, _UNFINISHED),
+        *(_ROLLBACKS, _SHARED, _PROBE, _EVENTS),
+    )
     ours = {QUARANTINE, HEARTBEAT, ROLLBACKS, SAVE, STOP, LOCK}
     return [
         name

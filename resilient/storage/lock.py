@@ -10,21 +10,25 @@ one cannot be deleted under a living run, and network file systems, which lock n
 directories, lock the other. Each save looks whether the file is still there.
 
 Hosts that share a directory exclude each other if the file system passes locks on. On
-one without locks, the log has a warning.
+one that locks no files, the directory is locked in this machine, or else a file in its
+temporary directory: that keeps its runs apart, and the log says once that it does no
+more.
 """
 
 import errno
 import fcntl
+import hashlib
 import json
 import logging
 import os
 import socket
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from resilient.errors import CheckpointWriteError, DirectoryInUseError, printable
 from resilient.serialization.schema import SchemaError, from_json, parse
-from resilient.storage import files, layout
+from resilient.storage import file_system, files, layout
 from resilient.storage.quarantine import now
 
 logger = logging.getLogger(__name__)
@@ -66,8 +70,15 @@ class DirectoryLock:
         taken: list[int] = []
         try:
             taken.append(_open_directory(self.directory))
-            _lock_directory(taken[0], self.directory)
-            taken.append(_locked_file(self.directory))
+            apart = _lock_directory(taken[0], self.directory)
+            file, locked = _locked_file(self.directory)
+            taken.append(file)
+            if not locked:
+                if not apart:
+                    taken[:0] = _locked_on_this_machine(self.directory)
+                    apart = len(taken) > 2
+                _say_what_is_apart(self.directory, apart=apart)
+            file_system.try_out(self.directory)
         except BaseException as error:
             _close(taken)
             if not isinstance(error, OSError):
@@ -90,7 +101,7 @@ class DirectoryLock:
         """
         *others, file = self._descriptors
         if not _is(self.directory / layout.LOCK, file):
-            self._descriptors = [*others, _locked_file(self.directory)]
+            self._descriptors = [*others, _locked_file(self.directory)[0]]
             os.close(file)
 
     def release(self) -> None:
@@ -122,24 +133,24 @@ def _open_directory(directory: Path) -> int:
     return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def _lock_directory(descriptor: int, directory: Path) -> None:
+def _lock_directory(descriptor: int, directory: Path) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise _in_use(directory) from None
+        return _lock(descriptor, directory)
+    except DirectoryInUseError:
+        raise
     except OSError:  # network file systems lock files only
-        return
+        return False
 
 
-def _locked_file(directory: Path) -> int:
-    """The descriptor of the file, locked, with our name in it."""
+def _locked_file(directory: Path) -> tuple[int, bool]:
+    """The descriptor of the file, with our name in it, and whether it is locked."""
     for _ in range(_TRIES):
         descriptor = files.open_file(directory, layout.LOCK, os.O_RDWR | os.O_CREAT)
         try:
-            _lock(descriptor, directory)
+            locks = _lock(descriptor, directory)
             if _is(directory / layout.LOCK, descriptor):
                 _identify(descriptor)
-                return descriptor
+                return descriptor, locks
         except BaseException:
             os.close(descriptor)
             raise
@@ -155,19 +166,52 @@ def _is(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _lock(descriptor: int, directory: Path) -> None:
+def _lock(descriptor: int, directory: Path) -> bool:
+    """Whether it is locked now, and not on a file system that has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             raise _in_use(directory) from None
-        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
+        if error.errno not in files.UNABLE:
             raise
-        logger.warning(
-            "The file system of %s does not support locks: make sure that only one "
-            "run uses it at a time.",
-            directory,
-        )
+        return False
+    return True
+
+
+def _locked_on_this_machine(directory: Path) -> list[int]:
+    """The descriptor of a file that is locked for a directory without locks, if any."""
+    place = Path(tempfile.gettempdir())
+    name = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()
+    name = f"resilient-{name[:32]}.lock"
+    taken: list[int] = []
+    try:
+        try:  # one of another user may be opened, but not as if it were to be made
+            taken.append(files.open_file(place, name))
+        except FileNotFoundError:
+            taken.append(files.open_file(place, name, os.O_RDWR | os.O_CREAT))
+        if _lock(taken[0], directory):
+            return taken
+    except DirectoryInUseError:
+        _close(taken)
+        raise
+    except OSError:
+        pass
+    _close(taken)
+    return []
+
+
+def _say_what_is_apart(directory: Path, *, apart: bool) -> None:
+    text = (
+        "Runs on this machine are kept apart all the same: make sure that no other "
+        "machine uses it at the same time."
+        if apart
+        else "Make sure that only one run uses it at a time."
+    )
+    files.say_once(
+        f"The file system of {directory} does not lock files. {text}",
+        of=("locks", directory),
+    )
 
 
 def _in_use(directory: Path) -> DirectoryInUseError:

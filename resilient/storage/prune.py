@@ -15,7 +15,7 @@ from resilient.errors import (
     NotSupportedError,
 )
 from resilient.policies import KeepPolicy
-from resilient.storage import commit, layout
+from resilient.storage import directories, layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.manifest import ManifestError
 
@@ -47,7 +47,7 @@ class Pruner:
         doomed = [step for step in self._known if step not in kept]
         try:
             names = map(layout.committed_name, doomed)
-            commit.delete_checkpoints([self._directory / name for name in names])
+            directories.delete_checkpoints([self._directory / name for name in names])
         except OSError as error:
             raise CheckpointWriteError(
                 f"Old checkpoints cannot be deleted: {error.strerror}.",

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from resilient.serialization.schema import SchemaError, from_json, parse
-from resilient.storage import files, layout
+from resilient.storage import directories, files, layout
 
 Kind = Literal["damaged", "superseded", "discarded"]
 
@@ -75,7 +75,7 @@ def move(path: Path, kind: Kind, text: str) -> Path:
     files.sync(path.parent)  # or a power cut might take it, and what is moved into it
     target = quarantine / _free_name(quarantine, path.name)
     _write(target, Reason(kind, text, now(), open=kind == "damaged"))
-    os.rename(path, target)
+    directories.move(path, target)
     files.sync(quarantine)
     files.sync(path.parent)
     return target

@@ -193,8 +193,8 @@ class Store:
         """
         staging = self.directory / (name or layout.staging_name(progress.step))
 
-        def manifest(written: dict[str, FileRecord]) -> Manifest:
-            written |= {} if others is None else others(staging)
+        def manifest(place: Path, written: dict[str, FileRecord]) -> Manifest:
+            written |= {} if others is None else others(place)
             now, versions = quarantine.now(), {LIBRARY: __version__, **environment}
             return Manifest(progress, finished, metrics, now, versions, written)
 

@@ -18,6 +18,7 @@ from support.checkpoint_kills import (
     first_save,
     in_child,
     killed_at,
+    killed_in_place,
     next_save,
     only_prune,
     replacing_save,
@@ -34,9 +35,10 @@ from support.checkpoint_samples import (
     save,
     steps,
     usable,
+    without_renames,
 )
 
-from resilient.storage import commit
+from resilient.storage import directories
 from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
 
@@ -77,6 +79,40 @@ def test_killed_at_each_step(ram, change, before, newest, kills):
     assert new in seen, "some kill came after the commit"
 
 
+@pytest.mark.parametrize(
+    ("change", "before", "newest", "kills"),
+    [
+        (first_save, [], {None, 30}, 25),
+        (next_save, [10, 20], {20, 30}, 30),
+        (replacing_save, [20], {20}, 60),
+        (start_after_a_kill, [10, 20], {20}, 10),
+    ],
+)
+def test_killed_at_each_step_where_no_directory_can_be_renamed(
+    ram, change, before, newest, kills
+):
+    seen = set()
+    for number in range(1, TOO_MANY):
+        directory = ram / str(number)
+        without_renames(directory)
+        filled(directory, *before)
+        if change is start_after_a_kill:  # of a save of 30, and of one of 20 again
+            (directory / "step-00000030").mkdir()
+            (directory / "step-00000030.unfinished").touch()
+            former = directory / "step-00000020.old-0123456789"
+            shutil.copytree(directory / "step-00000020", former)
+            (directory / "step-00000020" / "manifest.json").unlink()
+            (directory / "step-00000020.unfinished").touch()
+        exit_code = in_child(killed_in_place, number, change, directory)
+        good = usable(directory, newest=newest)
+        seen.add(good and (good.step, holds(good, version=1)))
+        if exit_code == 0:
+            break
+        assert exit_code == -9
+    assert number > kills
+    assert len(seen) == (1 if change is start_after_a_kill else 2)
+
+
 def test_half_of_a_former_checkpoint_never_takes_the_place_of_a_whole_one(
     ram, monkeypatch
 ):
@@ -87,7 +123,7 @@ def test_half_of_a_former_checkpoint_never_takes_the_place_of_a_whole_one(
         (path / "manifest.json").unlink()
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(commit, "delete", fails)
+    monkeypatch.setattr(directories, "delete", fails)
     save(store, 20, version=1)
     monkeypatch.undo()
     (left,) = leftovers(ram)

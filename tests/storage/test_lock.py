@@ -237,15 +237,3 @@ def test_a_full_disk_does_not_keep_the_lock_from_being_taken(
     with DirectoryLock(tmp_path):
         assert in_child(try_lock, tmp_path) == IN_USE
     assert "No space left" in caplog.text
-
-
-def test_a_file_system_without_locks_is_used_with_a_warning(
-    tmp_path, monkeypatch, caplog
-):
-    def unsupported(*_arguments):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", unsupported)
-    with DirectoryLock(tmp_path):
-        pass
-    assert "does not support locks" in caplog.text

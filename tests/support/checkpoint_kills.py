@@ -17,7 +17,13 @@ from resilient.policies import latest
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
-from support.checkpoint_samples import at_call, before_disk_calls, newest_good, save
+from support.checkpoint_samples import (
+    at_call,
+    before_disk_calls,
+    newest_good,
+    save,
+    without_renames,
+)
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
@@ -69,6 +75,12 @@ def killed_at(number, change, directory):
         change(directory)
 
 
+def killed_in_place(number, change, directory):
+    """The same where no directory can be renamed."""
+    without_renames(directory)
+    killed_at(number, change, directory)
+
+
 def saving_on_and_on(directory, first, ready):
     """Saves and prunes until it is killed."""
     store = Store(directory)
@@ -107,6 +119,12 @@ def save_without_permission(directory):
             sys.exit(1)
     assert newest_good(store, lambda *_: sys.exit(2)).step == 20
     sys.exit(17)
+
+
+def saving_with_lock(directory, first, ready):
+    """The same as an attempt does it, which holds the lock."""
+    with DirectoryLock(directory):
+        saving_on_and_on(directory, first, ready)
 
 
 def hold_lock(directory, ready, end):

@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 from resilient.progress import Progress
-from resilient.storage import checkpoint
+from resilient.storage import checkpoint, file_system
 from resilient.storage.checkpoint import Reader
 from resilient.storage.layout import committed_steps
 from resilient.storage.recovery import remove_stale_staging
@@ -117,9 +117,13 @@ def steps(store):
 
 def leftovers(directory):
     """Names in a checkpoint directory that only an unfinished change leaves there."""
-    return [
-        name for name in os.listdir(directory) if ".tmp-" in name or ".old-" in name
-    ]
+    parts = (".tmp-", ".old-", ".unfinished", "probe-")
+    return [name for name in os.listdir(directory) if any(p in name for p in parts)]
+
+
+def without_renames(directory):
+    """From now on this process renames no directory in this one."""
+    file_system._in_place.add(directory)
 
 
 @contextlib.contextmanager

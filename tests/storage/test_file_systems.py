@@ -1,0 +1,266 @@
+"""File systems that lack abilities: mounted ones, and calls that answer as they do."""
+
+import errno
+import fcntl
+import os
+import stat
+import tempfile
+import time
+
+import pytest
+from support import lacking
+from support.checkpoint_kills import (
+    FORKS,
+    hold_lock,
+    in_child,
+    saving_with_lock,
+    try_lock,
+)
+from support.checkpoint_samples import (
+    filled,
+    holds,
+    leftovers,
+    newest_good,
+    save,
+    steps,
+    usable,
+)
+
+from resilient.errors import DirectoryInUseError, NotSupportedError
+from resilient.policies import latest
+from resilient.storage import file_system, files
+from resilient.storage.layout import committed_steps
+from resilient.storage.lock import DirectoryLock
+from resilient.storage.recovery import remove_stale_staging
+from resilient.storage.store import Store
+
+pytestmark = pytest.mark.once
+
+UNABLE = [errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EXDEV, errno.EPERM]
+IN_USE = 17
+
+
+@pytest.fixture(autouse=True)
+def not_yet_told(monkeypatch):
+    monkeypatch.setattr(files, "_told", set())
+
+
+@pytest.fixture
+def mounted(tmp_path, request):
+    """Where a file system that lacks the words of the parameter is mounted."""
+    if why := lacking.why_not():
+        pytest.skip(f"nothing can be mounted here: {why}")
+    with lacking.mounted(tmp_path, *request.param.split(",")) as mount:
+        yield mount
+
+
+def refuse(monkeypatch, name, number, *, when):
+    """Let a function of ``os`` fail for what ``when`` says."""
+    call = getattr(os, name)
+
+    def refused(first, *others):
+        if when(first):
+            raise OSError(number, os.strerror(number), str(first))
+        return call(first, *others)
+
+    monkeypatch.setattr(os, name, refused)
+
+
+def is_open_directory(descriptor):
+    return stat.S_ISDIR(os.fstat(descriptor).st_mode)
+
+
+ALL_AT_ONCE = "flock,fsyncdir,rename,link"
+
+
+@pytest.mark.parametrize(
+    "mounted",
+    ["flock", "fsyncdir", "rename", "atomic", "link", ALL_AT_ONCE],
+    indirect=True,
+)
+def test_killed_while_saving_on_a_mount_that_lacks_something(mounted):
+    """Whole processes, killed at any moment: nothing committed is lost."""
+    directory = mounted / "run"
+    with DirectoryLock(directory):
+        save(Store(directory), 1)
+    newest = 1
+    for pause in (0.0, 0.013, 0.031):
+        ready = FORKS.Event()
+        child = FORKS.Process(
+            target=saving_with_lock, args=(directory, newest + 1, ready)
+        )
+        child.start()
+        ready.wait()
+        while not any(step > newest for step in committed_steps(directory)):
+            time.sleep(0.001)
+        time.sleep(pause)
+        seen = committed_steps(directory)[-1]
+        child.kill()
+        child.join()
+        with DirectoryLock(directory):
+            remove_stale_staging(directory)
+            reached = newest_good(Store(directory), pytest.fail).step
+        assert reached >= seen > newest
+        newest = reached
+    with DirectoryLock(directory):
+        save(Store(directory), newest, version=1)
+        assert holds(newest_good(Store(directory), pytest.fail), version=1)
+        Store(directory).prune(latest(1))
+        assert steps(Store(directory)) == [newest]
+        assert leftovers(directory) == []
+
+
+@pytest.mark.parametrize("mounted", ["replace"], indirect=True)
+def test_a_mount_that_cannot_replace_files_is_refused(mounted):
+    with pytest.raises(NotSupportedError, match="rename a file over another"):
+        DirectoryLock(mounted / "run").acquire()
+
+
+@pytest.mark.parametrize("mounted", ["flock", ALL_AT_ONCE], indirect=True)
+def test_a_mount_without_locks_is_told_of_once(mounted, caplog):
+    for _ in range(2):
+        with DirectoryLock(mounted / "run"):
+            assert in_child(try_lock, mounted / "run") == IN_USE
+        assert in_child(try_lock, mounted / "run") == 0
+    assert caplog.text.count("does not lock files. Runs on this machine are kept") == 1
+
+
+@pytest.mark.parametrize("number", UNABLE)
+def test_where_directories_cannot_be_renamed_the_manifest_is_the_commit(
+    tmp_path, monkeypatch, number
+):
+    refuse(monkeypatch, "rename", number, when=os.path.isdir)
+    with DirectoryLock(tmp_path):
+        store = filled(tmp_path, 10, 20)
+        save(store, 20, version=1)
+        assert holds(newest_good(store), version=1)
+        (tmp_path / "step-00000020" / "run.json").write_bytes(b"")
+        assert newest_good(store).step == 10
+        assert os.path.isdir(tmp_path / "quarantine" / "step-00000020-1")
+        save(store, 30)
+        assert store.prune(latest(1)) == [10]
+    usable(tmp_path, newest={30})
+
+
+def test_a_save_that_fails_in_place_leaves_the_former_one(tmp_path, monkeypatch):
+    refuse(monkeypatch, "rename", errno.EXDEV, when=os.path.isdir)
+    with DirectoryLock(tmp_path):
+        store = filled(tmp_path, 10, 20)
+
+        def fails(_staging):
+            raise ZeroDivisionError
+
+        for checkpoint in store.checkpoints()[::-1]:
+            with pytest.raises(ZeroDivisionError):
+                store.commit(
+                    checkpoint.progress,
+                    fails,
+                    metrics={},
+                    finished=False,
+                    environment={},
+                )
+            assert steps(store) == [10, 20]
+            assert holds(newest_good(store, pytest.fail))
+    usable(tmp_path, newest={20})
+
+
+@pytest.mark.parametrize("kind", ["fuse.s3fs", "ext4", None])
+def test_a_mount_that_renames_file_by_file_is_known_by_its_kind(
+    tmp_path, monkeypatch, kind
+):
+    monkeypatch.setattr(file_system, "_kind", lambda directory: kind)
+    with DirectoryLock(tmp_path):
+        assert file_system.renames_directories(tmp_path) == (kind != "fuse.s3fs")
+    assert os.listdir(tmp_path) == ["lock"]
+
+
+@pytest.mark.parametrize("number", UNABLE)
+def test_directories_that_are_not_synced_are_told_of_once(
+    tmp_path, monkeypatch, caplog, number
+):
+    refuse(monkeypatch, "fsync", number, when=is_open_directory)
+    with DirectoryLock(tmp_path):
+        filled(tmp_path, 10, 20)
+    usable(tmp_path, newest={20})
+    assert caplog.text.count("does not sync directories") == 1
+
+
+def test_a_directory_whose_sync_fails_is_an_error(tmp_path, monkeypatch):
+    refuse(monkeypatch, "fsync", errno.EIO, when=is_open_directory)
+    with pytest.raises(OSError, match="Input/output error"):
+        files.sync(tmp_path)
+
+
+@pytest.mark.parametrize("number", UNABLE)
+def test_a_file_system_that_cannot_replace_files_is_refused(
+    tmp_path, monkeypatch, number
+):
+    refuse(monkeypatch, "replace", number, when=lambda path: True)
+    with pytest.raises(NotSupportedError, match="another file system"):
+        DirectoryLock(tmp_path).acquire()
+    monkeypatch.undo()
+    with DirectoryLock(tmp_path):
+        assert os.listdir(tmp_path) == ["lock"]
+
+
+def test_a_disk_that_is_full_at_the_start_is_not_taken_for_one_that_lacks_something(
+    tmp_path, monkeypatch
+):
+    refuse(monkeypatch, "mkdir", errno.ENOSPC, when=lambda path: "probe" in str(path))
+    with DirectoryLock(tmp_path):
+        assert file_system.renames_directories(tmp_path)
+
+
+@pytest.fixture
+def no_locks(tmp_path_factory, monkeypatch, request):
+    """No file below the parameter's directory can be locked, nor a directory."""
+    flock, place = fcntl.flock, tmp_path_factory.mktemp("machine")
+
+    def refused(descriptor, how):
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if os.path.dirname(path) != os.fspath(place) or not request.param[1]:
+            raise OSError(request.param[0], os.strerror(request.param[0]))
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: os.fspath(place))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="has no /proc")
+@pytest.mark.usefixtures("no_locks")
+@pytest.mark.parametrize(
+    "no_locks", [(number, True) for number in (*UNABLE, errno.ENOLCK)], indirect=True
+)
+def test_without_locks_runs_of_one_machine_are_kept_apart(tmp_path, caplog):
+    for _ in range(2):
+        with DirectoryLock(tmp_path):
+            with pytest.raises(DirectoryInUseError, match=f"process {os.getpid()} on"):
+                DirectoryLock(tmp_path).acquire()
+            (tmp_path / "lock").unlink()
+            save(Store(tmp_path), 10)
+            with pytest.raises(DirectoryInUseError):
+                DirectoryLock(tmp_path).acquire()
+    assert caplog.text.count("does not lock files. Runs on this machine are kept") == 1
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="has no /proc")
+@pytest.mark.usefixtures("no_locks")
+@pytest.mark.parametrize("no_locks", [(errno.ENOLCK, False)], indirect=True)
+def test_where_nothing_can_be_locked_that_is_said(tmp_path, caplog):
+    with DirectoryLock(tmp_path), DirectoryLock(tmp_path):
+        pass
+    assert caplog.text.count("Make sure that only one run uses it at a time") == 1
+
+
+@pytest.mark.parametrize("mounted", ["flock", ""], indirect=True)
+def test_a_killed_owner_does_not_block_a_mount(mounted):
+    ready, end = FORKS.Event(), FORKS.Event()
+    owner = FORKS.Process(target=hold_lock, args=(mounted / "run", ready, end))
+    owner.start()
+    ready.wait()
+    with pytest.raises(DirectoryInUseError, match=f"process {owner.pid} on"):
+        DirectoryLock(mounted / "run").acquire()
+    owner.kill()
+    owner.join()
+    with DirectoryLock(mounted / "run"):
+        pass
