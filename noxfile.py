@@ -241,8 +241,8 @@ def libraries(session: nox.Session, backend: str) -> None:
 @nox.session(default=False)
 @each_backend
 def engines(session: nox.Session, backend: str) -> None:
-    """Kill workers of torchrun, which starts them again."""
-    install(session, *tested(backend))
+    """Kill workers that torchrun starts again; validate Kubernetes's manifests."""
+    install(session, *tested(backend), *group("engines"))
     session.run(
         "pytest",
         *(session.posargs or ["tests/engines"]),

@@ -163,6 +163,48 @@ def test_a_pod_is_told_what_a_local_worker_is_told(documents, job, container, in
     assert told == expected
 
 
+@pytest.fixture
+def job_of_set(jobset):
+    (found,) = jobset["spec"]["replicatedJobs"]
+    return found["template"]["spec"]
+
+
+@pytest.fixture
+def jobset():
+    with open(EXAMPLES / "kubernetes_jobset.yaml") as file:
+        return yaml.safe_load(file)
+
+
+def test_pods_of_a_jobset_are_told_what_those_of_a_job_are(
+    jobset, job_of_set, container
+):
+    """But for their names, which JobSet makes: set, job, number of job, of pod."""
+    spec = jobset["spec"]
+    (replicated,) = spec["replicatedJobs"]
+    assert spec["network"]["enableDNSHostnames"]
+    name = f"{jobset['metadata']['name']}-{replicated['name']}-0"
+    (of_set,) = job_of_set["template"]["spec"]["containers"]
+    for index in range(job_of_set["completions"]):
+        told = in_pod(of_set, index)
+        for variable, value in in_pod(container, index).items():
+            renamed = re.sub(r"\btraining-(?=\d)", f"{name}-", value)
+            assert told.pop(variable) == renamed
+        assert not told
+    assert spec["network"]["subdomain"] == "training"
+
+
+def test_a_jobset_starts_all_pods_again_and_counts_failures_only(jobset, job_of_set):
+    """Whatever fails its job does: without a limit if that was podFailurePolicy."""
+    assert job_of_set["backoffLimit"] == 0
+    (rule,) = jobset["spec"]["failurePolicy"]["rules"]
+    assert rule["action"] == "RestartJobSetAndIgnoreMaxRestarts"
+    assert rule["onJobFailureReasons"] == ["PodFailurePolicy"]
+    disrupted, stopped = job_of_set["podFailurePolicy"]["rules"]
+    assert disrupted["action"] == stopped["action"] == "FailJob"
+    assert stopped["onExitCodes"]["values"] == [143]
+    assert job_of_set["template"]["spec"]["restartPolicy"] == "Never"
+
+
 def test_pods_that_stop_or_are_taken_away_do_not_count_as_failures(job, container):
     disrupted, stopped = job["podFailurePolicy"]["rules"]
     condition = {"type": "DisruptionTarget", "status": "True"}
