@@ -6,7 +6,9 @@ them is data: what cannot be right is a ``CorruptCheckpointError``.
 
 import contextlib
 import errno
+import functools
 import mmap
+import operator
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -20,6 +22,14 @@ from resilient.errors import (
 
 # What stands in the place of a file, or that there is none: not the disk's fault.
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EISDIR)
+_FLAGS = os.O_RDONLY | functools.reduce(
+    operator.or_,
+    # Windows has the last one only.
+    (
+        getattr(os, name, 0)
+        for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")
+    ),
+)
 _LONGEST = 500  # characters of a message
 
 
@@ -57,9 +67,10 @@ class StoredFiles:
         """
         if name not in self.sizes:
             raise corrupt(f"{name} is missing, or is not one of the checkpoint's files")
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        if not hasattr(os, "O_NOFOLLOW") and os.path.islink(self.path(name)):
+            raise corrupt(f"{name} is no regular file")
         try:
-            descriptor = os.open(self.path(name), flags)
+            descriptor = os.open(self.path(name), _FLAGS)
         except OSError as error:
             if error.errno in _NOT_THERE:
                 raise corrupt(f"{name} is no regular file") from None

@@ -89,6 +89,7 @@ def _hang_options(parser: argparse.ArgumentParser) -> None:
 
 def supervise(arguments: argparse.Namespace) -> int:
     """Run the command that was asked for; the exit code."""
+    from resilient.supervise.options import require_process_groups
     from resilient.supervise.output import Output
     from resilient.supervise.signal_queue import SignalQueue
     from resilient.supervise.supervisor import Supervisor
@@ -101,6 +102,7 @@ def supervise(arguments: argparse.Namespace) -> int:
             "train.py"
         )
     try:
+        require_process_groups()
         options = _options(arguments, command)
     except (OSError, TypeError, ValueError, ResilientError) as error:
         sys.stderr.write(f"resilient: {error}\n")

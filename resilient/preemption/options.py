@@ -8,8 +8,10 @@ from resilient.errors import message, require_number
 from resilient.preemption.clouds import Probe
 
 # SIGTERM: schedulers and clouds. SIGINT: Ctrl-C. SIGUSR1: SLURM, where a job asks for
-# it.
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+# it; Windows has none.
+_NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
+SIGNALS = tuple(signal.Signals[n] for n in _NAMES if hasattr(signal, n))
+_NOT_HANDLED = {getattr(signal, name, None) for name in ("SIGKILL", "SIGSTOP")}
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def _signal(value: object) -> signal.Signals:
     todo = "Use members of signal.Signals, such as signal.SIGTERM."
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(message(what, received=repr(value), hint=todo))
-    if value not in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    if value not in signal.valid_signals() - _NOT_HANDLED:
         raise ValueError(message(what, received=repr(value), hint=todo))
     return signal.Signals(value)
 

@@ -7,6 +7,7 @@ SIGINT, which Ctrl-C sends to them too, is ignored by them, or they would be gon
 the save.
 """
 
+import _thread
 import contextlib
 import logging
 import math
@@ -93,7 +94,8 @@ def _in_forked_child() -> None:
     _replaced.clear()
 
 
-os.register_at_fork(after_in_child=_in_forked_child)
+if hasattr(os, "register_at_fork"):  # Windows forks nothing
+    os.register_at_fork(after_in_child=_in_forked_child)
 
 
 def wake_main_thread(signals: Iterable[signal.Signals]) -> None:
@@ -102,5 +104,8 @@ def wake_main_thread(signals: Iterable[signal.Signals]) -> None:
         if which in _replaced:
             main = threading.main_thread().ident
             assert main is not None
-            signal.pthread_kill(main, which)
+            if hasattr(signal, "pthread_kill"):
+                signal.pthread_kill(main, which)
+            else:  # Windows: what the main thread waits for goes on
+                _thread.interrupt_main(which)
             return

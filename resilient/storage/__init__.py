@@ -15,6 +15,7 @@ Parts, from the outside in:
     signature    who can have written it
     layout       the names in a checkpoint directory
     lock         one living run per directory
+    open_file_lock  what locks a file of it, on each system
     files        opens, replaces and syncs single files, which may be somebody else's
 
 Local paths only. Nothing here knows Keras, tensors or backends: callers pass a function

@@ -26,7 +26,7 @@ from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.directories import delete_checkpoints, written_in_place
 from resilient.storage.file_record import FileRecord, record
 from resilient.storage.file_system import renames_directories
-from resilient.storage.files import JSON_BYTES, NO_DAMAGE, open_file, sync
+from resilient.storage.files import JSON_BYTES, NO_DAMAGE, WINDOWS, open_file, sync
 from resilient.storage.flush import flushed_meanwhile
 from resilient.storage.manifest import Manifest, ManifestError
 
@@ -143,16 +143,18 @@ def _write_into(staging: Path, write: Callable[[str], None], beside: Executor) -
     lacks what was written before.
     """
     # While it is open, no other directory gets the same inode.
-    descriptor = os.open(staging, os.O_RDONLY)
+    descriptor = None if WINDOWS else os.open(staging, os.O_RDONLY)
+    before = os.stat(staging)
     try:
         with flushed_meanwhile(staging, beside):
             write(os.fspath(staging))
-        if not os.path.samestat(os.fstat(descriptor), os.stat(staging)):
+        if not os.path.samestat(before, os.stat(staging)):
             raise FileNotFoundError(
                 errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(staging)
             )
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _write_error(

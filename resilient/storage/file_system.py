@@ -72,8 +72,11 @@ def _renames(directory: Path, target: Path) -> bool:
 
 def _kind(directory: Path) -> str | None:
     """The type of the file system, as Linux tells it."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-        mounts = [line.partition(" - ") for line in file]
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+            mounts = [line.partition(" - ") for line in file]
+    except FileNotFoundError:
+        return None
     device = os.stat(directory).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     kinds = [kind.split()[0] for at, _, kind in mounts if at.split()[2] == number]

@@ -6,7 +6,9 @@ directory. What is checked is what was opened, not what had the name before.
 """
 
 import errno
+import functools
 import logging
+import operator
 import os
 import secrets
 import stat
@@ -37,7 +39,16 @@ UNABLE = frozenset(
     )
 )
 
-_ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+WINDOWS = os.name == "nt"  # which has some of these flags only, and opens no directory
+
+
+def flags(*names: str) -> int:
+    """Flags of ``os.open``, as far as this system has them."""
+    return functools.reduce(operator.or_, (getattr(os, name, 0) for name in names))
+
+
+_ALWAYS = flags("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")
+_DIRECTORY = os.O_RDONLY | flags("O_DIRECTORY", "O_CLOEXEC")
 _NOT_FOLLOWED = (errno.ELOOP, errno.EMLINK)
 
 
@@ -63,14 +74,14 @@ def is_inside(name: str) -> bool:
     return "\0" not in name and not {"", ".", ".."}.intersection(name.split("/"))
 
 
-def open_file(directory: Path, name: str, flags: int = os.O_RDONLY) -> int:
+def open_file(directory: Path, name: str, how: int = os.O_RDONLY) -> int:
     """Open a regular file inside a directory; returns its descriptor.
 
     Args:
         directory: May itself be reached by links.
         name: Relative, with slashes: no link on this path is followed.
-        flags: Beside those that are always set. A file that is made has the mode that
-            the umask leaves.
+        how: Flags beside those that are always set. A file that is made has the mode
+            that the umask leaves.
 
     Raises:
         OSError: There is none, or something else has this name.
@@ -78,25 +89,42 @@ def open_file(directory: Path, name: str, flags: int = os.O_RDONLY) -> int:
     if not is_inside(name):
         raise OSError(errno.EINVAL, "the path leaves the directory", name)
     *parents, last = name.split("/")
-    at = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     whole = os.fspath(directory / name)
+    if os.open not in os.supports_dir_fd:
+        return _checked(_open_by_path(directory, name, how), whole)
+    at = os.open(directory, _DIRECTORY)
     try:
         for parent in parents:
-            inner = _open_at(at, parent, os.O_RDONLY | os.O_DIRECTORY, whole)
+            inner = _open_at(at, parent, _DIRECTORY, whole)
             os.close(at)
             at = inner
-        descriptor = _open_at(at, last, flags, whole)
+        descriptor = _open_at(at, last, how, whole)
     finally:
         os.close(at)
+    return _checked(descriptor, whole)
+
+
+def _checked(descriptor: int, whole: str) -> int:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", whole)
     return descriptor
 
 
-def _open_at(at: int, part: str, flags: int, name: str) -> int:
+def _open_by_path(directory: Path, name: str, how: int) -> int:
+    """For Windows: who swaps a directory for a link meanwhile is not noticed."""
+    path = directory
+    for part in name.split("/"):
+        path /= part
+        if path.is_symlink():
+            what = "a symbolic link, which is not followed"
+            raise OSError(errno.ELOOP, what, os.fspath(path))
+    return os.open(path, how | _ALWAYS, 0o666)
+
+
+def _open_at(at: int, part: str, how: int, name: str) -> int:
     try:
-        return os.open(part, flags | _ALWAYS, 0o666, dir_fd=at)
+        return os.open(part, how | _ALWAYS, 0o666, dir_fd=at)
     except OSError as error:
         if error.errno in _NOT_FOLLOWED or _is_link(at, part):
             what = "a symbolic link, which is not followed"
@@ -159,9 +187,12 @@ def replace_text(path: Path, text: str) -> None:
 def sync(path: str | os.PathLike[str]) -> None:
     """Wait until a file's bytes, or a directory's names, are on the disk.
 
-    Some file systems do not sync directories: the log says so once.
+    Some file systems do not sync directories: the log says so once. Windows needs
+    no sync of directories, and has none.
     """
-    descriptor = os.open(path, os.O_RDONLY)
+    if WINDOWS and os.path.isdir(path):
+        return
+    descriptor = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, wait
 from pathlib import Path
 
+from resilient.storage.files import WINDOWS
+
 _INTERVAL = 0.004  # seconds; smaller files are through before the first look
 _GROWTH = 8 << 20  # bytes that are worth a flush of their own
 
@@ -28,6 +30,9 @@ def flushed_meanwhile(directory: Path, beside: Executor) -> Iterator[None]:
     Raises:
         OSError: A flush failed. Linux reports that once: a later ``fsync`` succeeds.
     """
+    if WINDOWS:  # which flushes for writers only
+        yield
+        return
     over, flushed = threading.Event(), dict[str, int]()
 
     def flush() -> None:
@@ -58,6 +63,6 @@ def _flush_growth(path: str, flushed: dict[str, int]) -> None:
         return  # gone already, or the last fsync will tell
     try:
         flushed[path] = os.fstat(descriptor).st_size
-        os.fdatasync(descriptor)
+        getattr(os, "fdatasync", os.fsync)(descriptor)  # macOS has no fdatasync
     finally:
         os.close(descriptor)

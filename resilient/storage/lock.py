@@ -16,7 +16,6 @@ more.
 """
 
 import errno
-import fcntl
 import hashlib
 import json
 import logging
@@ -29,6 +28,7 @@ from pathlib import Path
 from resilient.errors import CheckpointWriteError, DirectoryInUseError, printable
 from resilient.serialization.schema import SchemaError, from_json, parse
 from resilient.storage import file_system, files, layout
+from resilient.storage.open_file_lock import take
 from resilient.storage.quarantine import now
 
 logger = logging.getLogger(__name__)
@@ -69,14 +69,16 @@ class DirectoryLock:
         layout.make_directory(self.directory)
         taken: list[int] = []
         try:
-            taken.append(_open_directory(self.directory))
-            apart = _lock_directory(taken[0], self.directory)
+            apart = False
+            if not files.WINDOWS:  # which locks files only
+                taken.append(_open_directory(self.directory))
+                apart = _lock_directory(taken[0], self.directory)
             file, locked = _locked_file(self.directory)
             taken.append(file)
             if not locked:
                 if not apart:
-                    taken[:0] = _locked_on_this_machine(self.directory)
-                    apart = len(taken) > 2
+                    beside = _locked_on_this_machine(self.directory)
+                    taken[:0], apart = beside, bool(beside)
                 _say_what_is_apart(self.directory, apart=apart)
             file_system.try_out(self.directory)
         except BaseException as error:
@@ -130,7 +132,7 @@ def put_back(directory: Path) -> None:
 
 
 def _open_directory(directory: Path) -> int:
-    return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return os.open(directory, os.O_RDONLY | files.flags("O_DIRECTORY", "O_CLOEXEC"))
 
 
 def _lock_directory(descriptor: int, directory: Path) -> bool:
@@ -169,7 +171,7 @@ def _is(path: Path, descriptor: int) -> bool:
 def _lock(descriptor: int, directory: Path) -> bool:
     """Whether it is locked now, and not on a file system that has no locks."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        take(descriptor)
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             raise _in_use(directory) from None
@@ -243,7 +245,7 @@ def _identify(descriptor: int) -> None:
     # A full disk must not keep a run from resuming: the identity is for people.
     try:
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(owner).encode() + b"\n", 0)
+        os.write(descriptor, json.dumps(owner).encode() + b"\n")
     except OSError as error:
         logger.warning("Could not note in the lock who holds it: %s", error)
 
@@ -268,4 +270,5 @@ def _close_in_child() -> None:
         lock.release()
 
 
-os.register_at_fork(after_in_child=_close_in_child)
+if hasattr(os, "register_at_fork"):  # Windows forks nothing
+    os.register_at_fork(after_in_child=_close_in_child)

@@ -1,8 +1,26 @@
 """What the user may choose."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from resilient.errors import NotSupportedError
+
+
+def require_process_groups() -> None:
+    """Raise where a script cannot be ended with all that it started.
+
+    Raises:
+        NotSupportedError: This is Windows.
+    """
+    if not hasattr(os, "killpg"):
+        raise NotSupportedError(
+            "`resilient run` does not work on Windows, which has no process groups to "
+            "end a script with all that it started.",
+            hint="Let a scheduler or a loop in the shell start the script again: "
+            "resilient.fit resumes by itself. Or use WSL.",
+        )
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,6 @@ from typing import IO
 from resilient.telemetry import heartbeat
 from resilient.telemetry.heartbeat import Beat
 
-if sys.platform == "linux":
-    import resource
-
 # Seconds: a process that lost its parent often notices, and ends in good order.
 _ORPHANS = 1.0
 _POLL = 0.02
@@ -84,6 +81,8 @@ class Process:
     def abort(self) -> None:
         """Have it print the stacks of all its threads, and die of it."""
         if sys.platform == "linux":
+            import resource
+
             # A core file of the whole memory would take long, and help nobody.
             with contextlib.suppress(OSError, ValueError):
                 pid = self.training_pid()

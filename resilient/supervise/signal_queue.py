@@ -11,7 +11,8 @@ import signal
 from typing import Any
 
 # Each of them means that the training shall stop.
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+_NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")  # Windows has the first two
+FORWARDED = tuple(signal.Signals[name] for name in _NAMES if hasattr(signal, name))
 
 
 class SignalQueue:

@@ -99,8 +99,9 @@ class Events:
         try:
             size = os.fstat(descriptor).st_size
             # A process that died while it wrote a line left it without an end.
-            if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                line = b"\n" + line
+            if size:
+                os.lseek(descriptor, -1, os.SEEK_END)
+                line = (b"" if os.read(descriptor, 1) == b"\n" else b"\n") + line
             os.write(descriptor, line)
         finally:
             os.close(descriptor)

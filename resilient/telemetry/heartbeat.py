@@ -131,7 +131,7 @@ def last_words(directory: Path) -> dict[str, object] | None:
 def _overwrite(path: Path, line: bytes) -> None:
     descriptor = open_file(path.parent, path.name, os.O_WRONLY | os.O_CREAT)
     try:
-        os.pwrite(descriptor, line, 0)
+        os.write(descriptor, line)
         os.ftruncate(descriptor, len(line))
     finally:
         os.close(descriptor)

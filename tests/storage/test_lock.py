@@ -14,6 +14,7 @@ from support.checkpoint_kills import FORKS, hold_and_fork, hold_lock, in_child, 
 from support.checkpoint_samples import save
 
 from resilient.errors import CheckpointWriteError, DirectoryInUseError
+from resilient.storage import open_file_lock
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.store import Store
 
@@ -233,7 +234,19 @@ def test_a_full_disk_does_not_keep_the_lock_from_being_taken(
     def full(*_arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "ftruncate", full)
     with DirectoryLock(tmp_path):
         assert in_child(try_lock, tmp_path) == IN_USE
     assert "No space left" in caplog.text
+
+
+def test_the_library_that_locks_on_windows_locks_here_as_well(tmp_path, monkeypatch):
+    portalocker = pytest.importorskip("portalocker")
+    monkeypatch.setattr(open_file_lock, "portalocker", portalocker, raising=False)
+    monkeypatch.setattr(open_file_lock, "_take", open_file_lock._by_portalocker)
+    with DirectoryLock(tmp_path):
+        assert in_child(try_lock, tmp_path) == IN_USE
+        with pytest.raises(DirectoryInUseError, match=f"process {os.getpid()} on"):
+            DirectoryLock(tmp_path).acquire()
+    with DirectoryLock(tmp_path):
+        pass

@@ -28,6 +28,7 @@ from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
 from resilient.serialization.schema import Count, MalformedError, well_formed
+from resilient.storage.files import open_file
 
 _NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.(.+)\.(\d+)\.(\d+)\.v2")
 _WRITERS = ("train", "validation")
@@ -94,7 +95,7 @@ def _shorten(path: Path, size: int) -> None:
     not flush into this one.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    descriptor = open_file(path.parent, path.name)
     with open(descriptor, "rb") as source, open(part, "xb") as target:
         while size and (chunk := source.read(min(size, 2**20))):
             target.write(chunk)
