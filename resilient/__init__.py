@@ -33,6 +33,7 @@ from resilient.policies.estimator import RunConfig
 from resilient.preemption import clouds
 from resilient.preemption.options import Preemption
 from resilient.saving.variables_only import Checkpoints
+from resilient.storage.remote.options import Upload
 from resilient.training.divergence.options import Rollback
 from resilient.training.enabled.api import disabled, enabled
 from resilient.training.fit.api import ResilientFit, fit
@@ -66,6 +67,7 @@ __all__ = [
     "Run",
     "RunConfig",
     "UntrustedCheckpointError",
+    "Upload",
     "__version__",
     "adaptive",
     "best",

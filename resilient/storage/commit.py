@@ -74,7 +74,7 @@ def commit(
         try:
             with _published(staging, progress.step) as (place, committed):
                 files = stage(place, progress, write)
-                sealed = manifest(place, files).signed()
+                sealed = manifest(place, files)
                 _finish(place, sealed)
             return Checkpoint.of(sealed, committed)
         finally:

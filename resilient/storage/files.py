@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 # Far above real use: what is larger is not ours.
 JSON_BYTES = 64 << 20
 SMALL_BYTES = 1 << 20
+EVENTS_BYTES = 1 << 30
 
 # What says nothing of a file, and what to do about it.
 NO_DAMAGE = {

@@ -14,6 +14,7 @@
     probe-<id>/                 for a moment: what can this file system do?
     save, stop                  touched by somebody who asks the living run for it
     lock                        held by the living run
+    remote.json                 which run in an object store this is a copy of
 
 Other names are left alone. Paths that are not local directories are refused here,
 before anything is created.
@@ -22,6 +23,7 @@ before anything is created.
 import contextlib
 import os
 import re
+import secrets
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +36,7 @@ EVENTS = "events.jsonl"
 LOCK = "lock"
 HEARTBEAT = "heartbeat"
 ROLLBACKS = "rollbacks.json"
+REMOTE = "remote.json"
 SAVE, STOP = "save", "stop"
 MANIFEST = "manifest.json"
 REASON = ".reason.json"  # after the name of what it is of
@@ -44,7 +47,9 @@ LAST_STEP = 10**15 - 1
 _STEP = r"step-([0-9]{8}|[1-9][0-9]{8,14})"
 _COMMITTED = re.compile(_STEP)
 _STAGING = re.compile(_STEP + r"\.tmp-[0-9a-f]{10,}(-[0-9]+)?")
-_ROLLBACKS = re.compile(r"rollbacks\.json\.tmp-[0-9a-f]{16}")
+_REPLACING = re.compile(
+    r"(rollbacks\.json|remote\.json|events(-[0-9]+)?\.jsonl)\.tmp-[0-9a-f]{16}"
+)
 _SHARED = re.compile(r"shared-[0-9a-f]{16}")
 _PROBE = re.compile(r"probe-[0-9a-f]{16}")
 _UNFINISHED = re.compile(_STEP + r"\.unfinished")
@@ -77,6 +82,21 @@ def shared_name(identity: str) -> str:
 def events_name(process: int) -> str:
     """Where a process records events; process 0 where one alone would."""
     return EVENTS.replace(".", f"-{process}.") if process else EVENTS
+
+
+def events_names(directory: Path) -> list[str]:
+    """The files of events, of all processes."""
+    return [name for name in _names(directory) if _EVENTS.fullmatch(name)]
+
+
+def is_events_name(name: str) -> bool:
+    """Whether a process records events under this name."""
+    return _EVENTS.fullmatch(name) is not None
+
+
+def unfinished_name(name: str) -> str:
+    """A fresh name under which a file is written that is to replace another one."""
+    return f"{name}.tmp-{secrets.token_hex(8)}"
 
 
 def replaced_name(step: int) -> str:
@@ -115,7 +135,7 @@ def unfinished_paths(directory: Path) -> list[Path]:
 
 def staging_paths(directory: Path) -> list[Path]:
     """What was being written or deleted, and files that live for a moment."""
-    kinds = (_STAGING, _SHARED, _PROBE, _ROLLBACKS)
+    kinds = (_STAGING, _SHARED, _PROBE, _REPLACING)
     names = [n for n in _names(directory) if any(kind.fullmatch(n) for kind in kinds)]
     return [directory / name for name in names]
 
@@ -146,9 +166,9 @@ def foreign_names(directory: Path) -> list[str]:
     """What somebody else has put there."""
     kinds = (
         *(_COMMITTED, _STAGING, _REPLACED, _UNFINISHED),
-        *(_ROLLBACKS, _SHARED, _PROBE, _EVENTS),
+        *(_REPLACING, _SHARED, _PROBE, _EVENTS),
     )
-    ours = {QUARANTINE, HEARTBEAT, ROLLBACKS, SAVE, STOP, LOCK}
+    ours = {QUARANTINE, HEARTBEAT, ROLLBACKS, REMOTE, SAVE, STOP, LOCK}
     return [
         name
         for name in _names(directory)

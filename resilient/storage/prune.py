@@ -5,7 +5,7 @@ once, and again only if its file was replaced.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,14 +36,19 @@ class Pruner:
         self._directory = directory
         self._known: dict[int, _Known] = {}
 
-    def prune(self, keep: KeepPolicy) -> list[int]:
+    def prune(self, keep: KeepPolicy, held: Collection[int] = frozenset()) -> list[int]:
         """Delete what the policy does not select; returns the steps.
+
+        Args:
+            keep: The policy.
+            held: Steps that stay in any case.
 
         Raises:
             CheckpointWriteError: If the file system does not allow it.
         """
         self._look()
         kept = keep.select(self._known.values()) | set([*self._known][-1:])
+        kept |= set(held)
         doomed = [step for step in self._known if step not in kept]
         try:
             names = map(layout.committed_name, doomed)

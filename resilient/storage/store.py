@@ -9,34 +9,29 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from resilient._version import __version__
 from resilient.errors import (
-    ANOTHER_STEP,
     CheckpointNotFoundError,
     CheckpointReadError,
-    CheckpointWriteError,
-    CorruptCheckpointError,
     NotSupportedError,
     printable,
 )
 from resilient.policies import KeepPolicy
 from resilient.progress import Progress
-from resilient.storage import commit, layout, quarantine, signature
+from resilient.storage import commit, layout, quarantine, refusals, signature
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
 from resilient.storage.file_record import FileRecord
+from resilient.storage.lock import DirectoryLock
 from resilient.storage.manifest import LIBRARY, Manifest, ManifestError
 from resilient.storage.prune import Pruner
-from resilient.storage.recovery import recover
+from resilient.storage.recovery import recover, remove_stale_staging
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_NAMED = 20  # damaged checkpoints that one message names
 
 
 class Store:
@@ -44,13 +39,51 @@ class Store:
 
     Attributes:
         directory: Absolute path; it need not exist yet.
+        report: Called with the name of an event, and what belongs to it.
+        say: Called with a line for the user.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory: Path = layout.local_directory(directory)
+        self.report: Callable[..., None] = _nobody
+        self.say: Callable[[str], object] = logger.info
         self._settled = False
         signature.has_key()  # one that is too short is an error now, not at a save
         self._pruner = Pruner(self.directory)
+
+    @contextlib.contextmanager
+    def opened(self, *, anew: bool = False) -> Iterator[None]:
+        """The right to change the directory, tidied up; made if need be.
+
+        Args:
+            anew: Whether the run is about to be started over.
+
+        Raises:
+            DirectoryInUseError: A living process has it.
+            CheckpointWriteError: This user may not write there.
+        """
+        with DirectoryLock(self.directory):
+            remove_stale_staging(self.directory)
+            yield
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """The same where nothing is trained, and no directory made.
+
+        Raises:
+            DirectoryInUseError: A living process has it.
+        """
+        there = self.directory.is_dir()
+        with DirectoryLock(self.directory) if there else contextlib.nullcontext():
+            yield
+
+    def uploaded(self, seconds: float) -> bool:
+        """Wait, at most so long, for uploads; False if waiting longer may help."""
+        return True
+
+    def not_uploaded(self) -> str:
+        """Which checkpoints are not uploaded, and why; empty for none."""
+        return ""
 
     def checkpoints(self, *, to_look: bool = False) -> list[Checkpoint]:
         """The committed checkpoints by step, from their manifests alone.
@@ -102,9 +135,10 @@ class Store:
         """
         recover(self.directory)
         failed = {}
-        for step in reversed(layout.committed_steps(self.directory)):
-            self._require_target(step)
+        for step in self._newest_first():
+            refusals.require_target(self._path(step))
             try:
+                self._get_ready(step)
                 return self.try_to_load(step, reader)
             except (ManifestError, DamageError) as error:
                 reason = printable(str(error))
@@ -116,7 +150,7 @@ class Store:
             if entry.reason.open:
                 failed[entry.path] = entry.reason.text
         if failed:
-            raise self._none_intact(failed)
+            raise refusals.none_intact(self.directory, failed)
         return None
 
     def load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
@@ -131,7 +165,7 @@ class Store:
         try:
             return checkpoint, checkpoint.load(reader)
         except DamageError as error:
-            raise self._damaged(step, str(error)) from None
+            raise refusals.damaged(self._path(step), str(error)) from None
 
     def try_to_load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
         """The checkpoint of a step, verified, and what was read; changes nothing.
@@ -158,11 +192,11 @@ class Store:
                 received=f"step {step}",
                 hint=f"Choose one of the steps that are there: {available}.",
             )
-        self._require_target(step)
+        refusals.require_target(self._path(step))
         try:
             return Checkpoint.read(self._path(step))
         except ManifestError as error:
-            raise self._damaged(step, str(error)) from None
+            raise refusals.damaged(self._path(step), str(error)) from None
 
     def commit(
         self,
@@ -196,7 +230,8 @@ class Store:
         def manifest(place: Path, written: dict[str, FileRecord]) -> Manifest:
             written |= {} if others is None else others(place)
             now, versions = quarantine.now(), {LIBRARY: __version__, **environment}
-            return Manifest(progress, finished, metrics, now, versions, written)
+            made = Manifest(progress, finished, metrics, now, versions, written)
+            return made.signed()
 
         checkpoint = commit.commit(staging, progress, write, manifest)
         if not self._settled:
@@ -206,10 +241,7 @@ class Store:
         return checkpoint
 
     def prune(self, keep: KeepPolicy) -> list[int]:
-        """Delete what the policy does not select; never the newest.
-
-        Returns:
-            The steps that were deleted.
+        """Delete what the policy does not select, never the newest; returns the steps.
 
         Raises:
             CheckpointWriteError: If the file system does not allow it.
@@ -224,7 +256,7 @@ class Store:
         """
         newer = [s for s in layout.committed_steps(self.directory) if s > step]
         reason = f"resumed from step {step} instead"
-        with self._explained():
+        with refusals.of_quarantine(self.directory):
             for other in newer:
                 quarantine.move(self._path(other), "superseded", reason)
         return newer
@@ -237,25 +269,22 @@ class Store:
         """
         recover(self.directory)
         steps = layout.committed_steps(self.directory)
-        with self._explained():
+        with refusals.of_quarantine(self.directory):
             for step in steps:
                 reason = "the run was started over"
                 quarantine.move(self._path(step), "discarded", reason)
             quarantine.settle(self.directory)
         return steps
 
+    def _newest_first(self) -> Iterator[int]:
+        """Steps to try, the newest first."""
+        return reversed(layout.committed_steps(self.directory))
+
+    def _get_ready(self, step: int) -> None:
+        """Raise DamageError where a step cannot even be tried."""
+
     def _path(self, step: int) -> Path:
         return self.directory / layout.committed_name(step)
-
-    def _require_target(self, step: int) -> None:
-        path = self._path(step)
-        if layout.leads_nowhere(path):
-            raise CheckpointNotFoundError(
-                f"The checkpoint of step {step} is a link whose target is missing.",
-                received=f"{path} -> {printable(os.readlink(path))}",
-                hint="Mount the disk that it is on, or delete the link to use the "
-                "checkpoint before it.",
-            )
 
     def _quarantine(self, step: int, reason: str) -> Path:
         try:
@@ -265,36 +294,5 @@ class Store:
             logger.warning("%s stays where it is: %s", self._path(step).name, error)
             return self._path(step)
 
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise CheckpointWriteError(
-                f"Checkpoints cannot be moved to quarantine: {error.strerror}.",
-                received=error,
-                hint=f"Allow this user to write in {self.directory}, and remove "
-                f"{layout.QUARANTINE} there if it is not a directory.",
-            ) from error
 
-    def _damaged(self, step: int, reason: str) -> CorruptCheckpointError:
-        return CorruptCheckpointError(
-            f"The checkpoint of step {step} is damaged.",
-            received=f"{self._path(step)}: {printable(reason[:2000])}",
-            hint=ANOTHER_STEP,
-        )
-
-    def _none_intact(self, failed: Mapping[Path, str]) -> CorruptCheckpointError:
-        lines = "".join(
-            f"\n  {path.relative_to(self.directory)}: {printable(reason[:2000])}"
-            for path, reason in islice(failed.items(), _NAMED)
-        )
-        if len(failed) > _NAMED:
-            lines += f"\n  and {len(failed) - _NAMED:,} more"
-        return CorruptCheckpointError(
-            "No checkpoint in this directory is intact.",
-            received=f"{self.directory}{lines}",
-            hint="Restore a good copy under its own name, choose another step, or "
-            'start over with resume="never" or in another directory. Damaged '
-            f"checkpoints are kept in {self.directory / layout.QUARANTINE}.",
-        )
+def _nobody(event: str, **fields: object) -> None: ...

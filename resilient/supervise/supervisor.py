@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from datetime import timedelta
 
+from resilient.serialization.redaction import redacted_command
 from resilient.supervise.failures import Ending
 from resilient.supervise.hangs import HangLimit
 from resilient.supervise.headway import Gain, Headway
@@ -16,7 +17,6 @@ from resilient.supervise.options import Options
 from resilient.supervise.output import Output
 from resilient.supervise.restart_policy import RestartPolicy
 from resilient.supervise.signal_queue import SignalQueue
-from resilient.telemetry.redaction import redacted_command
 
 _NOTHING = Gain(step=False, checkpoint=False)
 

@@ -21,17 +21,16 @@ from typing import IO, Any, cast
 
 from resilient.errors import printable
 from resilient.serialization import JSON, strict
+from resilient.serialization.redaction import redacted
 from resilient.serialization.schema import SchemaError, from_json, parse
-from resilient.storage.files import open_file
+from resilient.storage.files import EVENTS_BYTES, open_file
 from resilient.storage.layout import events_name
 from resilient.telemetry.event import Event
-from resilient.telemetry.redaction import redacted
 
 logger = logging.getLogger(__name__)
 
 # Far above real use: what is longer is not ours.
 _LINE = 1 << 20
-_FILE = 1 << 30
 _BEGIN = b'{"time": '  # of every line that we write
 
 _told: set[Path] = set()  # files of which the log says that they are damaged
@@ -138,8 +137,10 @@ def read_events(
     texts = [text.encode(errors="replace") for text in having]
     try:
         with open(open_file(path.parent, path.name), "rb") as file:
-            if os.fstat(file.fileno()).st_size > _FILE:
-                raise OSError(errno.EFBIG, f"larger than {_FILE:,} bytes", path.name)
+            if os.fstat(file.fileno()).st_size > EVENTS_BYTES:
+                raise OSError(
+                    errno.EFBIG, f"larger than {EVENTS_BYTES:,} bytes", path.name
+                )
             for number, line in enumerate(_lines(file), 1):
                 if texts and not any(text in line for text in texts):
                     continue

@@ -11,12 +11,10 @@ from resilient.distributed.rendezvous import join
 from resilient.distributed.strategies import parallel_strategy, supported
 from resilient.errors import NotSupportedError
 from resilient.storage import layout, signature
-from resilient.storage.lock import DirectoryLock
-from resilient.storage.recovery import remove_stale_staging
-from resilient.storage.store import Store
 from resilient.training.options import RunOptions
 from resilient.training.outcome import reported
 from resilient.training.session import Session
+from resilient.training.uploads import awaited
 
 _threads: dict[Session, int] = {}  # where each was opened
 
@@ -42,12 +40,22 @@ def open_session(
     parallel = parallel_strategy(strategy, by_hand=by_hand)
     store = options.store
     layout.make_directory(store.directory)
-    with join(parallel, store.directory) as group, _alone(group, store):
+    anew = options.resume == "never"
+    with contextlib.ExitStack() as opened:
+        group = opened.enter_context(join(parallel, store.directory))
+        if group.index == 0:  # it changes the directory for all
+            opened.enter_context(store.opened(anew=anew))
         _require_same_key(group)
         session = Session(options, strategy, parallel, group)
         _threads[session] = threading.get_ident()
         try:
-            with session.watch, reported(session), group.explained(), session.saving:
+            with (
+                session.watch,
+                reported(session),
+                awaited(session),
+                group.explained(),
+                session.saving,
+            ):
                 yield session
         finally:
             del _threads[session]
@@ -70,14 +78,3 @@ def _require_same_key(group: Group) -> None:
             f"process {', '.join(map(str, others))}",
             hint=f"Set {signature.VARIABLE} to the same key for all processes.",
         )
-
-
-@contextlib.contextmanager
-def _alone(group: Group, store: Store) -> Iterator[None]:
-    """The right to change the directory, which process 0 has for all."""
-    if group.index:
-        yield
-        return
-    with DirectoryLock(store.directory):
-        remove_stale_staging(store.directory)
-        yield

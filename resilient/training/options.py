@@ -20,7 +20,9 @@ from resilient.policies.keep import Best
 from resilient.preemption.options import Preemption, checked_preemption
 from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume, ResumeFrom
+from resilient.storage.remote.options import Upload
 from resilient.storage.store import Store
+from resilient.storage.stores import store_of
 from resilient.telemetry.heartbeat import VARIABLE
 from resilient.training.allowed import checked_allow
 
@@ -60,6 +62,8 @@ class RunOptions:
         cls,
         checkpoint_dir: str | os.PathLike[str],
         *,
+        local_dir: str | os.PathLike[str] | None,
+        upload: Upload | None,
         save_freq: SaveFreq,
         keep: int | KeepPolicy,
         resume: Resume,
@@ -86,7 +90,7 @@ class RunOptions:
             raise TypeError(message(what, received=repr(on_event)))
         policy = keep_policy(keep)
         options = cls(
-            store=Store(checkpoint_dir),
+            store=store_of(checkpoint_dir, local_dir, upload),
             save_policy=save_policy(save_freq),
             keep=policy,
             resume=_checked_resume(resume, policy),

@@ -75,6 +75,7 @@ class Session:
         anew = options.resume == "never"
         self.attempts = [] if anew else attempts_so_far(directory, index)
         self.last = last_attempt(directory) if index == 0 else None
+        options.store.report, options.store.say = self.events.emit, self.say
         self.events.emit("started", previous=heartbeat.last_words(directory))
         self.watch = Watch(
             self.events.attempt,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from resilient.serialization.redaction import redacted, redacted_command
 from resilient.telemetry.events import Events, read_events
-from resilient.telemetry.redaction import redacted, redacted_command
 
 pytestmark = pytest.mark.once
 

@@ -24,7 +24,7 @@ from resilient.saving.choose import Resume
 from resilient.saving.directory import OnDirectory
 from resilient.serialization.state_dict import Stateful, StatefulObjects
 from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.lock import DirectoryLock
+from resilient.storage.remote.options import Upload
 from resilient.training.divergence.options import (
     OnNaN,
     Rollback,
@@ -56,7 +56,11 @@ def fit(  # noqa: D417  # describes what it is shown as
         model: A compiled Keras model.
         x, ..., validation_freq: The arguments of ``model.fit``, in its order. Others
             that your model's own ``fit`` takes are passed on, too.
-        checkpoint_dir: Local directory of this run's checkpoints; created if missing.
+        checkpoint_dir: Directory of this run's checkpoints, created if missing; or an
+            address in an object store such as ``"s3://bucket/run"``.
+        local_dir: For an address: a directory on a local disk. A save ends there, and
+            is uploaded meanwhile. None: one among the temporary files.
+        upload: For an address: what stays in ``local_dir``, and limits of the uploads.
         save_freq: ``"auto"`` (at the end of each epoch, and in between as often as at
             most 2 % of the time allows, see ``adaptive``), ``"epoch"``, a number of
             batches, or a policy such as ``every(steps=500) | every(minutes=10)``. The
@@ -140,6 +144,8 @@ class ResilientFit(OnDirectory):
         model: "keras.Model",
         *,
         checkpoint_dir: str | os.PathLike[str],
+        local_dir: str | os.PathLike[str] | None = None,
+        upload: Upload | None = None,
         save_freq: SaveFreq = "auto",
         keep: int | KeepPolicy = 3,
         resume: Resume = "auto",
@@ -158,6 +164,8 @@ class ResilientFit(OnDirectory):
         self._model = model
         options = RunOptions.checked(
             checkpoint_dir,
+            local_dir=local_dir,
+            upload=upload,
             save_freq=save_freq,
             keep=keep,
             resume=resume,
@@ -263,12 +271,11 @@ class ResilientFit(OnDirectory):
         from resilient.training.session import load
 
         require_model(self._model)
-        session, directory = self._session, self._store.directory
+        session = self._session
         if session is not None:
             session.saving.wait()
         # While fit runs, it holds the lock.
-        mine = session is None and directory.is_dir()
-        with DirectoryLock(directory) if mine else nullcontext():
+        with self._store.looking() if session is None else nullcontext():
             found = load(self._store, step, replicas.count(self._model))
             restore_model(self._model, found)
         return found[0]

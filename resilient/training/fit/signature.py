@@ -16,6 +16,7 @@ from resilient.preemption.options import Preemption
 from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume
 from resilient.serialization.state_dict import Stateful
+from resilient.storage.remote.options import Upload
 from resilient.training.divergence.options import OnNaN
 from resilient.training.options import OnEvent
 
@@ -60,6 +61,8 @@ def fit(  # noqa: PLR0917  # as in Keras
     validation_freq: int | Sequence[int] = 1,
     *,
     checkpoint_dir: str | os.PathLike[str],
+    local_dir: str | os.PathLike[str] | None = None,
+    upload: Upload | None = None,
     save_freq: SaveFreq = "auto",
     keep: int | KeepPolicy = 3,
     resume: Resume = "auto",

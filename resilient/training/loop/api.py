@@ -13,6 +13,7 @@ from resilient.policies import KeepPolicy, SaveFreq
 from resilient.preemption.options import Preemption
 from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume
+from resilient.storage.remote.options import Upload
 from resilient.training.allowed import OF_LOOPS, checked_allow
 from resilient.training.loop.context import RunContext
 from resilient.training.loop.history import LogHistory
@@ -44,8 +45,7 @@ class Run(RunContext):
     continue as if nothing had happened.
 
     Args:
-        checkpoint_dir: Local directory of this run's checkpoints; created if missing.
-        save_freq: As in ``resilient.fit``, like all arguments not described here.
+        checkpoint_dir: As in ``resilient.fit``, like all arguments not described here.
         keep: How many checkpoints to keep, or a policy; ``best`` compares the value
             last logged under the metric's name in each epoch.
         data: What ``loop`` and ``batches`` iterate over unless they are given data.
@@ -77,6 +77,8 @@ class Run(RunContext):
         self,
         checkpoint_dir: str | os.PathLike[str],
         *,
+        local_dir: Source | None = None,
+        upload: Upload | None = None,
         save_freq: SaveFreq = "auto",
         keep: int | KeepPolicy = 3,
         resume: Resume = "auto",
@@ -100,6 +102,8 @@ class Run(RunContext):
         found, self._tree = named_objects(objects, state, kind_of_iterator)
         options = RunOptions.checked(
             checkpoint_dir,
+            local_dir=local_dir,
+            upload=upload,
             save_freq=save_freq,
             keep=keep,
             resume=resume,

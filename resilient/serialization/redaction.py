@@ -71,7 +71,7 @@ def _redacted_arguments(arguments: Sequence[str]) -> Iterator[str]:
     before = ""
     for argument in arguments:
         option = re.fullmatch(r"-{1,2}[\w.-]+|[\w-]+", before)
-        if option and _names_secret(before) and not argument.startswith("-"):
+        if option and names_secret(before) and not argument.startswith("-"):
             yield LEFT_OUT
         elif (value := _start_of_value(argument)) is not None:
             yield argument[:value] + LEFT_OUT
@@ -85,7 +85,7 @@ def _start_of_value(argument: str) -> int | None:
     at = 0
     while match := _ASSIGNED.match(argument, at):
         at = match.end()
-        if _names_secret(match[1]):
+        if names_secret(match[1]):
             return at
     return None
 
@@ -94,7 +94,7 @@ def _hides(match: re.Match[str]) -> bool:
     """Whether a secret follows: in a text, many a key or a token is none."""
     name, between = match["name"], match["between"]
     text, at = match.string, match.end()
-    if not _names_secret(name):
+    if not names_secret(name):
         return False
     if "=" in between:
         return True
@@ -105,7 +105,8 @@ def _hides(match: re.Match[str]) -> bool:
     return _RANDOM.match(text, at) is not None
 
 
-def _names_secret(name: str) -> bool:
+def names_secret(name: str) -> bool:
+    """Whether what has this name is a secret."""
     words = re.split(r"[\W_]+", _HUMP.sub("_", name).lower())
     if words[-1] in _OTHER_NAMES:
         return False

@@ -1,0 +1,101 @@
+"""Addresses of runs in object stores, such as ``s3://bucket/run``."""
+
+import getpass
+import hashlib
+import os
+import re
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from resilient.errors import CheckpointWriteError, message
+from resilient.serialization.redaction import redacted
+
+# pathlib makes one slash of two. A single letter is a drive of Windows.
+_URL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+):/+(?P<path>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a run is in an object store.
+
+    Attributes:
+        protocol: What fsspec knows the store by: ``"s3"``, ``"gs"``, ``"az"``...
+        path: Bucket and prefix, without a slash at the end.
+    """
+
+    protocol: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.protocol}://{self.path}"
+
+    @classmethod
+    def of(cls, directory: object) -> "Address | None":
+        """The address that ``checkpoint_dir`` is; None if it is a local path.
+
+        Raises:
+            ValueError: It names no bucket, or holds credentials.
+        """
+        path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
+        match = _URL.fullmatch(path) if isinstance(path, str) else None
+        if match is None:
+            return None
+        rooted = "/" if match["protocol"] == "file" else ""
+        inner = rooted + match["path"].strip("/")
+        problem = None
+        if not match["path"].strip("/") or "\0" in inner:
+            problem = "The address of the run names no bucket or directory."
+        elif {".", ".."} & set(inner.split("/")):
+            problem = "The address of the run has a . or .. in it."
+        elif "@" in inner.split("/")[0] or "?" in inner or "#" in inner:
+            problem = "The address of the run holds more than a bucket and a path."
+        if problem is not None:
+            raise ValueError(
+                message(
+                    problem,
+                    received=f"checkpoint_dir={redacted(str(path))!r}",
+                    hint='Use an address such as "s3://bucket/run". Credentials and '
+                    "other settings of the store belong into its environment variables "
+                    "or into Upload(storage_options=...).",
+                )
+            )
+        return cls(match["protocol"].lower(), inner)
+
+    def __truediv__(self, name: str) -> "Address":
+        return Address(self.protocol, f"{self.path}/{name}")
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+    def default_local_directory(self) -> Path:
+        """Where the run is kept near unless the user says so: the same on each start.
+
+        In a directory for temporary files, which only this user can read.
+
+        Raises:
+            CheckpointWriteError: Somebody else has a directory of that name there.
+        """
+        user = re.sub(r"\W", "_", getpass.getuser())
+        mine = Path(tempfile.gettempdir(), f"keras-resilient-{user}")
+        try:
+            mine.mkdir(mode=0o700, exist_ok=True)
+            found = mine.lstat()
+        except OSError as error:
+            raise _not_ours(mine, error.strerror) from error
+        getuid = getattr(os, "getuid", None)  # Windows has none
+        if not stat.S_ISDIR(found.st_mode) or (getuid and found.st_uid != getuid()):
+            raise _not_ours(mine, "it belongs to somebody else")
+        digest = hashlib.sha256(str(self).encode()).hexdigest()[:12]
+        return mine / f"{re.sub(r'[^A-Za-z0-9._-]', '_', self.name)[:60]}-{digest}"
+
+
+def _not_ours(path: Path, why: str | None) -> CheckpointWriteError:
+    return CheckpointWriteError(
+        "There is no place for the local copy of this run.",
+        received=f"{path}: {why}",
+        hint="Pass local_dir=, a directory on a local disk.",
+    )

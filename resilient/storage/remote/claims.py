@@ -1,0 +1,130 @@
+"""Who owns a run in an object store, and which of its checkpoints are part of it.
+
+Every attempt claims the run by writing ``claims.json``, and everything that it uploads
+carries its claim in the name. Each former claim counts up to the step from which the
+next one went on. So what an attempt uploads that does not know yet that another one has
+taken over is no part of the run, and neither is what a rollback abandons: one small
+object decides it.
+"""
+
+import json
+import os
+import re
+import secrets
+import socket
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated
+
+from msgspec import Meta
+
+from resilient.serialization.schema import SchemaError, from_json, parse
+from resilient.storage import layout
+from resilient.storage.quarantine import now
+
+NAME = "claims.json"
+LIMIT = 16 << 20  # bytes
+
+_SCHEMA = 1
+_UPLOADED = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,14})-([0-9a-f]{12})-([0-9]{4,9})")
+
+_Id = Annotated[str, Meta(pattern=r"\A[0-9a-f]{12}\Z")]
+_Text = Annotated[str, Meta(max_length=1000)]
+_Step = Annotated[int, Meta(ge=-1, le=layout.LAST_STEP)]
+
+
+@dataclass(frozen=True, order=True)
+class Uploaded:
+    """The name of a checkpoint in the store: its step, its claim, its number in it."""
+
+    step: int
+    claim: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{layout.committed_name(self.step)}-{self.claim}-{self.number:04d}"
+
+    @classmethod
+    def parse(cls, name: str) -> "Uploaded | None":
+        """What a name says; None if it is that of something else."""
+        match = _UPLOADED.fullmatch(name)
+        return match and cls(int(match[1]), match[2], int(match[3]))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What one attempt on the run may contribute.
+
+    Attributes:
+        id: Of the claim.
+        until: The last step that counts; None for the owner's own: all do.
+    """
+
+    id: _Id
+    until: _Step | None = None
+
+
+@dataclass(frozen=True)
+class Claims:
+    """All claims that still contribute to the run.
+
+    Attributes:
+        claims: Oldest first; the last one is the owner's.
+        host: Where the owner runs.
+        pid: Its process.
+        started: When it claimed the run, ISO 8601 in UTC.
+    """
+
+    claims: Annotated[list[Claim], Meta(min_length=1, max_length=100_000)]
+    host: _Text
+    pid: Annotated[int, Meta(ge=0, le=2**53)]
+    started: _Text
+    schema: Annotated[int, Meta(ge=1, le=_SCHEMA)] = _SCHEMA
+
+    @classmethod
+    def of_this_process(cls, former: "Claims | None", until: int) -> "Claims":
+        """Take over a run.
+
+        Args:
+            former: The claims so far.
+            until: The last step of theirs that still counts; -1 for none.
+        """
+        kept = [
+            replace(each, until=until if each.until is None else min(each.until, until))
+            for each in (former.claims if former is not None and until >= 0 else [])
+        ]
+        mine = Claim(secrets.token_hex(6))
+        return cls([*kept, mine], socket.gethostname()[:1000], os.getpid(), now())
+
+    @property
+    def owner(self) -> str:
+        """The claim that owns the run now."""
+        return self.claims[-1].id
+
+    def without(self, used: set[str]) -> "Claims":
+        """The same without former claims of which no checkpoint is left."""
+        kept = [each for each in self.claims[:-1] if each.id in used]
+        return replace(self, claims=[*kept, self.claims[-1]])
+
+    def rank(self, uploaded: Uploaded) -> tuple[int, int] | None:
+        """The order of checkpoints of one step; None for one that is no part."""
+        for place, claim in enumerate(self.claims):
+            if claim.id == uploaded.claim:
+                counts = claim.until is None or uploaded.step <= claim.until
+                return (place, uploaded.number) if counts else None
+        return None
+
+    def to_bytes(self) -> bytes:
+        """The claims as an object."""
+        return json.dumps(asdict(self), indent=1).encode()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> "Claims":
+        """Read the object.
+
+        Raises:
+            SchemaError: It is something else.
+        """
+        return from_json(cls, parse(raw))
+
+
+__all__ = ["LIMIT", "NAME", "Claim", "Claims", "SchemaError", "Uploaded"]

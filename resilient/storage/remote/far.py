@@ -1,0 +1,269 @@
+"""The checkpoints of one run in an object store.
+
+    claims.json                                   see ``claims``
+    newest                                        name of the last commit, should a
+                                                  listing lag behind it
+    step-00001200-<claim>-0001/manifest.json      the commit: written last
+    step-00001200-<claim>-0001/run.json ...       the files, as in a local checkpoint
+    .../variables/state.pt.part-00000-of-00003    a part of a file of more than 16 MiB
+    events.jsonl, rollbacks.json                  as in a local directory
+
+A name is used once, so a kill in the middle of an upload leaves objects that nobody
+reads, and two writers never write the same one.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from resilient.errors import (
+    CorruptCheckpointError,
+    DirectoryInUseError,
+    NotSupportedError,
+)
+from resilient.policies import KeepPolicy
+from resilient.progress import Progress
+from resilient.storage import files
+from resilient.storage.checkpoint import Checkpoint, DamageError
+from resilient.storage.layout import MANIFEST
+from resilient.storage.manifest import Manifest, ManifestError
+from resilient.storage.remote import claims, transfer
+from resilient.storage.remote.claims import Claims, SchemaError, Uploaded
+from resilient.storage.remote.objects import Objects
+from resilient.storage.remote.transfer import Transfer, at_once
+
+_NEWEST = "newest"
+_READERS = 16  # requests for manifests at the same time: they are small
+
+
+@dataclass(frozen=True)
+class FarCheckpoint:
+    """A committed checkpoint in the store: its name, and what it holds.
+
+    Attributes:
+        uploaded: Its name.
+        manifest: What it holds.
+    """
+
+    uploaded: Uploaded
+    manifest: Manifest
+
+    @property
+    def step(self) -> int:
+        return self.uploaded.step
+
+    @property
+    def progress(self) -> Progress:
+        return self.manifest.progress
+
+    @property
+    def metrics(self) -> "dict[str, float]":
+        return dict(self.manifest.metrics)
+
+    @property
+    def created(self) -> str:
+        return self.manifest.created
+
+
+class Far:
+    """A run in an object store, as of when somebody last looked.
+
+    Args:
+        objects: Below its address.
+
+    Attributes:
+        claims: Who owns it; None where there is no run.
+        found: The committed checkpoints that are part of the run, by step.
+        damaged: What is wrong with the manifests of others, by step.
+        names: Every object, with its size in bytes.
+    """
+
+    def __init__(self, objects: Objects) -> None:
+        self.objects = objects
+        self.claims: Claims | None = None
+        self.found: dict[int, FarCheckpoint] = {}
+        self.damaged: dict[int, str] = {}
+        self.names: dict[str, int] = {}
+        self._mine: str | None = None
+        self._count = 0
+
+    def look(self) -> None:
+        """Find out what is there.
+
+        Raises:
+            StoreError: The store does not say.
+            CorruptCheckpointError: ``claims.json`` is something else.
+        """
+        self.claims, self.names = self._read_claims(), self.objects.names()
+        self.found, self.damaged = {}, {}
+        self._count = 0
+        at_once(self._look_at, self._part_of_the_run(), _READERS)
+
+    def prepare(self, until: int) -> Claims:
+        """What ``take`` is to write so that this process owns the run.
+
+        Args:
+            until: The last step that still counts; -1 for none.
+        """
+        former = self.claims
+        if former is not None:
+            used = {far.uploaded.claim for far in self.found.values()}
+            former = former.without(used)
+        return Claims.of_this_process(former, until)
+
+    def take(self, mine: Claims) -> None:
+        """Take over the run.
+
+        Raises:
+            StoreError: The store does not take it.
+        """
+        self.objects.put(claims.NAME, mine.to_bytes())
+        self.claims, self._mine, self._count = mine, mine.owner, 0
+        self.found = {
+            step: far
+            for step, far in self.found.items()
+            if mine.rank(far.uploaded) is not None
+        }
+
+    def has(self, near: Manifest) -> bool:
+        """Whether this very checkpoint is in the store."""
+        far = self.found.get(near.progress.step)
+        return far is not None and far.manifest.to_bytes() == near.to_bytes()
+
+    def transfer(self, near: Checkpoint) -> Transfer:
+        """The upload of a checkpoint, under a name of its own."""
+        assert self._mine is not None
+        self._count += 1
+        name = Uploaded(near.step, self._mine, self._count)
+        return Transfer(near, str(name), self.objects)
+
+    def commit(self, sent: Transfer) -> None:
+        """Make what was sent a checkpoint of the run, and delete a former one.
+
+        Raises:
+            DirectoryInUseError: Another attempt has claimed the run since.
+            FileNotFoundError: The checkpoint is not there any more.
+            StoreError: The store fails.
+        """
+        sent.commit(self.require_mine)
+        uploaded = Uploaded.parse(sent.prefix)
+        assert uploaded is not None
+        former = self.found.get(uploaded.step)
+        self.found[uploaded.step] = FarCheckpoint(uploaded, sent.near)
+        self.objects.put(_NEWEST, sent.prefix.encode())
+        if former is not None:
+            self._delete(former)
+
+    def fetch(self, step: int, directory: Path) -> None:
+        """Make a checkpoint one of a local directory.
+
+        Raises:
+            DamageError: It is not what its manifest says.
+            StoreError: The store fails.
+            CheckpointWriteError: The local file system does.
+        """
+        if step in self.damaged:
+            raise DamageError([self.damaged[step]])
+        far = self.found[step]
+        transfer.fetch(far.manifest, str(far.uploaded), self.objects, directory)
+
+    def prune(self, keep: KeepPolicy, upto: int) -> list[int]:
+        """Delete what the policy does not select; never the newest.
+
+        Args:
+            keep: The policy.
+            upto: The step of the newest that it is about.
+
+        Raises:
+            StoreError: The store fails.
+        """
+        known = {step: far for step, far in self.found.items() if step <= upto}
+        kept = keep.select(known.values()) | set(sorted(known)[-1:])
+        doomed = sorted(known.keys() - kept)
+        for step in doomed:
+            self._delete(self.found.pop(step))
+        return doomed
+
+    def delete_unfinished(self) -> None:
+        """Delete what killed attempts left of uploads.
+
+        Raises:
+            StoreError: The store fails.
+        """
+        of = {name: Uploaded.parse(name.partition("/")[0]) for name in self.names}
+        whole = {of[name] for name in self.names if name.endswith(f"/{MANIFEST}")}
+        whole |= {far.uploaded for far in self.found.values()}
+        self.objects.delete(
+            name
+            for name, uploaded in of.items()
+            if uploaded and uploaded not in whole and uploaded.claim != self._mine
+        )
+        self.names = {}
+
+    def require_mine(self) -> None:
+        """Raise where another attempt has claimed the run since.
+
+        Raises:
+            DirectoryInUseError: One has.
+            StoreError: The store does not say.
+        """
+        now = self._read_claims()
+        if now is not None and now.owner == self._mine:
+            return
+        who = "nobody: its claims.json is gone"
+        if now is not None:
+            who = f"process {now.pid} on {now.host}, since {now.started}"
+        raise DirectoryInUseError(
+            "Another run has taken over this checkpoint directory.",
+            received=f"{self.objects.address} now belongs to {who}",
+            hint="Let that run go on: this one stops. Two runs need two directories.",
+        )
+
+    def _read_claims(self) -> Claims | None:
+        try:
+            return Claims.from_bytes(self.objects.get(claims.NAME, claims.LIMIT))
+        except FileNotFoundError:
+            return None
+        except SchemaError as error:
+            raise CorruptCheckpointError(
+                f"{claims.NAME} is damaged, so it is not known which checkpoints in "
+                "the object store are part of the run.",
+                received=f"{self.objects.address}/{claims.NAME}: {error}",
+                hint="Restore a former version of that object; or copy the checkpoint "
+                "that you want to another directory and go on from there.",
+            ) from None
+
+    def _part_of_the_run(self) -> list[Uploaded]:
+        """Of each step, the last one that was committed."""
+        ranked: dict[int, tuple[tuple[int, int], Uploaded]] = {}
+        for name in [*self.names, f"{self._newest()}/{MANIFEST}"]:
+            directory, _, inner = name.partition("/")
+            uploaded = Uploaded.parse(directory)
+            if inner != MANIFEST or uploaded is None or self.claims is None:
+                continue
+            rank = self.claims.rank(uploaded)
+            best = ranked.get(uploaded.step)
+            if rank is not None and (best is None or rank > best[0]):
+                ranked[uploaded.step] = rank, uploaded
+        return [uploaded for _, uploaded in ranked.values()]
+
+    def _newest(self) -> str | None:
+        try:
+            return self.objects.get(_NEWEST, 1000).decode(errors="replace")
+        except FileNotFoundError:
+            return None
+
+    def _look_at(self, uploaded: Uploaded) -> None:
+        try:
+            raw = self.objects.get(f"{uploaded}/{MANIFEST}", files.JSON_BYTES)
+            manifest = Manifest.from_bytes(raw)
+            if manifest.progress.step != uploaded.step:
+                raise ManifestError(f"belongs to step {manifest.progress.step:,}")
+        except FileNotFoundError:  # deleted since, whatever a listing says
+            return
+        except (ManifestError, NotSupportedError) as error:
+            self.damaged[uploaded.step] = str(error)
+        else:
+            self.found[uploaded.step] = FarCheckpoint(uploaded, manifest)
+
+    def _delete(self, far: FarCheckpoint) -> None:
+        self.objects.delete(transfer.object_names(str(far.uploaded), far.manifest))

@@ -1,0 +1,278 @@
+"""Requests to an object store, each tried again while the store is busy or away.
+
+An error is a ``StoreError``, whose text has no credentials in it, and which does not
+lead to the driver's own: that may show them.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from resilient.errors import (
+    BackendNotAvailableError,
+    NotSupportedError,
+    ResilientError,
+    printable,
+)
+from resilient.serialization.redaction import LEFT_OUT, names_secret, redacted
+from resilient.storage.remote.address import Address
+from resilient.storage.remote.bandwidth import Bandwidth
+from resilient.storage.remote.options import Upload
+
+if TYPE_CHECKING:
+    import fsspec
+
+T = TypeVar("T")
+
+_OURS = "keras-resilient"
+_LONGEST = 500  # characters of a driver's message
+
+# Drivers try again by themselves for minutes, and wait a minute for each answer: less,
+# unless the user says so. For "file", fsspec's own, directories are made as needed.
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "s3": {
+        "config_kwargs": {
+            "connect_timeout": 10,
+            "read_timeout": 30,
+            "retries": {"max_attempts": 0},
+        }
+    },
+    "gs": {"requests_timeout": 30},
+    "az": {"connection_timeout": 10, "read_timeout": 30},
+    "file": {"auto_mkdir": True},
+}
+_ALIASES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "adl": "az"}
+_NOT_TRANSIENT = (
+    *(FileNotFoundError, PermissionError, FileExistsError, IsADirectoryError),
+    *(NotADirectoryError, NotImplementedError, TypeError, AttributeError),
+)
+
+
+class StoreError(ResilientError):
+    """A request to the object store failed.
+
+    Attributes:
+        transient: Whether the same request may succeed later by itself.
+    """
+
+    def __init__(self, text: str, *, transient: bool) -> None:
+        super().__init__(text)
+        self.transient = transient
+
+    def __repr__(self) -> str:
+        return f"{_OURS}: {self}"
+
+
+class Objects:
+    """The objects below one address, by their names relative to it.
+
+    Args:
+        address: Of the run.
+        upload: Limits and settings.
+
+    Attributes:
+        abandoned: Set where nobody waits any more: requests are not tried again.
+    """
+
+    def __init__(self, address: Address, upload: Upload) -> None:
+        self.address, self.upload = address, upload
+        self.abandoned = threading.Event()
+        self._bandwidth = Bandwidth(upload.bandwidth, self.abandoned)
+        self._secrets = _secrets(upload.storage_options) | _secrets(os.environ)
+
+    def names(self) -> dict[str, int]:
+        """Every object, with its size in bytes.
+
+        Raises:
+            StoreError: They cannot be listed.
+        """
+        return self._tried(self._list)
+
+    def get(self, name: str, limit: int) -> bytes:
+        """All of an object.
+
+        Raises:
+            FileNotFoundError: There is none.
+            StoreError: It cannot be read, or has more bytes than ``limit``.
+        """
+
+        def read() -> bytes:
+            size = self._fs.size(self._path(name))
+            if size is None or size > limit:
+                raise TypeError(f"{name} has {size} bytes, which is more than {limit}")
+            return self._bytes(name)
+
+        return self._tried(read, missing=FileNotFoundError(name))
+
+    def put(self, name: str, content: bytes) -> None:
+        """Make or replace an object, all at once.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        self._bandwidth.take(len(content))
+        self._tried(lambda: self._fs.pipe_file(self._path(name), content))
+
+    def send(self, path: Path, name: str) -> None:
+        """Make an object of a file, by the driver's own means.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        target = self._path(name)
+        self._tried(lambda: self._fs.put_file(os.fspath(path), target))
+
+    def receive(self, name: str, path: Path) -> None:
+        """Make a file of an object.
+
+        Raises:
+            FileNotFoundError: There is no such object.
+            StoreError: It cannot be read.
+        """
+        source, gone = self._path(name), FileNotFoundError(name)
+        self._tried(lambda: self._fs.get_file(source, os.fspath(path)), missing=gone)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects in this order; some may be gone already.
+
+        Raises:
+            StoreError: One cannot be deleted.
+        """
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                rm = partial(self._fs.rm_file, self._path(name))
+                self._tried(rm, missing=FileNotFoundError(name))
+
+    def explain(self, error: BaseException) -> str:
+        """What a driver's error says, without credentials."""
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        for secret in self._secrets:
+            text = text.replace(secret, LEFT_OUT)
+        return printable(redacted(text)[:_LONGEST])
+
+    @cached_property
+    def _opened(self) -> "tuple[fsspec.AbstractFileSystem, str]":
+        protocol = self.address.protocol
+        try:
+            import fsspec
+            import stamina  # noqa: F401
+        except ImportError as error:
+            raise BackendNotAvailableError(
+                "Runs in object stores need fsspec and stamina.",
+                received=f"{error.name} is not installed",
+                hint='Install them: pip install "keras-resilient[remote]"',
+            ) from error
+        _silence_retries()
+        defaults = _DEFAULTS.get(_ALIASES.get(protocol, protocol), {})
+        options = {**defaults, **self.upload.storage_options}
+        try:
+            fs, root = fsspec.core.url_to_fs(
+                str(self.address),
+                use_listings_cache=False,
+                skip_instance_cache=True,
+                **options,
+            )
+        except ImportError as error:
+            raise BackendNotAvailableError(
+                f"The driver of {protocol}:// is not installed.",
+                received=printable(str(error)),
+                hint="Install what fsspec uses for it: s3fs for s3, gcsfs for gs, "
+                "adlfs for az.",
+            ) from None
+        except ValueError as error:
+            if "Protocol not known" not in str(error):
+                raise self._failure(error) from None
+            raise NotSupportedError(
+                f"fsspec knows no store of the kind {protocol}://.",
+                received=str(self.address),
+                hint="Use a path on a local disk, or an address that begins with "
+                "s3://, gs:// or az://.",
+            ) from None
+        except Exception as error:  # without credentials, whatever a driver raises
+            raise self._failure(error) from None
+        if hasattr(fs, "retries"):
+            fs.retries = 1  # of s3fs, around those of its library
+        return fs, root.rstrip("/")
+
+    @property
+    def _fs(self) -> "fsspec.AbstractFileSystem":
+        return self._opened[0]
+
+    def _path(self, name: str) -> str:
+        return f"{self._opened[1]}/{name}"
+
+    def _bytes(self, name: str) -> bytes:
+        content: bytes = self._fs.cat_file(self._path(name))
+        return content
+
+    def _list(self) -> dict[str, int]:
+        self._fs.invalidate_cache()
+        root = self._opened[1] + "/"
+        try:
+            found = self._fs.find(root, detail=True)
+        except FileNotFoundError:  # no directory yet, where a store has them
+            return {}
+        return {
+            path.removeprefix(root): int(info.get("size") or 0)
+            for path, info in found.items()
+            if path.startswith(root)
+        }
+
+    def _tried(
+        self, request: Callable[[], T], missing: FileNotFoundError | None = None
+    ) -> T:
+        self._opened  # noqa: B018  # or what is wrong for good
+        for attempt in _attempts(self.upload.patience, self.abandoned):
+            with attempt:
+                try:
+                    return request()
+                except Exception as error:  # drivers have families of their own
+                    if missing is not None and isinstance(error, FileNotFoundError):
+                        raise missing from None
+                    raise self._failure(error) from None
+        raise AssertionError("stamina returns a result or raises")
+
+    def _failure(self, error: BaseException) -> StoreError:
+        name = type(error).__name__
+        lasting = isinstance(error, _NOT_TRANSIENT) or "Credential" in name
+        return StoreError(self.explain(error), transient=not lasting)
+
+
+def _attempts(patience: float, abandoned: threading.Event) -> Any:
+    import stamina
+
+    def again(error: Exception) -> bool:
+        transient = isinstance(error, StoreError) and error.transient
+        return transient and not abandoned.is_set()
+
+    return stamina.retry_context(
+        on=again, attempts=None, timeout=patience, wait_initial=0.2, wait_max=10.0
+    )
+
+
+def _silence_retries() -> None:
+    """Leave it to the one warning of the upload to say that the store is away."""
+
+    def is_not_ours(record: logging.LogRecord) -> bool:
+        return not str(getattr(record, "stamina.caused_by", "")).startswith(_OURS)
+
+    logger = logging.getLogger("stamina")
+    if not getattr(logger, "_resilient", False):
+        logger.addFilter(is_not_ours)
+        vars(logger)["_resilient"] = True
+
+
+def _secrets(values: Mapping[str, Any]) -> set[str]:
+    """Values that must not be shown: all long texts in options, secrets of others."""
+    found = set[str]()
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _secrets(value)
+        elif isinstance(value, str) and len(value) >= 8 and names_secret(name):
+            found.add(value)
+    return found

@@ -1,0 +1,202 @@
+"""The store of a run that is kept in an object store: near and far as one.
+
+Everything is read and written in the local directory. What is only in the object store
+is fetched when it is needed; what was committed is copied there meanwhile.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from resilient import display
+from resilient.policies import KeepPolicy, keep_policy
+from resilient.storage import layout, refusals
+from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
+from resilient.storage.remote.address import Address
+from resilient.storage.remote.far import Far
+from resilient.storage.remote.objects import Objects
+from resilient.storage.remote.options import Upload
+from resilient.storage.remote.ownership import Ownership, explained
+from resilient.storage.remote.uploader import Uploader
+from resilient.storage.store import Store
+
+T = TypeVar("T")
+
+_LAST_EVENTS = 5.0  # seconds that the last copy of events may take
+
+
+class TieredStore(Store):
+    """The checkpoints of a run in an object store, and near in a local directory.
+
+    Args:
+        address: Of the run.
+        local_dir: The local directory; None for one among temporary files.
+        upload: How to upload.
+
+    Attributes:
+        address: Of the run.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        local_dir: str | os.PathLike[str] | None,
+        upload: Upload,
+    ) -> None:
+        super().__init__(local_dir or address.default_local_directory())
+        self.address = address
+        self._keep_near = keep_policy(upload.keep_local)
+        self._far = Far(Objects(address, upload))
+        self._ownership = Ownership(self._far, self.directory)
+        self._uploader: Uploader | None = None
+
+    def __str__(self) -> str:
+        return str(self.address)
+
+    @contextlib.contextmanager
+    def opened(self, *, anew: bool = False) -> Iterator[None]:
+        """As of ``Store``; and take over the run in the object store.
+
+        Raises:
+            CheckpointReadError: The object store does not answer, and there is nothing
+                near to go on from.
+            CheckpointMismatchError: The local directory is of another run.
+        """
+        with super().opened(anew=anew):
+            self._ownership.take_over(anew)
+            uploader = Uploader(
+                self._far, self.directory, self._ownership.settle, self._tell
+            )
+            self._uploader = uploader
+            try:
+                for checkpoint in super().checkpoints(to_look=True):
+                    uploader.add(checkpoint)
+                yield
+            finally:
+                self._uploader = None
+                uploader.close(_LAST_EVENTS)
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """As of ``Store``; what is newer in the object store is found as well."""
+        layout.make_directory(self.directory)
+        with super().looking():
+            self._ownership.look()
+            yield
+
+    def uploaded(self, seconds: float) -> bool:
+        """As of ``Store``."""
+        uploader = self._uploader
+        if uploader is None or not uploader.wait(seconds):
+            return uploader is None
+        if uploader.fatal is not None:
+            raise uploader.fatal
+        return True
+
+    def not_uploaded(self) -> str:
+        """As of ``Store``."""
+        uploader = self._uploader
+        if uploader is None or not uploader.waiting:
+            return ""
+        steps = ", ".join(f"{step:,}" for step in sorted(uploader.waiting))
+        why = f" ({uploader.failed})" if uploader.failed is not None else ""
+        return f"step {steps}: only in {self.directory}, not in {self.address}{why}"
+
+    def checkpoints(self, *, to_look: bool = False) -> list[Checkpoint]:
+        """As of ``Store``; also those that are only in the object store."""
+        near = {each.step: each for each in super().checkpoints(to_look=to_look)}
+        far = {
+            step: Checkpoint.of(each.manifest, self._path(step))
+            for step, each in self._far.found.items()
+            if step not in near
+        }
+        return [each for _, each in sorted({**far, **near}.items())]
+
+    def load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
+        """As of ``Store``."""
+        self._fetch_missing(step)
+        return super().load(step, reader)
+
+    def read(self, step: int) -> Checkpoint:
+        """As of ``Store``."""
+        self._fetch_missing(step)
+        return super().read(step)
+
+    def commit(self, *args: Any, **kwargs: Any) -> Checkpoint:
+        """As of ``Store``; the upload goes on beside.
+
+        Raises:
+            DirectoryInUseError: Another run has taken over.
+        """
+        uploader = self._uploader
+        if uploader is not None and uploader.fatal is not None:
+            raise uploader.fatal
+        checkpoint = super().commit(*args, **kwargs)
+        if uploader is not None:
+            uploader.add(checkpoint)
+        return checkpoint
+
+    def prune(self, keep: KeepPolicy) -> list[int]:
+        """As of ``Store``: ``keep`` is for the object store."""
+        near, held = self._keep_near | KeepPolicy(back=keep.back), set[int]()
+        if self._uploader is not None:
+            steps = layout.committed_steps(self.directory)
+            self._uploader.prune(keep, steps[-1] if steps else -1)
+            held = self._uploader.waiting
+        return self._pruner.prune(near, held)
+
+    def discard_after(self, step: int) -> list[int]:
+        """As of ``Store``."""
+        self._abandon_after(step)
+        return super().discard_after(step)
+
+    def discard_all(self) -> list[int]:
+        """As of ``Store``."""
+        self._abandon_after(-1)
+        return super().discard_all()
+
+    # What a restore needs. ------------------------------------------------------------
+
+    def _newest_first(self) -> Iterator[int]:
+        near = set(layout.committed_steps(self.directory))
+        far = {*self._far.found, *self._far.damaged}
+        for step in sorted(near | far, reverse=True):
+            if step in near:
+                yield step
+            if step in far:  # and if it was near, it was damaged
+                yield step
+
+    def _get_ready(self, step: int) -> None:
+        if not os.path.lexists(self._path(step)):
+            self._fetch(step)
+
+    def _quarantine(self, step: int, reason: str) -> Path:
+        if os.path.lexists(self._path(step)):
+            return super()._quarantine(step, reason)
+        return self._path(step)
+
+    def _fetch_missing(self, step: int) -> None:
+        if step in self._far.found and not os.path.lexists(self._path(step)):
+            try:
+                self._fetch(step)
+            except DamageError as error:
+                raise refusals.damaged(self._path(step), str(error)) from None
+
+    def _fetch(self, step: int) -> None:
+        far = self._far.found.get(step)
+        if far is not None:
+            nbytes = sum(record.size for record in far.manifest.files.values())
+            size = display.size(nbytes)
+            self.say(f"Fetching the checkpoint of step {step:,} ({size}) from {self}")
+        with explained(self.address):
+            self._far.fetch(step, self.directory)
+
+    def _abandon_after(self, step: int) -> None:
+        if self._uploader is not None:
+            self._ownership.abandon_after(step)
+            self._uploader.discard_after(step)
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        self.report(event, **fields)  # who listens is known later

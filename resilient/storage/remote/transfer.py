@@ -1,0 +1,160 @@
+"""One checkpoint on its way to the store or back, in parts and several at a time."""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from resilient.storage import commit, files, layout
+from resilient.storage.checkpoint import Checkpoint, DamageError
+from resilient.storage.file_record import FileRecord
+from resilient.storage.manifest import Manifest
+from resilient.storage.remote.objects import Objects
+from resilient.storage.remote.options import PART
+
+T = TypeVar("T")
+
+
+class _Part(NamedTuple):
+    """Some bytes of a file, and the object that has them."""
+
+    file: str
+    name: str
+    begin: int
+    size: int
+
+
+def object_names(prefix: str, manifest: Manifest) -> list[str]:
+    """The objects of a checkpoint, the commit first: in this order they are deleted."""
+    parts = (part.name for part in _parts(manifest))
+    return [f"{prefix}/{name}" for name in (layout.MANIFEST, *parts)]
+
+
+class Transfer:
+    """Uploads one checkpoint; what was sent is not sent again by another try.
+
+    Args:
+        near: The checkpoint.
+        prefix: Its name in the store.
+        objects: The store.
+    """
+
+    def __init__(self, near: Checkpoint, prefix: str, objects: Objects) -> None:
+        self.near, self.prefix = near, prefix
+        self._objects = objects
+        self._sent: set[str] = set()
+
+    def send_files(self) -> None:
+        """Upload everything but the manifest.
+
+        Raises:
+            StoreError: The store fails.
+            OSError: The checkpoint cannot be read: it may have been moved away.
+        """
+        left = [part for part in _parts(self.near) if part.name not in self._sent]
+        at_once(self._send, left, self._objects.upload.threads)
+
+    def commit(self, before: Callable[[], None]) -> None:
+        """Upload the manifest: from now on the checkpoint is in the store.
+
+        Args:
+            before: Raises where it must not be.
+
+        Raises:
+            FileNotFoundError: Another checkpoint has taken its place meanwhile.
+            StoreError: The store fails.
+        """
+        before()
+        raw = files.read_file(self.near.path, layout.MANIFEST, files.JSON_BYTES)
+        if raw != self.near.to_bytes():
+            raise FileNotFoundError(f"{self.near.path} was replaced")
+        self._objects.put(f"{self.prefix}/{layout.MANIFEST}", raw)
+
+    def _send(self, part: _Part) -> None:
+        descriptor = files.open_file(self.near.path, part.file)
+        try:
+            content = os.pread(descriptor, part.size, part.begin)
+        finally:
+            os.close(descriptor)
+        self._objects.put(f"{self.prefix}/{part.name}", content)
+        self._sent.add(part.name)
+
+
+def fetch(manifest: Manifest, prefix: str, objects: Objects, directory: Path) -> None:
+    """Make a checkpoint of the store one of a local directory, all of it or nothing.
+
+    Raises:
+        DamageError: It is not what its manifest says.
+        StoreError: The store fails.
+        CheckpointWriteError: The local file system does.
+    """
+
+    def write(staging: str) -> None:
+        for name, record in manifest.files.items():
+            path = Path(staging, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "xb") as file:
+                file.truncate(record.size)
+
+        def receive(part: _Part) -> None:
+            try:
+                content = objects.get(f"{prefix}/{part.name}", PART)
+            except FileNotFoundError:
+                raise DamageError([f"{part.name} is missing"]) from None
+            if len(content) != part.size:
+                problem = f"{part.name} has {len(content):,} bytes, not {part.size:,}"
+                raise DamageError([problem])
+            with open(Path(staging, part.file), "r+b") as file:
+                file.seek(part.begin)
+                file.write(content)
+
+        at_once(receive, _parts(manifest), objects.upload.threads)
+
+    def checked(_: Path, written: dict[str, FileRecord]) -> Manifest:
+        problems = [
+            f"{name} does not match its checksum"
+            for name, record in manifest.files.items()
+            if name not in written or not written[name].matches(record)
+        ]
+        if problems:
+            raise DamageError(problems)
+        return manifest
+
+    step = manifest.progress.step
+    staging = directory / layout.staging_name(step)
+    commit.commit(staging, manifest.progress, write, checked)
+
+
+def at_once(function: Callable[[T], object], items: Iterable[T], threads: int) -> None:
+    """Call a function for each item, several at a time; the first error ends it."""
+    lock, failed = threading.Lock(), list[BaseException]()
+    left = iter(items)
+
+    def work() -> None:
+        while not failed:
+            try:
+                with lock:
+                    item = next(left)
+            except StopIteration:
+                return
+            try:
+                function(item)
+            except BaseException as error:  # raised below, in the caller's thread
+                failed.append(error)
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="resilient-store") as pool:
+        for _ in range(threads):
+            pool.submit(work)
+    if failed:
+        raise failed[0]
+
+
+def _parts(manifest: Manifest) -> Iterator[_Part]:
+    for file, record in manifest.files.items():
+        count = max(1, -(-record.size // PART))
+        for index in range(count):
+            begin = index * PART
+            name = file if count == 1 else f"{file}.part-{index:05d}-of-{count:05d}"
+            yield _Part(file, name, begin, min(PART, record.size - begin))

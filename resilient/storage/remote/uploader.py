@@ -1,0 +1,247 @@
+"""Copies committed checkpoints to the object store, on a thread beside the training.
+
+The newest goes first. Of those that wait, only what the keep policy would keep is
+uploaded, so a slow link skips checkpoints and never holds up a save. While the store is
+away, everything stays in the local directory and is tried again.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from resilient.errors import ResilientError
+from resilient.policies import KeepPolicy
+from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.remote.far import Far, FarCheckpoint
+from resilient.storage.remote.objects import StoreError
+from resilient.storage.remote.side_files import SideFiles
+from resilient.storage.remote.transfer import Transfer
+
+logger = logging.getLogger(__name__)
+
+_AGAIN = 20.0  # seconds after which a store that failed is tried again
+_EVENTS_EVERY = 30.0  # seconds between copies of events: each is a whole file
+
+
+class Uploader:
+    """Uploads until it is closed.
+
+    Args:
+        far: The run in the store; from now on only the thread uses it.
+        directory: The local directory.
+        own: Makes the run this process's in the store, if it is not yet; and tells it
+            what was abandoned.
+        report: Records an event.
+
+    Attributes:
+        fatal: Why nothing can be uploaded any more, however often it is tried.
+    """
+
+    def __init__(
+        self,
+        far: Far,
+        directory: Path,
+        own: Callable[[], None],
+        report: Callable[..., None],
+    ) -> None:
+        self.fatal: ResilientError | None = None
+        self._far, self._directory, self._own = far, directory, own
+        self._report = report
+        self._side_files = SideFiles(far.objects, directory)
+        self._changed = threading.Condition()
+        self._waiting: dict[int, Checkpoint] = {}
+        self._current: Checkpoint | None = None
+        self._transfers: dict[int, Transfer] = {}
+        self._keep: KeepPolicy | None = None
+        self._prune_upto: int | None = None
+        self._failed: StoreError | None = None
+        self._tries = 0
+        self._tidied = self._closing = self._hurry = False
+        self._events_at = 0.0
+        self._thread = threading.Thread(
+            target=self._run, name="resilient-upload", daemon=True
+        )
+        self._thread.start()
+
+    # Called from other threads. -------------------------------------------------------
+
+    @property
+    def waiting(self) -> set[int]:
+        """Steps of the checkpoints that are not uploaded yet."""
+        with self._changed:
+            return set(self._waiting)
+
+    @property
+    def failed(self) -> StoreError | None:
+        """Why the last try failed; None where it did not."""
+        return self._failed
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Upload a checkpoint, unless a newer one makes it superfluous before."""
+        with self._changed:
+            self._waiting[checkpoint.step] = checkpoint
+            self._transfers.pop(checkpoint.step, None)
+            self._drop_superfluous()
+            self._changed.notify_all()
+
+    def prune(self, keep: KeepPolicy, upto: int) -> None:
+        """Delete what the policy does not select, once the newest is uploaded."""
+        with self._changed:
+            self._keep, self._prune_upto = keep, upto
+            self._drop_superfluous()
+            self._changed.notify_all()
+
+    def discard_after(self, step: int) -> None:
+        """Checkpoints after a step have been abandoned."""
+        with self._changed:
+            for other in [other for other in self._waiting if other > step]:
+                del self._waiting[other]
+            self._changed.notify_all()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for all uploads; whether they are done, or cannot be.
+
+        Without rest from now on: a store that failed is tried once more, at once.
+        """
+        with self._changed:
+            if not self._hurry:
+                self._hurry, self._tries = True, 0
+                self._changed.notify_all()
+            self._changed.wait_for(self._is_done, seconds)
+            return self._is_done()
+
+    def close(self, seconds: float) -> None:
+        """Stop; what is not uploaded stays in the local directory."""
+        with self._changed:
+            self._closing = True
+            self._waiting.clear()
+            self._changed.notify_all()
+        self._thread.join(seconds)
+        self._far.objects.abandoned.set()
+
+    # On the thread. -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while self._wait_for_work():
+            try:
+                self._work()
+            except StoreError as error:
+                self._say_failed(error)
+            except ResilientError as error:  # another run has taken over, say
+                self.fatal = error
+                with self._changed:
+                    self._changed.notify_all()
+                return
+            except OSError as error:  # it was moved away, or cannot be read
+                logger.debug("A checkpoint is not uploaded: %s", error)
+                self._done_with(self._current)
+            else:
+                self._say_recovered()
+        if self._failed is None:
+            with contextlib.suppress(StoreError):
+                self._side_files.put_events()
+
+    def _wait_for_work(self) -> bool:
+        """Wait until there is something to do; False at the end."""
+        with self._changed:
+            if self._failed is not None and not self._hurry:
+                self._changed.wait_for(lambda: self._hurry or self._closing, _AGAIN)
+            self._changed.wait_for(
+                lambda: self._closing or (self._has_work() and not self._gave_up())
+            )
+            return not self._closing
+
+    def _has_work(self) -> bool:
+        return bool(self._waiting) or self._prune_upto is not None
+
+    def _gave_up(self) -> bool:
+        return self._hurry and self._tries > 0
+
+    def _is_done(self) -> bool:
+        return not self._has_work() or self.fatal is not None or self._gave_up()
+
+    def _work(self) -> None:
+        self._own()
+        self._side_files.put_rollbacks()
+        with self._changed:
+            newest = max(self._waiting, default=None)
+            self._current = None if newest is None else self._waiting[newest]
+        if self._current is not None:
+            self._upload(self._current)
+        else:
+            self._prune()
+        if time.monotonic() - self._events_at > _EVENTS_EVERY or self._hurry:
+            self._side_files.put_events()
+            self._events_at = time.monotonic()
+
+    def _upload(self, checkpoint: Checkpoint) -> None:
+        step = checkpoint.step
+        if not self._far.has(checkpoint):
+            began = time.monotonic()
+            transfer = self._transfers.get(step)
+            if transfer is None:
+                transfer = self._transfers[step] = self._far.transfer(checkpoint)
+            transfer.send_files()
+            self._far.commit(transfer)
+            seconds = time.monotonic() - began
+            nbytes = checkpoint.nbytes
+            self._report("uploaded", step=step, nbytes=nbytes, seconds=seconds)
+        self._done_with(checkpoint)
+
+    def _prune(self) -> None:
+        with self._changed:
+            keep, upto = self._keep, self._prune_upto
+        if keep is not None and upto is not None:
+            self._far.prune(keep, upto)
+        if not self._tidied:
+            self._far.delete_unfinished()
+            self._tidied = True
+        with self._changed:
+            if self._prune_upto == upto:
+                self._prune_upto = None
+            self._changed.notify_all()
+
+    def _drop_superfluous(self) -> None:
+        """Forget what would be deleted right after its upload. Needs the lock."""
+        if self._keep is None or not self._waiting:
+            return
+        newest = max(self._waiting)
+        every: dict[int, Checkpoint | FarCheckpoint] = {**self._far.found}
+        every |= self._waiting
+        kept = self._keep.select(every.values()) | {newest}
+        for step in [step for step in self._waiting if step not in kept]:
+            if self._prune_upto is not None and step <= self._prune_upto:
+                del self._waiting[step]
+
+    def _done_with(self, checkpoint: Checkpoint | None) -> None:
+        with self._changed:
+            if checkpoint is not None:
+                self._transfers.pop(checkpoint.step, None)
+                if self._waiting.get(checkpoint.step) is checkpoint:
+                    del self._waiting[checkpoint.step]
+            self._drop_superfluous()
+            self._changed.notify_all()
+
+    def _say_failed(self, error: StoreError) -> None:
+        if self._failed is None:
+            logger.warning(
+                "The object store takes no checkpoints: %s. Training goes on, and they "
+                "stay in %s until it does.",
+                error,
+                self._directory,
+            )
+            self._report("upload failed", error=str(error))
+        with self._changed:
+            self._failed = error
+            self._tries += 1
+            self._changed.notify_all()
+
+    def _say_recovered(self) -> None:
+        if self._failed is not None:
+            logger.warning("The object store takes checkpoints again.")
+        with self._changed:
+            self._failed, self._tries = None, 0
+            self._changed.notify_all()

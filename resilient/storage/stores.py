@@ -1,0 +1,62 @@
+"""The store that a ``checkpoint_dir`` means: in a local directory or far away."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+
+from resilient.errors import message
+from resilient.storage.remote.address import Address
+from resilient.storage.remote.options import Upload, checked_upload
+from resilient.storage.remote.tiered import TieredStore
+from resilient.storage.store import Store
+
+CheckpointDir = str | os.PathLike[str]
+
+
+def store_of(
+    checkpoint_dir: CheckpointDir,
+    local_dir: CheckpointDir | None = None,
+    upload: Upload | None = None,
+) -> Store:
+    """The store of a run.
+
+    Args:
+        checkpoint_dir: A local path, or an address such as ``s3://bucket/run``.
+        local_dir: For an address: where the run is kept near.
+        upload: For an address: how checkpoints get there.
+
+    Raises:
+        TypeError: One is of another type.
+        ValueError: An address that cannot be one, or what belongs to an address where
+            there is none.
+    """
+    address, how = Address.of(checkpoint_dir), checked_upload(upload)
+    if address is not None:
+        return TieredStore(address, local_dir, how)
+    if local_dir is not None or upload is not None:
+        raise ValueError(
+            message(
+                "`local_dir` and `upload` are for a run in an object store.",
+                received=f"checkpoint_dir={os.fspath(checkpoint_dir)!r}",
+                hint='Pass an address such as "s3://bucket/run" as checkpoint_dir, or '
+                "leave them out.",
+            )
+        )
+    return Store(checkpoint_dir)
+
+
+@contextlib.contextmanager
+def looked_at(checkpoint_dir: CheckpointDir) -> Iterator[Store]:
+    """The store of a run that somebody only looks at.
+
+    What is in an object store is fetched into a temporary directory as it is needed.
+    """
+    address = Address.of(checkpoint_dir)
+    if address is None:
+        yield Store(checkpoint_dir)
+        return
+    with tempfile.TemporaryDirectory(prefix="keras-resilient-") as directory:
+        store = TieredStore(address, directory, Upload())
+        with store.looking():
+            yield store
