@@ -39,7 +39,7 @@ def ls(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     if not (found or damaged or entries or any(unread.values())):
         return _runs(store, arguments)
     data = {
-        "directory": os.fspath(store.directory),
+        "directory": str(store),
         "checkpoints": [_summary(checkpoint) for checkpoint in found],
         "newest": found[-1].step if found else None,
         "best": _best(found),
@@ -62,7 +62,7 @@ def _not_usable(
 ) -> tuple[dict[int, list[str]], dict[str, list[JSON]]]:
     """What is wrong with the checkpoints that are not among those."""
     steps = {checkpoint.step for checkpoint in found}
-    others = [s for s in layout.committed_steps(store.directory) if s not in steps]
+    others = [s for s in store.steps() if s not in steps]
     return _problems(store, others)
 
 
@@ -99,7 +99,7 @@ def _runs(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     if not runs and not any(unread.values()):
         raise _no_runs(store, arguments)
     data = {
-        "directory": os.fspath(store.directory),
+        "directory": str(store),
         "runs": runs,
         "complete": search.complete,
         **unread,
@@ -110,7 +110,7 @@ def _runs(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
 
 def _no_runs(store: Store, arguments: argparse.Namespace) -> CheckpointNotFoundError:
     if arguments.directory is not None:
-        return nothing("There is no checkpoint in or below", store.directory)
+        return nothing("There is no checkpoint in or below", store)
     return CheckpointNotFoundError(
         f"There are no checkpoints in {Path.cwd()}, or in a directory `runs` there.",
         hint="Name the checkpoint_dir of a run, or a directory of several runs: "
@@ -120,13 +120,13 @@ def _no_runs(store: Store, arguments: argparse.Namespace) -> CheckpointNotFoundE
 
 def show(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     """What one checkpoint holds."""
-    steps = layout.committed_steps(store.directory)
+    steps = store.steps()
     if not steps:
-        raise nothing("There is no checkpoint in", store.directory)
+        raise nothing("There is no checkpoint in", store)
     checkpoint = store.read(steps[-1] if arguments.step is None else arguments.step)
     run, whole = contents.look(checkpoint)
     data = _summary(checkpoint) | {
-        "path": os.fspath(checkpoint.path),
+        "path": f"{store}/{checkpoint.path.name}",
         "environment": dict(checkpoint.environment),
         "files": {name: vars(record) for name, record in checkpoint.files.items()},
         **run,
@@ -138,7 +138,7 @@ def verify(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     """What is wrong with each checkpoint; every byte is read."""
     results: list[JSON] = []
     readable = {each.step: each for each in store.checkpoints(to_look=True)}
-    steps = layout.committed_steps(store.directory)
+    steps = store.steps()
     if arguments.step is not None:
         step = arguments.step
         steps = [step] if step in steps else [store.read(step).step]
@@ -152,9 +152,9 @@ def verify(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
                 | _remarks(readable.get(step))
             )
     if not results and not any(unread.values()):
-        raise nothing("There is no checkpoint in", store.directory)
+        raise nothing("There is no checkpoint in", store)
     data = {
-        "directory": os.fspath(store.directory),
+        "directory": str(store),
         "checkpoints": results,
         **unread,
     }
@@ -197,11 +197,11 @@ def prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
         if not found:
             for each in every:
                 each.require_trusted()
-            raise nothing("There is no checkpoint in", store.directory)
-        if problems := found[-1].verify():
+            raise nothing("There is no checkpoint in", store)
+        if problems := store.problems(found[-1].step):
             raise CorruptCheckpointError(
                 "The newest checkpoint is damaged, so nothing is deleted.",
-                received=f"{found[-1].path}: {'; '.join(problems)}",
+                received=f"{store}/{found[-1].path.name}: {'; '.join(problems)}",
                 hint="Resume the run, which moves that checkpoint to quarantine; "
                 "then prune.",
             )
@@ -211,7 +211,7 @@ def prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
             remove_stale_staging(store.directory)
             store.prune(keep)
     data = {
-        "directory": os.fspath(store.directory),
+        "directory": str(store),
         "dry_run": arguments.dry_run,
         "removed": [checkpoint.step for checkpoint in doomed],
         "kept": sorted(kept),
@@ -225,8 +225,8 @@ def report(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     found = goodput(store.directory)
     if not found.attempts:
         next(read_events(store.directory, all_of_them=True), None)  # or why not
-        raise nothing("No events of a run can be read in", store.directory)
-    return OK, {"directory": os.fspath(store.directory), **found.to_json()}
+        raise nothing("No events of a run can be read in", store)
+    return OK, {"directory": str(store), **found.to_json()}
 
 
 def _summary(checkpoint: Checkpoint) -> JSON:
@@ -240,11 +240,14 @@ def _summary(checkpoint: Checkpoint) -> JSON:
     }
 
 
-def nothing(what: str, directory: Path) -> CheckpointNotFoundError:
+def nothing(what: str, store: Store) -> CheckpointNotFoundError:
     """The error that there is nothing to look at in a directory, or no directory."""
-    todo = "Name the checkpoint_dir of a run that has saved."
+    todo, directory = (
+        "Name the checkpoint_dir of a run that has saved.",
+        store.directory,
+    )
     if places.names_checkpoint(directory):
         todo = f"Name the directory of the run: {directory.parent}"
     elif next(RunSearch(directory).found(), None) is not None:
         todo = f"Name one of the runs in it: `resilient ls {directory}` lists them."
-    return CheckpointNotFoundError(f"{what} {directory}.", hint=todo)
+    return CheckpointNotFoundError(f"{what} {store}.", hint=todo)

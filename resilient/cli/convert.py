@@ -105,7 +105,7 @@ def _export(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
             overwrite=arguments.force,
         )
     data = {
-        "checkpoint": os.fspath(checkpoint.path),
+        "checkpoint": f"{store}/{checkpoint.path.name}",
         "step": checkpoint.step,
         "target": os.fspath(target),
         "not_exact": found,
@@ -120,7 +120,7 @@ def _import(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
             checkpoint = import_checkpoint(
                 arguments.source,
                 model,
-                checkpoint_dir=store.directory,
+                checkpoint_dir=arguments.directory,
                 epoch=arguments.epoch,
                 step=arguments.step,
             )

@@ -32,7 +32,7 @@ from resilient.errors import (
     printable,
 )
 from resilient.serialization import JSON
-from resilient.storage.store import Store
+from resilient.storage.stores import looked_at, near
 
 # Of what a command raises, the first that fits.
 _CODES: dict[type[Exception], int] = {
@@ -79,14 +79,16 @@ def _command(argv: Sequence[str] | None) -> int:
         directory = arguments.directory
         if arguments.takes_checkpoint:
             directory, arguments.step = split(directory, arguments.step)
-        store = Store(default_directory() if directory is None else directory)
+        directory = default_directory() if directory is None else directory
+        near(directory)  # or what is wrong with it
         arguments.check(arguments)
     except (OSError, ResilientError, ValueError) as error:
         return _failed(USAGE, error, arguments.json)
     try:
-        if not (arguments.makes_directory or store.directory.is_dir()):
-            raise commands.nothing("There is no directory", store.directory)
-        code, data = arguments.run(store, arguments)
+        with looked_at(directory) as store:
+            if not (arguments.makes_directory or store.directory.is_dir()):
+                raise commands.nothing("There is no directory", store)
+            code, data = arguments.run(store, arguments)
     except tuple(_CODES) as error:
         code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
         return _failed(code, error, arguments.json)

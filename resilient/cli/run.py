@@ -89,7 +89,11 @@ def _hang_options(parser: argparse.ArgumentParser) -> None:
 
 def supervise(arguments: argparse.Namespace) -> int:
     """Run the command that was asked for; the exit code."""
+<<<<<<< HEAD
     from resilient.supervise.options import require_process_groups
+=======
+    from resilient.storage.stores import near
+>>>>>>> 93b2fb2 (Take addresses in object stores wherever a checkpoint_dir is taken)
     from resilient.supervise.output import Output
     from resilient.supervise.signal_queue import SignalQueue
     from resilient.supervise.supervisor import Supervisor
@@ -109,7 +113,7 @@ def supervise(arguments: argparse.Namespace) -> int:
         return 2
     with SignalQueue() as inbox, Output() as output:
         code = Supervisor(options, output, inbox).run()
-        if arguments.save is not None and not journal.has_fits(arguments.save):
+        if arguments.save is not None and not journal.has_fits(near(arguments.save)):
             output.say(
                 "Nothing was saved: the command did not call model.fit of Keras 3, "
                 "or it runs a Python without keras-resilient, or runs Python with -E "
@@ -119,7 +123,7 @@ def supervise(arguments: argparse.Namespace) -> int:
 
 
 def _options(arguments: argparse.Namespace, command: list[str]) -> Any:
-    from resilient.storage.layout import local_directory
+    from resilient.storage.stores import near
     from resilient.supervise.options import Options
 
     names = {field.name for field in dataclasses.fields(Options)} - {"command"}
@@ -129,7 +133,7 @@ def _options(arguments: argparse.Namespace, command: list[str]) -> Any:
         if name in names and value is not None
     }
     if "directory" in given:
-        given["directory"] = local_directory(given["directory"])
+        given["directory"] = near(given["directory"])
     return Options(command, environment=_environment(arguments), **given)
 
 

@@ -18,9 +18,9 @@ from resilient.errors import CorruptCheckpointError, NotSupportedError, message
 from resilient.saving import record
 from resilient.saving.choose import not_found
 from resilient.saving.run_json import FitRun, ImportRun, RunJson
-from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.store import Store
+from resilient.storage.stores import looked_at
 from resilient.user_line import ending_at_user_line
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ def export(
     target = Path(to).absolute()
     ending = ending_of(target)
     require_free(target, overwrite=overwrite)
-    checkpoint = choose(Store(checkpoint_dir), step)
-    saved = _load(checkpoint)
+    with looked_at(checkpoint_dir) as store:
+        checkpoint = choose(store, step)
+        saved = _load(checkpoint)
     with staged(target, ending, overwrite=overwrite) as path:
         if ending == ".safetensors":
             _write_tensors(path, checkpoint, saved)
@@ -104,9 +105,9 @@ def choose(store: Store, step: int | None) -> Checkpoint:
         CheckpointNotFoundError: There is none.
         CorruptCheckpointError: The manifest is damaged.
     """
-    steps = layout.committed_steps(store.directory)
+    steps = store.steps()
     if not steps:
-        raise not_found(store.directory)
+        raise not_found(store)
     return store.read(steps[-1] if step is None else step)
 
 

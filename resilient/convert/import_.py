@@ -17,9 +17,8 @@ from resilient.saving import record
 from resilient.saving.run_json import ImportRun
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.lock import DirectoryLock
-from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
+from resilient.storage.stores import store_of, wait_for_uploads
 from resilient.telemetry.events import Events
 from resilient.user_line import ending_at_user_line
 
@@ -53,8 +52,7 @@ def import_checkpoint(
             ``.keras``, ``.weights.h5``, ``.safetensors``, or a torch ``state_dict`` in
             ``.pt``, ``.pth`` or ``.bin``.
         model: The built and compiled model. It is not changed.
-        checkpoint_dir: Local directory of the run; created if missing. It must not
-            contain a checkpoint.
+        checkpoint_dir: Of the run, as in ``fit``. It must not contain a checkpoint.
         epoch: How many epochs were trained, which is the number of the next one,
             counted from 0. Not needed for a ``BackupAndRestore`` directory, unless it
             was saved in the middle of an epoch, which cannot be continued.
@@ -78,15 +76,16 @@ def import_checkpoint(
 
     require_model(model)
     _require_compiled_alone(model)
-    store, found = Store(checkpoint_dir), recognised(Path(source).absolute())
+    store, found = store_of(checkpoint_dir), recognised(Path(source).absolute())
     _require_empty(store)
     epoch = _epoch(found, epoch)
     values = found.values(model)
     step = _step(model, values, epoch, step)
-    with DirectoryLock(store.directory):
-        remove_stale_staging(store.directory)
+    with store.opened():
         _require_empty(store)
-        return _commit(store, found, model, values, Progress(step, epoch, 0))
+        made = _commit(store, found, model, values, Progress(step, epoch, 0))
+        wait_for_uploads(store)
+    return made
 
 
 def _commit(
@@ -208,12 +207,12 @@ def _require_compiled_alone(model: "keras.Model") -> None:
 
 
 def _require_empty(store: Store) -> None:
-    names = [*map(layout.committed_name, layout.committed_steps(store.directory))]
+    names = [*map(layout.committed_name, store.steps())]
     if (store.directory / layout.ROLLBACKS).exists():
         names.append(layout.ROLLBACKS)
     if names:
         raise ResilientError(
             "This directory already has a run, and an import starts a new one.",
-            received=f"{store.directory} has {', '.join(names)}",
+            received=f"{store} has {', '.join(names)}",
             hint="Use another checkpoint_dir.",
         )

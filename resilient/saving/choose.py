@@ -51,7 +51,7 @@ def find(
     if found is not None:
         return found
     if resume == "must":
-        raise not_found(store.directory)
+        raise not_found(store)
     if told := _told_of_saves(store):
         raise CheckpointNotFoundError(
             "This run has saved checkpoints, but none of them is there any more.",
@@ -163,12 +163,12 @@ def to_look_at(
         CorruptCheckpointError: It is damaged, or none is intact.
     """
     if not store.directory.is_dir():
-        raise not_found(store.directory)
+        raise not_found(store)
     if step is not None:
         return store.load(step, reader)
     found = store.load_newest(reader, log_fall_back)
     if found is None:
-        raise not_found(store.directory)
+        raise not_found(store)
     return found
 
 

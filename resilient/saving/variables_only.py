@@ -7,6 +7,7 @@ saved: where the data is, random state and callbacks are what ``fit`` takes care
 Importing this module loads neither Keras nor a backend.
 """
 
+import contextlib
 import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -19,9 +20,7 @@ from resilient.saving import choose, record
 from resilient.saving.run_json import VariablesRun
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.lock import DirectoryLock
-from resilient.storage.recovery import remove_stale_staging
-from resilient.storage.store import Store
+from resilient.storage.stores import store_of, wait_for_uploads
 from resilient.telemetry.events import Events
 from resilient.user_line import ending_at_user_line
 
@@ -42,7 +41,7 @@ class Checkpoints:
                 checkpoints.save(step)
 
     Args:
-        checkpoint_dir: Local directory of this run's checkpoints; created if missing.
+        checkpoint_dir: As in ``fit``; leaving the block waits for uploads.
         variables: Built Keras variables, or the backend's. They are matched by order,
             shape and dtype, since Keras's automatic names differ from one process to
             the next: pass the same variables in the same order each time.
@@ -57,10 +56,10 @@ class Checkpoints:
         *,
         keep: int = 3,
     ) -> None:
-        self._store = Store(checkpoint_dir)
+        self._store = store_of(checkpoint_dir)
         self._variables = list(variables)
         self._keep = keep_policy(keep)
-        self._lock = DirectoryLock(self._store.directory)
+        self._opened = contextlib.ExitStack()
         self._events = Events(self._store.directory)
         self._entered = False
 
@@ -71,14 +70,17 @@ class Checkpoints:
         Raises:
             DirectoryInUseError: Another run is using the directory.
         """
-        self._lock.acquire()
+        self._opened.enter_context(self._store.opened())
         self._entered = True
-        remove_stale_staging(self._store.directory)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(
+        self, kind: object, error: BaseException | None, trace: object
+    ) -> None:
         self._entered = False
-        self._lock.release()
+        with self._opened:
+            if error is None:
+                wait_for_uploads(self._store)
 
     @ending_at_user_line
     def save(self, step: int) -> Checkpoint:

@@ -208,9 +208,9 @@ def local_directory(directory: str | os.PathLike[str]) -> Path:
         )
     if _URL.match(path):
         what = (
-            "The checkpoint directory is a URL; only local paths are supported for now."
+            "This directory must be a local path, and is an address in an object store."
         )
-        todo = "Use a path on a local or mounted file system."
+        todo = "Pass the address as `checkpoint_dir`, and a local path here."
         raise NotSupportedError(what, received=received, hint=todo)
     absolute = Path(path).expanduser().absolute()
     if os.path.lexists(absolute) and not absolute.is_dir():

@@ -59,6 +59,16 @@ def damaged(path: Path, reason: str) -> CorruptCheckpointError:
     )
 
 
+def not_uploaded(left: str) -> CheckpointWriteError:
+    """The error where something is over, and what it committed is not uploaded."""
+    return CheckpointWriteError(
+        "The last checkpoint is not in the object store.",
+        received=left,
+        hint="Run the script again on this machine: the upload goes on, and nothing is "
+        "trained twice.",
+    )
+
+
 def none_intact(directory: Path, failed: Mapping[Path, str]) -> CorruptCheckpointError:
     """The error where each one is damaged, with the reasons by path."""
     lines = "".join(

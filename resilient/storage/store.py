@@ -51,6 +51,9 @@ class Store:
         signature.has_key()  # one that is too short is an error now, not at a save
         self._pruner = Pruner(self.directory)
 
+    def __str__(self) -> str:
+        return str(self.directory)
+
     @contextlib.contextmanager
     def opened(self, *, anew: bool = False) -> Iterator[None]:
         """The right to change the directory, tidied up; made if need be.
@@ -59,8 +62,7 @@ class Store:
             anew: Whether the run is about to be started over.
 
         Raises:
-            DirectoryInUseError: A living process has it.
-            CheckpointWriteError: This user may not write there.
+            DirectoryInUseError, CheckpointWriteError: It is not to be had.
         """
         with DirectoryLock(self.directory):
             remove_stale_staging(self.directory)
@@ -68,11 +70,7 @@ class Store:
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
-        """The same where nothing is trained, and no directory made.
-
-        Raises:
-            DirectoryInUseError: A living process has it.
-        """
+        """The same where nothing is trained; raises DirectoryInUseError."""
         there = self.directory.is_dir()
         with DirectoryLock(self.directory) if there else contextlib.nullcontext():
             yield
@@ -82,7 +80,7 @@ class Store:
         return True
 
     def not_uploaded(self) -> str:
-        """Which checkpoints are not uploaded, and why; empty for none."""
+        """Which checkpoints are not, and why; empty for none."""
         return ""
 
     def checkpoints(self, *, to_look: bool = False) -> list[Checkpoint]:
@@ -102,6 +100,10 @@ class Store:
             with contextlib.suppress(ManifestError, NotSupportedError, *unread):
                 found.append(Checkpoint.read(self._path(step)))
         return found
+
+    def steps(self) -> list[int]:
+        """Steps of what has the name of a checkpoint, ascending."""
+        return layout.committed_steps(self.directory)
 
     def problems(self, step: int) -> list[str]:
         """What is wrong with the checkpoint of a step; compares every byte.
@@ -184,11 +186,11 @@ class Store:
             CheckpointNotFoundError: If there is none.
             CorruptCheckpointError: If its manifest cannot be read.
         """
-        steps = layout.committed_steps(self.directory)
+        steps = self.steps()
         if step not in steps:
             available = ", ".join(map(str, steps)) or "no checkpoint at all"
             raise CheckpointNotFoundError(
-                f"There is no checkpoint of step {step} in {self.directory}.",
+                f"There is no checkpoint of step {step} in {self}.",
                 received=f"step {step}",
                 hint=f"Choose one of the steps that are there: {available}.",
             )

@@ -4,8 +4,11 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from resilient.errors import message
+from resilient.storage import refusals
+from resilient.storage.layout import local_directory
 from resilient.storage.remote.address import Address
 from resilient.storage.remote.options import Upload, checked_upload
 from resilient.storage.remote.tiered import TieredStore
@@ -46,6 +49,30 @@ def store_of(
     return Store(checkpoint_dir)
 
 
+def near(checkpoint_dir: CheckpointDir, local_dir: CheckpointDir | None = None) -> Path:
+    """The local directory of a run: ``checkpoint_dir`` itself, or the one in front.
+
+    Raises:
+        TypeError, ValueError, NotSupportedError: It is none.
+    """
+    address = Address.of(checkpoint_dir)
+    if address is None:
+        return local_directory(checkpoint_dir)
+    return local_directory(local_dir or address.default_local_directory())
+
+
+def wait_for_uploads(store: Store) -> None:
+    """Return when everything is where it has to be.
+
+    Raises:
+        CheckpointWriteError: The object store does not take it.
+    """
+    while not store.uploaded(1.0):
+        pass
+    if left := store.not_uploaded():
+        raise refusals.not_uploaded(left)
+
+
 @contextlib.contextmanager
 def looked_at(checkpoint_dir: CheckpointDir) -> Iterator[Store]:
     """The store of a run that somebody only looks at.
@@ -58,5 +85,5 @@ def looked_at(checkpoint_dir: CheckpointDir) -> Iterator[Store]:
         return
     with tempfile.TemporaryDirectory(prefix="keras-resilient-") as directory:
         store = TieredStore(address, directory, Upload())
-        with store.looking():
-            yield store
+        store.look()
+        yield store

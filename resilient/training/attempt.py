@@ -83,7 +83,7 @@ class Attempt:
             if first and not progress.step:
                 often = session.options.save_policy.words
                 end = "kill it at any time and run it again."
-                session.say(f"Saving to {store.directory} {often}; {end}")
+                session.say(f"Saving to {store} {often}; {end}")
             return
         line = f"Resumed at {progress} from {resumed.path}"
         if over:

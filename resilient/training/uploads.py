@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from resilient.errors import CheckpointWriteError, ResilientError, TrainingStopped
+from resilient.errors import ResilientError, TrainingStopped
+from resilient.storage.refusals import not_uploaded
 
 if TYPE_CHECKING:
     from resilient.training.session import Session
@@ -46,12 +47,7 @@ def awaited(session: "Session") -> Iterator[None]:
     if session.options.on_save_error == "warn":
         logger.warning("Some checkpoints are not uploaded: %s", left)
         return
-    raise CheckpointWriteError(
-        "Training has ended, and its last checkpoint is not in the object store.",
-        received=left,
-        hint="Run the script again on this machine: the upload goes on, and nothing is "
-        "trained twice.",
-    )
+    raise not_uploaded(left)
 
 
 def _try(session: "Session", limit: float | None = None) -> None:

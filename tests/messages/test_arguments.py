@@ -55,7 +55,11 @@ def loop(data, **options):
         ),
         (fit(checkpoint_dir=3), TypeError, "directory is not a path"),
         (fit(checkpoint_dir=" "), ValueError, "directory is empty"),
-        (fit(checkpoint_dir="gs://x"), NotSupportedError, "only local paths"),
+        (
+            fit(checkpoint_dir="s3://x", local_dir="gs://y"),
+            NotSupportedError,
+            "local path",
+        ),
         (fit(save_freq="daily"), ValueError, "`save_freq` must be a number of batches"),
         (fit(keep=-1), ValueError, "or a policy such as latest(3)"),
         (fit(resume=True), ValueError, "resume=True is not accepted"),

@@ -40,7 +40,7 @@ def test_a_home_directory_is_expanded(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("url", ["gs://bucket/run", "s3://b", Path("hdfs://x/y")])
 def test_a_url_is_refused_for_now(url):
-    with pytest.raises(NotSupportedError, match="only local paths"):
+    with pytest.raises(NotSupportedError, match="must be a local path"):
         Store(url)
 
 

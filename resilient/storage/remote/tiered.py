@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from resilient import display
+from resilient.errors import CorruptCheckpointError
 from resilient.policies import KeepPolicy, keep_policy
 from resilient.storage import layout, refusals
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
@@ -83,8 +84,16 @@ class TieredStore(Store):
         """As of ``Store``; what is newer in the object store is found as well."""
         layout.make_directory(self.directory)
         with super().looking():
-            self._ownership.look()
+            self.look()
             yield
+
+    def look(self) -> None:
+        """Find what is in the object store, where nobody else uses the directory.
+
+        Raises:
+            CheckpointReadError: The store does not answer.
+        """
+        self._ownership.look()
 
     def uploaded(self, seconds: float) -> bool:
         """As of ``Store``."""
@@ -114,6 +123,19 @@ class TieredStore(Store):
         }
         return [each for _, each in sorted({**far, **near}.items())]
 
+    def steps(self) -> list[int]:
+        """As of ``Store``."""
+        far = {*self._far.found, *self._far.damaged}
+        return sorted({*super().steps(), *far})
+
+    def problems(self, step: int) -> list[str]:
+        """As of ``Store``."""
+        try:
+            self._fetch_missing(step)
+        except CorruptCheckpointError as error:
+            return [str(error.received)]
+        return super().problems(step)
+
     def load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
         """As of ``Store``."""
         self._fetch_missing(step)
@@ -140,12 +162,13 @@ class TieredStore(Store):
 
     def prune(self, keep: KeepPolicy) -> list[int]:
         """As of ``Store``: ``keep`` is for the object store."""
-        near, held = self._keep_near | KeepPolicy(back=keep.back), set[int]()
-        if self._uploader is not None:
-            steps = layout.committed_steps(self.directory)
-            self._uploader.prune(keep, steps[-1] if steps else -1)
-            held = self._uploader.waiting
-        return self._pruner.prune(near, held)
+        newest = next(reversed(self.steps()), -1)
+        if self._uploader is None:
+            with explained(self.address):
+                return self._far.prune(keep, newest)
+        self._uploader.prune(keep, newest)
+        near = self._keep_near | KeepPolicy(back=keep.back)
+        return self._pruner.prune(near, self._uploader.waiting)
 
     def discard_after(self, step: int) -> list[int]:
         """As of ``Store``."""
@@ -160,12 +183,11 @@ class TieredStore(Store):
     # What a restore needs. ------------------------------------------------------------
 
     def _newest_first(self) -> Iterator[int]:
-        near = set(layout.committed_steps(self.directory))
-        far = {*self._far.found, *self._far.damaged}
-        for step in sorted(near | far, reverse=True):
-            if step in near:
-                yield step
-            if step in far:  # and if it was near, it was damaged
+        near = set(super().steps())
+        for step in reversed(self.steps()):
+            yield step
+            # If it was near, it was damaged.
+            if step in near and step in self._far.found:
                 yield step
 
     def _get_ready(self, step: int) -> None:
@@ -178,7 +200,8 @@ class TieredStore(Store):
         return self._path(step)
 
     def _fetch_missing(self, step: int) -> None:
-        if step in self._far.found and not os.path.lexists(self._path(step)):
+        far = step in self._far.found or step in self._far.damaged
+        if far and not os.path.lexists(self._path(step)):
             try:
                 self._fetch(step)
             except DamageError as error:

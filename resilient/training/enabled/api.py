@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from resilient.storage.remote.address import Address
 from resilient.training.enabled import intercept
 from resilient.training.enabled.calls import Calls
 from resilient.user_line import ending_at_user_line
@@ -32,7 +33,7 @@ def enabled(directory: str | os.PathLike[str], **options: Any) -> Iterator[None]
     fit, or inside a loop of ``Run``, belongs to that one, and is not changed.
 
     Args:
-        directory: Local directory; created if missing.
+        directory: Made if missing; or an address, as ``checkpoint_dir`` of ``fit``.
         **options: Options of ``resilient.fit`` for each call, except
             ``checkpoint_dir``; ``resume`` may be ``"auto"`` or ``"never"``.
 
@@ -65,7 +66,8 @@ def environment(
     Calls(directory, options)  # wrong options, while somebody is there to read it
     startup = os.path.join(os.path.dirname(__file__), "startup")
     paths = [startup, os.environ.get("PYTHONPATH", "")]
-    said = {"directory": os.path.abspath(directory), **options}
+    where = Address.of(directory) or os.path.abspath(directory)
+    said = {"directory": str(where), **options}
     return {
         VARIABLE: json.dumps(said),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),

@@ -9,8 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from resilient.errors import NotSupportedError, message
-from resilient.storage.layout import local_directory
 from resilient.storage.lock import DirectoryLock
+from resilient.storage.remote.address import Address
+from resilient.storage.stores import near
+from resilient.training.enabled.far_journal import FarJournal
 from resilient.training.enabled.journal import Journal
 from resilient.training.fit.api import ResilientFit
 
@@ -54,7 +56,11 @@ class Calls:
                     received=repr(resume),
                 )
             )
-        self._directory: Path = local_directory(directory)
+        self._directory: Path = near(directory, options.get("local_dir"))
+        address = Address.of(directory)
+        self._far: FarJournal | None = None
+        if address is not None:
+            self._far = FarJournal(address, options.get("upload"))
         self._options, self._count = options, 0
         self._lock = DirectoryLock(self._directory)
         self._journal: Journal | None = None
@@ -95,7 +101,7 @@ class Calls:
         if parallel.index == 0:  # the others do what it does
             call = called(model, self._trained.get(model), alone=parallel.count == 1)
             self.opened().take(self._count, call, directory)
-        run = ResilientFit(model, checkpoint_dir=directory, **self._options)
+        run = ResilientFit(model, **{**self._options, **self._where(directory)})
         history = run.fit_by(plain, args, kwargs)
         self._trained[model] = self._count
         return history
@@ -106,8 +112,19 @@ class Calls:
             self._lock.acquire()
             anew = self._options.get("resume") == "never"
             again = self._directory in _left
-            self._journal = Journal(self._directory, anew=anew, again=again)
+            if self._far is not None and not anew:
+                self._far.fetch(self._directory)
+            self._journal = Journal(
+                self._directory, anew=anew, again=again, far=self._far
+            )
         return self._journal
+
+    def _where(self, directory: Path) -> dict[str, Any]:
+        """Options that say where the checkpoints of a call are."""
+        if self._far is None:
+            return {"checkpoint_dir": directory}
+        address = self._far.address / directory.name
+        return {"checkpoint_dir": str(address), "local_dir": directory}
 
     def is_of_parent(self) -> bool:
         """Whether this process was forked from the one that enabled it."""

@@ -31,10 +31,10 @@ from resilient.serialization.schema import (
 from resilient.storage.files import JSON_BYTES, read_file, replace_text
 from resilient.storage.store import Store
 from resilient.telemetry.heartbeat import VARIABLE
+from resilient.training.enabled.far_journal import FITS, FarJournal
 
 logger = logging.getLogger(__name__)
 
-FITS = "fits.json"
 LONGEST_LINE, MOST_LINES = 200, 20
 OF_PROJECTS = r"[0-9a-f]{0,40}(-[0-9]{1,6})?"  # marks and checksums; part of names
 
@@ -130,6 +130,7 @@ class Journal:
         directory: Where the file is.
         anew: Whether to forget the calls that were made before.
         again: Whether this process has made them, and not been interrupted.
+        far: The file in an object store, if the fits are kept in one.
 
     Attributes:
         run: Names this run of the program, and those that go on with it.
@@ -142,7 +143,10 @@ class Journal:
         NotSupportedError: So did another process of the same ``resilient run``.
     """
 
-    def __init__(self, directory: Path, *, anew: bool, again: bool) -> None:
+    def __init__(
+        self, directory: Path, *, anew: bool, again: bool, far: FarJournal | None = None
+    ) -> None:
+        self._far = far
         self._again, self._warned = again, False
         self._directory, self._program = directory, os.path.basename(sys.argv[0])
         # A new directory for each launch.
@@ -187,10 +191,14 @@ class Journal:
         )
         text = json.dumps({**to_json(saved), "calls": list(map(to_json, saved.calls))})
         try:
-            if new and self._known and os.path.lexists(directory):
+            if new and self._known and self._far is not None:
+                self._far.require_unused(directory.name)
+            elif new and self._known and os.path.lexists(directory):
                 # Of a program that was started over: before this call is known.
                 directory.rename(f"{directory}.old-{secrets.token_hex(6)}")
             replace_text(self._directory / FITS, text)
+            if self._far is not None:
+                self._far.put(text)
         except OSError as error:
             raise CheckpointWriteError(
                 f"{FITS}, which records the order of the fits, cannot be written.",
