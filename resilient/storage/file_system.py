@@ -65,7 +65,9 @@ def _rename_files(place: Path) -> None:
 def _renames(directory: Path, target: Path) -> bool:
     try:
         os.rename(directory, target)
-    except OSError:
+    except OSError as error:
+        if error.errno not in files.UNABLE:
+            raise  # that says nothing of the file system
         return False
     return True
 

@@ -312,9 +312,9 @@ def test_a_directory_without_checkpoints_says_so(tmp_path, capsys, command):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_a_url_or_a_file_is_wrong_usage(tmp_path, capsys, command):
+def test_an_impossible_address_or_a_file_is_wrong_usage(tmp_path, capsys, command):
     (tmp_path / "file").write_text("")
-    for path in ("gs://bucket/run", tmp_path / "file", ""):
+    for path in ("s3://", "s3://key:word@bucket/run", tmp_path / "file", ""):
         code, _, err = run(capsys, *command, path)
         assert code == USAGE
         assert "checkpoint_dir=" in err
