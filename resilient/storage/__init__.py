@@ -17,7 +17,9 @@ Parts, from the outside in:
     lock         one living run per directory
     open_file_lock  what locks a file of it, on each system
     files        opens, replaces and syncs single files, which may be somebody else's
+    stores       which of the two a checkpoint_dir means: this one, or
+    remote/      the same in an object store, with a local directory in front
 
-Local paths only. Nothing here knows Keras, tensors or backends: callers pass a function
-that fills the staging directory.
+Nothing here knows Keras, tensors or backends: callers pass a function that fills the
+staging directory.
 """
