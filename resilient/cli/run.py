@@ -89,11 +89,8 @@ def _hang_options(parser: argparse.ArgumentParser) -> None:
 
 def supervise(arguments: argparse.Namespace) -> int:
     """Run the command that was asked for; the exit code."""
-<<<<<<< HEAD
-    from resilient.supervise.options import require_process_groups
-=======
     from resilient.storage.stores import near
->>>>>>> 93b2fb2 (Take addresses in object stores wherever a checkpoint_dir is taken)
+    from resilient.supervise.options import require_process_groups
     from resilient.supervise.output import Output
     from resilient.supervise.signal_queue import SignalQueue
     from resilient.supervise.supervisor import Supervisor
