@@ -241,7 +241,7 @@ def libraries(session: nox.Session, backend: str) -> None:
 @nox.session(default=False)
 @each_backend
 def engines(session: nox.Session, backend: str) -> None:
-    """Kill workers that torchrun starts again; validate Kubernetes's manifests."""
+    """Kill workers that torchrun, Ray and SLURM (if it is installed) start again."""
     install(session, *tested(backend), *group("engines"))
     session.run(
         "pytest",

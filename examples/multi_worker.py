@@ -35,8 +35,13 @@ KERAS_CONNECTS = BACKEND == "jax" or (BACKEND == "torch" and KERAS >= (3, 16))
 BATCH_SIZE = 64  # per worker
 
 
-def meet() -> tuple[contextlib.AbstractContextManager[Any], int, int]:
+def meet(
+    *, connected: bool = False
+) -> tuple[contextlib.AbstractContextManager[Any], int, int]:
     """Connect the workers; must come first.
+
+    Args:
+        connected: What started them has connected JAX's and PyTorch's already.
 
     Returns:
         The scope to create the model in, this worker's index, the number of workers.
@@ -49,7 +54,8 @@ def meet() -> tuple[contextlib.AbstractContextManager[Any], int, int]:
         workers = len(resolver.cluster_spec().as_dict().get("worker", ["alone"]))
         return strategy.scope(), resolver.task_id or 0, workers
     if KERAS_CONNECTS:
-        keras.distribution.initialize()
+        if not connected:
+            keras.distribution.initialize()
         # Keras cannot shard arrays: see training_data.
         parallel = keras.distribution.DataParallel(auto_shard_dataset=False)
         keras.distribution.set_distribution(parallel)

@@ -125,9 +125,12 @@ class TrainingStopped(BaseException):
 
     status: int | None = None
 
-    def __init__(self, reason: str, progress: "Progress", *, saved: bool) -> None:
+    def __init__(self, reason: str, progress: "Progress", saved: bool) -> None:
         super().__init__(self.status)
         self.reason, self.progress, self.saved = reason, progress, saved
+
+    def __reduce__(self) -> tuple[object, ...]:  # engines pickle what ends a worker
+        return type(self), (self.reason, self.progress, self.saved)
 
 
 class Preempted(TrainingStopped, SystemExit):
@@ -178,14 +181,15 @@ class RolledBack(BaseException):
         super().__init__(self.status)
         self.progress = progress
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.progress,)
+
     def __str__(self) -> str:
         return (
             f"Went back to {self.progress}. To continue, create the data and fit again."
         )
 
-    def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the sentence, and no traceback."""
-        return [str(self)]
+    _render_traceback_ = CellStopped._render_traceback_
 
 
 class ScriptRolledBack(RolledBack, SystemExit):
@@ -279,9 +283,8 @@ def require_integer(
     if integral and least <= (found := int(cast(Integral, value))) <= most:
         return found
     allowed = f"of {least} or more" if most == math.inf else f"from {least} to {most}"
-    text = message(
-        f"{name} must be an integer {allowed}{or_else}.", received=repr(value)
-    )
+    what = f"{name} must be an integer {allowed}{or_else}."
+    text = message(what, received=repr(value))
     raise ValueError(text) if integral else TypeError(text)
 
 
@@ -290,9 +293,7 @@ def require_number(value: object, name: str) -> float:
     real = isinstance(value, Real) and not isinstance(value, bool)
     if real and 0 < (found := float(cast(Real, value))) < math.inf:
         return found
-    text = message(
-        f"{name} must be a positive number.",
-        received=repr(value),
-        hint="Use a finite number above 0.",
-    )
+    what = f"{name} must be a positive number."
+    todo = "Use a finite number above 0."
+    text = message(what, received=repr(value), hint=todo)
     raise ValueError(text) if real else TypeError(text)

@@ -6,12 +6,18 @@ import pytest
 
 from resilient.errors import (
     BackendNotAvailableError,
+    CellStopped,
     DivergedError,
+    Interrupted,
     NotExactWarning,
+    Preempted,
     ResilientError,
+    RolledBack,
+    ScriptRolledBack,
     message,
     warn_not_exact,
 )
+from resilient.progress import Progress
 
 pytestmark = pytest.mark.once
 
@@ -35,6 +41,25 @@ def test_an_error_survives_the_way_from_another_process():
     assert str(other) == str(error)
     assert (other.problem, other.received, other.hint) == ("No torch.", "3", "Get it.")
     assert other.name == "t"
+
+
+@pytest.mark.parametrize("kind", [Preempted, Interrupted, CellStopped])
+def test_a_stop_reaches_another_process(kind):
+    """By pickle, as engines send what ends their workers."""
+    error = kind("stop file", Progress(7, 1, 2), saved=True)
+    other = pickle.loads(pickle.dumps(error))
+    assert type(other) is kind
+    assert (other.reason, other.progress) == ("stop file", Progress(7, 1, 2))
+    assert other.saved
+    assert other.args == error.args
+
+
+@pytest.mark.parametrize("kind", [RolledBack, ScriptRolledBack])
+def test_a_rollback_reaches_another_process(kind):
+    other = pickle.loads(pickle.dumps(kind(Progress(7, 1, 2))))
+    assert type(other) is kind
+    assert other.progress == Progress(7, 1, 2)
+    assert other.args == (75,)
 
 
 def test_a_message_commands_no_terminal():
