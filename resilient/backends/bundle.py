@@ -1,4 +1,4 @@
-"""Checks the index of a TensorFlow checkpoint (a "bundle") before TensorFlow reads it.
+"""Reads a TensorFlow checkpoint (a "bundle") without it, or checks what it may read.
 
 TensorFlow ends the process at an impossible shape, opens whatever other files an index
 names, and takes as much memory as it says. So it reads only what was found to be right
@@ -8,15 +8,20 @@ and where in the data files its bytes are.
 
 import itertools
 import math
+import re
 import struct
 from collections.abc import Collection, Iterator
 from functools import cache
-from typing import Any
 
-import tensorflow as tf
+import numpy as np
 
-from resilient.backends.arrays import DTYPES, MOST_TENSORS, is_countable
-from resilient.backends.stored_files import StoredFiles, corrupt
+from resilient.backends.arrays import MOST_TENSORS
+from resilient.backends.bundle_entries import TEXT, Entry, entry, shards, varint
+from resilient.backends.stored_files import StoredFiles, corrupt, decoding
+
+PREFIX = "state"
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_KEY = re.compile(r"tensors/(.+)/\.ATTRIBUTES/VARIABLE_VALUE")
 
 _MOST = 64 << 20  # bytes of an index, and of the names in it
 _OTHERS = 2  # entries beside the tensors: the header, and the graph of objects
@@ -24,71 +29,93 @@ _FOOTER = 48  # bytes
 _MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
 _TRAILER = 5  # bytes after a block: whether it is compressed, and a checksum
 _CHECKSUM = 4  # bytes, between the lengths of texts and the texts
-_MOST_DIMENSIONS = 254  # TensorFlow counts them in a byte
 _MOST_UNLISTED = 128  # entries that a search reads in turn; TensorFlow writes 16
 
 
-def checked(
-    files: StoredFiles, prefix: str, *, texts: Collection[str] = ()
-) -> dict[str, tf.DType]:
-    """The dtypes of a bundle's tensors, by name.
+class Bundle:
+    """The tensors of a bundle, of which every one is where its index says.
 
     Args:
         files: Those that there are.
         prefix: What the names of the bundle's begin with.
         texts: Names of tensors that are a text each; all others are numbers.
 
+    Attributes:
+        entries: The tensors, by name.
+
     Raises:
         ValueError: The index is damaged.
         CorruptCheckpointError: It does not match the data.
     """
-    from tensorflow.core.protobuf import tensor_bundle_pb2
 
-    table = _table(memoryview(files.read(f"{prefix}.index", _MOST)))
-    entries = dict(itertools.islice(table, MOST_TENSORS + _OTHERS + 1))
-    if len(entries) > MOST_TENSORS + _OTHERS:
-        raise ValueError("it has too many tensors")
-    header = tensor_bundle_pb2.BundleHeaderProto.FromString(entries.pop(b"", b""))
+    def __init__(
+        self, files: StoredFiles, prefix: str, *, texts: Collection[str] = ()
+    ) -> None:
+        self._files, self._prefix = files, prefix
+        table = _table(memoryview(files.read(f"{prefix}.index", _MOST)))
+        found = dict(itertools.islice(table, MOST_TENSORS + _OTHERS + 1))
+        if len(found) > MOST_TENSORS + _OTHERS:
+            raise ValueError("it has too many tensors")
+        self._shards = shards(found.pop(b"", b""))
+        self.entries = {name.decode(): entry(raw) for name, raw in found.items()}
+        self._contents = cache(self._mapped)
+        for name, each in self.entries.items():
+            if each.shard >= self._shards or not self._is_there(each, name in texts):
+                raise corrupt(f"{name} has a different size than its part of the file")
+        total = sum(x.place.stop - x.place.start for x in self.entries.values())
+        if total > sum(files.sizes.values()):
+            raise corrupt(f"the tensors of {prefix} are larger than its files")
 
-    @cache
-    def contents(shard: int) -> memoryview:
-        return files.mapped(f"{prefix}.data-{shard:05}-of-{header.num_shards:05}")
+    def _mapped(self, shard: int) -> memoryview:
+        name = f"{self._prefix}.data-{shard:05}-of-{self._shards:05}"
+        return self._files.mapped(name)
 
-    found, total = {}, 0
-    for key, entry in entries.items():
-        name, tensor = key.decode(), tensor_bundle_pb2.BundleEntryProto()
-        tensor.ParseFromString(entry)
-        if tensor.slices or not 0 <= tensor.shard_id < header.num_shards:
-            raise corrupt(f"{name} is in several pieces, or in none")
-        if not _is_there(tensor, contents(tensor.shard_id), text=name in texts):
-            raise corrupt(f"{name} has a different size than its part of the file")
-        found[name] = tf.dtypes.as_dtype(tensor.dtype)
-        total += tensor.size
-    if total > sum(files.sizes.values()):
-        raise corrupt(f"the tensors of {prefix} are larger than its files")
-    return found
+    def _is_there(self, tensor: Entry, text: bool) -> bool:
+        """Whether its bytes are in a file, as many as its shape and dtype need."""
+        place, contents = tensor.place, self._contents(tensor.shard)
+        size = place.stop - place.start
+        if place.stop > len(contents):
+            return False
+        if not text:
+            if tensor.dtype == TEXT:
+                return False
+            return math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize == size
+        # The length of the text, a checksum of that, the text.
+        length, begin = varint(contents[place], 0)
+        there = begin + _CHECKSUM + length == size
+        return tensor.dtype == TEXT and not tensor.shape and there
+
+    def array(self, name: str) -> np.ndarray:
+        """A tensor of numbers; its bytes are compared with no checksum."""
+        tensor = self.entries[name]
+        raw, of = self._contents(tensor.shard)[tensor.place], np.dtype(tensor.dtype)
+        array = np.frombuffer(raw, of).reshape(tensor.shape)
+        return array if array.flags.aligned else array.copy()
 
 
-def _is_there(tensor: Any, contents: memoryview, *, text: bool) -> bool:
-    """Whether a tensor's bytes are in a file, as many as its shape and dtype need."""
-    shape = [dimension.size for dimension in tensor.shape.dim]
-    dtype = tf.dtypes.as_dtype(tensor.dtype)
-    place = slice(tensor.offset, tensor.offset + tensor.size)
-    if (
-        tensor.shape.unknown_rank
-        or len(shape) > _MOST_DIMENSIONS
-        or not is_countable(shape)
-        or min([tensor.offset, tensor.size, *shape]) < 0
-        or place.stop > len(contents)
-    ):
-        return False
-    if not text:
-        return dtype.name in DTYPES and math.prod(shape) * dtype.size == tensor.size
-    # The length of the text, a checksum of that, the text.
-    length, begin = _varint(contents[place], 0)
-    return (
-        dtype == tf.string and not shape and begin + _CHECKSUM + length == tensor.size
-    )
+def tensors(files: StoredFiles) -> dict[str, np.ndarray]:
+    """The tensors of a checkpoint of one process, as they were named.
+
+    Args:
+        files: Of the checkpoint, of which every byte was compared with a checksum.
+
+    Raises:
+        CorruptCheckpointError: They hold something else.
+    """
+    with decoding(PREFIX):
+        bundle = Bundle(files, PREFIX, texts={OBJECT_GRAPH})
+        return {
+            name: bundle.array(key)
+            for key in bundle.entries
+            if (name := name_of(key)) is not None
+        }
+
+
+def name_of(key: str) -> str | None:
+    """What a tensor was named that is under this name in a bundle; None for others."""
+    match = _KEY.fullmatch(key)
+    # tf.train.Checkpoint writes '.' as '..' (and '/' as '.S', which no name holds).
+    return match and match[1].replace("..", ".")
 
 
 def _table(raw: memoryview) -> Iterator[tuple[bytes, bytes]]:
@@ -123,9 +150,9 @@ def _block(raw: memoryview, place: slice) -> Iterator[tuple[bytes, memoryview]]:
     beginnings, at, key, names, number = dict[int, int](), 0, b"", 0, 0
     while at < end:
         start = at
-        shared, at = _varint(block, at)
-        added, at = _varint(block, at)
-        length, at = _varint(block, at)
+        shared, at = varint(block, at)
+        added, at = varint(block, at)
+        length, at = varint(block, at)
         if shared > len(key) or at + added + length > end:
             raise ValueError("a block is damaged")
         if not shared:
@@ -147,19 +174,6 @@ def _block(raw: memoryview, place: slice) -> Iterator[tuple[bytes, memoryview]]:
 
 
 def _place(raw: memoryview, at: int) -> tuple[slice, int]:
-    start, at = _varint(raw, at)
-    size, at = _varint(raw, at)
+    start, at = varint(raw, at)
+    size, at = varint(raw, at)
     return slice(start, start + size), at
-
-
-def _varint(raw: memoryview, at: int) -> tuple[int, int]:
-    """A number of LevelDB's, and where it ends."""
-    value = 0
-    for shift in range(0, 64, 7):
-        if at >= len(raw):
-            break
-        byte, at = raw[at], at + 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise ValueError("a number is cut off")

@@ -16,7 +16,6 @@ is not part of ``random_state``.
 
 import os
 import random
-import re
 import tempfile
 import weakref
 from collections.abc import Mapping
@@ -30,7 +29,6 @@ import numpy as np
 import tensorflow as tf
 from msgspec import Meta
 
-from resilient.backends import bundle
 from resilient.backends.arrays import (
     EXTENSION_DTYPES,
     HeldSnapshot,
@@ -41,17 +39,15 @@ from resilient.backends.arrays import (
     copy_array,
 )
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
+from resilient.backends.bundle import OBJECT_GRAPH, PREFIX, Bundle, name_of
 from resilient.backends.paths import only_stored, plain
 from resilient.backends.stored_files import StoredFiles, decoding
 from resilient.errors import NotSupportedError
 
 _CPU = "CPU:0"
 _READERS = 4
-_PREFIX = "state"
-_KEY = re.compile(r"tensors/(.+)/\.ATTRIBUTES/VARIABLE_VALUE")
 # Words of a generator's state, by algorithm: Philox, ThreeFry, what TensorFlow picks
 _WORDS = {1: 3, 2: 2, 3: 3}
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 class _Generator(TypedDict):
@@ -70,7 +66,7 @@ class TensorFlowBackend:
 
     name: ClassVar[str] = "tensorflow"
     divides: ClassVar[bool] = False
-    compares: ClassVar[str] = f"{_PREFIX}.data-*"
+    compares: ClassVar[str] = f"{PREFIX}.data-*"
 
     def snapshot(
         self, tensors: Mapping[str, Any], reuse: Snapshot | None = None
@@ -96,9 +92,10 @@ class TensorFlowBackend:
         return tensors
 
     def _read(self, files: StoredFiles) -> dict[str, np.ndarray]:
-        with decoding(_PREFIX), only_stored(files) as path:
-            dtypes = bundle.checked(files, _PREFIX, texts={_OBJECT_GRAPH})
-            return self._restore(os.path.join(path, _PREFIX), dtypes)
+        with decoding(PREFIX), only_stored(files) as path:
+            entries = Bundle(files, PREFIX, texts={OBJECT_GRAPH}).entries
+            dtypes = {k: tf.dtypes.as_dtype(x.dtype) for k, x in entries.items()}
+            return self._restore(os.path.join(path, PREFIX), dtypes)
 
     def _restore(
         self, prefix: str, dtypes: Mapping[str, tf.DType]
@@ -118,10 +115,10 @@ class TensorFlowBackend:
         with ThreadPoolExecutor(_READERS) as threads:
             read = list(threads.map(restore, parts))
         return {
-            _unescape(match[1]): _shown(tensor)
+            name: _shown(tensor)
             for keys, tensors in zip(parts, read, strict=True)
             for key, tensor in zip(keys, tensors, strict=True)
-            if (match := _KEY.fullmatch(key))
+            if (name := name_of(key)) is not None
         }
 
     def require_like(self, target: Any, value: np.ndarray) -> None:
@@ -226,18 +223,18 @@ def _write(tensors: Mapping[str, tf.Tensor], directory: str, part: Part) -> None
         directory = os.path.join(directory, part.name)
         os.mkdir(directory)
     check_count(len(tensors))
-    names = [_OBJECT_GRAPH, *map(_key, tensors)]
+    names = [OBJECT_GRAPH, *map(_key, tensors)]
     with plain(directory) as path, tf.device(_CPU):
         graph = tf.constant(_object_graph(tuple(tensors), path))
         tf.raw_ops.SaveV2(
-            prefix=os.path.join(path, _PREFIX),
+            prefix=os.path.join(path, PREFIX),
             tensor_names=names,
             shape_and_slices=[""] * len(names),
             tensors=[graph, *tensors.values()],
         )
     # For `tf.train.latest_checkpoint`. Relative: the directory will be renamed.
     with open(os.path.join(directory, "checkpoint"), "w", encoding="utf-8") as file:
-        file.write(f'model_checkpoint_path: "{_PREFIX}"\n')
+        file.write(f'model_checkpoint_path: "{PREFIX}"\n')
 
 
 _graphs: dict[tuple[str, ...], bytes] = {}
@@ -252,10 +249,10 @@ def _object_graph(names: tuple[str, ...], directory: str) -> bytes:
     graph = _graphs.get(names)
     if graph is None:
         with tempfile.TemporaryDirectory(dir=directory) as beside:
-            prefix = os.path.join(beside, _PREFIX)
+            prefix = os.path.join(beside, PREFIX)
             tensors = {name: tf.Variable(False) for name in names}
             tf.train.Checkpoint(tensors=tensors).write(prefix)
-            graph = tf.train.load_checkpoint(prefix).get_tensor(_OBJECT_GRAPH)
+            graph = tf.train.load_checkpoint(prefix).get_tensor(OBJECT_GRAPH)
         if len(_graphs) >= _GRAPHS:
             _graphs.clear()
         _graphs[names] = graph
@@ -265,10 +262,6 @@ def _object_graph(names: tuple[str, ...], directory: str) -> bytes:
 def _key(name: str) -> str:
     # tf.train.Checkpoint writes '.' as '..' (and '/' as '.S', which no name holds).
     return f"tensors/{name.replace('.', '..')}/.ATTRIBUTES/VARIABLE_VALUE"
-
-
-def _unescape(name: str) -> str:
-    return name.replace("..", ".")
 
 
 def _set_global_generator(algorithm: int, state: list[int]) -> None:

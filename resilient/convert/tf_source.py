@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from resilient import keras_internals
+from resilient.backends.bundle import OBJECT_GRAPH, Bundle
 from resilient.backends.paths import only_stored
 from resilient.backends.stored_files import StoredFiles
 from resilient.convert import object_graph
@@ -30,7 +31,6 @@ from resilient.state.weights import ready
 from resilient.storage.files import read_file
 
 _MOST = 16 << 20  # bytes of the file `checkpoint`: it may list all that there were
-_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _COUNTER = "save_counter"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -44,7 +44,6 @@ def is_at(path: Path) -> bool:
 def values(path: Path, model: keras.Model) -> Tensors:
     """The values in the newest one, see ``recognise.ImportSource.values``."""
     library("tensorflow", '"keras-resilient[tensorflow]"')
-    from resilient.backends import bundle
 
     prefix = _newest(path) if path.is_dir() else _prefix(path)
     begin = f"{prefix.name}."
@@ -54,7 +53,7 @@ def values(path: Path, model: keras.Model) -> Tensors:
         if each.name.startswith(begin) and each.is_file(follow_symlinks=False)
     }
     files = StoredFiles(os.fspath(prefix.parent), listed)
-    bundle.checked(files, prefix.name, texts={_GRAPH})
+    Bundle(files, prefix.name, texts={OBJECT_GRAPH})
     with only_stored(files) as beside:
         return _values(path, os.path.join(beside, prefix.name), model)
 
@@ -82,7 +81,7 @@ def _values(path: Path, prefix: str, model: keras.Model) -> Tensors:
 
     reader = tf.train.load_checkpoint(prefix)
     names = list(reader.get_variable_to_shape_map())
-    if _GRAPH not in names:
+    if OBJECT_GRAPH not in names:
         by_name(path, of_layout(_layout(reader)), model)  # before any is read
         tensors = {name: np.asarray(reader.get_tensor(name)) for name in names}
         return by_name(path, tensors, model)
@@ -94,7 +93,7 @@ def _values(path: Path, prefix: str, model: keras.Model) -> Tensors:
             hint="Set KERAS_BACKEND=tensorflow.",
         )
     ready(model)
-    checkpoint = _checkpoint(tf, reader.get_tensor(_GRAPH), model)
+    checkpoint = _checkpoint(tf, reader.get_tensor(OBJECT_GRAPH), model)
     counted = any(name.startswith(f"{_COUNTER}/") for name in names)
     read = checkpoint.restore if counted else checkpoint.read
 
@@ -120,7 +119,7 @@ def _layout(reader: Any) -> Layout:
     return {
         name.removesuffix(_VALUE): (tuple(shape), dtypes[name].name)
         for name, shape in reader.get_variable_to_shape_map().items()
-        if name != _GRAPH and not name.startswith(f"{_COUNTER}/")
+        if name != OBJECT_GRAPH and not name.startswith(f"{_COUNTER}/")
     }
 
 
