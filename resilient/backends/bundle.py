@@ -73,17 +73,15 @@ class Bundle:
     def _is_there(self, tensor: Entry, text: bool) -> bool:
         """Whether its bytes are in a file, as many as its shape and dtype need."""
         place, contents = tensor.place, self._contents(tensor.shard)
-        size = place.stop - place.start
-        if place.stop > len(contents):
+        size: int = place.stop - place.start
+        if place.stop > len(contents) or text != (tensor.dtype == TEXT):
             return False
         if not text:
-            if tensor.dtype == TEXT:
-                return False
-            return math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize == size
+            itemsize = np.dtype(tensor.dtype).itemsize
+            return size == math.prod(tensor.shape) * itemsize
         # The length of the text, a checksum of that, the text.
         length, begin = varint(contents[place], 0)
-        there = begin + _CHECKSUM + length == size
-        return tensor.dtype == TEXT and not tensor.shape and there
+        return not tensor.shape and size == begin + _CHECKSUM + length
 
     def array(self, name: str) -> np.ndarray:
         """A tensor of numbers; its bytes are compared with no checksum."""
@@ -132,11 +130,11 @@ def _table(raw: memoryview) -> Iterator[tuple[bytes, bytes]]:
     last = None
     for _, value in _block(raw, index):
         place, _ = _place(value, 0)
-        for key, entry in _block(raw, place):
+        for key, content in _block(raw, place):
             if last is not None and key <= last:
                 raise ValueError("its names are not in order")
             last = key
-            yield key, bytes(entry)
+            yield key, bytes(content)
 
 
 def _block(raw: memoryview, place: slice) -> Iterator[tuple[bytes, memoryview]]:

@@ -17,10 +17,24 @@ from resilient.backends.arrays import DTYPES, is_countable
 TEXT = "string"
 # As TensorFlow numbers those that a checkpoint may hold.
 _NUMBERS = {
-    **{1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8"},
-    **{7: TEXT, 8: "complex64", 9: "int64", 10: "bool", 14: "bfloat16"},
-    **{17: "uint16", 18: "complex128", 19: "float16", 22: "uint32", 23: "uint64"},
-    **{24: "float8_e5m2", 25: "float8_e4m3fn"},
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    7: TEXT,
+    8: "complex64",
+    9: "int64",
+    10: "bool",
+    14: "bfloat16",
+    17: "uint16",
+    18: "complex128",
+    19: "float16",
+    22: "uint32",
+    23: "uint64",
+    24: "float8_e5m2",
+    25: "float8_e4m3fn",
 }
 _MOST_DIMENSIONS = 64  # the most that NumPy has
 _NUMBER, _BYTES, _FIXED = 0, 2, 5  # how a field is encoded

@@ -35,10 +35,9 @@ from resilient.backends.arrays import (
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.dcp_stored import StoredTensor
 from resilient.backends.parallel_copy import copy_all
-from resilient.backends.stored_files import StoredFiles, corrupt, decoding
+from resilient.backends.stored_files import StoredFiles
 from resilient.errors import NotSupportedError
 
-_FILE = "state.pt"
 _BUFFER = 1 << 16  # bytes; torch.save makes hundreds of small writes
 
 # torch and numpy exchange these as integers of the same width.
@@ -95,12 +94,7 @@ class TorchBackend:
         stored = StoredFiles(directory, files)
         if dcp_stored.METADATA in stored.sizes:
             return dcp_stored.read(stored, part)
-        with decoding(_FILE):
-            # Mapped, so copied only once: into the tensors of the model.
-            found = torch_files.tensors(stored.mapped(_FILE))
-        if sum(each.nbytes for each in found.values()) > stored.sizes[_FILE]:
-            raise corrupt(f"the tensors of {_FILE} are larger than it")
-        return found
+        return torch_files.of_checkpoint(stored)
 
     def require_like(self, target: Any, value: Any) -> None:
         tensor = _tensor_for(target, value)
@@ -246,7 +240,9 @@ def _write(
     if part.count > 1:
         dcp_format.write({**tensors, **spread}, directory, part)
         return
-    with open(os.path.join(directory, _FILE), "wb", buffering=_BUFFER) as file:
+    with open(
+        os.path.join(directory, torch_files.STATE), "wb", buffering=_BUFFER
+    ) as file:
         watched = _WatchedFile(file)
         try:
             # CRC-32 takes as long as writing, and the manifest has a better checksum.

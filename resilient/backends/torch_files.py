@@ -17,7 +17,9 @@ import numpy as np
 from resilient.backends import inert_pickle, zip_directory
 from resilient.backends.arrays import DTYPES, is_countable
 from resilient.backends.inert_pickle import Made, Name
+from resilient.backends.stored_files import StoredFiles, corrupt, decoding
 
+STATE = "state.pt"  # of a checkpoint of one process
 _STORAGES = {
     "torch.BoolStorage": "torch.bool",
     "torch.CharStorage": "torch.int8",
@@ -67,6 +69,20 @@ def tensors(data: memoryview) -> dict[str, np.ndarray]:
         if not isinstance(name, str):
             raise TorchFileError("it holds tensors that have no name")
         found[name] = archive.array(each)
+    return found
+
+
+def of_checkpoint(files: StoredFiles) -> dict[str, np.ndarray]:
+    """The tensors of a checkpoint of one process.
+
+    Raises:
+        CorruptCheckpointError: There is something else.
+    """
+    with decoding(STATE):
+        # Mapped, so copied only once: into the tensors of the model.
+        found = tensors(files.mapped(STATE))
+    if sum(each.nbytes for each in found.values()) > files.sizes[STATE]:
+        raise corrupt(f"the tensors of {STATE} are larger than it")
     return found
 
 

@@ -91,6 +91,8 @@ class DataInputs:
     def begin(self, iterator: TrainingInput) -> None:
         """Keras made the training input; that for validation it makes later."""
         self.training = iterator
+        if self._positions.x is not None:
+            iterator.data_adapter.prepare(self._positions.x.data)
         data, before = self._arguments["validation_data"], self._positions
         self.validation = ahead_of_training(data, self.settings("validation_data"))
         then = before.validation_data

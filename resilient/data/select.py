@@ -15,6 +15,7 @@ import keras
 
 from resilient import keras_internals
 from resilient.data import Positioned
+from resilient.data.arrays.redraw import ADAPTERS
 from resilient.data.shard import ShardedData
 from resilient.data.source import SourceContext
 from resilient.errors import DataNotResumableError, warn_not_exact
@@ -29,11 +30,6 @@ _OURS = {
     "TorchDataLoaderAdapter": ("torch_loader.adapter", "TorchLoaderData"),
     "GrainDatasetAdapter": ("grain", "GrainData"),
     "GeneratorDataAdapter": ("generator", "GeneratorData"),
-}
-_ARRAYS = {
-    "tensorflow": ("arrays.tensorflow", "TensorFlowArrays"),
-    "jax": ("arrays.jax", "JaxArrays"),
-    "torch": ("arrays.torch", "TorchArrays"),
 }
 # Kinds of data whose adapters Keras can make without drawing from them.
 _EARLY = ("PyDatasetAdapter", "TFDatasetAdapter", "TorchDataLoaderAdapter")
@@ -105,7 +101,7 @@ def _arrays(share: ShardedData) -> Callable[..., Any]:
     if (
         not parallel.divides_arrays or backend != "torch"
     ):  # TensorFlow divides by itself
-        return partial(_class(*_ARRAYS[backend]), share=share)
+        return partial(_class(*ADAPTERS[backend]), share=share)
     order = partial(share.group.broadcast, "order")
     ranks = _class("arrays.torch_ranks", "RankArrays")
     return partial(ranks, rank=parallel.index, world=parallel.count, share=order)

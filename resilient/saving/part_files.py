@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from resilient.backends import BACKENDS
+from resilient.backends import written_elsewhere
 from resilient.backends.base import Backend, Part
 from resilient.errors import (
     ANOTHER_STEP,
-    CheckpointMismatchError,
     CorruptCheckpointError,
     NotSupportedError,
     ResilientError,
 )
+from resilient.saving.other_backend import adapted
 from resilient.saving.run_json import RunJson, decoded, require_restorable
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import check, outline
@@ -94,16 +94,20 @@ def processes(checkpoint: Checkpoint) -> int:
 
 
 def read_part(
-    backend: Backend, part: Part, checkpoint: Checkpoint
+    backend: Backend, part: Part, checkpoint: Checkpoint, saver: str | None = None
 ) -> tuple[RunJson, Encoded, dict[str, Any]]:
     """The run, the position in the data, and the tensors.
+
+    Args:
+        backend: That which reads.
+        part: Whose.
+        checkpoint: Which one.
+        saver: The backend that saved it, if that is another one.
 
     Raises:
         CorruptCheckpointError: A file is missing, not as its schema says, or does not
             fit the others.
-        CheckpointMismatchError: Another backend saved it, which is not damage.
     """
-    _require_same_backend(backend, checkpoint)
     of_run, of_data = paths(part)
     with malformed(str(checkpoint.path / of_run)):
         run = decoded(parse(checkpoint.content(of_run)))
@@ -115,7 +119,11 @@ def read_part(
         for name, file in checkpoint.files.items()
         if name.startswith(inside)
     }
-    tensors = backend.read(str(checkpoint.path / VARIABLES), part, files=files)
+    folder = str(checkpoint.path / VARIABLES)
+    if saver is None:
+        tensors = backend.read(folder, part, files=files)
+    else:
+        run, tensors = adapted(run), written_elsewhere.tensors(saver, folder, files)
     _require_complete(run, set(tensors), checkpoint)
     # Anything but variables is needed completely.
     own = {name: np.asarray(tensors[name]) for name in run.arrays}
@@ -125,20 +133,6 @@ def read_part(
     with malformed(str(checkpoint.path / of_data)):
         from_json(Positions, outline(position, own))
     return run, position, {**tensors, **own}
-
-
-def _require_same_backend(backend: Backend, checkpoint: Checkpoint) -> None:
-    saved = checkpoint.environment.keys() & set(BACKENDS)
-    if not saved or backend.name in saved:
-        return
-    name = min(saved)
-    raise CheckpointMismatchError(
-        f"This run was trained on {name}, but this process uses {backend.name}.",
-        received=str(checkpoint.path),
-        hint=f"Set KERAS_BACKEND={name} to continue it. Or take its weights to "
-        f"{backend.name}: run `resilient export DIR --to m.keras --model "
-        "MODULE:FUNCTION`, and train that model in another checkpoint_dir.",
-    )
 
 
 def _require_complete(run: RunJson, there: set[str], checkpoint: Checkpoint) -> None:

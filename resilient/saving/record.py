@@ -5,8 +5,8 @@ resumes. Everything that is not a tensor is JSON; every tensor is in ``variables
 the backend's own format.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeGuard, TypeVar
@@ -17,7 +17,7 @@ from resilient.errors import (
     NotSupportedError,
 )
 from resilient.progress import Progress
-from resilient.saving import reshard
+from resilient.saving import other_backend, reshard
 from resilient.saving.part_files import (
     VARIABLES,
     malformed,
@@ -40,6 +40,8 @@ from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
 from resilient.serialization.schema import from_json, to_json
+from resilient.state import other_dtypes
+from resilient.state.variables import Leaf
 from resilient.storage.checkpoint import Checkpoint, Reader
 from resilient.storage.store import Store
 
@@ -65,11 +67,13 @@ class SavedState(Generic[R_co]):
         run: All that is neither a position nor a tensor.
         position: Where the data is, encoded.
         tensors: Every tensor, by name.
+        saver: The backend that saved it, if that is another one than this process's.
     """
 
     run: R_co
     position: Encoded
     tensors: Mapping[str, Any]
+    saver: str | None = None
 
     def positions(self) -> Positions:
         """Where the data is.
@@ -78,7 +82,17 @@ class SavedState(Generic[R_co]):
             CorruptCheckpointError: It does not follow the schema.
         """
         with malformed("the position of the data"):
-            return from_json(Positions, decode(self.position, self.tensors))
+            found = from_json(Positions, decode(self.position, self.tensors))
+        return found if self.saver is None else found.drawn_by(self.saver)
+
+    def taken_by(self, live: Sequence[Leaf]) -> "SavedState[R_co]":
+        """The same, with variables in the dtypes that these have."""
+        if self.saver is None:
+            return self
+        saved = self.run.variables
+        run = replace(self.run, variables=other_dtypes.layout(saved, live))
+        tensors = other_dtypes.Converted(self.tensors, saved, live)
+        return replace(self, run=run, tensors=tensors)
 
 
 # A verified checkpoint and what is in it.
@@ -168,7 +182,11 @@ def commit(
 
 
 def reader(
-    backend: Backend, part: Part = ALONE, *, to_look: bool = False
+    backend: Backend,
+    part: Part = ALONE,
+    *,
+    to_look: bool = False,
+    elsewhere: bool = False,
 ) -> Reader[SavedState[RunJson]]:
     """Reads a process's part of checkpoints in the format of this backend.
 
@@ -178,21 +196,26 @@ def reader(
             these resume with.
         to_look: Nothing resumes: processes may differ in their position in the data and
             in what else is their own. It is that of process 0.
+        elsewhere: Also those that another backend saved.
     """
     compares = backend.compares and f"{VARIABLES}/{backend.compares}"
-    return Reader(partial(_read, backend, part, to_look), compares)
+    return Reader(partial(_read, backend, part, to_look, elsewhere), compares)
 
 
 def _read(
-    backend: Backend, part: Part, to_look: bool, checkpoint: Checkpoint
+    backend: Backend, part: Part, to_look: bool, elsewhere: bool, checkpoint: Checkpoint
 ) -> SavedState[RunJson]:
     """Read what a process needs, whichever processes saved it.
 
     Raises:
+        CheckpointMismatchError: Another backend saved it, which is not damage.
         CorruptCheckpointError: A file is missing, not as its schema says, or does not
             fit the others.
         DataNotResumableError: Another number of processes has no position in the data.
     """
+    saver = other_backend.saver(backend, checkpoint, allowed=elsewhere)
+    if saver is not None:
+        return _of_another_backend(backend, part, checkpoint, saver)
     count = processes(checkpoint)
     mine = part if count == part.count else Part(0, count)
     found = SavedState(*read_part(backend, mine, checkpoint))
@@ -217,3 +240,12 @@ def _read(
         live=part.replicas,
     )
     return SavedState(found.run, found.position, tensors)
+
+
+def _of_another_backend(
+    backend: Backend, part: Part, checkpoint: Checkpoint, saver: str
+) -> SavedState[RunJson]:
+    other_backend.require_alone(checkpoint, saver, processes(checkpoint), part)
+    run, position, tensors = read_part(backend, ALONE, checkpoint, saver)
+    other_backend.require_alone(checkpoint, saver, run.replicas, part)
+    return SavedState(run, position, tensors, saver)

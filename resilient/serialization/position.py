@@ -65,6 +65,18 @@ class DataPosition:
         source = well_formed(schema, self.source, "the position of the data")
         return replace(self, source=source)
 
+    def drawn_by(self, backend: str) -> "DataPosition":
+        """The same in a process of another backend than drew it.
+
+        Of arrays, whose order backends draw in their own ways, all that is known is who
+        drew it.
+        """
+        if not self.source.keys() >= {"drawn_from"} or "drawn_by" in self.source:
+            return self
+        drawn = {"backend": backend, "source": self.source}
+        words = {"drawn_from": self.source["drawn_from"]}
+        return replace(self, source={**words, "drawn_by": drawn})
+
     def shared(self) -> "DataPosition":
         """What is not about the process's own share of batches.
 
@@ -121,3 +133,12 @@ class Positions:
 
     x: TrainingPosition | None = None
     validation_data: ValidationPosition | None = None
+
+    def drawn_by(self, backend: str) -> "Positions":
+        """The same in a process of another backend than drew."""
+        x, validation = self.x, self.validation_data
+        return Positions(
+            x=x and replace(x, data=x.data.drawn_by(backend)),
+            validation_data=validation
+            and replace(validation, data=validation.data.drawn_by(backend)),
+        )

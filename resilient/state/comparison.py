@@ -15,6 +15,7 @@ from resilient.state.difference import Difference, differences, edits, line
 from resilient.state.training_only import is_training_only
 
 _LAYER_SETTING = re.compile(r"(layer \d+) \((\w+)\) (\w+)")
+_OF_BACKENDS = ("tensorflow", "jax", "jaxlib", "torch", "jit_compile")
 _SPREAD = ("device mesh", "replicas", "sums between processes")
 
 
@@ -38,7 +39,11 @@ def identity_differences(
         for each in (theirs, ours)
     )
     pair = mine.pop("optimizer", None), yours.pop("optimizer", None)
+    backends = mine.pop("backend", None), yours.pop("backend", None)
     found = [Difference("run", each) for each in differences(mine, yours)]
+    if backends[0] != backends[1]:
+        text = "backend: the checkpoint was trained on {}, this run trains on {}"
+        found.append(Difference("backend", text.format(*backends)))
     if repr(pair[0]) != repr(pair[1]):
         was, now = (
             " of ".join(map(str, each if isinstance(each, list) else [each]))
@@ -150,7 +155,11 @@ def changed_settings(
         optimizer: Whether the settings of two optimizers can be compared.
         but: Names of settings to leave out.
     """
+    backends = (each["identity"].get("backend") for each in (saved, live))
+    elsewhere = len(set(backends)) > 1  # what follows from that is not listed
     left_out = {*_of_function(saved, live), *_SPREAD, *but}
+    if elsewhere:
+        left_out |= {*_OF_BACKENDS}
     unlike = () if optimizer else ("optimizer ",)
     theirs, ours = (
         {
@@ -161,6 +170,8 @@ def changed_settings(
         for each in (saved, live)
     )
     changed = differences(theirs, ours) + _of_devices(saved, live)
+    if elsewhere:
+        return changed
     return changed + differences(saved["determinism"], live["determinism"])
 
 

@@ -116,6 +116,20 @@ def check(backend: Backend, state: JSON) -> None:
     rng.set_state(random.Random(0), state["python"])
 
 
+def of_another_backend(state: JSON) -> JSON:
+    """What ``restore`` can set of the state of a process with another backend.
+
+    Libraries that this process has loaded may draw here, too, for data. Seeds of Keras
+    have 32 bits, which torch shows with a sign.
+    """
+    backends = state["backends"]
+    loaded = {
+        n: s for n, s in backends.items() if n in _DRAWN_FROM and n in sys.modules
+    }
+    seeds = state["keras"] and [number & 0xFFFFFFFF for number in state["keras"]]
+    return {**state, "backends": loaded, "keras": seeds}
+
+
 @contextlib.contextmanager
 def kept_random_state(
     backend: Backend, leave: Container[object] = ()

@@ -15,6 +15,8 @@ from resilient.state.difference import Difference
 
 # What becomes of each: which value wins, and from where.
 _WINS = {
+    "backend": "every variable of Keras is what it was; arithmetic, and random numbers "
+    "that backends draw themselves, differ from here on",
     "batch_size": "this script's is used from here on; an epoch continues after the "
     "samples already trained",
     "callbacks": "those that match by class and order get their state back, the "

@@ -26,7 +26,6 @@ from resilient.saving.record import Loaded
 from resilient.serialization.position import Positions
 from resilient.state import fingerprint, replicas
 from resilient.state.rng import kept_random_state
-from resilient.storage.store import Store
 from resilient.telemetry import heartbeat
 from resilient.telemetry.console import Notifier
 from resilient.telemetry.events import Events, attempts_so_far
@@ -105,7 +104,8 @@ class Session:
                 that were saved are gone.
             CorruptCheckpointError: There are some, and none is intact.
         """
-        store, mine = self.options.store, record.reader(self.backend, self.part)
+        store, elsewhere = self.options.store, "backend" in self.options.allow
+        mine = record.reader(self.backend, self.part, elsewhere=elsewhere)
         asked, events = self.resume, self.events
         found = choose.choose_together(self.group, store, asked, mine, events)
         if found is not None and isinstance(asked, Best):
@@ -160,7 +160,14 @@ class Session:
         self.stop_if_asked()
 
 
-def load(store: Store, step: int | None, replicas: int) -> Loaded:
-    """A checkpoint to look at; arguments and errors as of ``choose.to_look_at``."""
-    mine = record.reader(get_backend(), Part(0, 1, replicas))
-    return choose.to_look_at(store, step, mine)
+def load(options: RunOptions, step: int | None, replicas: int) -> Loaded:
+    """A checkpoint to look at.
+
+    Args:
+        options: What the run was asked for.
+        step: As of ``choose.to_look_at``, with its errors.
+        replicas: Of the model.
+    """
+    elsewhere = "backend" in options.allow
+    mine = record.reader(get_backend(), Part(0, 1, replicas), elsewhere=elsewhere)
+    return choose.to_look_at(options.store, step, mine)

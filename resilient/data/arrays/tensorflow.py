@@ -21,11 +21,13 @@ import tensorflow as tf
 from msgspec import Meta
 
 from resilient import keras_internals
+from resilient.backends import get_backend
 from resilient.backends.tensorflow import BACKEND
+from resilient.data.arrays.drawn_elsewhere import DrawnBy
 from resilient.data.arrays.jax import SeekableArrays
 from resilient.serialization import JSON
 from resilient.serialization.position import DataPosition
-from resilient.serialization.schema import Count
+from resilient.serialization.schema import Count, MalformedError
 from resilient.state.rng import kept_random_state
 
 
@@ -41,7 +43,7 @@ def _under_seed(seed: int) -> Iterator[None]:
     if seed == _seed():
         yield
         return
-    with kept_random_state(BACKEND):  # the script's seed changed
+    with kept_random_state(get_backend()):  # the script's seed changed
         tf.random.set_seed(seed)
         yield
 
@@ -59,8 +61,9 @@ class _Order(TypedDict, total=False):
 class _Position(TypedDict):
     drawn_from: str
     order: NotRequired[_Order | None]
-    own_seed: _Seed
-    orders_made: Count
+    own_seed: NotRequired[_Seed]
+    orders_made: NotRequired[Count]
+    drawn_by: NotRequired[DrawnBy]
 
 
 class TensorFlowArrays(SeekableArrays):
@@ -87,16 +90,18 @@ class TensorFlowArrays(SeekableArrays):
     def position(self, drawn: int, *, held: bool) -> DataPosition:
         found = super().position(drawn, held=held)
         # The order also where no batch was drawn: it is made with the iterator.
-        mine = {
+        mine: JSON = {
             "order": self._order,
             "own_seed": self._own_seed,
             "orders_made": self._orders_made,
         }
+        if self._elsewhere is not None:
+            mine["drawn_by"] = self._elsewhere
         return replace(found, source=found.source | mine)
 
     def _has_order(self, position: DataPosition) -> bool:
         source = position.source
-        own = [source["own_seed"], source["orders_made"]]
+        own = [source.get("own_seed"), source.get("orders_made")]
         order: JSON | None = source.get("order")
         if order is None:
             return not (position.drawn and self.shuffled)
@@ -104,8 +109,9 @@ class TensorFlowArrays(SeekableArrays):
 
     def resume(self, position: DataPosition) -> None:
         super().resume(position)
-        self._own_seed = position.source["own_seed"]
-        self._orders_made = position.source["orders_made"]
+        if "own_seed" in position.source:  # not where another backend drew
+            self._own_seed = position.source["own_seed"]
+            self._orders_made = position.source.get("orders_made", 0)
 
     def before_iterator(self) -> None:
         """Set order and start of the iterator that is about to be made."""
@@ -113,8 +119,18 @@ class TensorFlowArrays(SeekableArrays):
         self._start_at.assign(start.drawn)
         if not self.shuffled:
             return
+        self._order, self._elsewhere = None, start.source.get("drawn_by")
+        if self._elsewhere is not None:
+            self._indices.assign(self._order_of(self._elsewhere))
+            return
         self._order = start.source.get("order") or self._new_order()
         self._indices.assign(self._permutation(self._order))
+
+    def order_again(self, source: JSON) -> np.ndarray:
+        order: JSON | None = source.get("order")
+        if order is None or len(order) != 1:
+            raise MalformedError("no order of the data")
+        return self._permutation(order)
 
     def _new_order(self) -> JSON:
         order = self._next_order()

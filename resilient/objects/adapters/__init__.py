@@ -254,7 +254,7 @@ class Objects:
             thing.assign(backend, layout, live, saved.tensors)
         for name, thing in old.items():
             thing.restore(saved.objects[name], saved.tensors)
-        if _GRADIENTS in saved.objects:
+        if _GRADIENTS in saved.objects and BACKEND == "torch":
             from resilient.objects.adapters import torch_gradients
 
             torch_gradients.restore(saved.objects[_GRADIENTS], pairs, saved.tensors)

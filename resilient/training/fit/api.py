@@ -81,9 +81,10 @@ def fit(  # noqa: D417  # describes what it is shown as
         stateful: Your own objects with ``state_dict`` and ``load_state_dict``, by name,
             which are saved and restored with the run.
         allow: What may differ from the checkpoint where a resume would be refused: a
-            set of ``"batch_size"``, ``"callbacks"``, ``"config"`` (of layers),
-            ``"data"``, ``"learning_rate"``, ``"metrics"`` and ``"optimizer"``. A
-            ``NotExactWarning`` says what changed, and later checkpoints record it.
+            set of ``"backend"`` (of Keras), ``"batch_size"``, ``"callbacks"``,
+            ``"config"`` (of layers), ``"data"``, ``"learning_rate"``, ``"metrics"`` and
+            ``"optimizer"``. A ``NotExactWarning`` says what changed, and later
+            checkpoints record it.
         on_data_change: What to do if a batch is different after a resume: ``"raise"``
             an error, or ``"warn"`` and continue with the new data. (To train on a
             different dataset, use ``allow={"data"}``.)
@@ -276,6 +277,6 @@ class ResilientFit(OnDirectory):
             session.saving.wait()
         # While fit runs, it holds the lock.
         with self._store.looking() if session is None else nullcontext():
-            found = load(self._store, step, replicas.count(self._model))
+            found = load(self._options, step, replicas.count(self._model))
             restore_model(self._model, found)
         return found[0]

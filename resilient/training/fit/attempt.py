@@ -123,22 +123,21 @@ class FitAttempt:
         self.inputs.share.require_same(data)
         # Not before: a model's jit_compile is settled when Keras makes its function.
         setup = self._since.setup if self._since else TrainingSetup(self.model)
-        backend = self.session.backend
+        options, backend = self.session.options, self.session.backend
         facts = RunFingerprint(self.model, data, self._arguments, backend)
         facts.current()  # on JAX the optimizer cannot tell while it trains
         self._known = facts, setup
         if self._found is not None:
-            # A rollback goes back in this run; nothing of it is changed on purpose.
-            allow = self.session.options.allow if self._first else frozenset[str]()
+            # A rollback goes back in this run: all else is as it was then.
+            allow = options.allow if self._first else options.allow & {"backend"}
             resumption = Resumption(self.model, *self._found, facts, setup, allow=allow)
             self._resumption, self._found = resumption, None
             callbacks = CallbackStates(self.callback_list.callbacks)
             resumption.check(callbacks, self._plan.stateful)
-            keep = MonitoredMetrics(self.session.options.keep.monitors)
+            keep = MonitoredMetrics(options.keep.monitors)
             if unknown := keep.error(resumption.logs(), validates=self._validates):
                 raise unknown
             if self._plan.explicit and resumption.is_over(self._arguments["epochs"]):
-                options = self.session.options
                 insists = options.resume == "must" or "learning_rate" in options.allow
                 rates = None if insists else resumption.other_rates()
                 finished.check(options.store.directory, rates)
@@ -217,6 +216,7 @@ class FitAttempt:
             self._found = of_kind(found, FitRun)
             return
         # What an import does not have starts from scratch.
+        saved = saved.taken_by(weights.ready(self.model))
         run = saved.run
         weights.put(self.model, run.variables, saved.tensors, checkpoint.path)
         run.warn()

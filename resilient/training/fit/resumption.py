@@ -28,7 +28,7 @@ from resilient.serialization.decoding import decode
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import comparison, fingerprint, layouts, variables
 from resilient.state.build import ensure_built, is_built
-from resilient.state.difference import Difference, differences
+from resilient.state.difference import Difference
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.allowed import Changes, allowing
 from resilient.training.fit.phases import require_same_phase
@@ -139,13 +139,13 @@ class Resumption:
             CheckpointMismatchError: They are others than the checkpoint has.
         """
         ensure_built(self._model, iterator, self.run.variables, get_backend())
+        live = self._leaves()
         self._setup.built()
         found = []
         if not self._built:
             fits = not self._other_weights()
             found = comparison.identity_differences(*self._known(), fits=fits)
             self._decide(found)
-        live = variables.leaves(self._model)
         for group in (*variables.GROUPS, "extra"):
             if group not in self.changes.found:
                 of = group if group in _FRESH else "run"
@@ -174,7 +174,7 @@ class Resumption:
 
     def traces(self) -> JSON:
         """What was compiled, by size; of batches as this run has them."""
-        return {} if self._moved else self.run.traces
+        return {} if self._moved or self.saved.saver else self.run.traces
 
     def restore_callbacks(self, callbacks: CallbackStates) -> None:
         """Give callbacks back what they knew. May be done again."""
@@ -186,9 +186,8 @@ class Resumption:
     def restore_variables(self, backend: Backend) -> None:
         """Set all variables, but for what begins as new."""
         new = tuple(f"{group}." for group in _FRESH if group in self.changes.found)
+        live = [leaf for leaf in self._leaves() if not leaf.name.startswith(new)]
         layout = [v for v in self.run.variables if not v["name"].startswith(new)]
-        live = variables.leaves(self._model)
-        live = [leaf for leaf in live if not leaf.name.startswith(new)]
         tensors = self.saved.tensors
         if "learning_rate" in self.changes.found:
             rate = self._model.optimizer._learning_rate
@@ -212,8 +211,15 @@ class Resumption:
         self._require([], during, untouched="Nothing in the model")
 
     def _other_weights(self) -> list[str]:
-        mine = variables.leaves(self._model)
+        mine = self._leaves()
         return layouts.weight_differences(self.run.variables, mine)
+
+    def _leaves(self) -> list[variables.Leaf]:
+        """The live variables, which those of the checkpoint get the dtypes of."""
+        live = variables.leaves(self._model)
+        self.saved = self.saved.taken_by(live)
+        self.run = self.saved.run
+        return live
 
     def _known(self) -> tuple[JSON, JSON]:
         return self.run.fingerprint, self._facts.current()
@@ -278,21 +284,3 @@ class Resumption:
 
 def _all(of: str, lines: Sequence[str]) -> list[Difference]:
     return [Difference(of, line) for line in lines]
-
-
-def changed_before_a_step(before: JSON, now: JSON) -> CheckpointMismatchError:
-    """The error where a resumed step would be traced with what was changed just now.
-
-    Args:
-        before: What the model trained with when the checkpoint was restored.
-        now: The same before the first batch.
-    """
-    found = differences(before, now)
-    return CheckpointMismatchError(
-        "A callback changed the model in on_epoch_begin of the resumed epoch. The "
-        "training step would be traced with that change; the interrupted run traced "
-        "it without.",
-        received="\n  " + "\n  ".join(found),
-        hint="Change it in on_train_begin, in every attempt; or between two fits, "
-        "each with its own checkpoint_dir.",
-    )

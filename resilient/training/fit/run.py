@@ -12,7 +12,7 @@ from resilient import keras_internals
 from resilient.errors import NotSupportedError
 from resilient.saving.record import Loaded, is_of
 from resilient.saving.run_json import ImportRun
-from resilient.state import weights
+from resilient.state import variables, weights
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import Bad, Diverged
 from resilient.training.divergence.options import Rollback
@@ -104,7 +104,7 @@ def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> FitAttempt:
         raise rollback.diverged(bad, obstacle)
     session.say(f"At batch {bad.step:,} {bad.why}: rolling back.", within_epoch=True)
     skip = rollback.turn_back(store, how, bad)
-    found = load(store, None, session.part.replicas)
+    found = load(session.options, None, session.part.replicas)
     seconds = time.monotonic() - began
     session.events.emit(
         "rolled back to",
@@ -126,4 +126,5 @@ def restore_model(model: keras.Model, found: Loaded) -> None:
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()  # inside of fit the variables are empty
     extra = not is_of(saved, ImportRun)
+    saved = saved.taken_by(variables.leaves(model))
     weights.put(model, saved.run.variables, saved.tensors, checkpoint.path, extra=extra)

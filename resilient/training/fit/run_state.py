@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from resilient.backends.base import Backend, Part
+from resilient.errors import CheckpointMismatchError
 from resilient.objects.attribute_watch import AttributeWatch, is_value, parts_of
 from resilient.objects.callbacks.capture import CallbackStates
 from resilient.objects.training_setup.changes import OF_COMPILE, TrainingSetup
@@ -19,10 +20,11 @@ from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import model_config, retracing, variables
+from resilient.state.difference import differences
 from resilient.state.fingerprint import RunFingerprint
 from resilient.state.rng_ops import stateful_random_operations
 from resilient.training.divergence.loss_watch import LossWatch
-from resilient.training.fit.resumption import Resumption, changed_before_a_step
+from resilient.training.fit.resumption import Resumption
 from resilient.training.run_state import RunState
 
 _KEEP_IN = "a keras.Variable, in a callback or in `stateful`"
@@ -78,7 +80,7 @@ class FitState(RunState):
         self.setup.begin()
         before, self._put_into, self._begun = self._put_into, None, True
         if before is not None and not self._eager and before != self.setup.now():
-            raise changed_before_a_step(before, self.setup.now())
+            raise _changed_before_a_step(before, self.setup.now())
         self._architecture.now()  # on JAX the optimizer cannot tell while it trains
 
     def after_step(self) -> None:
@@ -175,3 +177,21 @@ class FitState(RunState):
             self._attributes.restore(changed)
         else:  # they were changed where steps ran as Python, and now they are traced
             self._warnings.attributes(changed, _KEEP_IN)
+
+
+def _changed_before_a_step(before: JSON, now: JSON) -> CheckpointMismatchError:
+    """The error where a resumed step would be traced with what was changed just now.
+
+    Args:
+        before: What the model trained with when the checkpoint was restored.
+        now: The same before the first batch.
+    """
+    found = differences(before, now)
+    return CheckpointMismatchError(
+        "A callback changed the model in on_epoch_begin of the resumed epoch. The "
+        "training step would be traced with that change; the interrupted run traced "
+        "it without.",
+        received="\n  " + "\n  ".join(found),
+        hint="Change it in on_train_begin, in every attempt; or between two fits, "
+        "each with its own checkpoint_dir.",
+    )

@@ -53,8 +53,8 @@ class Run(RunContext):
             ``run.state``, which the loop reads and assigns.
         start_from: As in ``fit``, for the only Keras model; for several, a dict that
             maps their names to paths. Not with ``state``.
-        allow: What may differ from the checkpoint: a set of ``"batch_size"``,
-            ``"config"``, ``"data"``, ``"metrics"`` and ``"optimizer"``.
+        allow: What may differ from the checkpoint: a set of ``"backend"``,
+            ``"batch_size"``, ``"config"``, ``"data"``, ``"metrics"``, ``"optimizer"``.
         verbose: 0 prints nothing.
         **objects: What the loop changes, under names of your choice: models, layers,
             optimizers, metrics, variables and random generators of Keras, TensorFlow,

@@ -145,10 +145,9 @@ class LoopState(RunState):
         for name, setup in run.setups.items():
             found += [Difference("run", f"{name}: {line}") for line in changes(setup)]
         if not self._changes.refused(found):
-            of_objects = _of_objects(saved)
             with rng.kept_random_state(self._backend):
-                self._objects.build(of_objects)
-            other = self._objects.differences(of_objects)
+                self._objects.build(self._of_objects(saved))
+            other = self._objects.differences(self._of_objects(saved))
             fits = all(each.of != "run" for each in other)
             found += self._other_functions(run, fits=fits) + other
         self._require(checkpoint, found)
@@ -260,8 +259,14 @@ class LoopState(RunState):
 
     def put_back_objects(self, saved: record.SavedState[LoopRun]) -> None:
         """Set the objects and the history, and nothing else."""
-        self._objects.restore(self._backend, _of_objects(saved), self._changes.fresh)
+        mine = self._of_objects(saved)
+        self._objects.restore(self._backend, mine, self._changes.fresh)
         self._history.restore(decode(saved.run.history, saved.tensors))
+
+    def _of_objects(self, saved: record.SavedState[LoopRun]) -> SavedObject:
+        """What a checkpoint has of the objects, as these take it."""
+        saved = saved.taken_by(self.leaves())
+        return SavedObject(saved.run.objects, saved.run.variables, saved.tensors)
 
 
 def _other_run(
@@ -275,8 +280,3 @@ def _other_run(
         "compiled with metrics. Or use another checkpoint_dir, or pass "
         'resume="never" to start over.' + allowing(found),
     )
-
-
-def _of_objects(saved: record.SavedState[LoopRun]) -> SavedObject:
-    run = saved.run
-    return SavedObject(run.objects, run.variables, saved.tensors)

@@ -81,7 +81,7 @@ def _start_from_others(plan: LoopPlan, session: Session) -> None:
 def look_at(plan: LoopPlan, step: int | None) -> Checkpoint:
     """Set all objects to a checkpoint, outside of any loop."""
     count = replicas.count_under(strategy_of(plan.objects))
-    found = of_kind(load(plan.options.store, step, count), LoopRun)
+    found = of_kind(load(plan.options, step, count), LoopRun)
     plan = replace(plan, standing=LoopPosition())
     plan.standing.resume(found, plan.options.allow)
     state = LoopState(plan, get_backend(), Part(0, 1, count), ALONE)

@@ -1,0 +1,80 @@
+"""A checkpoint that another backend saved, as this process can go on with it.
+
+Refused unless ``allow={"backend"}`` asks for it, and where several processes or
+replicas are part of it.
+"""
+
+from dataclasses import replace
+from typing import TypeVar
+
+from resilient.backends import BACKENDS
+from resilient.backends.base import Backend, Part
+from resilient.errors import CheckpointMismatchError, NotSupportedError
+from resilient.saving.run_json import FitRun, LoopRun, RunJson
+from resilient.state import rng
+from resilient.storage.checkpoint import Checkpoint
+
+R = TypeVar("R", bound=RunJson)
+
+
+def saver(backend: Backend, checkpoint: Checkpoint, *, allowed: bool) -> str | None:
+    """The backend that saved a checkpoint; None if it is the one that reads it.
+
+    Args:
+        backend: That which reads it.
+        checkpoint: Of which only the manifest was read.
+        allowed: Whether it may be another one.
+
+    Raises:
+        CheckpointMismatchError: It is, and may not.
+    """
+    found = checkpoint.environment.keys() & set(BACKENDS)
+    if not found or backend.name in found:
+        return None
+    name = min(found)
+    if allowed:
+        return name
+    raise CheckpointMismatchError(
+        f"This run was trained on {name}, but this process uses {backend.name}.",
+        received=str(checkpoint.path),
+        hint=f"Set KERAS_BACKEND={name} to continue it exactly. Or pass "
+        f'allow={{"backend"}} to continue it on {backend.name}, no longer exactly. Or '
+        "take its weights there: run `resilient export DIR --to m.keras --model "
+        "MODULE:FUNCTION`, and train that model in another checkpoint_dir.",
+    )
+
+
+def require_alone(checkpoint: Checkpoint, saver: str, saved: int, part: Part) -> None:
+    """Raise where several take part.
+
+    Args:
+        checkpoint: Which one.
+        saver: The backend that saved it.
+        saved: How many processes, or replicas, did.
+        part: What would go on with it.
+
+    Raises:
+        NotSupportedError: They do.
+    """
+    if max(saved, part.count, part.replicas) == 1:
+        return
+    raise NotSupportedError(
+        "Only a run of one process and one replica can continue on another backend.",
+        received=f"{checkpoint.path}: {saved} on {saver}, "
+        f"{max(part.count, part.replicas)} now",
+        hint=f"Set KERAS_BACKEND={saver} to continue it. Or continue it there in one "
+        "process until the next checkpoint, and then here.",
+    )
+
+
+def adapted(run: R) -> R:
+    """What it says, without the random state that only its own backend has."""
+    if isinstance(run, FitRun):
+        return replace(run, random=rng.of_another_backend(run.random))
+    if isinstance(run, LoopRun):
+        begin = run.epoch_random
+        if begin is not None:
+            begin = rng.of_another_backend(begin)
+        random = rng.of_another_backend(run.random)
+        return replace(run, random=random, epoch_random=begin)
+    return run

@@ -1,0 +1,121 @@
+"""Variables of a checkpoint in the dtypes that another backend has for them.
+
+Keras counts in int64 on TensorFlow and in int32 elsewhere; the state of its seed
+generators is int64, uint32 (JAX) or int32 (torch). Values stay the same; one that the
+other dtype cannot hold is an error. (A seed is 32 bits: torch shows the same ones with
+a sign.)
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from resilient.errors import CheckpointMismatchError
+from resilient.state.variables import Leaf
+
+SEEDS = "seed_generator_state"  # what the paths of such variables end with
+_PLACE = re.compile(r".*?\.\d+(?=\.)")
+_INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (32, 64))
+_WORD = (1 << 32) - 1
+
+Saved = Sequence[Mapping[str, Any]]  # as Leaf.to_json
+
+
+def layout(saved: Saved, live: Sequence[Leaf]) -> list[dict[str, Any]]:
+    """What a checkpoint lists, with integers in the dtypes of the live variables.
+
+    Args:
+        saved: What it lists.
+        live: The variables that there are already; others stay as they are listed.
+    """
+    found = []
+    for old, leaf in _pairs(saved, live):
+        both = leaf is not None and {old["dtype"], leaf.dtype} <= _INTEGERS
+        new = {"dtype": leaf.dtype} if leaf is not None and both else {}
+        found.append({**old, **new})
+    return found
+
+
+class Converted(Mapping[str, Any]):
+    """The tensors of a checkpoint, each in the dtype of the live variable.
+
+    Args:
+        tensors: By name.
+        saved: The variables that the checkpoint lists.
+        live: Those that there are.
+
+    Raises:
+        CheckpointMismatchError: When one is asked for that this dtype cannot hold.
+    """
+
+    def __init__(
+        self, tensors: Mapping[str, Any], saved: Saved, live: Sequence[Leaf]
+    ) -> None:
+        self._tensors = tensors
+        self._leaves = {
+            old["name"]: leaf for old, leaf in _pairs(saved, live) if leaf is not None
+        }
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __getitem__(self, name: str) -> Any:
+        value, leaf = self._tensors[name], self._leaves.get(name)
+        if leaf is None:
+            return value
+        held = getattr(leaf.target, "value", leaf.target)  # JAX may hold fewer bits
+        return _as(value, keras.backend.standardize_dtype(held.dtype), leaf.path)
+
+
+def _pairs(
+    saved: Saved, live: Sequence[Leaf]
+) -> Iterator[tuple[Mapping[str, Any], Leaf | None]]:
+    """Each saved variable with the live one in its place, if there is one."""
+    leaves = {_place(leaf.name): leaf for leaf in live}
+    for old in saved:
+        yield old, leaves.get(_place(old["name"]))
+
+
+def _place(name: str) -> str:
+    """Group and index, and the object of a loop; what follows Keras may number."""
+    found = _PLACE.match(name)
+    return found[0] if found else name
+
+
+def _as(value: np.ndarray, dtype: str, path: str) -> np.ndarray:
+    """The same values in another dtype."""
+    kinds = {value.dtype.kind, np.dtype(dtype).kind} if dtype != "bfloat16" else set()
+    if str(value.dtype) == dtype or not (kinds <= {*"iu"} or kinds == {"f"}):
+        return value  # where it does not fit, that is found when it is assigned
+    if path.endswith(SEEDS) and holds(value, "uint32", or_sign=True):
+        value = value.astype("int64") & _WORD
+        return value.astype("uint32").astype(dtype)
+    if not holds(value, dtype):
+        raise CheckpointMismatchError(
+            f"{path} has values in the checkpoint that this backend has no type for.",
+            received=f"{value.dtype}, of which {dtype} cannot hold all values",
+            hint="Continue on the backend that saved it.",
+        )
+    return value.astype(dtype)
+
+
+def holds(value: np.ndarray, dtype: str, *, or_sign: bool = False) -> bool:
+    """Whether a dtype can hold values of the same kind of number.
+
+    Args:
+        value: Them.
+        dtype: In which they are to be.
+        or_sign: Whether those count, too, that the dtype has without their sign.
+    """
+    if value.dtype.kind == "f":
+        return np.array_equal(value.astype(dtype), value, equal_nan=True)
+    if not value.size:
+        return True
+    least = np.iinfo("int32").min if or_sign else np.iinfo(dtype).min
+    return least <= int(value.min()) and int(value.max()) <= np.iinfo(dtype).max

@@ -1,0 +1,1 @@
+"""Runs that go on on another backend: what is exact, and what is refused."""
