@@ -144,11 +144,11 @@ class Far:
             FileNotFoundError: The checkpoint is not there any more.
             StoreError: The store fails.
         """
-        sent.commit(self.require_mine)
+        manifest = sent.commit(self.require_mine)
         uploaded = Uploaded.parse(sent.prefix)
         assert uploaded is not None
         former = self.found.get(uploaded.step)
-        self.found[uploaded.step] = FarCheckpoint(uploaded, sent.near)
+        self.found[uploaded.step] = FarCheckpoint(uploaded, manifest)
         self.objects.put(_NEWEST, sent.prefix.encode())
         if former is not None:
             self._delete(former)

@@ -102,10 +102,11 @@ class Objects:
         """
 
         def read() -> bytes:
-            size = self._fs.size(self._path(name))
-            if size is None or size > limit:
-                raise TypeError(f"{name} has {size} bytes, which is more than {limit}")
-            return self._bytes(name)
+            path = self._path(name)
+            content: bytes = self._fs.cat_file(path, start=0, end=limit + 1)
+            if len(content) > limit:
+                raise TypeError(f"{name} has more than {limit:,} bytes")
+            return content
 
         return self._tried(read, missing=FileNotFoundError(name))
 
@@ -205,10 +206,6 @@ class Objects:
 
     def _path(self, name: str) -> str:
         return f"{self._opened[1]}/{name}"
-
-    def _bytes(self, name: str) -> bytes:
-        content: bytes = self._fs.cat_file(self._path(name))
-        return content
 
     def _list(self) -> dict[str, int]:
         self._fs.invalidate_cache()

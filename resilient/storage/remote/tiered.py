@@ -52,6 +52,7 @@ class TieredStore(Store):
         self._far = Far(Objects(address, upload))
         self._ownership = Ownership(self._far, self.directory)
         self._uploader: Uploader | None = None
+        self._prunes: KeepPolicy | None = None
 
     def __str__(self) -> str:
         return str(self.address)
@@ -77,7 +78,7 @@ class TieredStore(Store):
                 yield
             finally:
                 self._uploader = None
-                uploader.close(_LAST_EVENTS)
+                uploader.close(0.0 if uploader.waiting else _LAST_EVENTS)
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
@@ -102,6 +103,7 @@ class TieredStore(Store):
             return uploader is None
         if uploader.fatal is not None:
             raise uploader.fatal
+        self._prune_near(uploader)  # of what was held until now
         return True
 
     def not_uploaded(self) -> str:
@@ -167,8 +169,13 @@ class TieredStore(Store):
             with explained(self.address):
                 return self._far.prune(keep, newest)
         self._uploader.prune(keep, newest)
-        near = self._keep_near | KeepPolicy(back=keep.back)
-        return self._pruner.prune(near, self._uploader.waiting)
+        self._prunes = self._keep_near | KeepPolicy(back=keep.back)
+        return self._prune_near(self._uploader)
+
+    def _prune_near(self, uploader: Uploader) -> list[int]:
+        if self._prunes is None:
+            return []
+        return self._pruner.prune(self._prunes, uploader.waiting)
 
     def discard_after(self, step: int) -> list[int]:
         """As of ``Store``."""

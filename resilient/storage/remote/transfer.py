@@ -56,11 +56,14 @@ class Transfer:
         left = [part for part in _parts(self.near) if part.name not in self._sent]
         at_once(self._send, left, self._objects.upload.threads)
 
-    def commit(self, before: Callable[[], None]) -> None:
+    def commit(self, before: Callable[[], None]) -> Manifest:
         """Upload the manifest: from now on the checkpoint is in the store.
 
         Args:
             before: Raises where it must not be.
+
+        Returns:
+            The manifest.
 
         Raises:
             FileNotFoundError: Another checkpoint has taken its place meanwhile.
@@ -71,6 +74,7 @@ class Transfer:
         if raw != self.near.to_bytes():
             raise FileNotFoundError(f"{self.near.path} was replaced")
         self._objects.put(f"{self.prefix}/{layout.MANIFEST}", raw)
+        return Manifest.from_bytes(raw)
 
     def _send(self, part: _Part) -> None:
         descriptor = files.open_file(self.near.path, part.file)
@@ -99,8 +103,10 @@ def fetch(manifest: Manifest, prefix: str, objects: Objects, directory: Path) ->
                 file.truncate(record.size)
 
         def receive(part: _Part) -> None:
+            if not part.size:
+                return  # a range of nothing is an error in some stores
             try:
-                content = objects.get(f"{prefix}/{part.name}", PART)
+                content = objects.get(f"{prefix}/{part.name}", part.size)
             except FileNotFoundError:
                 raise DamageError([f"{part.name} is missing"]) from None
             if len(content) != part.size:

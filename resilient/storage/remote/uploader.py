@@ -82,6 +82,7 @@ class Uploader:
     def add(self, checkpoint: Checkpoint) -> None:
         """Upload a checkpoint, unless a newer one makes it superfluous before."""
         with self._changed:
+            self._hurry = False
             self._waiting[checkpoint.step] = checkpoint
             self._transfers.pop(checkpoint.step, None)
             self._drop_superfluous()

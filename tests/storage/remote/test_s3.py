@@ -1,0 +1,189 @@
+"""Against a real S3 server: kills at every request, and what may go wrong between."""
+
+import logging
+import random
+import time
+import traceback
+
+import pytest
+from support import object_store
+from support.checkpoint_samples import holds, newest_good, save
+from support.gang import run_alone
+from support.object_store import BUCKET, HANG, KILL, KILL_AFTER, RESET
+
+from resilient.errors import CheckpointReadError
+from resilient.storage.remote.options import Upload
+from resilient.storage.stores import store_of
+
+pytestmark = [pytest.mark.once, pytest.mark.spread]
+
+COMMITS = """
+import os, sys
+from pathlib import Path
+from support.checkpoint_samples import writer
+from resilient.policies import latest
+from resilient.progress import Progress
+from resilient.storage.remote.options import Upload
+from resilient.storage.stores import store_of
+
+address, near, last, victim = sys.argv[1:]
+Path(victim).write_text(str(os.getpid()))
+store = store_of(address, near, Upload(patience=20))
+with store.opened():
+    begin = max(store.steps(), default=0)
+    for step in range(begin + 1, int(last) + 1):
+        store.commit(
+            Progress(step, 0, step), writer(step),
+            metrics={}, finished=False, environment={},
+        )
+        store.prune(latest(1))
+        while not store.uploaded(1):
+            pass
+        assert not store.not_uploaded(), store.not_uploaded()
+os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory):
+    with object_store.running(tmp_path_factory.mktemp("s3")) as store:
+        yield store
+
+
+@pytest.fixture
+def commit(s3, tmp_path):
+    """Commit checkpoints up to a step, on a machine, to a run."""
+    script = tmp_path / "commits.py"
+    script.write_text(COMMITS)
+
+    def run(name, machine, last):
+        address = f"s3://{BUCKET}/{name}"
+        return run_alone(script, address, tmp_path / machine, last, s3.victim)
+
+    s3.restart()
+    yield run
+    s3.restart()
+    s3.delay = 0.0
+
+
+def there(name, folder):
+    """The newest checkpoint that a machine with a new disk finds."""
+    store = store_of(f"s3://{BUCKET}/{name}", folder, Upload(patience=20))
+    with store.opened():
+        found = newest_good(store)
+    assert found is None or holds(found)
+    return 0 if found is None else found.step
+
+
+def kills(requests, session):
+    """At which requests, and whether they are answered: a sample, or all."""
+    every = [(at, how) for at in requests for how in (KILL, KILL_AFTER)]
+    return every if session == "long" else random.Random(22).sample(every, 4)
+
+
+@pytest.mark.parametrize(
+    "session", ["short", pytest.param("long", marks=pytest.mark.long)]
+)
+def test_a_kill_at_any_request_loses_nothing(s3, commit, tmp_path, session):
+    assert commit("whole", "whole", 3)[0] == 0
+    count = s3._count
+    assert count > 20
+    for at, how in kills(range(1, count + 1), session):
+        name = f"at-{at}-{how.replace(' ', '-')}"
+        s3.restart()
+        s3.fault = lambda number, _, at=at, how=how: how if number == at else None
+        status, told = commit(name, name, 3)
+        assert status in (-9, 0), told  # the last requests are after the last commit
+        committed = max(s3.committed(), default=0)
+        s3.restart()
+        assert there(name, tmp_path / f"{name}-new") >= committed, name
+        machine = name if random.Random(at).random() < 0.5 else f"{name}-third"
+        assert commit(name, machine, 4)[0] == 0
+        assert there(name, tmp_path / f"{name}-fourth") == 4
+        left = [key for key in s3.objects() if key.startswith(f"{name}/step-0000000")]
+        assert {key.split("/")[1][:13] for key in left} <= {
+            "step-00000004",
+            "step-00000003",
+        }, left
+
+
+def test_faults_of_all_kinds_are_got_over(s3, commit, tmp_path):
+    drawn = random.Random(1)
+
+    def fault(number, request):
+        if "HEAD" in request and drawn.random() < 0.1:
+            return 503
+        return drawn.choice([500, 503, RESET]) if drawn.random() < 0.25 else None
+
+    s3.fault = fault
+    status, told = commit("faults", "faults", 5)
+    assert status == 0, told
+    s3.restart()
+    assert there("faults", tmp_path / "new") == 5
+
+
+@pytest.mark.parametrize("how", [403, 503, RESET])
+def test_a_store_that_fails_for_good_is_told_once(s3, commit, tmp_path, caplog, how):
+    """Permission lost in the middle, a store that says to slow down, no network."""
+    near, name = tmp_path / "near", f"lost-{how}"
+    assert commit(name, "near", 1)[0] == 0
+    caplog.set_level(logging.WARNING)
+    store = store_of(f"s3://{BUCKET}/{name}", near, Upload(patience=0.5))
+    with store.opened():
+        s3.fault = lambda _, request: how if request.startswith("PUT") else None
+        save(store, 2)
+        end = time.monotonic() + 30
+        while not store.uploaded(0.1):
+            assert time.monotonic() < end
+        assert "step 2" in store.not_uploaded()
+    assert caplog.text.count("takes no checkpoints") == 1
+    s3.restart()
+    assert commit(name, "near", 3)[0] == 0
+    assert there(name, tmp_path / "new") == 3
+
+
+def test_no_credential_is_ever_told(s3, commit, tmp_path, caplog):
+    """Nor are those in options, whatever the store says of them."""
+    secret = "canary-in-options-4"
+    options = {"key": "canary-key-5", "secret": secret, "token": "canary-token-6"}
+    upload = Upload(patience=0.3, storage_options=options)
+    assert "canary" not in repr(upload)
+    store = store_of(f"s3://{BUCKET}/secret", tmp_path / "near", upload)
+    told = []
+
+    def fault(number, request):
+        return 403 if "claims" in request and number > 12 else None
+
+    store.report = lambda *each, **fields: told.append(repr((each, fields)))
+    with store.opened():
+        save(store, 1)
+        while not store.uploaded(0.1):
+            pass
+        s3.fault = fault
+        save(store, 2)
+        while not store.uploaded(0.1):
+            pass
+        told.append(store.not_uploaded())
+    s3.fault = lambda *_: 403
+    try:
+        with store_of(f"s3://{BUCKET}/secret", tmp_path / "new", upload).opened():
+            pass
+    except Exception:  # what is looked at is the text, as a person sees it
+        told.append(traceback.format_exc())
+    assert "PermissionError" in "".join(told)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    everything = "".join([*told, caplog.text, *(p.read_text("latin1") for p in files)])
+    assert "canary" not in everything
+
+
+def test_a_store_that_never_answers_is_not_waited_for_for_ever(s3, commit, tmp_path):
+    options = {"config_kwargs": {"read_timeout": 1, "retries": {"max_attempts": 0}}}
+    upload = Upload(patience=1, storage_options=options)
+    s3.fault = lambda *_: HANG
+    began = time.monotonic()
+    with (
+        pytest.raises(CheckpointReadError, match="cannot be read right now"),
+        store_of(f"s3://{BUCKET}/hangs", tmp_path / "near", upload).opened(),
+    ):
+        pass
+    assert time.monotonic() - began < 60

@@ -1,0 +1,351 @@
+"""Near and far: where a run goes on, and what happens to a copy that fell behind."""
+
+import json
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support.checkpoint_samples import filled, holds, newest_good, verified, writer
+
+from resilient.errors import (
+    CheckpointMismatchError,
+    CheckpointReadError,
+    CorruptCheckpointError,
+    DirectoryInUseError,
+)
+from resilient.policies import best, latest
+from resilient.progress import Progress
+from resilient.storage.layout import committed_steps
+from resilient.storage.remote import far as far_module
+from resilient.storage.remote import transfer
+from resilient.storage.remote.objects import Objects, StoreError
+from resilient.storage.remote.options import Upload
+from resilient.storage.stores import store_of
+
+pytestmark = pytest.mark.once
+
+QUICK, TWO = Upload(patience=0.5), latest(2)
+
+
+class Machine:
+    """A local directory, and the store as somebody on that machine opens it."""
+
+    def __init__(self, folder, name, upload=QUICK):
+        self.near, self.address = folder / name, f"file://{folder}/far"
+        self.store = store_of(self.address, self.near, upload)
+
+    def opened(self, **options):
+        return self.store.opened(**options)
+
+    def save(self, *steps, keep=TWO, version=0):
+        for step in steps:
+            self.store.commit(
+                Progress(step, 0, step),
+                writer(step, version),
+                metrics={"loss": float(step % 3)},
+                finished=False,
+                environment={},
+            )
+            self.store.prune(keep)
+            uploaded(self.store)
+
+    def newest(self):
+        """Step and content of what a run here would resume from."""
+        found = newest_good(self.store)
+        return None if found is None else (found.step, holds(found))
+
+
+def uploaded(store, seconds=20):
+    end = time.monotonic() + seconds
+    while not store.uploaded(0.05):
+        assert time.monotonic() < end, "it takes too long"
+    return store.not_uploaded()
+
+
+def far_steps(folder):
+    names = [p.parent.name for p in Path(folder, "far").glob("step-*/manifest.json")]
+    return sorted(int(name.split("-")[1]) for name in names)
+
+
+def test_a_machine_whose_disk_is_new_goes_on(tmp_path):
+    first = Machine(tmp_path, "first")
+    with first.opened():
+        first.save(1, 2, 3)
+    assert far_steps(tmp_path) == [2, 3]
+    second = Machine(tmp_path, "second")
+    with second.opened():
+        assert second.newest() == (3, True)
+        second.save(4)
+    assert far_steps(tmp_path) == [3, 4]
+
+
+def test_a_copy_that_fell_behind_follows_the_store(tmp_path):
+    """Machine A, then B, then A again: what only A has is not part of the run."""
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    with a.opened():
+        a.save(1, 2)
+    with b.opened():
+        assert b.newest() == (2, True)
+        b.save(3)
+    with a.opened():
+        assert committed_steps(a.near) == [2]  # 1 is in neither any more
+        assert a.newest() == (3, True)
+        a.save(4)
+    with b.opened():
+        assert b.newest() == (4, True)
+
+
+def test_what_was_not_uploaded_is_where_a_run_goes_on(tmp_path, monkeypatch):
+    a = Machine(tmp_path, "a")
+    with a.opened():
+        a.save(1)
+        monkeypatch.setattr(Objects, "put", refuse)
+        a.save(2)
+        assert "step 2: only in" in a.store.not_uploaded()
+    monkeypatch.undo()
+    assert far_steps(tmp_path) == [1]
+    with a.opened():
+        assert a.newest() == (2, True)
+        assert not uploaded(a.store)
+    assert far_steps(tmp_path) == [1, 2]
+
+
+def refuse(*_arguments):
+    raise StoreError("SlowDown", transient=True)
+
+
+def test_training_goes_on_while_the_store_is_away(tmp_path, monkeypatch, caplog):
+    a = Machine(tmp_path, "a")
+    with a.opened():
+        a.save(1)
+        monkeypatch.setattr(Objects, "put", refuse)
+        a.save(2, 3, 4, keep=latest(3))
+        assert caplog.text.count("The object store takes no checkpoints") == 1
+        assert committed_steps(a.near) == [2, 3, 4]  # held, though 2 are kept near
+        monkeypatch.undo()
+        a.save(5, keep=latest(3))
+        assert "takes checkpoints again" in caplog.text
+    assert far_steps(tmp_path) == [3, 4, 5]
+    assert committed_steps(a.near) == [4, 5]
+
+
+def test_a_run_begins_without_the_store_where_it_has_a_copy(
+    tmp_path, monkeypatch, caplog
+):
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    with a.opened():
+        a.save(1)
+    monkeypatch.setattr(Objects, "names", refuse)
+    with (
+        pytest.raises(CheckpointReadError, match="cannot be read right now"),
+        b.opened(),
+    ):
+        pass
+    with a.opened():
+        assert "does not answer" in caplog.text
+        assert a.newest() == (1, True)
+        monkeypatch.undo()
+        a.save(2)
+    assert far_steps(tmp_path) == [1, 2]
+
+
+def test_a_run_that_was_taken_over_stops_and_spoils_nothing(tmp_path):
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    with a.opened():
+        a.save(1, 2)
+        with b.opened():
+            assert b.newest() == (2, True)
+            b.save(3)
+            with pytest.raises(DirectoryInUseError, match="has taken over"):
+                a.save(3, version=1)
+            with pytest.raises(DirectoryInUseError):
+                a.save(4)
+            b.save(4)
+    c = Machine(tmp_path, "c")
+    with c.opened():
+        assert c.newest() == (4, True)
+
+
+def test_what_a_run_commits_that_does_not_know_of_its_end_is_no_part(
+    tmp_path, monkeypatch
+):
+    """The other one takes over between the question and the commit."""
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    with a.opened():
+        a.save(1)
+        monkeypatch.setattr(far_module.Far, "require_mine", lambda _: None)
+        with b.opened():
+            a.save(9)
+            monkeypatch.undo()
+            b.save(2)
+    assert far_steps(tmp_path) == [1, 2, 9]
+    with Machine(tmp_path, "c").opened():
+        pass
+    c = Machine(tmp_path, "d")
+    with c.opened():
+        assert c.newest() == (2, True)
+
+
+def test_what_is_abandoned_is_no_part_of_the_run(tmp_path):
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    with a.opened():
+        a.save(1, 2, 3, keep=latest(3))
+        verified(a.store, 1)
+        a.store.discard_after(1)
+        a.save(2, version=1, keep=latest(3))
+    with b.opened():
+        found = newest_good(b.store)
+        assert found.step == 2
+        assert holds(found, 1)
+        b.store.discard_all()
+        b.save(1, version=2)
+    with Machine(tmp_path, "c").opened():
+        pass
+    d = Machine(tmp_path, "d")
+    with d.opened():
+        found = newest_good(d.store)
+        assert (found.step, holds(found, 2)) == (1, True)
+
+
+def test_a_kill_before_the_store_knows_what_is_abandoned(tmp_path, monkeypatch):
+    a = Machine(tmp_path, "a")
+    with a.opened():
+        a.save(1, 2, 3, keep=latest(3))
+        monkeypatch.setattr(Objects, "put", refuse)
+        a.store.discard_after(1)
+    monkeypatch.undo()
+    with a.opened():
+        assert a.newest() == (1, True)
+
+
+@pytest.mark.parametrize("where", ["near", "far"])
+def test_the_copy_in_the_other_place_is_used_where_one_is_damaged(tmp_path, where):
+    a = Machine(tmp_path, "a")
+    with a.opened():
+        a.save(1, 2)
+    folder = a.near if where == "near" else tmp_path / "far"
+    (manifest,) = folder.glob("step-00000002*/run.json")
+    manifest.write_bytes(b"x" + manifest.read_bytes()[1:])
+    with a.opened():
+        assert a.newest() == (2, True)
+
+
+@pytest.mark.parametrize("what", ["run.json", "manifest.json", "variables/weights.bin"])
+@pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
+def test_a_machine_without_a_copy_uses_the_one_before(tmp_path, what, how):
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    with a.opened():
+        a.save(1, 2)
+    (path,) = (tmp_path / "far").glob(f"step-00000002*/{what}")
+    raw = path.read_bytes()
+    path.unlink() if how == "gone" else path.write_bytes(
+        b"x" + raw[1:] if how == "flipped" else raw[:-1]
+    )
+    told = []
+    with b.opened():
+        found = newest_good(b.store, lambda *each: told.append(each))
+        assert found.step == 1
+    assert len(told) == (not (what == "manifest.json" and how == "gone"))
+
+
+def test_without_an_intact_one_there_is_no_fresh_start(tmp_path):
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    with a.opened():
+        a.save(1)
+    (path,) = (tmp_path / "far").glob("step-*/run.json")
+    path.write_bytes(b"")
+    with b.opened(), pytest.raises(CorruptCheckpointError):
+        b.newest()
+    (tmp_path / "far" / "claims.json").write_text("[]")
+    with (
+        pytest.raises(CorruptCheckpointError, match=r"claims\.json is damaged"),
+        Machine(tmp_path, "c").opened(),
+    ):
+        pass
+
+
+def test_a_listing_that_lags_hides_nothing(tmp_path, monkeypatch):
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    with a.opened():
+        a.save(1)
+        before = a.store._far.objects.names()
+        a.save(2)
+    monkeypatch.setattr(Objects, "names", lambda _: before)
+    with b.opened():
+        assert b.newest() == (2, True)
+
+
+def test_keep_is_for_each_tier_by_itself(tmp_path):
+    a = Machine(tmp_path, "a", Upload(keep_local=3))
+    with a.opened():
+        a.save(1, 2, 3, 4, 5, 6, keep=best(1, "loss", "min"))
+    assert committed_steps(a.near) == [4, 5, 6]
+    assert far_steps(tmp_path) == [3, 6]
+
+
+def test_a_slow_link_skips_what_would_be_deleted_anyway(tmp_path, monkeypatch):
+    a = Machine(tmp_path, "a")
+    put, sent = Objects.put, []
+
+    def slow(self, name, content):
+        sent.append(name)
+        time.sleep(0.05)
+        put(self, name, content)
+
+    monkeypatch.setattr(Objects, "put", slow)
+    with a.opened():
+        for step in range(1, 30):
+            a.store.commit(
+                Progress(step, 0, step),
+                writer(step),
+                metrics={},
+                finished=False,
+                environment={},
+            )
+            a.store.prune(latest(1))
+        assert not uploaded(a.store)
+    commits = [name for name in sent if name.endswith("/manifest.json")]
+    assert len(commits) < 15
+    assert far_steps(tmp_path) == [29]
+
+
+def test_large_files_go_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(transfer, "PART", 7_000)
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    with a.opened():
+        a.save(1)
+    parts = list((tmp_path / "far").glob("step-*/variables/weights.bin.part-*"))
+    assert len(parts) == 3
+    with b.opened():
+        assert b.newest() == (1, True)
+    parts[1].unlink()
+    c = Machine(tmp_path, "c")
+    with c.opened(), pytest.raises(CorruptCheckpointError, match="part-0000"):
+        c.newest()
+
+
+def test_a_directory_of_another_run_is_refused(tmp_path):
+    a = Machine(tmp_path, "a")
+    with a.opened():
+        a.save(1)
+    other = store_of(f"file://{tmp_path}/other", a.near, QUICK)
+    refused = partial(pytest.raises, CheckpointMismatchError)
+    with refused(match="a run in another place"), other.opened():
+        pass
+    for path in (tmp_path / "far").glob("*"):
+        path.rename(tmp_path / path.name)
+    with refused(match="has nothing of this run"), a.opened():
+        pass
+    with a.opened(anew=True):
+        a.store.discard_all()
+
+
+def test_a_local_run_moves_into_a_store(tmp_path):
+    filled(tmp_path / "a", 1)
+    a = Machine(tmp_path, "a")
+    with a.opened():
+        assert a.newest() == (1, True)
+        assert not uploaded(a.store)
+    assert far_steps(tmp_path) == [1]
+    json.loads((tmp_path / "far" / "claims.json").read_text())

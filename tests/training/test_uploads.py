@@ -1,0 +1,142 @@
+"""What becomes of uploads where a training ends, however it ends."""
+
+import logging
+import os
+import signal
+import time
+
+import keras
+import numpy as np
+import pytest
+from support import fitting
+
+import resilient
+from resilient.errors import CheckpointWriteError
+from resilient.storage.layout import committed_steps
+from resilient.storage.remote.objects import Objects, StoreError
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
+
+
+def address(folder):
+    return f"file://{folder}/far"
+
+
+def far_steps(folder):
+    found = (folder / "far").rglob("step-*/manifest.json")
+    return sorted(int(path.parent.name.split("-")[1]) for path in found)
+
+
+def fit(folder, near="near", net=None, **options):
+    options = {"upload": resilient.Upload(patience=0.2), "save_freq": 4} | options
+    net = net or fitting.model()
+    history = fitting.fit(net, address(folder), local_dir=folder / near, **options)
+    return net, history
+
+
+def refuse(*_arguments):
+    raise StoreError("SlowDown", transient=True)
+
+
+def test_a_new_machine_ends_like_a_run_left_alone(tmp_path):
+    expected = fitting.model()
+    history = fitting.fit(expected, tmp_path / "plain")
+    fitting.interrupted(
+        address(tmp_path), local_dir=tmp_path / "near", save_freq=2, keep=9
+    )
+    assert far_steps(tmp_path)
+    fitting.other_seed()
+    net, mine = fit(tmp_path, "another machine", callbacks=[fitting.Interrupt()])
+    fitting.assert_equal(fitting.values(net), fitting.values(expected))
+    assert mine.history == history.history
+
+
+def test_a_loop_ends_in_the_store_as_well(tmp_path):
+    layer = keras.layers.Dense(1)
+    layer.build((None, 1))
+
+    def run(near):
+        loop = resilient.Run(
+            address(tmp_path), local_dir=tmp_path / near, layer=layer, verbose=0
+        )
+        seen = []
+        for _, step, _ in loop.loop(np.zeros((8, 1)), epochs=2, batch_size=2):
+            seen.append(step)
+            layer.bias.assign_add([1.0])
+        return seen
+
+    assert run("a") == list(range(8))
+    layer.bias.assign([0.0])
+    assert run("b") == []
+    assert layer.get_weights()[1].tolist() == [8.0]
+
+
+def test_a_training_whose_upload_fails_says_so_in_the_end(tmp_path, monkeypatch):
+    put = Objects.put
+
+    def no_manifests(self, name, content):
+        return refuse() if "/" in name else put(self, name, content)
+
+    monkeypatch.setattr(Objects, "put", no_manifests)
+    with pytest.raises(CheckpointWriteError, match="not in the object store") as error:
+        fit(tmp_path)
+    assert "only in" in str(error.value)
+    assert far_steps(tmp_path) == []
+    monkeypatch.undo()
+    fit(tmp_path)  # trains nothing
+    newest = committed_steps(tmp_path / "near")[-1]
+    assert far_steps(tmp_path)[-1] == newest
+
+
+def test_that_is_a_warning_where_the_user_says_so(tmp_path, monkeypatch, caplog):
+    put = Objects.put
+
+    def no_manifests(self, name, content):
+        return refuse() if "/" in name else put(self, name, content)
+
+    monkeypatch.setattr(Objects, "put", no_manifests)
+    caplog.set_level(logging.WARNING)
+    fit(tmp_path, on_save_error="warn")
+    assert "Some checkpoints are not uploaded" in caplog.text
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_preemption_uploads_what_it_has_time_for(tmp_path, monkeypatch, caplog, slow):
+    put = Objects.put
+
+    def slowly(self, name, content):
+        time.sleep(60 if slow and "/" in name else 0)
+        put(self, name, content)
+
+    monkeypatch.setattr(Objects, "put", slowly)
+    stop = fitting.Do(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    began = time.monotonic()
+    with pytest.raises(resilient.Preempted) as end:
+        fit(
+            tmp_path,
+            callbacks=[stop],
+            save_freq="epoch",
+            preemption=resilient.Preemption(grace_period=3.0),
+        )
+    assert end.value.saved
+    assert time.monotonic() - began < 30
+    newest = committed_steps(tmp_path / "near")[-1]
+    assert (far_steps(tmp_path)[-1:] == [newest]) is not slow
+    assert ("Not uploaded in time: step" in caplog.text) is slow
+
+
+def test_all_fits_of_a_program_are_kept_in_a_store(tmp_path):
+    def program(near):
+        keras.utils.set_random_seed(7)
+        net, losses = fitting.model(), []
+        with resilient.enabled(address(tmp_path), local_dir=tmp_path / near):
+            for _ in range(2):
+                history = net.fit(**fitting.arguments(epochs=1))
+                losses.append(history.history["loss"])
+        return losses, fitting.values(net)
+
+    expected, values = program("a")
+    assert (tmp_path / "far" / "fits.json").is_file()
+    again, mine = program("b")
+    assert again == expected
+    fitting.assert_equal(mine, values)
