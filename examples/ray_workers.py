@@ -102,7 +102,8 @@ def main() -> None:
     if "RAY_ADDRESS" in os.environ:
         ray.init()  # the cluster of that address
     else:
-        ray.init(num_cpus=2, object_store_memory=100 * 2**20, include_dashboard=False)
+        small = {"object_store_memory": 100 * 2**20, "include_dashboard": False}
+        ray.init("local", num_cpus=2, **small)
     stop = arguments.checkpoint_dir / "stop"
     signal.signal(signal.SIGTERM, lambda *_: stop.touch())
     result = trainer(arguments).fit()

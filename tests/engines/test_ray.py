@@ -14,7 +14,7 @@ from resilient.telemetry.events import read_events
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 LONG = "--epochs=40"
 
 
