@@ -250,6 +250,14 @@ def engines(session: nox.Session, backend: str) -> None:
     )
 
 
+@nox.session(default=False)
+def trackers(session: nox.Session) -> None:
+    """Kill trainings that W&B, MLflow and TensorBoard track."""
+    install(session, *tested("torch"), *group("trackers"))
+    arguments = session.posargs or ["tests/trackers"]
+    session.run("pytest", *arguments, env={"KERAS_BACKEND": "torch"})
+
+
 def own_tests(session: nox.Session, backend: str, *args: str) -> None:
     session.run(
         *("python", "tests/keras_suite/run.py", *args, *session.posargs),

@@ -38,6 +38,7 @@ from resilient.training.divergence.options import Rollback
 from resilient.training.enabled.api import disabled, enabled
 from resilient.training.fit.api import ResilientFit, fit
 from resilient.training.loop.api import Run
+from resilient.training.under_way import resumed_from
 
 if TYPE_CHECKING:
     from resilient.training.enabled.callback import BackupAndRestore
@@ -81,6 +82,7 @@ __all__ = [
     "import_checkpoint",
     "latest",
     "one_per",
+    "resumed_from",
 ]
 
 

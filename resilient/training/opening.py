@@ -2,7 +2,6 @@
 
 import contextlib
 import secrets
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,9 +13,8 @@ from resilient.storage import layout, signature
 from resilient.training.options import RunOptions
 from resilient.training.outcome import reported
 from resilient.training.session import Session
+from resilient.training.under_way import under_way
 from resilient.training.uploads import awaited
-
-_threads: dict[Session, int] = {}  # where each was opened
 
 
 @contextlib.contextmanager
@@ -47,23 +45,15 @@ def open_session(
             opened.enter_context(store.opened(anew=anew))
         _require_same_key(group)
         session = Session(options, strategy, parallel, group)
-        _threads[session] = threading.get_ident()
-        try:
-            with (
-                session.watch,
-                reported(session),
-                awaited(session),
-                group.explained(),
-                session.saving,
-            ):
-                yield session
-        finally:
-            del _threads[session]
-
-
-def is_inside_a_run() -> bool:
-    """Whether a run is open in this thread: what is called now belongs to it."""
-    return threading.get_ident() in _threads.values()
+        with (
+            under_way(session),
+            session.watch,
+            reported(session),
+            awaited(session),
+            group.explained(),
+            session.saving,
+        ):
+            yield session
 
 
 def _require_same_key(group: Group) -> None:

@@ -46,6 +46,7 @@ class Session:
 
     Attributes:
         resume: Which checkpoint to resume from, until the run goes back to another.
+        resumed: Where the checkpoint is that training goes on from; None: from none.
         backend: The adapter of Keras's backend.
         part: Which part of a checkpoint this process writes.
         events: Where everything that happens is recorded.
@@ -67,6 +68,7 @@ class Session:
         directory, index = options.store.directory, group.index
         self.options, self.strategy = options, strategy
         self.resume: choose.ResumeFrom = options.resume
+        self.resumed: Progress | None = None
         self.parallel, self.group, self.backend = parallel, group, get_backend()
         self.part = Part(index, group.count, replicas.count_under(strategy))
         self.say, self.training = Notifier(), False
@@ -108,6 +110,7 @@ class Session:
         mine = record.reader(self.backend, self.part, elsewhere=elsewhere)
         asked, events = self.resume, self.events
         found = choose.choose_together(self.group, store, asked, mine, events)
+        self.resumed = None if found is None else found[0].progress
         if found is not None and isinstance(asked, Best):
             self.resume = found[0].step
         return found

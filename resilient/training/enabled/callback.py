@@ -65,7 +65,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
         intercept.take_control()
 
     def on_train_begin(self, logs: Any = None) -> None:
-        from resilient.training.opening import is_inside_a_run  # needs a backend
+        from resilient.training.under_way import is_inside_a_run
 
         if not self.control.active:
             if is_inside_a_run():

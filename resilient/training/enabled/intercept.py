@@ -69,7 +69,7 @@ def wrap_searches(keras_tuner: Any) -> None:
 
 
 def _journal() -> "Journal | None":
-    from resilient.training.opening import is_inside_a_run
+    from resilient.training.under_way import is_inside_a_run
 
     calls = _entered[-1] if _entered else None
     if calls is None or calls.is_of_parent() or is_inside_a_run():
@@ -117,7 +117,7 @@ def _resumable(
     plain: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Resumable | None:
     from resilient.training.enabled.callback import BackupAndRestore, callbacks_of
-    from resilient.training.opening import is_inside_a_run
+    from resilient.training.under_way import is_inside_a_run
 
     if is_inside_a_run():
         return None
