@@ -57,7 +57,7 @@ def test_killed_in_mid_epoch_on_each_backend(tmp_path):
     assert 0 < newest < EPOCH
     assert attempt(run, "jax", f"die_before={EPOCH + 3}", "seed=8") == KILLED
     before = committed_steps(run)[-1]
-    assert EPOCH < before < 2 * EPOCH
+    assert before > newest
     shutil.copytree(run, alone)
     assert attempt(alone, "tensorflow", "seed=9") == 0
     assert attempt(run, "tensorflow", f"die_before={EPOCH + 5}", "seed=10") == KILLED
