@@ -166,6 +166,11 @@ def read_file(directory: Path, name: str, limit: int) -> bytes:
 
 
 def replace_text(path: Path, text: str) -> None:
+    """The same with a text, in UTF-8."""
+    replace_bytes(path, text.encode())
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
     """Replace a small file; a kill leaves the former one, or all of this.
 
     Raises:
@@ -174,8 +179,8 @@ def replace_text(path: Path, text: str) -> None:
     beside = path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
     try:
         # Nobody can have put a link where nobody knew the name.
-        with open(beside, "x", encoding="utf-8") as file:
-            file.write(text)
+        with open(beside, "xb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)

@@ -40,6 +40,14 @@ class Address:
         """
         path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
         match = _URL.fullmatch(path) if isinstance(path, str) else None
+        if match is None and isinstance(path, str) and "://" in path:
+            raise ValueError(
+                message(
+                    "The address of the run is none that can be used.",
+                    received=f"checkpoint_dir={redacted(path)!r}",
+                    hint='Use an address such as "s3://bucket/run", or a local path.',
+                )
+            )
         if match is None:
             return None
         rooted = "/" if match["protocol"] == "file" else ""

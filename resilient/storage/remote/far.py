@@ -26,10 +26,10 @@ from resilient.storage import files
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.layout import MANIFEST
 from resilient.storage.manifest import Manifest, ManifestError
-from resilient.storage.remote import claims, transfer
+from resilient.storage.remote import claims
 from resilient.storage.remote.claims import Claims, SchemaError, Uploaded
-from resilient.storage.remote.objects import Objects
-from resilient.storage.remote.transfer import Transfer, at_once
+from resilient.storage.remote.objects import Objects, StoreError
+from resilient.storage.remote.transfer import Transfer, at_once, fetch
 
 _NEWEST = "newest"
 _READERS = 16  # requests for manifests at the same time: they are small
@@ -93,8 +93,8 @@ class Far:
             StoreError: The store does not say.
             CorruptCheckpointError: ``claims.json`` is something else.
         """
-        self.claims, self.names = self._read_claims(), self.objects.names()
         self.found, self.damaged = {}, {}
+        self.claims, self.names = self._read_claims(), self.objects.names()
         self._count = 0
         at_once(self._look_at, self._part_of_the_run(), _READERS)
 
@@ -123,6 +123,13 @@ class Far:
             for step, far in self.found.items()
             if mine.rank(far.uploaded) is not None
         }
+        until = max((each.until or 0 for each in mine.claims[:-1]), default=-1)
+        self.damaged = {s: why for s, why in self.damaged.items() if s <= until}
+
+    def is_mine(self, sent: Transfer) -> bool:
+        """Whether an upload goes on under the claim that owns the run."""
+        uploaded = Uploaded.parse(sent.prefix)
+        return uploaded is not None and uploaded.claim == self._mine
 
     def has(self, near: Manifest) -> bool:
         """Whether this very checkpoint is in the store."""
@@ -164,7 +171,7 @@ class Far:
         if step in self.damaged:
             raise DamageError([self.damaged[step]])
         far = self.found[step]
-        transfer.fetch(far.manifest, str(far.uploaded), self.objects, directory)
+        fetch(far.manifest, str(far.uploaded), self.objects, directory)
 
     def prune(self, keep: KeepPolicy, upto: int) -> list[int]:
         """Delete what the policy does not select; never the newest.
@@ -179,6 +186,8 @@ class Far:
         known = {step: far for step, far in self.found.items() if step <= upto}
         kept = keep.select(known.values()) | set(sorted(known)[-1:])
         doomed = sorted(known.keys() - kept)
+        if doomed and self._mine is not None:
+            self.require_mine()
         for step in doomed:
             self._delete(self.found.pop(step))
         return doomed
@@ -207,14 +216,15 @@ class Far:
             StoreError: The store does not say.
         """
         now = self._read_claims()
-        if now is not None and now.owner == self._mine:
+        if now is None:
+            gone = f"{claims.NAME} of this run is gone from {self.objects.address}"
+            raise StoreError(gone, transient=False)
+        if now.owner == self._mine:
             return
-        who = "nobody: its claims.json is gone"
-        if now is not None:
-            who = f"process {now.pid} on {now.host}, since {now.started}"
         raise DirectoryInUseError(
             "Another run has taken over this checkpoint directory.",
-            received=f"{self.objects.address} now belongs to {who}",
+            received=f"{self.objects.address} now belongs to process {now.pid} on "
+            f"{now.host}, since {now.started}",
             hint="Let that run go on: this one stops. Two runs need two directories.",
         )
 
@@ -266,4 +276,7 @@ class Far:
             self.found[uploaded.step] = FarCheckpoint(uploaded, manifest)
 
     def _delete(self, far: FarCheckpoint) -> None:
-        self.objects.delete(transfer.object_names(str(far.uploaded), far.manifest))
+        """The commit first; then what is there, whatever the manifest says."""
+        name = str(far.uploaded)
+        self.objects.delete([f"{name}/{MANIFEST}"])
+        self.objects.delete([f"{name}/{each}" for each in self.objects.names(name)])

@@ -20,6 +20,8 @@ from resilient.storage.remote.address import Address
 
 NAME = layout.REMOTE
 
+_CLAIMS = 1000
+
 _Id = Annotated[str, Meta(pattern=r"\A[0-9a-f]{12}\Z")]
 
 
@@ -29,13 +31,14 @@ class Near:
 
     Attributes:
         address: Of the run.
-        claims: The claim that it follows; two while a new one is being made.
+        claims: The claim that it follows; and while a new one is being made, all that
+            the store may have taken meanwhile.
         until: The step after which what is in the store has been abandoned here, and
             the store does not know it yet; None if it does.
     """
 
     address: Annotated[str, Meta(max_length=4096)]
-    claims: Annotated[list[_Id], Meta(max_length=2)]
+    claims: Annotated[list[_Id], Meta(max_length=_CLAIMS)]
     until: Annotated[int, Meta(ge=-1, le=layout.LAST_STEP)] | None = None
 
     @classmethod
@@ -72,5 +75,6 @@ class Near:
         files.replace_text(directory / NAME, json.dumps(asdict(self), indent=1) + "\n")
 
     def claiming(self, owner: str) -> "Near":
-        """The same while the run is being claimed: either claim may be the owner's."""
-        return replace(self, claims=[*self.claims[-1:], owner])
+        """The same while the run is being claimed: any of them may be the owner's."""
+        claims = dict.fromkeys([*self.claims, owner])
+        return replace(self, claims=[*claims][-_CLAIMS:])

@@ -20,6 +20,7 @@ from resilient.errors import (
     printable,
 )
 from resilient.serialization.redaction import LEFT_OUT, names_secret, redacted
+from resilient.storage.files import replace_bytes
 from resilient.storage.remote.address import Address
 from resilient.storage.remote.bandwidth import Bandwidth
 from resilient.storage.remote.options import Upload
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _OURS = "keras-resilient"
+_ANSWER = 45.0  # seconds
+_SLOWEST = 100_000  # bytes per second
 _LONGEST = 500  # characters of a driver's message
 
 # Drivers try again by themselves for minutes, and wait a minute for each answer: less,
@@ -85,13 +88,13 @@ class Objects:
         self._bandwidth = Bandwidth(upload.bandwidth, self.abandoned)
         self._secrets = _secrets(upload.storage_options) | _secrets(os.environ)
 
-    def names(self) -> dict[str, int]:
-        """Every object, with its size in bytes.
+    def names(self, below: str = "") -> dict[str, int]:
+        """Every object, or those below a name, with its size in bytes.
 
         Raises:
             StoreError: They cannot be listed.
         """
-        return self._tried(self._list)
+        return self._tried(lambda: self._list(below))
 
     def get(self, name: str, limit: int) -> bytes:
         """All of an object.
@@ -103,7 +106,8 @@ class Objects:
 
         def read() -> bytes:
             path = self._path(name)
-            content: bytes = self._fs.cat_file(path, start=0, end=limit + 1)
+            limits = {"start": 0, "end": limit + 1, **self._within(limit)}
+            content: bytes = self._fs.cat_file(path, **limits)
             if len(content) > limit:
                 raise TypeError(f"{name} has more than {limit:,} bytes")
             return content
@@ -117,7 +121,14 @@ class Objects:
             StoreError: It cannot be written.
         """
         self._bandwidth.take(len(content))
-        self._tried(lambda: self._fs.pipe_file(self._path(name), content))
+        within = self._within(len(content))
+        if self.address.protocol == "file":  # which stores know by themselves
+            file = Path(self._path(name))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self._tried(lambda: replace_bytes(file, content))
+        else:
+            path = self._path(name)
+            self._tried(lambda: self._fs.pipe_file(path, content, **within))
 
     def send(self, path: Path, name: str) -> None:
         """Make an object of a file, by the driver's own means.
@@ -126,7 +137,8 @@ class Objects:
             StoreError: It cannot be written.
         """
         target = self._path(name)
-        self._tried(lambda: self._fs.put_file(os.fspath(path), target))
+        within = self._within(path.stat().st_size)
+        self._tried(lambda: self._fs.put_file(os.fspath(path), target, **within))
 
     def receive(self, name: str, path: Path) -> None:
         """Make a file of an object.
@@ -146,7 +158,7 @@ class Objects:
         """
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                rm = partial(self._fs.rm_file, self._path(name))
+                rm = partial(self._fs.rm_file, self._path(name), **self._within())
                 self._tried(rm, missing=FileNotFoundError(name))
 
     def explain(self, error: BaseException) -> str:
@@ -204,14 +216,21 @@ class Objects:
     def _fs(self) -> "fsspec.AbstractFileSystem":
         return self._opened[0]
 
+    def _within(self, nbytes: int = 0) -> dict[str, float]:
+        """Arguments of a request that say how long it may take, in seconds.
+
+        Where drivers have a limit for an answer, they wait for some others for ever.
+        """
+        return {"timeout": _ANSWER + nbytes / _SLOWEST} if self._fs.async_impl else {}
+
     def _path(self, name: str) -> str:
         return f"{self._opened[1]}/{name}"
 
-    def _list(self) -> dict[str, int]:
+    def _list(self, below: str) -> dict[str, int]:
         self._fs.invalidate_cache()
-        root = self._opened[1] + "/"
+        root = self._path(f"{below}/" if below else "")
         try:
-            found = self._fs.find(root, detail=True)
+            found = self._fs.find(root, detail=True, **self._within())
         except FileNotFoundError:  # no directory yet, where a store has them
             return {}
         return {
@@ -229,9 +248,9 @@ class Objects:
                 try:
                     return request()
                 except Exception as error:  # drivers have families of their own
-                    if missing is not None and isinstance(error, FileNotFoundError):
-                        raise missing from None
-                    raise self._failure(error) from None
+                    gone = isinstance(error, FileNotFoundError)
+                    failure = missing if gone and missing else self._failure(error)
+                raise failure  # with no way back to the driver's own error
         raise AssertionError("stamina returns a result or raises")
 
     def _failure(self, error: BaseException) -> StoreError:

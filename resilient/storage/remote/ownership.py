@@ -16,6 +16,7 @@ from resilient.storage import layout, quarantine
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.manifest import ManifestError
 from resilient.storage.remote.address import Address
+from resilient.storage.remote.claims import Claims
 from resilient.storage.remote.far import Far
 from resilient.storage.remote.near import Near
 from resilient.storage.remote.objects import StoreError
@@ -36,6 +37,7 @@ class Ownership:
         self._far, self._directory = far, directory
         self._address = far.objects.address
         self._mine, self._lock = False, threading.Lock()
+        self._prepared: dict[int, Claims] = {}  # what a store that fails has not taken
 
     def look(self) -> None:
         """Make the local directory a copy, where the store is further.
@@ -45,6 +47,8 @@ class Ownership:
         """
         with explained(self._address):
             self._far.look()
+            near = Near.read(self._directory, self._address)
+            self._require_same_run(near, anew=False)
             if not self._is_up_to_date():
                 self._follow(anew=False)
 
@@ -63,7 +67,7 @@ class Ownership:
         near = Near.read(self._directory, self._address)
         try:
             self._far.look()
-            self._require_same_run(near, anew)
+            self._require_same_run(near, anew=anew)
             if not self._is_up_to_date():
                 self._follow(anew)
             self._claim()
@@ -103,9 +107,12 @@ class Ownership:
         with self._lock:
             near = self._near()
             newest = max([*self._far.found, *self._far.damaged], default=-1)
-            mine = self._far.prepare(newest if near.until is None else near.until)
+            at = newest if near.until is None else near.until
+            mine = self._prepared.get(at) or self._far.prepare(at)
+            self._prepared = {at: mine}
             near.claiming(mine.owner).write(self._directory)
         self._far.take(mine)
+        self._prepared = {}
         with self._lock:
             now = self._near()
             until = None if now.until == near.until else now.until
@@ -120,7 +127,7 @@ class Ownership:
         claims = self._far.claims
         return claims is not None and claims.owner in self._near().claims
 
-    def _require_same_run(self, near: Near | None, anew: bool) -> None:
+    def _require_same_run(self, near: Near | None, *, anew: bool) -> None:
         steps = layout.committed_steps(self._directory)
         problem = None
         if near is None and self._far.claims is not None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from resilient.storage import files, layout
 from resilient.storage.remote.objects import Objects
 
+_UNKNOWN = b"not known"
+
 
 class SideFiles:
     """``rollbacks.json`` and the events of all processes, near and far.
@@ -18,24 +20,28 @@ class SideFiles:
 
     def __init__(self, objects: Objects, directory: Path) -> None:
         self._objects, self._directory = objects, directory
-        self._rollbacks: bytes | None = None
+        self._put: bytes | None = _UNKNOWN
 
-    def put_rollbacks(self) -> None:
-        """Upload which batches the run skips, if that has changed.
+    def rollbacks(self) -> bytes | None:
+        """Which batches the run skips; None if it skips none."""
+        try:
+            return files.read_file(self._directory, layout.ROLLBACKS, files.JSON_BYTES)
+        except FileNotFoundError:
+            return None
+
+    def put_rollbacks(self, raw: bytes | None) -> None:
+        """Upload them, if they are not what the store has.
 
         Raises:
             StoreError: The store fails.
         """
-        try:
-            raw = files.read_file(self._directory, layout.ROLLBACKS, files.JSON_BYTES)
-        except FileNotFoundError:
-            if self._rollbacks is not None:
-                self._objects.delete([layout.ROLLBACKS])
-                self._rollbacks = None
+        if raw == self._put:
             return
-        if raw != self._rollbacks:
+        if raw is None:
+            self._objects.delete([layout.ROLLBACKS])
+        else:
             self._objects.put(layout.ROLLBACKS, raw)
-            self._rollbacks = raw
+        self._put = raw
 
     def put_events(self) -> None:
         """Upload what has happened so far.

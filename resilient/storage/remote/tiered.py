@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from resilient import display
-from resilient.errors import CorruptCheckpointError
+from resilient.errors import CorruptCheckpointError, message
 from resilient.policies import KeepPolicy, keep_policy
 from resilient.storage import layout, refusals
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
@@ -25,7 +25,7 @@ from resilient.storage.store import Store
 
 T = TypeVar("T")
 
-_LAST_EVENTS = 5.0  # seconds that the last copy of events may take
+_LAST_EVENTS = 2.0  # seconds that the last copy of events may take
 
 
 class TieredStore(Store):
@@ -48,6 +48,7 @@ class TieredStore(Store):
     ) -> None:
         super().__init__(local_dir or address.default_local_directory())
         self.address = address
+        _require_apart(self.directory, address)
         self._keep_near = keep_policy(upload.keep_local)
         self._far = Far(Objects(address, upload))
         self._ownership = Ownership(self._far, self.directory)
@@ -225,8 +226,24 @@ class TieredStore(Store):
 
     def _abandon_after(self, step: int) -> None:
         if self._uploader is not None:
-            self._ownership.abandon_after(step)
             self._uploader.discard_after(step)
+            self._ownership.abandon_after(step)
 
     def _tell(self, event: str, **fields: Any) -> None:
         self.report(event, **fields)  # who listens is known later
+
+
+def _require_apart(directory: Path, address: Address) -> None:
+    """Raise ValueError where one of the two would be written into the other."""
+    if address.protocol not in ("file", "local"):
+        return
+    far = Path(address.path).resolve()
+    near = directory.resolve()
+    if near == far or near in far.parents or far in near.parents:
+        raise ValueError(
+            message(
+                "`local_dir` and `checkpoint_dir` overlap.",
+                received=f"{directory} and {address}",
+                hint="Use two directories, neither of them in the other.",
+            )
+        )

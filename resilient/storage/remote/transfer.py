@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -24,12 +23,6 @@ class _Part(NamedTuple):
     name: str
     begin: int
     size: int
-
-
-def object_names(prefix: str, manifest: Manifest) -> list[str]:
-    """The objects of a checkpoint, the commit first: in this order they are deleted."""
-    parts = (part.name for part in _parts(manifest))
-    return [f"{prefix}/{name}" for name in (layout.MANIFEST, *parts)]
 
 
 class Transfer:
@@ -98,9 +91,12 @@ def fetch(manifest: Manifest, prefix: str, objects: Objects, directory: Path) ->
     def write(staging: str) -> None:
         for name, record in manifest.files.items():
             path = Path(staging, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "xb") as file:
-                file.truncate(record.size)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with open(path, "xb") as file:
+                    file.truncate(record.size)
+            except (FileExistsError, IsADirectoryError, NotADirectoryError):
+                raise DamageError([f"{name} cannot lie beside the others"]) from None
 
         def receive(part: _Part) -> None:
             if not part.size:
@@ -150,9 +146,15 @@ def at_once(function: Callable[[T], object], items: Iterable[T], threads: int) -
             except BaseException as error:  # raised below, in the caller's thread
                 failed.append(error)
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="resilient-store") as pool:
-        for _ in range(threads):
-            pool.submit(work)
+    # Not a pool, whose threads the end of a process waits for.
+    workers = [
+        threading.Thread(target=work, name="resilient-store", daemon=True)
+        for _ in range(threads)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
     if failed:
         raise failed[0]
 

@@ -165,14 +165,19 @@ class Uploader:
         return not self._has_work() or self.fatal is not None or self._gave_up()
 
     def _work(self) -> None:
-        self._own()
-        self._side_files.put_rollbacks()
+        # In this order: what is read first is not newer than what the store then knows.
+        # A rollback abandons checkpoints before it writes down what is skipped.
         with self._changed:
             newest = max(self._waiting, default=None)
             self._current = None if newest is None else self._waiting[newest]
-        if self._current is not None:
+        rollbacks = self._side_files.rollbacks()
+        self._own()
+        self._side_files.put_rollbacks(rollbacks)
+        with self._changed:
+            still = newest is not None and self._waiting.get(newest) is self._current
+        if still and self._current is not None:
             self._upload(self._current)
-        else:
+        elif newest is None:
             self._prune()
         if time.monotonic() - self._events_at > _EVENTS_EVERY or self._hurry:
             self._side_files.put_events()
@@ -183,7 +188,7 @@ class Uploader:
         if not self._far.has(checkpoint):
             began = time.monotonic()
             transfer = self._transfers.get(step)
-            if transfer is None:
+            if transfer is None or not self._far.is_mine(transfer):
                 transfer = self._transfers[step] = self._far.transfer(checkpoint)
             transfer.send_files()
             self._far.commit(transfer)

@@ -34,7 +34,7 @@ from resilient.storage.files import (
     require_readable,
     sync,
 )
-from resilient.storage.layout import ROLLBACKS, committed_steps
+from resilient.storage.layout import ROLLBACKS
 from resilient.storage.store import Store
 from resilient.training.divergence.loss_watch import Bad
 from resilient.training.divergence.options import Rollback
@@ -161,7 +161,7 @@ def obstacle(store: Store, how: Rollback, bad: Bad) -> str:
     skips, skip = read(store.directory), Skip.over(bad, how)
     if len(skips) >= how.limit:
         return f"The run was rolled back {len(skips)} times already ({ROLLBACKS})."
-    if not any(step <= skip.start for step in committed_steps(store.directory)):
+    if not any(step <= skip.start for step in store.steps()):
         return f"There is no checkpoint of step {skip.start:,} or before to go back to."
     return ""
 

@@ -17,6 +17,7 @@ from resilient.storage.remote.options import Upload, checked_upload
 logger = logging.getLogger(__name__)
 
 FITS = "fits.json"
+_UNSENT = "fits.json.not-uploaded"
 
 
 class FarJournal:
@@ -38,6 +39,9 @@ class FarJournal:
         Raises:
             CheckpointReadError: The store does not answer, and there is no local file.
         """
+        if (directory / _UNSENT).exists():  # the local one is ahead
+            self.put((directory / FITS).read_text(), directory)
+            return
         try:
             text = self._objects.get(FITS, JSON_BYTES).decode(errors="replace")
         except FileNotFoundError:
@@ -55,12 +59,15 @@ class FarJournal:
             ) from None
         replace_text(directory / FITS, text)
 
-    def put(self, text: str) -> None:
-        """Write the file; where that fails, a warning says so."""
+    def put(self, text: str, directory: Path) -> None:
+        """Write the file; where that fails, a warning says so, and it is kept."""
+        (directory / _UNSENT).touch()
         try:
             self._objects.put(FITS, text.encode())
         except StoreError as error:
             self._warn(error)
+        else:
+            (directory / _UNSENT).unlink()
 
     def require_unused(self, name: str) -> None:
         """Raise where a new call would take over what is another one's.
@@ -84,7 +91,9 @@ class FarJournal:
             "A call of fit is new, and the object store has checkpoints under its "
             "name: the program was started over with fewer calls before.",
             received=f"{self.address}/{name}",
-            hint="Delete them, or use another directory.",
+            hint="Run it on the machine that made that call, if the file fits.json "
+            "could not be uploaded there. Otherwise delete them, or use another "
+            "directory.",
         )
 
     def _warn(self, error: StoreError) -> None:

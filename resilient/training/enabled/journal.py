@@ -198,7 +198,7 @@ class Journal:
                 directory.rename(f"{directory}.old-{secrets.token_hex(6)}")
             replace_text(self._directory / FITS, text)
             if self._far is not None:
-                self._far.put(text)
+                self._far.put(text, self._directory)
         except OSError as error:
             raise CheckpointWriteError(
                 f"{FITS}, which records the order of the fits, cannot be written.",
