@@ -12,8 +12,10 @@ from support.object_store import BUCKET, KILL, RESET
 pytestmark = pytest.mark.spread
 
 SCRIPT = """
-import os, sys, time
+import json, os, sys, time
 from pathlib import Path
+
+os.environ |= json.loads(sys.argv.pop(1))
 import keras, numpy as np, resilient
 from support import fitting
 
@@ -48,7 +50,7 @@ def test_a_run_is_killed_on_one_machine_after_another(s3, tmp_path):
 
     def run(address, machine, name):
         out = tmp_path / f"{name}.npz"
-        arguments = (address, tmp_path / machine, out, s3.victim)
+        arguments = (s3.told, address, tmp_path / machine, out, s3.victim)
         status, told = run_alone(script, *arguments)
         return status, told, out
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import json
 import os
 import signal
 import socket
@@ -62,6 +63,11 @@ class Store:
             region_name="us-east-1",
         )
         self.client.create_bucket(Bucket=BUCKET)
+
+    @property
+    def told(self) -> str:
+        """The environment as an argument: a forked process has that of its server."""
+        return json.dumps(self.environment)
 
     def objects(self) -> list[str]:
         """Of all objects."""

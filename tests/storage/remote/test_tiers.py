@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from resilient.errors import (
 )
 from resilient.policies import best, latest
 from resilient.progress import Progress
+from resilient.storage.file_record import FileRecord
 from resilient.storage.layout import committed_steps
+from resilient.storage.manifest import Manifest
 from resilient.storage.remote import far as far_module
 from resilient.storage.remote import transfer
 from resilient.storage.remote.objects import Objects, StoreError
@@ -349,3 +352,60 @@ def test_a_local_run_moves_into_a_store(tmp_path):
         assert not uploaded(a.store)
     assert far_steps(tmp_path) == [1]
     json.loads((tmp_path / "far" / "claims.json").read_text())
+
+
+def test_a_run_that_is_started_over_elsewhere_skips_nothing(tmp_path):
+    a, b, c = (Machine(tmp_path, name) for name in "abc")
+    with a.opened():
+        (a.near / "rollbacks.json").write_text("[]")
+        a.save(1)
+    assert (tmp_path / "far" / "rollbacks.json").is_file()
+    with b.opened(anew=True):
+        b.store.discard_all()
+        b.save(1)
+    with c.opened():
+        assert not (c.near / "rollbacks.json").exists()
+        assert c.newest() == (1, True)
+
+
+def test_a_store_that_takes_no_claim_twice_is_still_of_this_machine(
+    tmp_path, monkeypatch
+):
+    a = Machine(tmp_path, "a")
+    with a.opened():
+        a.save(1)
+    monkeypatch.setattr(Objects, "put", refuse)
+    for step in (2, 3):
+        with a.opened():
+            a.save(step, keep=latest(9))
+    monkeypatch.undo()
+    with a.opened():
+        assert a.newest() == (3, True)
+        assert not uploaded(a.store)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [{"a": 2**45}, {"a": 1, "a/b": 1}, {"run.json": 2**50}],
+    ids=["large", "nested", "both"],
+)
+def test_a_hostile_manifest_is_passed_over(tmp_path, files):
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    with a.opened():
+        a.save(1, 2)
+    (path,) = (tmp_path / "far").glob("step-00000002*/manifest.json")
+    manifest = Manifest.from_bytes(path.read_bytes())
+    records = {name: FileRecord(size, "0" * 32) for name, size in files.items()}
+    path.write_bytes(replace(manifest, files=records).to_bytes())
+    began = time.monotonic()
+    with b.opened():
+        assert b.newest() == (1, True)
+        b.save(3, 4)
+    assert time.monotonic() - began < 20
+    assert far_steps(tmp_path) == [3, 4]
+
+
+def test_the_tiers_may_not_overlap(tmp_path):
+    for near in ("far", "far/near", "."):
+        with pytest.raises(ValueError, match="overlap"):
+            Machine(tmp_path, near)
