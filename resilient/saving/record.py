@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
 
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.errors import (
@@ -40,10 +40,11 @@ from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
 from resilient.serialization.schema import from_json, to_json
-from resilient.state import other_dtypes
-from resilient.state.variables import Leaf
 from resilient.storage.checkpoint import Checkpoint, Reader
 from resilient.storage.store import Store
+
+if TYPE_CHECKING:
+    from resilient.state.variables import Leaf
 
 R = TypeVar("R", bound=RunJson)
 R_co = TypeVar("R_co", bound=RunJson, covariant=True)
@@ -85,11 +86,13 @@ class SavedState(Generic[R_co]):
             found = from_json(Positions, decode(self.position, self.tensors))
         return found if self.saver is None else found.drawn_by(self.saver)
 
-    def taken_by(self, live: Sequence[Leaf]) -> "SavedState[R_co]":
+    def taken_by(self, live: "Sequence[Leaf]") -> "SavedState[R_co]":
         """The same, with variables in the dtypes that these have."""
         if self.saver is None:
             return self
         saved = self.run.variables
+        from resilient.state import other_dtypes
+
         run = replace(self.run, variables=other_dtypes.layout(saved, live))
         tensors = other_dtypes.Converted(self.tensors, saved, live)
         return replace(self, run=run, tensors=tensors)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 
 from resilient.errors import CheckpointMismatchError
@@ -69,8 +70,6 @@ class Converted(Mapping[str, Any]):
         if leaf is None:
             return value
         held = getattr(leaf.target, "value", leaf.target)  # JAX may hold fewer bits
-        import keras
-
         return _as(value, keras.backend.standardize_dtype(held.dtype), leaf.path)
 
 
