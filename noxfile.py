@@ -29,11 +29,12 @@ BACKENDS = {
     "torch": (".[torch]",),
 }
 # Beside them in the tests: tensorboard and Orbax for callbacks of Keras, optax for an
-# example; flax, accelerate and lightning for what the documentation says of them.
+# example; flax, accelerate and lightning for what the documentation says of them;
+# tensorstore for what JAX saved.
 BESIDE = {
     "tensorflow": ("tensorboard",),
     "jax": ("flax", "optax", "orbax-checkpoint"),
-    "torch": ("accelerate", "lightning"),
+    "torch": ("accelerate", "lightning", "tensorstore"),
 }
 each_backend = nox.parametrize("backend", list(BACKENDS), ids=list(BACKENDS))
 
