@@ -1,6 +1,7 @@
 """Against a real S3 server: kills at every request, and what may go wrong between."""
 
 import logging
+import os
 import random
 import time
 import traceback
@@ -15,7 +16,9 @@ from resilient.errors import CheckpointReadError
 from resilient.storage.remote.options import Upload
 from resilient.storage.stores import store_of
 
-pytestmark = [pytest.mark.once, pytest.mark.spread]
+pytestmark = [pytest.mark.once, pytest.mark.spread, pytest.mark.timeout(1800)]
+
+KILLS = int(os.environ.get("RESILIENT_KILLS", "1000"))  # of the long session, at most
 
 COMMITS = """
 import json, os, sys
@@ -80,7 +83,8 @@ def there(name, folder):
 def kills(requests, session):
     """At which requests, and whether they are answered: a sample, or all."""
     every = [(at, how) for at in requests for how in (KILL, KILL_AFTER)]
-    return every if session == "long" else random.Random(22).sample(every, 4)
+    count = 4 if session == "short" else min(KILLS, len(every))
+    return random.Random(22).sample(every, count)
 
 
 @pytest.mark.parametrize(
