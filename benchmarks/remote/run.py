@@ -186,8 +186,8 @@ def main() -> None:
     console.print(
         "Seconds: median (quartiles); after the comma the median as a part of what "
         f"s3fs needs to put the same bytes. {os.cpu_count()} cores, "
-        f"{platform.platform()}, Keras {keras.__version__}, PyTorch {torch.__version__}, "
-        f"Lightning {lightning.__version__}."
+        f"{platform.platform()}, Keras {keras.__version__}, "
+        f"PyTorch {torch.__version__}, Lightning {lightning.__version__}."
     )
 
 

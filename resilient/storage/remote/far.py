@@ -148,7 +148,7 @@ class Far:
 
         Raises:
             DirectoryInUseError: Another attempt has claimed the run since.
-            FileNotFoundError: The checkpoint is not there any more.
+            GoneError: The local checkpoint is not there any more.
             StoreError: The store fails.
         """
         manifest = sent.commit(self.require_mine)

@@ -16,6 +16,10 @@ from resilient.storage.remote.options import PART
 T = TypeVar("T")
 
 
+class GoneError(Exception):
+    """The local checkpoint is not there any more, or another one is."""
+
+
 class _Part(NamedTuple):
     """Some bytes of a file, and the object that has them."""
 
@@ -44,7 +48,7 @@ class Transfer:
 
         Raises:
             StoreError: The store fails.
-            OSError: The checkpoint cannot be read: it may have been moved away.
+            GoneError: The checkpoint is not there any more.
         """
         left = [part for part in _parts(self.near) if part.name not in self._sent]
         at_once(self._send, left, self._objects.upload.threads)
@@ -59,18 +63,24 @@ class Transfer:
             The manifest.
 
         Raises:
-            FileNotFoundError: Another checkpoint has taken its place meanwhile.
+            GoneError: Another checkpoint has taken its place meanwhile.
             StoreError: The store fails.
         """
         before()
-        raw = files.read_file(self.near.path, layout.MANIFEST, files.JSON_BYTES)
+        try:
+            raw = files.read_file(self.near.path, layout.MANIFEST, files.JSON_BYTES)
+        except FileNotFoundError as error:
+            raise GoneError(error) from None
         if raw != self.near.to_bytes():
-            raise FileNotFoundError(f"{self.near.path} was replaced")
+            raise GoneError(f"{self.near.path} was replaced")
         self._objects.put(f"{self.prefix}/{layout.MANIFEST}", raw)
         return Manifest.from_bytes(raw)
 
     def _send(self, part: _Part) -> None:
-        descriptor = files.open_file(self.near.path, part.file)
+        try:
+            descriptor = files.open_file(self.near.path, part.file)
+        except FileNotFoundError as error:
+            raise GoneError(error) from None
         try:
             content = os.pread(descriptor, part.size, part.begin)
         finally:

@@ -18,7 +18,7 @@ from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.remote.far import Far, FarCheckpoint
 from resilient.storage.remote.objects import StoreError
 from resilient.storage.remote.side_files import SideFiles
-from resilient.storage.remote.transfer import Transfer
+from resilient.storage.remote.transfer import GoneError, Transfer
 
 logger = logging.getLogger(__name__)
 
@@ -136,13 +136,15 @@ class Uploader:
                 with self._changed:
                     self._changed.notify_all()
                 return
-            except OSError as error:  # it was moved away, or cannot be read
-                logger.debug("A checkpoint is not uploaded: %s", error)
-                self._done_with(self._current)
+            except GoneError as error:
+                self._say_gone(error)
+            except Exception as error:  # whatever it is, training goes on
+                text = f"{type(error).__name__}: {error}"
+                self._say_failed(StoreError(text, transient=False))
             else:
                 self._say_recovered()
         if self._failed is None:
-            with contextlib.suppress(StoreError):
+            with contextlib.suppress(StoreError, OSError):
                 self._side_files.put_events()
 
     def _wait_for_work(self) -> bool:
@@ -230,6 +232,13 @@ class Uploader:
                     del self._waiting[checkpoint.step]
             self._drop_superfluous()
             self._changed.notify_all()
+
+    def _say_gone(self, error: GoneError) -> None:
+        current = self._current
+        assert current is not None
+        if self._waiting.get(current.step) is current:  # nobody has abandoned it
+            logger.warning("Step %d is not uploaded: %s", current.step, error)
+        self._done_with(current)
 
     def _say_failed(self, error: StoreError) -> None:
         if self._failed is None:
