@@ -409,3 +409,30 @@ def test_the_tiers_may_not_overlap(tmp_path):
     for near in ("far", "far/near", "."):
         with pytest.raises(ValueError, match="overlap"):
             Machine(tmp_path, near)
+
+
+def test_whatever_a_request_raises_training_goes_on(tmp_path, monkeypatch, caplog):
+    def surprise(*_arguments):
+        raise RuntimeError("of a driver")
+
+    a = Machine(tmp_path, "a")
+    with a.opened():
+        monkeypatch.setattr(Objects, "put", surprise)
+        a.save(1)
+        assert "RuntimeError: of a driver" in a.store.not_uploaded()
+        monkeypatch.undo()
+        a.save(2)
+        assert not a.store.not_uploaded()
+    assert far_steps(tmp_path) == [1, 2]
+
+
+def test_a_local_copy_that_is_gone_is_told(tmp_path, monkeypatch, caplog):
+    a = Machine(tmp_path, "a")
+    with a.opened():
+        monkeypatch.setattr(Objects, "put", refuse)
+        a.save(1)
+        (a.near / "step-00000001" / "run.json").unlink()
+        monkeypatch.undo()
+        a.save(2)
+    assert "Step 1 is not uploaded" in caplog.text
+    assert far_steps(tmp_path) == [2]
