@@ -180,7 +180,7 @@ class Objects:
                 received=f"{error.name} is not installed",
                 hint='Install them: pip install "keras-resilient[remote]"',
             ) from error
-        _silence_retries()
+        logging.getLogger("stamina").addFilter(_is_not_ours)
         defaults = _DEFAULTS.get(_ALIASES.get(protocol, protocol), {})
         options = {**defaults, **self.upload.storage_options}
         try:
@@ -271,16 +271,9 @@ def _attempts(patience: float, abandoned: threading.Event) -> Any:
     )
 
 
-def _silence_retries() -> None:
-    """Leave it to the one warning of the upload to say that the store is away."""
-
-    def is_not_ours(record: logging.LogRecord) -> bool:
-        return not str(getattr(record, "stamina.caused_by", "")).startswith(_OURS)
-
-    logger = logging.getLogger("stamina")
-    if not getattr(logger, "_resilient", False):
-        logger.addFilter(is_not_ours)
-        vars(logger)["_resilient"] = True
+def _is_not_ours(record: logging.LogRecord) -> bool:
+    """The one warning of the upload says that the store is away, not each request."""
+    return not str(getattr(record, "stamina.caused_by", "")).startswith(_OURS)
 
 
 def _secrets(values: Mapping[str, Any]) -> set[str]:

@@ -331,7 +331,7 @@ def test_a_checkpoint_of_another_backend_is_refused(directory, backend):
     other = "jax" if backend != "jax" else "torch"
     edited(directory, set_fact("identity", "backend", other))
     assert refused(directory) == [
-        f"backend: the checkpoint has {other!r}, this run has {backend!r}"
+        f"backend: the checkpoint was trained on {other}, this run trains on {backend}"
     ]
 
 
