@@ -259,6 +259,17 @@ def trackers(session: nox.Session) -> None:
     session.run("pytest", *arguments, env={"KERAS_BACKEND": "torch"})
 
 
+@nox.session(default=False)
+def stores(session: nox.Session) -> None:
+    """Runs in object stores against emulators of Google's and Azure's; needs npm."""
+    install(session, *tested("torch"), *group("stores"))
+    folder = session.create_tmp()
+    session.run("npm", "install", "--prefix", folder, "azurite", external=True)
+    binaries = str(Path(folder, "node_modules", ".bin").absolute())
+    env = {"KERAS_BACKEND": "torch", "AZURITE": binaries}
+    session.run("pytest", *(session.posargs or ["tests/stores"]), env=env)
+
+
 def own_tests(session: nox.Session, backend: str, *args: str) -> None:
     session.run(
         *("python", "tests/keras_suite/run.py", *args, *session.posargs),
