@@ -88,7 +88,7 @@ def make_model(megabytes: float) -> keras.Model:
 def ours(model: keras.Model, batch: np.ndarray, near: Path, saves: int) -> list[Times]:
     """``resilient.Run``; each save is waited for, so that each is measured alone."""
     run = resilient.Run(
-        f"s3://{BUCKET}/ours",
+        f"s3://{BUCKET}/ours-{near.name}",
         local_dir=near,
         model=model,
         keep=1,

@@ -50,6 +50,7 @@ def flags(*names: str) -> int:
 
 _ALWAYS = flags("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")
 _DIRECTORY = os.O_RDONLY | flags("O_DIRECTORY", "O_CLOEXEC")
+_RELATIVE = os.open in os.supports_dir_fd  # Windows opens whole paths only
 _NOT_FOLLOWED = (errno.ELOOP, errno.EMLINK)
 
 
@@ -91,7 +92,7 @@ def open_file(directory: Path, name: str, how: int = os.O_RDONLY) -> int:
         raise OSError(errno.EINVAL, "the path leaves the directory", name)
     *parents, last = name.split("/")
     whole = os.fspath(directory / name)
-    if os.open not in os.supports_dir_fd:
+    if not _RELATIVE:
         return _checked(_open_by_path(directory, name, how), whole)
     at = os.open(directory, _DIRECTORY)
     try:

@@ -113,8 +113,10 @@ def test_options_of_save_need_a_directory(capsys):
     with pytest.raises(SystemExit):
         main(["run", "--save", "x", "--save-freq", "often", "--", "true"])
     assert "'often' is not an integer of 1 or more" in capsys.readouterr().err
-    assert main(["run", "--save", "gs://bucket/x", "--", "true"]) == 2
-    assert "URL" in capsys.readouterr().err
+    assert main(["run", "--save", "s3://key:word@bucket/x", "--", "true"]) == 2
+    told = capsys.readouterr().err
+    assert "more than a bucket" in told
+    assert "word" not in told
 
 
 def test_a_command_without_a_fit_is_told_that_nothing_was_saved(

@@ -99,12 +99,11 @@ def fetch(manifest: Manifest, prefix: str, objects: Objects, directory: Path) ->
     """
 
     def write(staging: str) -> None:
-        for name, record in manifest.files.items():
+        for name in manifest.files:
             path = Path(staging, name)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with open(path, "xb") as file:
-                    file.truncate(record.size)
+                path.touch(exist_ok=False)
             except (FileExistsError, IsADirectoryError, NotADirectoryError):
                 raise DamageError([f"{name} cannot lie beside the others"]) from None
 

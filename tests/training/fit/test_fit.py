@@ -743,7 +743,9 @@ WRONG = [
     ({"checkpoint_dir": ""}, ValueError),
     ({"checkpoint_dir": None}, TypeError),
     ({"checkpoint_dir": 7}, TypeError),
-    ({"checkpoint_dir": "gs://bucket/run"}, NotSupportedError),
+    ({"checkpoint_dir": "s3://"}, ValueError),
+    ({"checkpoint_dir": "cache::s3://bucket/run"}, ValueError),
+    ({"checkpoint_dir": "s3://bucket/run", "local_dir": "s3://x"}, NotSupportedError),
     ({"keep": best(1, "val_loss"), "save_freq": 4}, ValueError),
     (
         {"keep": latest(2) | best(1, "val_loss"), "save_freq": every(seconds=1)},
