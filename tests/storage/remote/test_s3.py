@@ -91,12 +91,12 @@ def kills(requests, session):
     "session", ["short", pytest.param("long", marks=pytest.mark.long)]
 )
 def test_a_kill_at_any_request_loses_nothing(s3, commit, tmp_path, session):
-    status, told = commit("whole", "whole", 3)
+    status, told = commit(f"whole-{session}", "whole", 3)
     assert status == 0, told
     count = s3._count
     assert count > 20
     for at, how in kills(range(1, count + 1), session):
-        name = f"at-{at}-{how.replace(' ', '-')}"
+        name = f"{session}-{at}-{how.replace(' ', '-')}"
         s3.restart()
         s3.fault = lambda number, _, at=at, how=how: how if number == at else None
         status, told = commit(name, name, 3)
