@@ -86,6 +86,12 @@ class Far:
         self._mine: str | None = None
         self._count = 0
 
+    def again(self) -> "Far":
+        """The same, with requests of its own, and owned by nobody here."""
+        far = Far(Objects(self.objects.address, self.objects.upload))
+        far.found, far.damaged = dict(self.found), dict(self.damaged)
+        return far
+
     def look(self) -> None:
         """Find out what is there.
 
@@ -279,4 +285,6 @@ class Far:
         """The commit first; then what is there, whatever the manifest says."""
         name = str(far.uploaded)
         self.objects.delete([f"{name}/{MANIFEST}"])
-        self.objects.delete([f"{name}/{each}" for each in self.objects.names(name)])
+        left = [f"{name}/{each}" for each in self.objects.names(name)]
+        threads = self.objects.upload.threads
+        at_once(lambda each: self.objects.delete([each]), left, threads)

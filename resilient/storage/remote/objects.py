@@ -79,7 +79,7 @@ class Objects:
         upload: Limits and settings.
 
     Attributes:
-        abandoned: Set where nobody waits any more: requests are not tried again.
+        abandoned: Set where the run has ended: from now on no request is made.
     """
 
     def __init__(self, address: Address, upload: Upload) -> None:
@@ -245,6 +245,8 @@ class Objects:
         self._opened  # noqa: B018  # or what is wrong for good
         for attempt in _attempts(self.upload.patience, self.abandoned):
             with attempt:
+                if self.abandoned.is_set():
+                    raise StoreError("the run has ended", transient=False)
                 try:
                     return request()
                 except Exception as error:  # drivers have families of their own

@@ -80,6 +80,9 @@ class TieredStore(Store):
             finally:
                 self._uploader = None
                 uploader.close(0.0 if uploader.waiting else _LAST_EVENTS)
+                # A request that hangs leaves the thread with what it had.
+                self._far = self._far.again()
+                self._ownership = Ownership(self._far, self.directory)
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
@@ -121,7 +124,7 @@ class TieredStore(Store):
         near = {each.step: each for each in super().checkpoints(to_look=to_look)}
         far = {
             step: Checkpoint.of(each.manifest, self._path(step))
-            for step, each in self._far.found.items()
+            for step, each in {**self._far.found}.items()
             if step not in near
         }
         return [each for _, each in sorted({**far, **near}.items())]

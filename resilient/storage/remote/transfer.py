@@ -43,15 +43,24 @@ class Transfer:
         self._objects = objects
         self._sent: set[str] = set()
 
-    def send_files(self) -> None:
+    def send_files(self, wanted: Callable[[], bool]) -> None:
         """Upload everything but the manifest.
+
+        Args:
+            wanted: Whether to go on.
 
         Raises:
             StoreError: The store fails.
-            GoneError: The checkpoint is not there any more.
+            GoneError: The checkpoint is not there, or not wanted, any more.
         """
+
+        def send(part: _Part) -> None:
+            if not wanted():
+                raise GoneError(f"{self.near.path} is not wanted any more")
+            self._send(part)
+
         left = [part for part in _parts(self.near) if part.name not in self._sent]
-        at_once(self._send, left, self._objects.upload.threads)
+        at_once(send, left, self._objects.upload.threads)
 
     def commit(self, before: Callable[[], None]) -> Manifest:
         """Upload the manifest: from now on the checkpoint is in the store.

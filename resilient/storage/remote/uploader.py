@@ -1,8 +1,9 @@
 """Copies committed checkpoints to the object store, on a thread beside the training.
 
 The newest goes first. Of those that wait, only what the keep policy would keep is
-uploaded, so a slow link skips checkpoints and never holds up a save. While the store is
-away, everything stays in the local directory and is tried again.
+uploaded, so a slow link skips checkpoints and never holds up a save. What is being
+uploaded is finished, unless somebody waits for the newest. While the store is away,
+everything stays in the local directory and is tried again.
 """
 
 import contextlib
@@ -100,6 +101,8 @@ class Uploader:
         with self._changed:
             for other in [other for other in self._waiting if other > step]:
                 del self._waiting[other]
+            if self._prune_upto is not None:
+                self._prune_upto = min(self._prune_upto, step)
             self._changed.notify_all()
 
     def wait(self, seconds: float) -> bool:
@@ -110,6 +113,7 @@ class Uploader:
         with self._changed:
             if not self._hurry:
                 self._hurry, self._tries = True, 0
+                self._drop_superfluous()
                 self._changed.notify_all()
             self._changed.wait_for(self._is_done, seconds)
             return self._is_done()
@@ -121,7 +125,12 @@ class Uploader:
             self._waiting.clear()
             self._changed.notify_all()
         self._thread.join(seconds)
-        self._far.objects.abandoned.set()
+        with self._changed:
+            self._far.objects.abandoned.set()
+
+    @property
+    def _ended(self) -> bool:
+        return self._far.objects.abandoned.is_set()
 
     # On the thread. -------------------------------------------------------------------
 
@@ -179,7 +188,7 @@ class Uploader:
             still = newest is not None and self._waiting.get(newest) is self._current
         if still and self._current is not None:
             self._upload(self._current)
-        elif newest is None:
+        if self._prune_upto is not None:  # even where saves come faster than uploads
             self._prune()
         if time.monotonic() - self._events_at > _EVENTS_EVERY or self._hurry:
             self._side_files.put_events()
@@ -192,11 +201,11 @@ class Uploader:
             transfer = self._transfers.get(step)
             if transfer is None or not self._far.is_mine(transfer):
                 transfer = self._transfers[step] = self._far.transfer(checkpoint)
-            transfer.send_files()
+            transfer.send_files(lambda: self._waiting.get(step) is checkpoint)
             self._far.commit(transfer)
             seconds = time.monotonic() - began
             nbytes = checkpoint.nbytes
-            self._report("uploaded", step=step, nbytes=nbytes, seconds=seconds)
+            self._tell("uploaded", step=step, nbytes=nbytes, seconds=seconds)
         self._done_with(checkpoint)
 
     def _prune(self) -> None:
@@ -208,20 +217,25 @@ class Uploader:
             self._far.delete_unfinished()
             self._tidied = True
         with self._changed:
-            if self._prune_upto == upto:
+            if self._prune_upto == upto and not self._waiting:
                 self._prune_upto = None
             self._changed.notify_all()
 
     def _drop_superfluous(self) -> None:
-        """Forget what would be deleted right after its upload. Needs the lock."""
+        """Forget what would be deleted right after its upload. Needs the lock.
+
+        Not what is being uploaded, unless somebody waits: or the store would never get
+        any, where saves come faster than uploads.
+        """
         if self._keep is None or not self._waiting:
             return
         newest = max(self._waiting)
         every: dict[int, Checkpoint | FarCheckpoint] = {**self._far.found}
         every |= self._waiting
         kept = self._keep.select(every.values()) | {newest}
-        for step in [step for step in self._waiting if step not in kept]:
-            if self._prune_upto is not None and step <= self._prune_upto:
+        for step, each in [*self._waiting.items()]:
+            old = self._prune_upto is not None and step <= self._prune_upto
+            if step not in kept and old and (self._hurry or each is not self._current):
                 del self._waiting[step]
 
     def _done_with(self, checkpoint: Checkpoint | None) -> None:
@@ -240,23 +254,28 @@ class Uploader:
             logger.warning("Step %d is not uploaded: %s", current.step, error)
         self._done_with(current)
 
-    def _say_failed(self, error: StoreError) -> None:
-        if self._failed is None:
-            logger.warning(
-                "The object store takes no checkpoints: %s. Training goes on, and they "
-                "stay in %s until it does.",
-                error,
-                self._directory,
-            )
-            self._report("upload failed", error=str(error))
+    def _tell(self, event: str, **fields: object) -> None:
         with self._changed:
+            if not self._ended:
+                self._report(event, **fields)
+
+    def _say_failed(self, error: StoreError) -> None:
+        with self._changed:
+            if self._failed is None and not self._ended:
+                logger.warning(
+                    "The object store takes no checkpoints: %s. Training goes on, and "
+                    "they stay in %s until it does.",
+                    error,
+                    self._directory,
+                )
+                self._report("upload failed", error=str(error))
             self._failed = error
             self._tries += 1
             self._changed.notify_all()
 
     def _say_recovered(self) -> None:
-        if self._failed is not None:
-            logger.warning("The object store takes checkpoints again.")
         with self._changed:
+            if self._failed is not None and not self._ended:
+                logger.warning("The object store takes checkpoints again.")
             self._failed, self._tries = None, 0
             self._changed.notify_all()
