@@ -2,11 +2,10 @@
 
 import importlib.util
 import os
-from pathlib import Path
 
-import numpy as np
 import pytest
 from support.gang import run_alone
+from support.killed_fit import assert_same, ended
 
 BEGIN = """
 import importlib, os, pkgutil, sys
@@ -38,39 +37,21 @@ sys.exit(main.main(["run", "--", "python", "train.py"]))
 TRAIN = (
     BEGIN
     + """
-from support import fitting
-from support.waited import wait_for_the_first_save
 import resilient
 from resilient.storage.lock import DirectoryLock
+from support.killed_fit import train
 
-directory, kill, out = sys.argv[1:]
 
-class Kill(keras.callbacks.Callback):
-    seen = 0
+def locked():
+    try:
+        DirectoryLock(sys.argv[1]).acquire()
+    except resilient.DirectoryInUseError as error:
+        assert "This process is already" in str(error)
+    else:
+        raise AssertionError("not locked")
 
-    def state_dict(self):
-        return {}
 
-    def load_state_dict(self, state):
-        pass
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.seen += 1
-        if self.seen == 3:
-            try:
-                DirectoryLock(directory).acquire()
-            except resilient.DirectoryInUseError as error:
-                assert "This process is already" in str(error)
-            else:
-                raise AssertionError("not locked")
-        if self.seen == int(kill):
-            os.kill(os.getpid(), 9)
-
-wait_for_the_first_save()
-net = fitting.model()
-history = fitting.fit(net, directory, callbacks=[Kill()], save_freq=2, keep=2)
-losses = history.history["loss"]
-np.savez(out, *net.get_weights(), *net.optimizer.variables, losses=losses)
+train(*sys.argv[1:], locked)
 """
 )
 LIBRARIES = (  # that a backend's tests may be without
@@ -94,16 +75,7 @@ def test_a_run_is_killed_and_resumed(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
 
-    def ended(directory: Path, kill: int, name: str):
-        out = tmp_path / f"{name}.npz"
-        status, told = run_alone(script, directory, kill, out)
-        assert status == (-9 if kill else 0), told
-        return None if kill else dict(np.load(out))
-
-    expected = ended(tmp_path / "whole", 0, "whole")
-    ended(tmp_path / "run", 5, "killed")
+    _, expected = ended(script, tmp_path / "whole")
+    ended(script, tmp_path / "run", 5)
     assert any("step-" in name for name in os.listdir(tmp_path / "run"))
-    got = ended(tmp_path / "run", 0, "resumed")
-    assert got.keys() == expected.keys()
-    for name, value in expected.items():
-        assert np.array_equal(got[name], value), name
+    assert_same(ended(script, tmp_path / "run")[1], expected)

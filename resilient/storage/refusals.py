@@ -9,6 +9,7 @@ from pathlib import Path
 from resilient.errors import (
     ANOTHER_STEP,
     CheckpointNotFoundError,
+    CheckpointReadError,
     CheckpointWriteError,
     CorruptCheckpointError,
     printable,
@@ -66,6 +67,15 @@ def not_uploaded(left: str) -> CheckpointWriteError:
         received=left,
         hint="Run the script again on this machine: the upload goes on, and nothing is "
         "trained twice.",
+    )
+
+
+def unreachable(where: object, error: Exception) -> CheckpointReadError:
+    """The error where nothing can be done before the object store answers."""
+    return CheckpointReadError(
+        "The object store cannot be read right now. Nothing there was changed.",
+        received=f"{where}: {error}",
+        hint="Check the address, the credentials and the network, and run it again.",
     )
 
 

@@ -58,7 +58,7 @@ def near(checkpoint_dir: CheckpointDir, local_dir: CheckpointDir | None = None) 
     address = Address.of(checkpoint_dir)
     if address is None:
         return local_directory(checkpoint_dir)
-    return local_directory(local_dir or address.default_local_directory())
+    return address.local_directory(local_dir)
 
 
 def wait_for_uploads(store: Store) -> None:

@@ -38,6 +38,14 @@ def refuse(*_arguments):
     raise StoreError("SlowDown", transient=True)
 
 
+PUT = Objects.put
+
+
+def no_files(self, name, content):
+    """The claim is taken, and no file of a checkpoint."""
+    return refuse() if "/" in name else PUT(self, name, content)
+
+
 def test_a_new_machine_ends_like_a_run_left_alone(tmp_path):
     expected = fitting.model()
     history = fitting.fit(expected, tmp_path / "plain")
@@ -72,12 +80,7 @@ def test_a_loop_ends_in_the_store_as_well(tmp_path):
 
 
 def test_a_training_whose_upload_fails_says_so_in_the_end(tmp_path, monkeypatch):
-    put = Objects.put
-
-    def no_manifests(self, name, content):
-        return refuse() if "/" in name else put(self, name, content)
-
-    monkeypatch.setattr(Objects, "put", no_manifests)
+    monkeypatch.setattr(Objects, "put", no_files)
     with pytest.raises(CheckpointWriteError, match="not in the object store") as error:
         fit(tmp_path)
     assert "only in" in str(error.value)
@@ -89,12 +92,7 @@ def test_a_training_whose_upload_fails_says_so_in_the_end(tmp_path, monkeypatch)
 
 
 def test_that_is_a_warning_where_the_user_says_so(tmp_path, monkeypatch, caplog):
-    put = Objects.put
-
-    def no_manifests(self, name, content):
-        return refuse() if "/" in name else put(self, name, content)
-
-    monkeypatch.setattr(Objects, "put", no_manifests)
+    monkeypatch.setattr(Objects, "put", no_files)
     caplog.set_level(logging.WARNING)
     fit(tmp_path, on_save_error="warn")
     assert "Some checkpoints are not uploaded" in caplog.text

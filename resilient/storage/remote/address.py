@@ -11,6 +11,7 @@ from pathlib import Path
 
 from resilient.errors import CheckpointWriteError, message
 from resilient.serialization.redaction import redacted
+from resilient.storage import layout
 
 # pathlib makes one slash of two. A single letter is a drive of Windows.
 _URL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+):/+(?P<path>.*)", re.DOTALL)
@@ -79,14 +80,19 @@ class Address:
         """The last part of the path."""
         return self.path.rpartition("/")[2]
 
-    def default_local_directory(self) -> Path:
-        """Where the run is kept near unless the user says so: the same on each start.
+    def local_directory(self, chosen: str | os.PathLike[str] | None) -> Path:
+        """Where the run is kept near: the same on each start.
 
-        In a directory for temporary files, which only this user can read.
+        Args:
+            chosen: By the user; None for a directory among the temporary files, which
+                only this user can read.
 
         Raises:
+            TypeError, ValueError, NotSupportedError: What was chosen is no directory.
             CheckpointWriteError: Somebody else has a directory of that name there.
         """
+        if chosen is not None:
+            return layout.local_directory(chosen)
         user = re.sub(r"\W", "_", getpass.getuser())
         mine = Path(tempfile.gettempdir(), f"keras-resilient-{user}")
         try:

@@ -12,8 +12,8 @@ A name is used once, so a kill in the middle of an upload leaves objects that no
 reads, and two writers never write the same one.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from resilient.errors import (
     CorruptCheckpointError,
@@ -21,47 +21,24 @@ from resilient.errors import (
     NotSupportedError,
 )
 from resilient.policies import KeepPolicy
-from resilient.progress import Progress
-from resilient.storage import files
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.layout import MANIFEST
-from resilient.storage.manifest import Manifest, ManifestError
+from resilient.storage.manifest import Manifest
 from resilient.storage.remote import claims
 from resilient.storage.remote.claims import Claims, SchemaError, Uploaded
+from resilient.storage.remote.committed import (
+    Committed,
+    FarCheckpoint,
+    Unreadable,
+    look_at,
+)
 from resilient.storage.remote.objects import Objects, StoreError
 from resilient.storage.remote.transfer import Transfer, at_once, fetch
 
+K = TypeVar("K", bound=Committed)
+
 _NEWEST = "newest"
 _READERS = 16  # requests for manifests at the same time: they are small
-
-
-@dataclass(frozen=True)
-class FarCheckpoint:
-    """A committed checkpoint in the store: its name, and what it holds.
-
-    Attributes:
-        uploaded: Its name.
-        manifest: What it holds.
-    """
-
-    uploaded: Uploaded
-    manifest: Manifest
-
-    @property
-    def step(self) -> int:
-        return self.uploaded.step
-
-    @property
-    def progress(self) -> Progress:
-        return self.manifest.progress
-
-    @property
-    def metrics(self) -> "dict[str, float]":
-        return dict(self.manifest.metrics)
-
-    @property
-    def created(self) -> str:
-        return self.manifest.created
 
 
 class Far:
@@ -73,7 +50,7 @@ class Far:
     Attributes:
         claims: Who owns it; None where there is no run.
         found: The committed checkpoints that are part of the run, by step.
-        damaged: What is wrong with the manifests of others, by step.
+        unreadable: The others that are part of it, by step.
         names: Every object, with its size in bytes.
     """
 
@@ -81,7 +58,7 @@ class Far:
         self.objects = objects
         self.claims: Claims | None = None
         self.found: dict[int, FarCheckpoint] = {}
-        self.damaged: dict[int, str] = {}
+        self.unreadable: dict[int, Unreadable] = {}
         self.names: dict[str, int] = {}
         self._mine: str | None = None
         self._count = 0
@@ -89,7 +66,7 @@ class Far:
     def again(self) -> "Far":
         """The same, with requests of its own, and owned by nobody here."""
         far = Far(Objects(self.objects.address, self.objects.upload))
-        far.found, far.damaged = dict(self.found), dict(self.damaged)
+        far.found, far.unreadable = dict(self.found), dict(self.unreadable)
         return far
 
     def look(self) -> None:
@@ -99,7 +76,7 @@ class Far:
             StoreError: The store does not say.
             CorruptCheckpointError: ``claims.json`` is something else.
         """
-        self.found, self.damaged = {}, {}
+        self.found, self.unreadable = {}, {}
         self.claims, self.names = self._read_claims(), self.objects.names()
         self._count = 0
         at_once(self._look_at, self._part_of_the_run(), _READERS)
@@ -112,8 +89,8 @@ class Far:
         """
         former = self.claims
         if former is not None:
-            used = {far.uploaded.claim for far in self.found.values()}
-            former = former.without(used)
+            every: list[Committed] = [*self.found.values(), *self.unreadable.values()]
+            former = former.without({each.uploaded.claim for each in every})
         return Claims.of_this_process(former, until)
 
     def take(self, mine: Claims) -> None:
@@ -124,13 +101,8 @@ class Far:
         """
         self.objects.put(claims.NAME, mine.to_bytes())
         self.claims, self._mine, self._count = mine, mine.owner, 0
-        self.found = {
-            step: far
-            for step, far in self.found.items()
-            if mine.rank(far.uploaded) is not None
-        }
-        until = max((each.until or 0 for each in mine.claims[:-1]), default=-1)
-        self.damaged = {s: why for s, why in self.damaged.items() if s <= until}
+        self.found = _of(mine, self.found)
+        self.unreadable = _of(mine, self.unreadable)
 
     def is_mine(self, sent: Transfer) -> bool:
         """Whether an upload goes on under the claim that owns the run."""
@@ -160,7 +132,7 @@ class Far:
         manifest = sent.commit(self.require_mine)
         uploaded = Uploaded.parse(sent.prefix)
         assert uploaded is not None
-        former = self.found.get(uploaded.step)
+        former = self.unreadable.pop(uploaded.step, self.found.get(uploaded.step))
         self.found[uploaded.step] = FarCheckpoint(uploaded, manifest)
         self.objects.put(_NEWEST, sent.prefix.encode())
         if former is not None:
@@ -171,11 +143,13 @@ class Far:
 
         Raises:
             DamageError: It is not what its manifest says.
+            NotSupportedError: A later version of this library wrote it.
             StoreError: The store fails.
             CheckpointWriteError: The local file system does.
         """
-        if step in self.damaged:
-            raise DamageError([self.damaged[step]])
+        if step in self.unreadable:
+            why = self.unreadable[step].why
+            raise why if isinstance(why, NotSupportedError) else DamageError([str(why)])
         far = self.found[step]
         fetch(far.manifest, str(far.uploaded), self.objects, directory)
 
@@ -269,22 +243,24 @@ class Far:
             return None
 
     def _look_at(self, uploaded: Uploaded) -> None:
-        try:
-            raw = self.objects.get(f"{uploaded}/{MANIFEST}", files.JSON_BYTES)
-            manifest = Manifest.from_bytes(raw)
-            if manifest.progress.step != uploaded.step:
-                raise ManifestError(f"belongs to step {manifest.progress.step:,}")
-        except FileNotFoundError:  # deleted since, whatever a listing says
-            return
-        except (ManifestError, NotSupportedError) as error:
-            self.damaged[uploaded.step] = str(error)
-        else:
-            self.found[uploaded.step] = FarCheckpoint(uploaded, manifest)
+        found = look_at(uploaded, self.objects)
+        if isinstance(found, FarCheckpoint):
+            self.found[uploaded.step] = found
+        elif found is not None:
+            self.unreadable[uploaded.step] = found
 
-    def _delete(self, far: FarCheckpoint) -> None:
+    def _delete(self, far: Committed) -> None:
         """The commit first; then what is there, whatever the manifest says."""
         name = str(far.uploaded)
         self.objects.delete([f"{name}/{MANIFEST}"])
         left = [f"{name}/{each}" for each in self.objects.names(name)]
         threads = self.objects.upload.threads
         at_once(lambda each: self.objects.delete([each]), left, threads)
+
+
+def _of(run: Claims, known: dict[int, K]) -> dict[int, K]:
+    return {
+        step: each
+        for step, each in known.items()
+        if run.rank(each.uploaded) is not None
+    }

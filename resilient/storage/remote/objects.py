@@ -140,15 +140,16 @@ class Objects:
         within = self._within(path.stat().st_size)
         self._tried(lambda: self._fs.put_file(os.fspath(path), target, **within))
 
-    def receive(self, name: str, path: Path) -> None:
-        """Make a file of an object.
+    def receive(self, name: str, path: Path, nbytes: int) -> None:
+        """Make a file of an object, which has so many bytes.
 
         Raises:
             FileNotFoundError: There is no such object.
             StoreError: It cannot be read.
         """
-        source, gone = self._path(name), FileNotFoundError(name)
-        self._tried(lambda: self._fs.get_file(source, os.fspath(path)), missing=gone)
+        source, target = self._path(name), os.fspath(path)
+        get = partial(self._fs.get_file, source, target, **self._within(nbytes))
+        self._tried(get, missing=FileNotFoundError(name))
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects in this order; some may be gone already.

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from resilient.errors import CheckpointMismatchError, CheckpointReadError
-from resilient.storage import layout, quarantine
+from resilient.errors import CheckpointMismatchError
+from resilient.storage import layout, quarantine, refusals
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.manifest import ManifestError
 from resilient.storage.remote.address import Address
@@ -73,7 +73,7 @@ class Ownership:
             self._claim()
         except StoreError as error:
             if near is None or not layout.committed_steps(self._directory):
-                raise _unreachable(self._address, error) from None
+                raise refusals.unreachable(self._address, error) from None
             logger.warning(
                 "The object store does not answer: %s. The run goes on from %s, and is "
                 "uploaded once the store answers.",
@@ -96,6 +96,12 @@ class Ownership:
         elif self._near().until is not None:
             self._claim()
 
+    def counts(self, step: int) -> bool:
+        """Whether a step of the store is part of the run, or was abandoned here."""
+        with self._lock:
+            until = self._near().until
+        return until is None or step <= until
+
     def abandon_after(self, step: int) -> None:
         """What is after a step is no part of the run; ``settle`` tells the store."""
         with self._lock:
@@ -106,7 +112,7 @@ class Ownership:
     def _claim(self) -> None:
         with self._lock:
             near = self._near()
-            newest = max([*self._far.found, *self._far.damaged], default=-1)
+            newest = max([*self._far.found, *self._far.unreadable], default=-1)
             at = newest if near.until is None else near.until
             mine = self._prepared.get(at) or self._far.prepare(at)
             self._prepared = {at: mine}
@@ -165,13 +171,4 @@ def explained(address: Address) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        raise _unreachable(address, error) from None
-
-
-def _unreachable(address: Address, error: StoreError) -> CheckpointReadError:
-    return CheckpointReadError(
-        "The checkpoints in the object store cannot be read right now. Nothing there "
-        "was changed.",
-        received=f"{address}: {error}",
-        hint="Check the address, the credentials and the network, and run it again.",
-    )
+        raise refusals.unreachable(address, error) from None

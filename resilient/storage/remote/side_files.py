@@ -70,7 +70,7 @@ class SideFiles:
         }:
             if name in names and names[name] <= files.EVENTS_BYTES:
                 beside = self._directory / layout.unfinished_name(name)
-                self._objects.receive(name, beside)
+                self._objects.receive(name, beside, names[name])
                 os.replace(beside, self._directory / name)
             else:
                 with contextlib.suppress(FileNotFoundError):

@@ -46,7 +46,7 @@ class TieredStore(Store):
         local_dir: str | os.PathLike[str] | None,
         upload: Upload,
     ) -> None:
-        super().__init__(local_dir or address.default_local_directory())
+        super().__init__(address.local_directory(local_dir))
         self.address = address
         _require_apart(self.directory, address)
         self._keep_near = keep_policy(upload.keep_local)
@@ -125,13 +125,13 @@ class TieredStore(Store):
         far = {
             step: Checkpoint.of(each.manifest, self._path(step))
             for step, each in {**self._far.found}.items()
-            if step not in near
+            if step not in near and self._ownership.counts(step)
         }
         return [each for _, each in sorted({**far, **near}.items())]
 
     def steps(self) -> list[int]:
         """As of ``Store``."""
-        far = {*self._far.found, *self._far.damaged}
+        far = filter(self._is_far, [*self._far.found, *self._far.unreadable])
         return sorted({*super().steps(), *far})
 
     def problems(self, step: int) -> list[str]:
@@ -198,7 +198,7 @@ class TieredStore(Store):
         for step in reversed(self.steps()):
             yield step
             # If it was near, it was damaged.
-            if step in near and step in self._far.found:
+            if step in near and self._is_far(step):
                 yield step
 
     def _get_ready(self, step: int) -> None:
@@ -211,12 +211,15 @@ class TieredStore(Store):
         return self._path(step)
 
     def _fetch_missing(self, step: int) -> None:
-        far = step in self._far.found or step in self._far.damaged
-        if far and not os.path.lexists(self._path(step)):
+        if self._is_far(step) and not os.path.lexists(self._path(step)):
             try:
                 self._fetch(step)
             except DamageError as error:
                 raise refusals.damaged(self._path(step), str(error)) from None
+
+    def _is_far(self, step: int) -> bool:
+        known = step in self._far.found or step in self._far.unreadable
+        return known and self._ownership.counts(step)
 
     def _fetch(self, step: int) -> None:
         far = self._far.found.get(step)

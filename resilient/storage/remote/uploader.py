@@ -16,7 +16,8 @@ from pathlib import Path
 from resilient.errors import ResilientError
 from resilient.policies import KeepPolicy
 from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.remote.far import Far, FarCheckpoint
+from resilient.storage.remote.committed import FarCheckpoint
+from resilient.storage.remote.far import Far
 from resilient.storage.remote.objects import StoreError
 from resilient.storage.remote.side_files import SideFiles
 from resilient.storage.remote.transfer import GoneError, Transfer

@@ -7,8 +7,9 @@ finds its own checkpoints.
 import logging
 from pathlib import Path
 
-from resilient.errors import CheckpointMismatchError, CheckpointReadError
+from resilient.errors import CheckpointMismatchError
 from resilient.storage.files import JSON_BYTES, replace_text
+from resilient.storage.refusals import unreachable
 from resilient.storage.remote import claims
 from resilient.storage.remote.address import Address
 from resilient.storage.remote.objects import Objects, StoreError
@@ -50,13 +51,7 @@ class FarJournal:
             if (directory / FITS).exists():
                 self._warn(error)
                 return
-            raise CheckpointReadError(
-                f"{FITS}, which records the order of the fits, cannot be read from the "
-                "object store right now.",
-                received=f"{self.address}: {error}",
-                hint="Check the address, the credentials and the network, and run it "
-                "again.",
-            ) from None
+            raise unreachable(f"{self.address}/{FITS}", error) from None
         replace_text(directory / FITS, text)
 
     def put(self, text: str, directory: Path) -> None:
@@ -81,12 +76,7 @@ class FarJournal:
         except FileNotFoundError:
             return
         except StoreError as error:
-            raise CheckpointReadError(
-                "The object store does not say whether a new call of fit has "
-                "checkpoints already.",
-                received=f"{self.address}/{name}: {error}",
-                hint="Check the network and the credentials, and run it again.",
-            ) from None
+            raise unreachable(f"{self.address}/{name}", error) from None
         raise CheckpointMismatchError(
             "A call of fit is new, and the object store has checkpoints under its "
             "name: the program was started over with fewer calls before.",

@@ -1,12 +1,14 @@
 """Near and far: where a run goes on, and what happens to a copy that fell behind."""
 
 import json
+import threading
 import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from released.newer import make_newer
 from support.checkpoint_samples import filled, holds, newest_good, verified, writer
 
 from resilient.errors import (
@@ -14,6 +16,7 @@ from resilient.errors import (
     CheckpointReadError,
     CorruptCheckpointError,
     DirectoryInUseError,
+    NotSupportedError,
 )
 from resilient.policies import best, latest
 from resilient.progress import Progress
@@ -438,3 +441,63 @@ def test_a_local_copy_that_is_gone_is_told(tmp_path, monkeypatch, caplog):
         a.save(2)
     assert "Step 1 is not uploaded" in caplog.text
     assert far_steps(tmp_path) == [2]
+
+
+@pytest.mark.parametrize("how", ["damaged", "of a later version"])
+def test_a_commit_that_cannot_be_read_stays_part_of_the_run(tmp_path, how):
+    """However often the run is opened meanwhile: its object may be restored."""
+    a = Machine(tmp_path, "a")
+    with a.opened():
+        a.save(1)
+    (path,) = (tmp_path / "far").glob("step-*/manifest.json")
+    raw = path.read_bytes()
+    path.write_bytes(b"?")
+    if how == "of a later version":
+        path.write_bytes(raw)
+        make_newer(path.parent)
+    error = CorruptCheckpointError if how == "damaged" else NotSupportedError
+    for name in "bc":
+        other = Machine(tmp_path, name)
+        with other.opened(), pytest.raises(error):
+            other.newest()
+    path.write_bytes(raw)
+    d = Machine(tmp_path, "d")
+    with d.opened():
+        assert d.newest() == (1, True)
+
+
+def test_a_commit_takes_the_place_of_a_damaged_one(tmp_path):
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b", Upload(keep_local=1))
+    with a.opened():
+        a.save(1)
+    (path,) = (tmp_path / "far").glob("step-*/manifest.json")
+    path.write_bytes(b"?")
+    with b.opened():
+        b.save(1, 2)
+        assert not path.exists()
+        b.store.discard_after(1)
+        assert b.newest() == (1, True)
+
+
+def test_a_request_that_ends_after_the_run_says_nothing(tmp_path, monkeypatch, caplog):
+    a, told = Machine(tmp_path, "a"), []
+    sending, over = threading.Event(), threading.Event()
+
+    def hang(*_arguments):
+        sending.set()
+        over.wait(20)
+        refuse()
+
+    with a.opened():
+        a.store.report = lambda *each, **_: told.append(each)
+        monkeypatch.setattr(Objects, "put", hang)
+        a.store.commit(
+            Progress(1, 0, 1), writer(1), metrics={}, finished=False, environment={}
+        )
+        assert sending.wait(20)
+        thread = a.store._uploader._thread
+    over.set()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert not told
+    assert not caplog.records
