@@ -54,18 +54,6 @@ def mounted(tmp_path, request):
         yield mount
 
 
-def refuse(monkeypatch, name, number, *, when):
-    """Let a function of ``os`` fail for what ``when`` says."""
-    call = getattr(os, name)
-
-    def refused(first, *others):
-        if when(first):
-            raise OSError(number, os.strerror(number), str(first))
-        return call(first, *others)
-
-    monkeypatch.setattr(os, name, refused)
-
-
 def is_open_directory(descriptor):
     return stat.S_ISDIR(os.fstat(descriptor).st_mode)
 
@@ -129,7 +117,7 @@ def test_a_mount_without_locks_is_told_of_once(mounted, caplog):
 def test_where_directories_cannot_be_renamed_the_manifest_is_the_commit(
     tmp_path, monkeypatch, number
 ):
-    refuse(monkeypatch, "rename", number, when=os.path.isdir)
+    lacking.refuse(monkeypatch, "rename", number, when=os.path.isdir)
     with DirectoryLock(tmp_path):
         store = filled(tmp_path, 10, 20)
         save(store, 20, version=1)
@@ -143,7 +131,7 @@ def test_where_directories_cannot_be_renamed_the_manifest_is_the_commit(
 
 
 def test_a_save_that_fails_in_place_leaves_the_former_one(tmp_path, monkeypatch):
-    refuse(monkeypatch, "rename", errno.EXDEV, when=os.path.isdir)
+    lacking.refuse(monkeypatch, "rename", errno.EXDEV, when=os.path.isdir)
     with DirectoryLock(tmp_path):
         store = filled(tmp_path, 10, 20)
 
@@ -178,7 +166,7 @@ def test_a_mount_that_renames_file_by_file_is_known_by_its_kind(
 def test_directories_that_are_not_synced_are_told_of_once(
     tmp_path, monkeypatch, caplog, number
 ):
-    refuse(monkeypatch, "fsync", number, when=is_open_directory)
+    lacking.refuse(monkeypatch, "fsync", number, when=is_open_directory)
     with DirectoryLock(tmp_path):
         filled(tmp_path, 10, 20)
     usable(tmp_path, newest={20})
@@ -186,7 +174,7 @@ def test_directories_that_are_not_synced_are_told_of_once(
 
 
 def test_a_directory_whose_sync_fails_is_an_error(tmp_path, monkeypatch):
-    refuse(monkeypatch, "fsync", errno.EIO, when=is_open_directory)
+    lacking.refuse(monkeypatch, "fsync", errno.EIO, when=is_open_directory)
     with pytest.raises(OSError, match="Input/output error"):
         files.sync(tmp_path)
 
@@ -195,7 +183,7 @@ def test_a_directory_whose_sync_fails_is_an_error(tmp_path, monkeypatch):
 def test_a_file_system_that_cannot_replace_files_is_refused(
     tmp_path, monkeypatch, number
 ):
-    refuse(monkeypatch, "replace", number, when=lambda path: True)
+    lacking.refuse(monkeypatch, "replace", number, when=lambda path: True)
     with pytest.raises(NotSupportedError, match="another file system"):
         DirectoryLock(tmp_path).acquire()
     monkeypatch.undo()
@@ -206,7 +194,9 @@ def test_a_file_system_that_cannot_replace_files_is_refused(
 def test_a_disk_that_is_full_at_the_start_is_not_taken_for_one_that_lacks_something(
     tmp_path, monkeypatch
 ):
-    refuse(monkeypatch, "mkdir", errno.ENOSPC, when=lambda path: "probe" in str(path))
+    lacking.refuse(
+        monkeypatch, "mkdir", errno.ENOSPC, when=lambda path: "probe" in str(path)
+    )
     with DirectoryLock(tmp_path):
         assert file_system.renames_directories(tmp_path)
 

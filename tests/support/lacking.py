@@ -36,6 +36,18 @@ def why_not():
     return None if mfusepy else ""
 
 
+def refuse(monkeypatch, name, number, *, when):
+    """Let a function of ``os`` fail for what ``when`` says."""
+    call = getattr(os, name)
+
+    def refused(first, *others):
+        if when(first):
+            raise OSError(number, os.strerror(number), str(first))
+        return call(first, *others)
+
+    monkeypatch.setattr(os, name, refused)
+
+
 @contextlib.contextmanager
 def mounted(place, *lacks):
     """Where such a file system is mounted inside."""

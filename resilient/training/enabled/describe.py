@@ -16,7 +16,7 @@ import xxhash
 
 from resilient.state.build import is_built
 from resilient.state.fingerprint import learning_rate, plain_config
-from resilient.training.enabled.journal import LONGEST_LINE, MOST_LINES, Call
+from resilient.training.enabled.fits_file import LONGEST_LINE, MOST_LINES, Call
 
 _LONGEST = 40  # characters of a name
 _LIBRARIES = ("site-packages", "dist-packages")

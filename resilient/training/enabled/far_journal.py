@@ -14,10 +14,10 @@ from resilient.storage.remote import claims
 from resilient.storage.remote.address import Address
 from resilient.storage.remote.objects import Objects, StoreError
 from resilient.storage.remote.options import Upload, checked_upload
+from resilient.training.enabled.fits_file import FITS
 
 logger = logging.getLogger(__name__)
 
-FITS = "fits.json"
 _UNSENT = "fits.json.not-uploaded"
 
 

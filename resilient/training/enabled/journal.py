@@ -9,93 +9,31 @@ import logging
 import os
 import secrets
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Generic, TypeVar
-
-from msgspec import Meta
+from typing import Generic, TypeVar
 
 from resilient.errors import (
     CheckpointMismatchError,
-    CheckpointReadError,
     CheckpointWriteError,
     NotSupportedError,
 )
-from resilient.serialization.schema import (
-    Count,
-    SchemaError,
-    from_json,
-    parse,
-    to_json,
-)
-from resilient.storage.files import JSON_BYTES, read_file, replace_text
+from resilient.serialization.schema import to_json
+from resilient.storage import directories
+from resilient.storage.files import replace_text
 from resilient.storage.store import Store
 from resilient.telemetry.heartbeat import VARIABLE
-from resilient.training.enabled.far_journal import FITS, FarJournal
+from resilient.training.enabled.far_journal import FarJournal
+from resilient.training.enabled.fits_file import FITS, Call, Saved, read
 
 logger = logging.getLogger(__name__)
 
-LONGEST_LINE, MOST_LINES = 200, 20
-OF_PROJECTS = r"[0-9a-f]{0,40}(-[0-9]{1,6})?"  # marks and checksums; part of names
-
 T = TypeVar("T")
-
-_Text = Annotated[str, Meta(max_length=LONGEST_LINE)]
-_Project = Annotated[str, Meta(pattern=rf"^{OF_PROJECTS}\Z")]
-_Many = Meta(max_length=100_000)
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call.
-
-    Attributes:
-        model: Name of the model.
-        settings: Checksum of its layers' and its optimizer's settings.
-        after: Number of the call that trained the same model last, if any.
-        weights: Checksum of the weights that it began with; None if not known.
-        lines: Lines of the program that were calling it, the innermost first.
-    """
-
-    model: _Text
-    settings: _Text
-    after: Count | None
-    weights: _Text | None
-    lines: Annotated[list[_Text], Meta(max_length=MOST_LINES)]
-
-
-@dataclass(frozen=True)
-class _Saved:
-    """What the file holds.
-
-    Attributes:
-        program: File name of the program.
-        launch: Which launch by ``resilient run`` was the last; empty without it.
-        process: Which process made calls last.
-        calls: From the first on.
-        run: Names the program's runs that began with the same first fit.
-        seeds: What each oracle of a search drew that was given none; 0 if not known.
-        projects: What each tuner found, see ``projects``; empty if not known.
-    """
-
-    program: _Text
-    launch: _Text
-    process: Count
-    calls: Annotated[list[Call], _Many]
-    run: Annotated[str, Meta(pattern=r"^[0-9a-f]{0,40}\Z")] = ""
-    seeds: Annotated[list[Count], _Many] = field(default_factory=list)
-    projects: Annotated[list[_Project], _Many] = field(default_factory=list)
 
 
 def has_finished(directory: Path) -> bool:
     """Whether the fit whose checkpoints are there has finished."""
     newest = next(reversed(Store(directory).checkpoints()), None)
     return newest is not None and newest.finished
-
-
-def has_fits(directory: str | os.PathLike[str]) -> bool:
-    """Whether a program has made calls with this directory."""
-    return os.path.lexists(os.path.join(directory, FITS))
 
 
 class InOrder(Generic[T]):
@@ -151,7 +89,7 @@ class Journal:
         self._directory, self._program = directory, os.path.basename(sys.argv[0])
         # A new directory for each launch.
         self._launch = Path(os.environ.get(VARIABLE, "")).parent.name
-        before = None if anew else _read(directory)
+        before = None if anew else read(directory)
         self._known = before is not None
         self._before = before.calls if before else []
         self._calls = list(self._before)
@@ -180,7 +118,7 @@ class Journal:
                 raise self._other_order(number, lines)
             self._warn_of_weights(number, call, before, directory)
         self._calls[number - 1 : number] = [call]
-        saved = _Saved(
+        saved = Saved(
             self._program,
             self._launch,
             os.getpid(),
@@ -195,7 +133,9 @@ class Journal:
                 self._far.require_unused(directory.name)
             elif new and self._known and os.path.lexists(directory):
                 # Of a program that was started over: before this call is known.
-                directory.rename(f"{directory}.old-{secrets.token_hex(6)}")
+                directories.move(
+                    directory, Path(f"{directory}.old-{secrets.token_hex(6)}")
+                )
             replace_text(self._directory / FITS, text)
             if self._far is not None:
                 self._far.put(text, self._directory)
@@ -267,7 +207,7 @@ class Journal:
             "use another directory.",
         )
 
-    def _require_same_program(self, before: _Saved) -> None:
+    def _require_same_program(self, before: Saved) -> None:
         if before.program != self._program:
             raise CheckpointMismatchError(
                 "This directory holds the fits of another program.",
@@ -285,16 +225,3 @@ class Journal:
                 hint="Use `resilient run --save` once for each, each with its own "
                 "directory.",
             )
-
-
-def _read(directory: Path) -> _Saved | None:
-    if not has_fits(directory):
-        return None
-    try:
-        return from_json(_Saved, parse(read_file(directory, FITS, JSON_BYTES)))
-    except (OSError, SchemaError) as error:
-        raise CheckpointReadError(
-            f"{FITS}, which records the order of the fits, cannot be read.",
-            received=f"{directory / FITS}: {error}",
-            hint="Restore it; or delete it, if the program has not changed.",
-        ) from None

@@ -20,7 +20,8 @@ import xxhash
 
 from resilient.errors import CheckpointMismatchError
 from resilient.storage.files import read_file, replace_text
-from resilient.training.enabled.journal import OF_PROJECTS, Journal
+from resilient.training.enabled.fits_file import OF_PROJECTS
+from resilient.training.enabled.journal import Journal
 
 MARK = "resilient.txt"
 _TUNER = "tuner0.json"  # where it is, KerasTuner reloads

@@ -9,7 +9,7 @@ from collections import Counter
 import keras
 import numpy as np
 import pytest
-from support import fitting
+from support import fitting, lacking
 from support.fitting import Do, Interrupt, Interrupted
 
 import resilient
@@ -284,7 +284,14 @@ def test_other_weights_are_said_once_and_refused_in_one_process(
         ensemble(3)
 
 
-def test_what_a_program_left_that_was_started_over_is_not_used(tmp_path, monkeypatch):
+@pytest.mark.parametrize("renames", [True, False])
+def test_what_a_program_left_that_was_started_over_is_not_used(
+    tmp_path, monkeypatch, renames
+):
+    """Also on a mount where directories cannot be renamed."""
+    if not renames:
+        lacking.refuse(monkeypatch, "rename", errno.EPERM, when=os.path.isdir)
+
     def program(*seeds, **options):
         monkeypatch.setattr(calls, "_left", set())  # another process
         with resilient.enabled(tmp_path, **options):
