@@ -164,7 +164,9 @@ class Objects:
 
     def explain(self, error: BaseException) -> str:
         """What a driver's error says, without credentials."""
-        text = " ".join(f"{type(error).__name__}: {error}".split())
+        late = "no answer in time" if isinstance(error, TimeoutError) else ""
+        text = " ".join(f"{type(error).__name__}: {str(error) or late}".split())
+        text = text.rstrip(":.")
         for secret in self._secrets:
             text = text.replace(secret, LEFT_OUT)
         return printable(redacted(text)[:_LONGEST])

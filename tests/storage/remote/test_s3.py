@@ -13,6 +13,9 @@ from support.gang import run_alone
 from support.object_store import BUCKET, HANG, KILL, KILL_AFTER, RESET
 
 from resilient.errors import CheckpointReadError
+from resilient.storage.remote import objects as objects_module
+from resilient.storage.remote.address import Address
+from resilient.storage.remote.objects import Objects, StoreError
 from resilient.storage.remote.options import Upload
 from resilient.storage.stores import store_of
 
@@ -181,6 +184,41 @@ def test_no_credential_is_ever_told(s3, commit, tmp_path, caplog):
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     everything = "".join([*told, caplog.text, *(p.read_text("latin1") for p in files)])
     assert "canary" not in everything
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda objects, _: objects.put("new", b"x"),
+        lambda objects, _: objects.get("there", 100),
+        lambda objects, _: objects.names(),
+        lambda objects, _: objects.delete(["there"]),
+        lambda objects, file: objects.send(file, "new"),
+        lambda objects, file: objects.receive("there", file, 1),
+    ],
+    ids=["put", "get", "names", "delete", "send", "receive"],
+)
+def test_no_request_waits_for_its_answer_for_ever(
+    s3, tmp_path, monkeypatch, request_of
+):
+    """Nor if the driver would."""
+    options = {"config_kwargs": {"read_timeout": 3600}}
+    upload = Upload(patience=0.1, storage_options=options)
+    objects = Objects(Address("s3", f"{BUCKET}/waits"), upload)
+    file = tmp_path / "file"
+    file.write_bytes(b"x")
+    s3.restart()
+    objects.put("there", b"x")
+    monkeypatch.setattr(objects_module, "_ANSWER", 0.5)
+    s3.fault = lambda *_: HANG
+    began = time.monotonic()
+    try:
+        with pytest.raises(StoreError, match="no answer in time") as error:
+            request_of(objects, file)
+    finally:
+        s3.restart()
+    assert error.value.transient
+    assert time.monotonic() - began < 30
 
 
 def test_a_store_that_never_answers_is_not_waited_for_for_ever(s3, commit, tmp_path):
