@@ -23,7 +23,7 @@ from resilient.errors import CheckpointWriteError, NotSupportedError, ResilientE
 from resilient.progress import Progress
 from resilient.storage import layout, lock
 from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.directories import delete_checkpoints, written_in_place
+from resilient.storage.directories import delete_checkpoints, move, written_in_place
 from resilient.storage.file_record import FileRecord, record
 from resilient.storage.file_system import renames_directories
 from resilient.storage.files import JSON_BYTES, NO_DAMAGE, WINDOWS, open_file, sync
@@ -255,12 +255,12 @@ def _published(staging: Path, step: int) -> Iterator[tuple[Path, Path]]:
     yield staging, committed
     if os.path.lexists(committed):
         former = directory / layout.replaced_name(step)
-        os.rename(committed, former)
+        move(committed, former)
     try:
         os.rename(staging, committed)
     except BaseException:
         if former is not None:
-            os.rename(former, committed)
+            move(former, committed)
         raise
     sync(directory)
     if former is not None:

@@ -31,8 +31,7 @@ def move(path: Path, target: Path) -> None:
     Raises:
         OSError: The file system failed; what was moved is at its old name or at both.
     """
-    if renames_directories(path.parent):
-        os.rename(path, target)
+    if _rename(path, target):
         return
     with _unfinished(target):
         _copy(path, target)
@@ -47,13 +46,12 @@ def delete_checkpoints(paths: list[Path]) -> None:
     """
     renamed = []
     for path in paths:
-        if not renames_directories(path.parent):
-            delete_at_once(path)
-            continue
         step = int(path.name.removeprefix("step-").partition(".")[0])
         target = path.with_name(layout.staging_name(step))
-        os.rename(path, target)
-        renamed.append(target)
+        if _rename(path, target):
+            renamed.append(target)
+        else:
+            delete_at_once(path)
     if renamed:
         sync(renamed[0].parent)
     for path in renamed:
@@ -111,6 +109,22 @@ def written_in_place(committed: Path) -> Iterator[Path]:
     if former is not None:
         with contextlib.suppress(OSError):
             delete_at_once(former)
+
+
+def _rename(path: Path, target: Path) -> bool:
+    """Rename a directory, all at once; False where that cannot be done.
+
+    An overlay (a container's) renames new directories, and not those of its image.
+    """
+    if not renames_directories(path.parent):
+        return False
+    try:
+        os.rename(path, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        return False
+    return True
 
 
 @contextlib.contextmanager

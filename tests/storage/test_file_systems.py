@@ -130,6 +130,27 @@ def test_where_directories_cannot_be_renamed_the_manifest_is_the_commit(
     usable(tmp_path, newest={30})
 
 
+def test_checkpoints_that_an_image_brought_are_like_others(tmp_path, monkeypatch):
+    """An overlay cannot rename directories of a layer below, and can those above."""
+    store = filled(tmp_path, 10, 20, 30, 40)
+
+    below = {str(checkpoint.path) for checkpoint in store.checkpoints()}
+    lacking.refuse(
+        monkeypatch, "rename", errno.EXDEV, when=lambda path: str(path) in below
+    )
+    with DirectoryLock(tmp_path):
+        assert file_system.renames_directories(tmp_path)
+        (tmp_path / "step-00000040" / "run.json").write_bytes(b"")
+        assert newest_good(store).step == 30
+        assert os.path.isdir(tmp_path / "quarantine" / "step-00000040-1")
+        save(store, 30, version=1)
+        assert holds(newest_good(store), version=1)
+        assert store.discard_after(20) == [30]
+        save(store, 50)
+        assert store.prune(latest(1)) == [10, 20]
+    usable(tmp_path, newest={50})
+
+
 def test_a_save_that_fails_in_place_leaves_the_former_one(tmp_path, monkeypatch):
     lacking.refuse(monkeypatch, "rename", errno.EXDEV, when=os.path.isdir)
     with DirectoryLock(tmp_path):
