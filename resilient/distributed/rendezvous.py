@@ -89,8 +89,8 @@ def _require_shared(group: Group, directory: Path) -> None:
             "checkpoint would be in several places.",
             received=f"what process 0 wrote in {where} is missing in "
             f"{'; '.join(blind)}",
-            hint="Use a checkpoint_dir on a file system that all hosts have mounted "
-            "at the same path.",
+            hint="Use a checkpoint_dir (of a run in an object store: a local_dir) on a "
+            "file system that all hosts have mounted at the same path.",
         )
 
 
