@@ -11,13 +11,13 @@ import _thread
 import contextlib
 import logging
 import math
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
+from resilient.forked import in_forked_child
 from resilient.preemption.requests import Requests
 
 logger = logging.getLogger(__name__)
@@ -87,15 +87,12 @@ def listening(
                 handler(which, None)
 
 
-def _in_forked_child() -> None:
+@in_forked_child
+def _put_back_in_child() -> None:
     for which, handler in _replaced.items():
         ignored = which is signal.SIGINT
         signal.signal(which, signal.SIG_IGN if ignored else handler)
     _replaced.clear()
-
-
-if hasattr(os, "register_at_fork"):  # Windows forks nothing
-    os.register_at_fork(after_in_child=_in_forked_child)
 
 
 def wake_main_thread(signals: Iterable[signal.Signals]) -> None:

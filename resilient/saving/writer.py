@@ -6,8 +6,13 @@ the training's own thread asks for it.
 """
 
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+
+from resilient.forked import in_forked_child
+
+_writers = weakref.WeakSet["BackgroundWriter"]()
 
 
 class BackgroundWriter:
@@ -18,6 +23,7 @@ class BackgroundWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="resilient-writer")
         self._job: Future[None] | None = None
         self._hurried = threading.Event()
+        _writers.add(self)
 
     @property
     def has_job(self) -> bool:
@@ -70,6 +76,16 @@ class BackgroundWriter:
         self.start_now()
         self._thread.shutdown(wait=True)
 
+    def leave_to_parent(self) -> None:
+        """This process was forked: the thread, and its job, are another's."""
+        self._job = None
+
     def _run(self, job: Callable[[], None], delay: float) -> None:
         self._hurried.wait(delay)
         job()
+
+
+@in_forked_child
+def _leave_to_parent() -> None:
+    for writer in list(_writers):
+        writer.leave_to_parent()

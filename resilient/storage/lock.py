@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from resilient.errors import CheckpointWriteError, DirectoryInUseError, printable
+from resilient.forked import in_forked_child
 from resilient.serialization.schema import SchemaError, from_json, parse
 from resilient.storage import file_system, files, layout
 from resilient.storage.open_file_lock import take
@@ -265,10 +266,7 @@ def _close(descriptors: list[int]) -> None:
         os.close(descriptors.pop())
 
 
+@in_forked_child
 def _close_in_child() -> None:
     for lock in list(_held):
         lock.release()
-
-
-if hasattr(os, "register_at_fork"):  # Windows forks nothing
-    os.register_at_fork(after_in_child=_close_in_child)

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -30,27 +31,31 @@ def awaited(session: "Session") -> Iterator[None]:
     """
     try:
         yield
-    except (KeyboardInterrupt, GeneratorExit) as end:
-        if isinstance(end, TrainingStopped):  # of a first Ctrl-C
-            _try(session)
+    except BaseException as end:
+        _try(session, _limit(end))
         raise
-    except TrainingStopped:
-        _try(session)
-        raise
-    except BaseException:
-        _try(session, _AFTER_ERROR)
-        raise
-    _wait(session)
+    _wait(session, math.inf)
     if not (left := session.options.store.not_uploaded()):
         return
-    session.events.emit("not uploaded", error=left)
+    if session.watch.stopping:
+        _tell(session, left)
+        session.watch.stop(saved=True)
     if session.options.on_save_error == "warn":
-        logger.warning("Some checkpoints are not uploaded: %s", left)
+        _tell(session, left)
         return
+    session.events.emit("not uploaded", error=left)
     raise not_uploaded(left)
 
 
-def _try(session: "Session", limit: float | None = None) -> None:
+def _limit(end: BaseException) -> float:
+    """Seconds that may be waited where this ends the training."""
+    if isinstance(end, TrainingStopped):
+        return math.inf
+    at_once = isinstance(end, KeyboardInterrupt | GeneratorExit)
+    return 0.0 if at_once else _AFTER_ERROR
+
+
+def _try(session: "Session", limit: float) -> None:
     """Wait where something else ends the training: that is what is raised."""
     try:
         _wait(session, limit)
@@ -58,20 +63,38 @@ def _try(session: "Session", limit: float | None = None) -> None:
         logger.warning("%s", error)
     else:
         if left := session.options.store.not_uploaded():
-            session.events.emit("not uploaded", error=left)
-            logger.warning("Not uploaded in time: %s", left)
+            _tell(session, left)
 
 
-def _wait(session: "Session", limit: float | None = None) -> None:
+def _wait(session: "Session", limit: float) -> None:
     store, watch, began, said = session.options.store, session.watch, 0.0, False
-    while not store.uploaded(_LOOK if began else 0.0):
+    before = watch.stopping
+    while not _uploaded(session, _LOOK if began else 0.0):
         began = began or time.monotonic()
         waited = time.monotonic() - began
-        if watch.stopping and not watch.requests.leaves(_LEAVE):
+        if waited >= limit or not watch.requests.leaves(_LEAVE):
             return
-        if limit is not None and waited > limit:
-            return
+        stop = watch.requests.stop
+        if stop is not None and not before and math.isinf(stop.until):
+            return  # a first Ctrl-C: training is over, and this is all that it can stop
         if waited > _SAY_AFTER and not said:
-            session.say(f"Waiting for the upload to {store}")
+            session.say(f"Waiting for the upload to {store} (Ctrl-C stops the waiting)")
             said = True
         watch.beat("saving")
+
+
+def _uploaded(session: "Session", seconds: float) -> bool:
+    try:
+        return session.options.store.uploaded(seconds)
+    except KeyboardInterrupt:
+        if left := session.options.store.not_uploaded():
+            _tell(session, left)
+        raise
+
+
+def _tell(session: "Session", left: str) -> None:
+    session.events.emit("not uploaded", error=left)
+    logger.warning(
+        "Not uploaded: %s. Run the script again on this machine: the upload goes on.",
+        left,
+    )

@@ -3,7 +3,9 @@
 import logging
 import os
 import signal
+import threading
 import time
+from functools import partial
 
 import keras
 import numpy as np
@@ -11,9 +13,10 @@ import pytest
 from support import fitting
 
 import resilient
-from resilient.errors import CheckpointWriteError
+from resilient.errors import CheckpointWriteError, Interrupted
 from resilient.storage.layout import committed_steps
 from resilient.storage.remote.objects import Objects, StoreError
+from resilient.training import uploads
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
 
@@ -95,7 +98,7 @@ def test_that_is_a_warning_where_the_user_says_so(tmp_path, monkeypatch, caplog)
     monkeypatch.setattr(Objects, "put", no_files)
     caplog.set_level(logging.WARNING)
     fit(tmp_path, on_save_error="warn")
-    assert "Some checkpoints are not uploaded" in caplog.text
+    assert "Not uploaded: step" in caplog.text
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -120,7 +123,116 @@ def test_a_preemption_uploads_what_it_has_time_for(tmp_path, monkeypatch, caplog
     assert time.monotonic() - began < 30
     newest = committed_steps(tmp_path / "near")[-1]
     assert (far_steps(tmp_path)[-1:] == [newest]) is not slow
-    assert ("Not uploaded in time: step" in caplog.text) is slow
+    assert ("Not uploaded: step" in caplog.text) is slow
+
+
+class Waiting(logging.Handler):
+    """Calls a function when a training says that it waits for uploads."""
+
+    def __init__(self, function):
+        super().__init__()
+        self._function = function
+
+    def emit(self, record):
+        if "Waiting for the upload" in record.getMessage():
+            self._function()
+
+
+@pytest.fixture
+def stuck(monkeypatch, caplog):
+    """Uploads do not end; what is given is called when they are waited for."""
+    over, put = threading.Event(), Objects.put
+
+    def stuck(self, name, content):
+        if "/" in name:
+            over.wait(60)
+        put(self, name, content)
+
+    def waiting(function):
+        handlers.append(Waiting(function))
+        logging.getLogger("resilient").addHandler(handlers[-1])
+
+    handlers = []
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(Objects, "put", stuck)
+    monkeypatch.setattr(uploads, "_SAY_AFTER", 0.0)
+    yield waiting
+    over.set()
+    for handler in handlers:
+        logging.getLogger("resilient").removeHandler(handler)
+
+
+def press(signum):
+    os.kill(os.getpid(), signum)
+
+
+@pytest.mark.parametrize(
+    ("signum", "error"),
+    [(signal.SIGINT, Interrupted), (signal.SIGTERM, resilient.Preempted)],
+)
+def test_what_stops_a_training_stops_its_wait_for_uploads(
+    tmp_path, stuck, caplog, signum, error
+):
+    """And loses nothing: the next run on this machine has nothing but the upload."""
+    stuck(partial(press, signum))
+    began = time.monotonic()
+    with pytest.raises(error) as end:
+        fit(tmp_path, preemption=resilient.Preemption(grace_period=1.5))
+    assert time.monotonic() - began < 30
+    assert end.value.saved
+    (said,) = [line for line in caplog.messages if "Not uploaded: step" in line]
+    assert " 18: only in" in said
+    assert far_steps(tmp_path) == []
+
+
+def test_a_second_ctrl_c_says_what_is_not_uploaded(tmp_path, stuck, caplog):
+    stuck(lambda: threading.Timer(0.1, press, [signal.SIGINT]).start())
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt) as end:
+        fit(tmp_path, callbacks=[fitting.Do(partial(press, signal.SIGINT))])
+    assert not isinstance(end.value, Interrupted)
+    assert time.monotonic() - began < 30
+    assert caplog.text.count("Not uploaded: step") == 1
+
+
+def test_a_loop_that_is_left_says_what_is_not_uploaded(tmp_path, stuck, caplog):
+    run = resilient.Run(
+        address(tmp_path),
+        local_dir=tmp_path / "near",
+        numbers=np.random.default_rng(0),
+        save_freq=1,
+        verbose=0,
+    )
+    for _, step, _ in run.loop(np.zeros((8, 1)), epochs=2, batch_size=2):
+        if step == 3:
+            break
+    del _
+    assert "Not uploaded: step" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX
+@pytest.mark.parametrize("save_freq", [4, 9], ids=["uploading", "writing"])
+def test_a_forked_process_leaves_uploads_to_its_parent(
+    tmp_path, stuck, caplog, save_freq
+):
+    """However it ends: it neither waits for them, nor says anything of them."""
+    statuses = []
+
+    def fork():
+        if (pid := os.fork()) == 0:
+            signal.alarm(20)
+            caplog.clear()
+            raise SystemExit
+        statuses.append(os.waitpid(pid, 0)[1])
+
+    stuck(partial(press, signal.SIGINT))
+    try:
+        fit(tmp_path, callbacks=[fitting.Do(fork, batch=3)], save_freq=save_freq)
+    except SystemExit as end:
+        if not statuses:  # the child
+            os._exit("Not uploaded" in caplog.text)
+        assert isinstance(end, Interrupted)
+    assert statuses == [0]
 
 
 def test_all_fits_of_a_program_are_kept_in_a_store(tmp_path):

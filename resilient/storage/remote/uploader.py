@@ -10,10 +10,12 @@ import contextlib
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 from resilient.errors import ResilientError
+from resilient.forked import in_forked_child
 from resilient.policies import KeepPolicy
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.remote.committed import FarCheckpoint
@@ -23,6 +25,8 @@ from resilient.storage.remote.side_files import SideFiles
 from resilient.storage.remote.transfer import GoneError, Transfer
 
 logger = logging.getLogger(__name__)
+
+_running = weakref.WeakSet["Uploader"]()
 
 _AGAIN = 20.0  # seconds after which a store that failed is tried again
 _EVENTS_EVERY = 30.0  # seconds between copies of events: each is a whole file
@@ -67,6 +71,7 @@ class Uploader:
             target=self._run, name="resilient-upload", daemon=True
         )
         self._thread.start()
+        _running.add(self)
 
     # Called from other threads. -------------------------------------------------------
 
@@ -128,6 +133,11 @@ class Uploader:
         self._thread.join(seconds)
         with self._changed:
             self._far.objects.abandoned.set()
+
+    def leave_to_parent(self) -> None:
+        """This process was forked: the thread is another's, with what it has to do."""
+        self._changed = threading.Condition()  # the thread may have held the former
+        self._waiting, self._prune_upto, self.fatal = {}, None, None
 
     @property
     def _ended(self) -> bool:
@@ -280,3 +290,9 @@ class Uploader:
                 logger.warning("The object store takes checkpoints again.")
             self._failed, self._tries = None, 0
             self._changed.notify_all()
+
+
+@in_forked_child
+def _leave_to_parent() -> None:
+    for uploader in list(_running):
+        uploader.leave_to_parent()
