@@ -22,7 +22,7 @@ from resilient.errors import (
 )
 from resilient.policies import KeepPolicy
 from resilient.storage.checkpoint import Checkpoint, DamageError
-from resilient.storage.layout import MANIFEST
+from resilient.storage.layout import LAST_STEP, MANIFEST
 from resilient.storage.manifest import Manifest
 from resilient.storage.remote import claims
 from resilient.storage.remote.claims import Claims, SchemaError, Uploaded
@@ -80,6 +80,15 @@ class Far:
         self.claims, self.names = self._read_claims(), self.objects.names()
         self._count = 0
         at_once(self._look_at, self._part_of_the_run(), _READERS)
+
+    def stop_others(self) -> None:
+        """Let nobody else commit from now on; all that is committed still counts.
+
+        Raises:
+            StoreError: The store does not take it.
+        """
+        nobody = Claims.of_this_process(self.claims, LAST_STEP)
+        self.objects.put(claims.NAME, nobody.to_bytes())
 
     def prepare(self, until: int) -> Claims:
         """What ``take`` is to write so that this process owns the run.

@@ -35,11 +35,13 @@ class Near:
             the store may have taken meanwhile.
         until: The step after which what is in the store has been abandoned here, and
             the store does not know it yet; None if it does.
+        begun: Whether the store has taken a claim: from then on it is not empty.
     """
 
     address: Annotated[str, Meta(max_length=4096)]
     claims: Annotated[list[_Id], Meta(max_length=_CLAIMS)]
     until: Annotated[int, Meta(ge=-1, le=layout.LAST_STEP)] | None = None
+    begun: bool = False
 
     @classmethod
     def read(cls, directory: Path, address: Address) -> "Near | None":

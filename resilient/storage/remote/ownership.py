@@ -63,16 +63,22 @@ class Ownership:
                 nothing to go on from.
             CheckpointMismatchError: The two are of different runs.
         """
-        self._mine = False
+        self._mine, follows = False, False
         near = Near.read(self._directory, self._address)
         try:
             self._far.look()
             self._require_same_run(near, anew=anew)
-            if not self._is_up_to_date():
+            follows = not self._is_up_to_date()
+            if follows and self._far.claims is not None:
+                # It may be running. What it commits and deletes until its next commit
+                # is refused would be unknown here.
+                self._far.stop_others()
+                self._far.look()
+            if follows:
                 self._follow(anew)
             self._claim()
         except StoreError as error:
-            if near is None or not layout.committed_steps(self._directory):
+            if follows or near is None or not layout.committed_steps(self._directory):
                 raise refusals.unreachable(self._address, error) from None
             logger.warning(
                 "The object store does not answer: %s. The run goes on from %s, and is "
@@ -122,7 +128,8 @@ class Ownership:
         with self._lock:
             now = self._near()
             until = None if now.until == near.until else now.until
-            Near(near.address, [mine.owner], until).write(self._directory)
+            own = Near(near.address, [mine.owner], until, begun=True)
+            own.write(self._directory)
         self._mine = True
 
     def _near(self) -> Near:
@@ -130,15 +137,15 @@ class Ownership:
         return known or Near(str(self._address), [])
 
     def _is_up_to_date(self) -> bool:
-        claims = self._far.claims
-        return claims is not None and claims.owner in self._near().claims
+        claims, near = self._far.claims, self._near()
+        return not near.begun if claims is None else claims.owner in near.claims
 
     def _require_same_run(self, near: Near | None, *, anew: bool) -> None:
         steps = layout.committed_steps(self._directory)
         problem = None
         if near is None and self._far.claims is not None:
             problem = "The local directory has checkpoints of another run."
-        elif near is not None and near.claims and self._far.claims is None:
+        elif near is not None and near.begun and self._far.claims is None:
             problem = "The object store has nothing of this run any more."
         if anew or not steps or problem is None:
             return

@@ -1,5 +1,6 @@
 """Near and far: where a run goes on, and what happens to a copy that fell behind."""
 
+import contextlib
 import json
 import threading
 import time
@@ -191,6 +192,73 @@ def test_what_a_run_commits_that_does_not_know_of_its_end_is_no_part(
     c = Machine(tmp_path, "d")
     with c.opened():
         assert c.newest() == (2, True)
+
+
+@pytest.mark.parametrize("when", ["stop_others", "take"])
+def test_what_a_run_does_while_it_is_taken_over_is_known(tmp_path, monkeypatch, when):
+    """It keeps one checkpoint: with the next one, it deletes what others found."""
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    change = getattr(far_module.Far, when)
+
+    def after_another_save(*arguments):
+        monkeypatch.undo()
+        with contextlib.suppress(DirectoryInUseError):
+            a.save(2, keep=latest(1))
+        change(*arguments)
+
+    with a.opened():
+        a.save(1, keep=latest(1))
+        monkeypatch.setattr(far_module.Far, when, after_another_save)
+        with b.opened():
+            assert b.newest() == (2 if when == "stop_others" else 1, True)
+            b.save(3)
+    c = Machine(tmp_path, "c")
+    with c.opened():
+        assert c.newest() == (3, True)
+
+
+@pytest.mark.parametrize("refused", [1, 2, 3])
+def test_a_store_that_takes_no_claim_is_not_gone_on_without(
+    tmp_path, monkeypatch, refused
+):
+    """Where the local directory has fallen behind; nothing is lost, either."""
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    with a.opened():
+        a.save(1)
+    with b.opened():
+        b.save(2)
+    put, count = Objects.put, []
+
+    def refusing(self, name, content):
+        count.append(name)
+        return refuse() if len(count) >= refused else put(self, name, content)
+
+    monkeypatch.setattr(Objects, "put", refusing)
+    if refused < 3:
+        with pytest.raises(CheckpointReadError), a.opened():
+            pass
+    else:
+        with a.opened():
+            assert a.newest() == (2, True)
+    monkeypatch.undo()
+    with a.opened():
+        assert a.newest() == (2, True)
+        a.save(3)
+    with b.opened():
+        assert b.newest() == (3, True)
+
+
+def test_a_local_run_moves_into_a_store_that_refused_it_once(tmp_path, monkeypatch):
+    filled(tmp_path / "a", 1)
+    a = Machine(tmp_path, "a")
+    monkeypatch.setattr(Objects, "put", refuse)
+    with pytest.raises(CheckpointReadError), a.opened():
+        pass
+    monkeypatch.undo()
+    with a.opened():
+        assert a.newest() == (1, True)
+        assert not uploaded(a.store)
+    assert far_steps(tmp_path) == [1]
 
 
 def test_what_is_abandoned_is_no_part_of_the_run(tmp_path):
