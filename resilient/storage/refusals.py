@@ -50,6 +50,22 @@ def of_quarantine(directory: Path) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def of_local_copy(directory: Path) -> Iterator[None]:
+    """The same where a local directory follows a run in an object store."""
+    try:
+        yield
+    except CheckpointReadError:
+        raise
+    except OSError as error:
+        raise CheckpointWriteError(
+            f"The local copy of the run cannot be written: {error.strerror}.",
+            received=error,
+            hint=f"Free some space or allow this user to write in {directory}, or pass "
+            "another local_dir.",
+        ) from error
+
+
 def damaged(path: Path, reason: str) -> CorruptCheckpointError:
     """The error for one checkpoint that was asked for."""
     step = int(path.name.removeprefix("step-"))

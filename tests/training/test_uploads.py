@@ -228,10 +228,9 @@ def test_a_forked_process_leaves_uploads_to_its_parent(
     stuck(partial(press, signal.SIGINT))
     try:
         fit(tmp_path, callbacks=[fitting.Do(fork, batch=3)], save_freq=save_freq)
-    except SystemExit as end:
+    except SystemExit:
         if not statuses:  # the child
             os._exit("Not uploaded" in caplog.text)
-        assert isinstance(end, Interrupted)
     assert statuses == [0]
 
 

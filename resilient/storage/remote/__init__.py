@@ -8,6 +8,7 @@ Parts, from the outside in:
     far        the checkpoints in the object store
     claims     who owns a run, and which checkpoints are still part of it
     objects    single objects: requests, tried again, in parts, within limits
+    driver     what fsspec has for a kind of store
     options    what the user may choose
     address    s3://bucket/run
 

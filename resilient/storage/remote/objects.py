@@ -5,7 +5,7 @@ lead to the driver's own: that may show them.
 """
 
 import contextlib
-import logging
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from resilient.errors import (
-    BackendNotAvailableError,
-    NotSupportedError,
     ResilientError,
     printable,
 )
 from resilient.serialization.redaction import LEFT_OUT, names_secret, redacted
 from resilient.storage.files import replace_bytes
+from resilient.storage.remote import driver
 from resilient.storage.remote.address import Address
 from resilient.storage.remote.bandwidth import Bandwidth
 from resilient.storage.remote.options import Upload
@@ -30,26 +29,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_OURS = "keras-resilient"
 _ANSWER = 45.0  # seconds
 _SLOWEST = 100_000  # bytes per second
 _LONGEST = 500  # characters of a driver's message
 
-# Drivers try again by themselves for minutes, and wait a minute for each answer: less,
-# unless the user says so. For "file", fsspec's own, directories are made as needed.
-_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "s3": {
-        "config_kwargs": {
-            "connect_timeout": 10,
-            "read_timeout": 30,
-            "retries": {"max_attempts": 0},
-        }
-    },
-    "gs": {"requests_timeout": 30},
-    "az": {"connection_timeout": 10, "read_timeout": 30},
-    "file": {"auto_mkdir": True},
-}
-_ALIASES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "adl": "az"}
 _NOT_TRANSIENT = (
     *(FileNotFoundError, PermissionError, FileExistsError, IsADirectoryError),
     *(NotADirectoryError, NotImplementedError, TypeError, AttributeError),
@@ -68,7 +51,7 @@ class StoreError(ResilientError):
         self.transient = transient
 
     def __repr__(self) -> str:
-        return f"{_OURS}: {self}"
+        return f"{driver.OURS}: {self}"
 
 
 class Objects:
@@ -145,11 +128,23 @@ class Objects:
 
         Raises:
             FileNotFoundError: There is no such object.
+            OSError: The local disk is full.
             StoreError: It cannot be read.
         """
         source, target = self._path(name), os.fspath(path)
-        get = partial(self._fs.get_file, source, target, **self._within(nbytes))
+        full = list[OSError]()
+
+        def get() -> None:
+            try:
+                self._fs.get_file(source, target, **self._within(nbytes))
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                full.append(OSError(error.errno, os.strerror(error.errno), target))
+
         self._tried(get, missing=FileNotFoundError(name))
+        for error in full:
+            raise error
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects in this order; some may be gone already.
@@ -173,47 +168,12 @@ class Objects:
 
     @cached_property
     def _opened(self) -> "tuple[fsspec.AbstractFileSystem, str]":
-        protocol = self.address.protocol
         try:
-            import fsspec
-            import stamina  # noqa: F401
-        except ImportError as error:
-            raise BackendNotAvailableError(
-                "Runs in object stores need fsspec and stamina.",
-                received=f"{error.name} is not installed",
-                hint='Install them: pip install "keras-resilient[remote]"',
-            ) from error
-        logging.getLogger("stamina").addFilter(_is_not_ours)
-        defaults = _DEFAULTS.get(_ALIASES.get(protocol, protocol), {})
-        options = {**defaults, **self.upload.storage_options}
-        try:
-            fs, root = fsspec.core.url_to_fs(
-                str(self.address),
-                use_listings_cache=False,
-                skip_instance_cache=True,
-                **options,
-            )
-        except ImportError as error:
-            raise BackendNotAvailableError(
-                f"The driver of {protocol}:// is not installed.",
-                received=printable(str(error)),
-                hint="Install what fsspec uses for it: s3fs for s3, gcsfs for gs, "
-                "adlfs for az.",
-            ) from None
-        except ValueError as error:
-            if "Protocol not known" not in str(error):
-                raise self._failure(error) from None
-            raise NotSupportedError(
-                f"fsspec knows no store of the kind {protocol}://.",
-                received=str(self.address),
-                hint="Use a path on a local disk, or an address that begins with "
-                "s3://, gs:// or az://.",
-            ) from None
+            return driver.opened(self.address, self.upload.storage_options)
+        except ResilientError:
+            raise
         except Exception as error:  # without credentials, whatever a driver raises
             raise self._failure(error) from None
-        if hasattr(fs, "retries"):
-            fs.retries = 1  # of s3fs, around those of its library
-        return fs, root.rstrip("/")
 
     @property
     def _fs(self) -> "fsspec.AbstractFileSystem":
@@ -274,11 +234,6 @@ def _attempts(patience: float, abandoned: threading.Event) -> Any:
     return stamina.retry_context(
         on=again, attempts=None, timeout=patience, wait_initial=0.2, wait_max=10.0
     )
-
-
-def _is_not_ours(record: logging.LogRecord) -> bool:
-    """The one warning of the upload says that the store is away, not each request."""
-    return not str(getattr(record, "stamina.caused_by", "")).startswith(_OURS)
 
 
 def _secrets(values: Mapping[str, Any]) -> set[str]:

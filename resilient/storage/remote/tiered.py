@@ -66,9 +66,11 @@ class TieredStore(Store):
             CheckpointReadError: The object store does not answer, and there is nothing
                 near to go on from.
             CheckpointMismatchError: The local directory is of another run.
+            CheckpointWriteError: It cannot be written.
         """
         with super().opened(anew=anew):
-            self._ownership.take_over(anew)
+            with refusals.of_local_copy(self.directory):
+                self._ownership.take_over(anew)
             uploader = Uploader(
                 self._far, self.directory, self._ownership.settle, self._tell
             )
@@ -97,8 +99,10 @@ class TieredStore(Store):
 
         Raises:
             CheckpointReadError: The store does not answer.
+            CheckpointWriteError: The local file system fails.
         """
-        self._ownership.look()
+        with refusals.of_local_copy(self.directory):
+            self._ownership.look()
 
     def uploaded(self, seconds: float) -> bool:
         """As of ``Store``."""
@@ -233,7 +237,8 @@ class TieredStore(Store):
     def _abandon_after(self, step: int) -> None:
         if self._uploader is not None:
             self._uploader.discard_after(step)
-            self._ownership.abandon_after(step)
+            with refusals.of_local_copy(self.directory):
+                self._ownership.abandon_after(step)
 
     def _tell(self, event: str, **fields: Any) -> None:
         self.report(event, **fields)  # who listens is known later

@@ -1,6 +1,8 @@
 """Near and far: where a run goes on, and what happens to a copy that fell behind."""
 
+import builtins
 import contextlib
+import errno
 import json
 import threading
 import time
@@ -15,6 +17,7 @@ from support.checkpoint_samples import filled, holds, newest_good, verified, wri
 from resilient.errors import (
     CheckpointMismatchError,
     CheckpointReadError,
+    CheckpointWriteError,
     CorruptCheckpointError,
     DirectoryInUseError,
     NotSupportedError,
@@ -259,6 +262,32 @@ def test_a_local_run_moves_into_a_store_that_refused_it_once(tmp_path, monkeypat
         assert a.newest() == (1, True)
         assert not uploaded(a.store)
     assert far_steps(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("at", ["events.jsonl", "remote.json"])
+def test_a_full_local_disk_is_told_as_such(tmp_path, monkeypatch, at):
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    with a.opened():
+        (a.near / "events.jsonl").write_text("")
+        a.save(1)
+        assert not uploaded(a.store)
+
+    def full(path, *arguments, **options):
+        if str(path).startswith(f"{b.near}/{at}"):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        return opened(path, *arguments, **options)
+
+    opened = builtins.open
+    monkeypatch.setattr("builtins.open", full)
+    with (
+        pytest.raises(CheckpointWriteError, match=r"local copy .* No space left") as e,
+        b.opened(),
+    ):
+        pass
+    monkeypatch.undo()
+    assert str(b.near) in str(e.value)
+    with b.opened():
+        assert b.newest() == (1, True)
 
 
 def test_what_is_abandoned_is_no_part_of_the_run(tmp_path):
