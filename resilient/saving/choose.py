@@ -55,7 +55,7 @@ def find(
     if told := _told_of_saves(store):
         raise CheckpointNotFoundError(
             "This run has saved checkpoints, but none of them is there any more.",
-            received=f"{store.directory}, {told}",
+            received=f"{store}, {told}",
             hint="Restore them under their own names (is a disk not mounted?), or "
             'start over with resume="never" or in another directory.',
         )
@@ -74,7 +74,7 @@ def _best_step(store: Store, best: Best) -> int:
     metrics = sorted({name for each in there for name in each.metrics})
     raise CheckpointNotFoundError(
         f"No checkpoint has a value of {best.monitor}, so none is the best.",
-        received=f"{store.directory}, with "
+        received=f"{store}, with "
         + (printable(f"only {', '.join(metrics)}") if metrics else "no metrics at all"),
         hint="Monitor a metric under its name in History; only checkpoints at the "
         'end of an epoch have metrics. Or use resume="auto" to resume from the '

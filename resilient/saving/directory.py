@@ -1,7 +1,5 @@
 """What a checkpoint directory can tell, for ``fit`` and for loops."""
 
-import os
-
 from resilient import display
 from resilient.errors import printable
 from resilient.storage.checkpoint import Checkpoint
@@ -28,7 +26,7 @@ class OnDirectory:
 
     def _about(self) -> dict[str, str]:
         """What a person wants to know first; an error is no reason not to be shown."""
-        where = {"directory": os.fspath(self._store.directory)}
+        where = {"directory": str(self._store)}
         try:
             found = self._store.checkpoints(to_look=True)
         except OSError as error:

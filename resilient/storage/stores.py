@@ -8,6 +8,7 @@ from pathlib import Path
 
 from resilient.errors import message
 from resilient.storage import refusals
+from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.layout import local_directory
 from resilient.storage.remote.address import Address
 from resilient.storage.remote.options import Upload, checked_upload
@@ -59,6 +60,13 @@ def near(checkpoint_dir: CheckpointDir, local_dir: CheckpointDir | None = None) 
     if address is None:
         return local_directory(checkpoint_dir)
     return address.local_directory(local_dir)
+
+
+def place(store: Store, checkpoint: Checkpoint) -> str:
+    """Where a checkpoint of a run is, for people."""
+    if isinstance(store, TieredStore):
+        return f"{store} ({checkpoint.path})"
+    return str(checkpoint.path)
 
 
 def wait_for_uploads(store: Store) -> None:

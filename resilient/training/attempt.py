@@ -15,6 +15,7 @@ from resilient.progress import Progress
 from resilient.saving import choose, record
 from resilient.saving.committer import Save
 from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.stores import place
 from resilient.training.consensus import BoundaryConsensus
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import LossWatch
@@ -85,10 +86,10 @@ class Attempt:
                 end = "kill it at any time and run it again."
                 session.say(f"Saving to {store} {often}; {end}")
             return
-        line = f"Resumed at {progress} from {resumed.path}"
+        line = f"Resumed at {progress} from {place(store, resumed)}"
         if over:
             step = f"{progress.step:,}"
-            line = f"Nothing left to train at step {step} of {resumed.path}"
+            line = f"Nothing left to train at step {step} of {place(store, resumed)}"
         elif first and session.last is not None:
             line += f"\n{session.last.told(progress.step)}. "
             line += f"Restored in {seconds:.2f} s."

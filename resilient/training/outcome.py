@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from resilient.errors import ResilientError, RolledBack, TrainingStopped
 from resilient.storage.layout import committed_steps
 from resilient.storage.store import Store
+from resilient.storage.stores import place
 
 if TYPE_CHECKING:
     from resilient.training.session import Session
@@ -82,13 +83,14 @@ def _left(session: "Session") -> None:
 
 
 def _again(session: "Session") -> str:
-    newest = _newest(session.options.store)
+    store = session.options.store
+    newest = _newest(store)
     if newest is None:
         with contextlib.suppress(OSError):
-            if committed_steps(session.options.store.directory):
+            if committed_steps(store.directory):
                 return "it resumes once the checkpoints that are there can be read"
         return "it starts from scratch (there is no checkpoint yet)"
-    where = f"it resumes at {newest.progress} from {newest.path}"
+    where = f"it resumes at {newest.progress} from {place(store, newest)}"
     auto = session.options.resume in ("auto", "must")
     return where if auto else f'with resume="auto" {where}'
 

@@ -49,7 +49,7 @@ def no_files(self, name, content):
     return refuse() if "/" in name else PUT(self, name, content)
 
 
-def test_a_new_machine_ends_like_a_run_left_alone(tmp_path):
+def test_a_new_machine_ends_like_a_run_left_alone(tmp_path, capsys):
     expected = fitting.model()
     history = fitting.fit(expected, tmp_path / "plain")
     fitting.interrupted(
@@ -57,7 +57,10 @@ def test_a_new_machine_ends_like_a_run_left_alone(tmp_path):
     )
     assert far_steps(tmp_path)
     fitting.other_seed()
-    net, mine = fit(tmp_path, "another machine", callbacks=[fitting.Interrupt()])
+    again = [fitting.Interrupt()]
+    net, mine = fit(tmp_path, "another machine", callbacks=again, verbose=2)
+    (line,) = [s for s in capsys.readouterr().out.splitlines() if "Resumed at" in s]
+    assert f" from {address(tmp_path)} ({tmp_path}/another machine/step-" in line
     fitting.assert_equal(fitting.values(net), fitting.values(expected))
     assert mine.history == history.history
 

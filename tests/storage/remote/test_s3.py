@@ -19,7 +19,7 @@ from resilient.storage.remote.objects import Objects, StoreError
 from resilient.storage.remote.options import Upload
 from resilient.storage.stores import store_of
 
-pytestmark = [pytest.mark.once, pytest.mark.spread, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.once, pytest.mark.spread, pytest.mark.timeout(3600)]
 
 KILLS = int(os.environ.get("RESILIENT_KILLS", "1000"))  # of the long session, at most
 
