@@ -52,6 +52,10 @@ def _save_options(parser: argparse.ArgumentParser) -> None:
     add("--save-freq", metavar="WHEN", type=_save_freq, help=text)
     text = "with --save: how many checkpoints of each fit to keep (default: 3)"
     add("--keep", metavar="N", type=integer, help=text)
+    text = (
+        'with --save: what may differ from the checkpoints, as "backend" (repeatable)'
+    )
+    add("--allow", metavar="NAME", action="append", help=text)
 
 
 def _gang_options(parser: argparse.ArgumentParser) -> None:
@@ -138,8 +142,9 @@ def _environment(arguments: argparse.Namespace) -> dict[str, str]:
     """What enables the fits of the command."""
     from resilient.training.enabled import api
 
-    options = {"save_freq": arguments.save_freq, "keep": arguments.keep}
-    given = {name: value for name, value in options.items() if value is not None}
+    options = vars(arguments)
+    found = {name: options[name] for name in ("save_freq", "keep", "allow")}
+    given = {name: value for name, value in found.items() if value is not None}
     if arguments.save is not None:
         return api.environment(arguments.save, given)
     if given:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from resilient.serialization.batches import checksum, copied, outline, unpack
-from resilient.serialization.position import DataPosition
+from resilient.serialization.position import DataPosition, made_by
 from resilient.serialization.schema import MalformedError
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class LiveIterator:
         self._overwritten = settings.overwritten
         self.given = given
         self._again = deque(pending)
-        most = None if settings.ahead else 1
+        # Another backend may have drawn ahead where this one does not.
+        most = None if settings.ahead else max(1, len(self._again))
         self.recent: deque[Any] = deque(self._again, maxlen=most)
 
     def __iter__(self) -> Iterator[Any]:
@@ -79,7 +80,8 @@ def pending_of(position: DataPosition) -> list[Any]:
             f"{given}, and {len(packed)} not"
         )
     batches = [unpack(batch) for batch in packed]
-    if batches and checksum(batches[-1]) != position.last:
+    _, last = made_by(position.last or "")
+    if batches and checksum(batches[-1]) != last:
         raise MalformedError("the last batch is another one than was given")
     if any(outline(batch) != outline(batches[-1]) for batch in batches):
         raise MalformedError("the batches that were given are not alike")

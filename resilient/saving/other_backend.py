@@ -1,20 +1,13 @@
-"""A checkpoint that another backend saved, as this process can go on with it.
+"""Whether this process can go on with a checkpoint that another backend saved.
 
 Refused unless ``allow={"backend"}`` asks for it, and where several processes or
 replicas are part of it.
 """
 
-from dataclasses import replace
-from typing import TypeVar
-
 from resilient.backends import BACKENDS
 from resilient.backends.base import Backend, Part
 from resilient.errors import CheckpointMismatchError, NotSupportedError
-from resilient.saving.run_json import FitRun, LoopRun, RunJson
-from resilient.state import rng
 from resilient.storage.checkpoint import Checkpoint
-
-R = TypeVar("R", bound=RunJson)
 
 
 def saver(backend: Backend, checkpoint: Checkpoint, *, allowed: bool) -> str | None:
@@ -65,16 +58,3 @@ def require_alone(checkpoint: Checkpoint, saver: str, saved: int, part: Part) ->
         hint=f"Set KERAS_BACKEND={saver} to continue it. Or continue it there in one "
         "process until the next checkpoint, and then here.",
     )
-
-
-def adapted(run: R) -> R:
-    """What it says, without the random state that only its own backend has."""
-    if isinstance(run, FitRun):
-        return replace(run, random=rng.of_another_backend(run.random))
-    if isinstance(run, LoopRun):
-        begin = run.epoch_random
-        if begin is not None:
-            begin = rng.of_another_backend(begin)
-        random = rng.of_another_backend(run.random)
-        return replace(run, random=random, epoch_random=begin)
-    return run

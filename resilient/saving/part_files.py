@@ -20,7 +20,6 @@ from resilient.errors import (
     NotSupportedError,
     ResilientError,
 )
-from resilient.saving.other_backend import adapted
 from resilient.saving.run_json import RunJson, decoded, require_restorable
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import check, outline
@@ -123,7 +122,7 @@ def read_part(
     if saver is None:
         tensors = backend.read(folder, part, files=files)
     else:
-        run, tensors = adapted(run), written_elsewhere.tensors(saver, folder, files)
+        tensors = written_elsewhere.tensors(saver, folder, files)
     _require_complete(run, set(tensors), checkpoint)
     # Anything but variables is needed completely.
     own = {name: np.asarray(tensors[name]) for name in run.arrays}

@@ -71,11 +71,28 @@ class DataPosition:
         Of arrays, whose order backends draw in their own ways, all that is known is who
         drew it.
         """
-        if not self.source.keys() >= {"drawn_from"} or "drawn_by" in self.source:
+        if "seeds" in self.source:
+            return self._of_pipeline(backend)
+        if "drawn_from" not in self.source or "drawn_by" in self.source:
             return self
         drawn = {"backend": backend, "source": self.source}
         words = {"drawn_from": self.source["drawn_from"]}
         return replace(self, source={**words, "drawn_by": drawn})
+
+    def _of_pipeline(self, backend: str) -> "DataPosition":
+        """Where a tf.data pipeline is, of which TensorFlow counts what was trained.
+
+        It goes there from its beginning, if its iterator's state is that of later
+        batches, which were not.
+        """
+        source = dict(self.source)
+        if self.pending:
+            source.pop("state", None)
+        if isinstance(first := source.get("first"), str):
+            source["first"] = _marked(first, backend)
+        last = None if self.last is None else _marked(self.last, backend)
+        given = self.drawn or None if self.given is None else self.given
+        return replace(self, source=source, given=given, last=last)
 
     def shared(self) -> "DataPosition":
         """What is not about the process's own share of batches.
@@ -89,6 +106,17 @@ class DataPosition:
         return replace(
             self, source=source, given=given, pending=[], last=None, ended=None
         )
+
+
+def _marked(checksum: str, backend: str) -> str:
+    """A checksum, and which backend's process made it: each does in its own way."""
+    return checksum if ":" in checksum else f"{backend}:{checksum}"
+
+
+def made_by(checksum: str) -> tuple[str, str]:
+    """The backend that made a checksum, empty for this one, and the checksum."""
+    by, _, found = checksum.rpartition(":")
+    return by, found
 
 
 @dataclass(frozen=True, kw_only=True)

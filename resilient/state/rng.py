@@ -14,12 +14,12 @@ import random
 import sys
 import warnings
 from collections.abc import Container, Iterator
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 from msgspec import Meta
 
-from resilient.backends import get_backend
+from resilient.backends import BACKENDS, get_backend
 from resilient.backends.base import Backend
 from resilient.errors import (
     BackendNotAvailableError,
@@ -47,6 +47,7 @@ class RandomState(TypedDict):
     numpy: dict[str, Any]
     keras: Annotated[list[Int64], Meta(min_length=2, max_length=2)] | None
     backends: dict[str, Any]
+    backend: NotRequired[str]  # the one that trains
 
 
 def capture(backend: Backend) -> JSON:
@@ -63,6 +64,7 @@ def capture(backend: Backend) -> JSON:
             name: encode(each.random_state(), {}, name)
             for name, each in backends.items()
         },
+        "backend": backend.name,
     }
 
 
@@ -73,7 +75,7 @@ def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> Non
 
     Args:
         backend: The one that trains.
-        state: What ``capture`` returned.
+        state: What ``capture`` returned, of any backend.
         leave: Which of "python", "numpy" and "torch" to leave alone.
 
     Raises:
@@ -81,7 +83,7 @@ def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> Non
     """
     from resilient import keras_internals
 
-    state = well_formed(RandomState, state, "the random state")
+    state = _known(backend, state)
     for name, backend_state in state["backends"].items():
         if name in leave:
             continue
@@ -106,7 +108,7 @@ def check(backend: Backend, state: JSON) -> None:
     Raises:
         MalformedError: It is nothing that ``capture`` returned.
     """
-    state = well_formed(RandomState, state, "the random state")
+    state = _known(backend, state)
     for name, backend_state in state["backends"].items():
         each = _of(name, backend)
         if each is not None:
@@ -114,20 +116,6 @@ def check(backend: Backend, state: JSON) -> None:
                 each.check_random_state(decode(backend_state, {}))
     rng.set_state(np.random.RandomState(0), state["numpy"])
     rng.set_state(random.Random(0), state["python"])
-
-
-def of_another_backend(state: JSON) -> JSON:
-    """What ``restore`` can set of the state of a process with another backend.
-
-    Libraries that this process has loaded may draw here, too, for data. Seeds of Keras
-    have 32 bits, which torch shows with a sign.
-    """
-    backends = state["backends"]
-    loaded = {
-        n: s for n, s in backends.items() if n in _DRAWN_FROM and n in sys.modules
-    }
-    seeds = state["keras"] and [number & 0xFFFFFFFF for number in state["keras"]]
-    return {**state, "backends": loaded, "keras": seeds}
 
 
 @contextlib.contextmanager
@@ -150,6 +138,24 @@ def drawn_from(before: JSON, after: JSON) -> set[str]:
     found = {name for name in ("python", "numpy") if before[name] != after[name]}
     torch = [state["backends"].get("torch") for state in (before, after)]
     return found | ({"torch"} if None not in torch and torch[0] != torch[1] else set())
+
+
+def _known(backend: Backend, state: JSON) -> JSON:
+    """What can be set here of a state, which a process of another backend may have had.
+
+    Libraries that this process has loaded may draw here, too, for data. Seeds of Keras
+    have 32 bits, which torch shows with a sign.
+    """
+    state = well_formed(RandomState, state, "the random state")
+    backends, ours = state["backends"], backend.name
+    others = backends.keys() & set(BACKENDS) - {ours, *_DRAWN_FROM}
+    guess = "" if others or ours not in backends else ours  # older ones do not tell
+    if state.get("backend", guess) == ours:
+        return state
+    useless = set(BACKENDS) - {n for n in _DRAWN_FROM if n in sys.modules}
+    loaded = {n: s for n, s in backends.items() if n not in useless}
+    seeds = state["keras"] and [number & 0xFFFFFFFF for number in state["keras"]]
+    return {**state, "backends": loaded, "keras": seeds}
 
 
 def _of(name: str, backend: Backend) -> Backend | None:

@@ -1,8 +1,12 @@
-"""Released checkpoints of this backend: with right checksums again, and without."""
+"""Released checkpoints: with right checksums again, and without.
+
+Of this backend, and of others where their formats can be read here.
+"""
 
 import contextlib
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,7 +16,7 @@ import numpy as np
 import xxhash
 from support.manifests import resealed
 
-from resilient.backends import get_backend
+from resilient.backends import BACKENDS, get_backend
 from resilient.errors import ResilientError
 from resilient.saving.record import reader
 from resilient.storage.store import Store
@@ -36,18 +40,23 @@ def targets() -> list[Target]:
         found.append(Target(sealed, files, mutation(files), _read_sealed, share=2))
         damaged = f"{BACKEND} {kind} damaged"
         found.append(Target(damaged, files, _damage(files), _unharmed(files)))
+    for other in BACKENDS:
+        if other != BACKEND and (other != "jax" or find_spec("tensorstore")):
+            files = released("fit", other)
+            change = mutation(files, 0.4, other)
+            found.append(Target(f"{BACKEND} reads {other}", files, change, _elsewhere))
     return found
 
 
-def released(kind: str) -> Files:
+def released(kind: str, backend: str = BACKEND) -> Files:
     """The files of a checkpoint, by path."""
-    root = RELEASED / BACKEND / kind / STEP
+    root = RELEASED / backend / kind / STEP
     paths = (path for path in root.rglob("*") if path.is_file())
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(paths)}
 
 
 def mutation(
-    files: Files, json_share: float = 0.6
+    files: Files, json_share: float = 0.6, backend: str = BACKEND
 ) -> Callable[[Random], dict[str, bytes]]:
     """Changes JSON by its nodes, a backend's files by what they are, or bytes."""
     texts = [name for name in files if name.endswith(".json")]
@@ -59,7 +68,7 @@ def mutation(
             return {name: trees.mutated(files[name], random, trees.compact)}
         name = random.choice(binary)
         if random.random() < 0.6:
-            return formats.mutated(files, random)
+            return formats.mutated(files, random, backend)
         return {name: mutations.mutated(files[name], random, [*files.values()])}
 
     return mutate
@@ -113,6 +122,14 @@ def _read_sealed(files: Files) -> None:
     finally:
         shown("ls", directory=str(step.parent))
         shown("show", str(NUMBER), directory=str(step.parent))
+
+
+def _elsewhere(files: Files) -> None:
+    step = lay_out(files)
+    seal(step, files)
+    reads = reader(get_backend(BACKEND), elsewhere=True)
+    _, saved = Store(step.parent).load(NUMBER, reads)
+    saved.positions()
 
 
 def _unharmed(original: Files) -> Callable[[Files], None]:

@@ -1,4 +1,4 @@
-"""A backend's own files, taken apart, changed and put together as its library would."""
+"""Files of a backend, taken apart, changed and put together as its library would."""
 
 import io
 import json
@@ -13,6 +13,8 @@ from typing import Any
 import keras
 from support.leveldb import crc32c, table
 
+from resilient.backends import bundle_entries
+from resilient.backends.bundle import _table
 from resilient.backends.zip_directory import places
 
 from . import mutations, trees
@@ -25,9 +27,11 @@ _TORCH = "variables/state.pt"
 _STATE = "variables/state"
 
 
-def mutated(files: Files, random: Random) -> dict[str, bytes]:
-    """Other files of this backend, with right checksums and lengths inside."""
-    return _FORMATS[BACKEND](files, random)
+def mutated(files: Files, random: Random, backend: str = BACKEND) -> dict[str, bytes]:
+    """Other files of a backend, with right checksums and lengths inside."""
+    if backend == "tensorflow" != BACKEND:
+        return {_INDEX: index_without_checksums(files[_INDEX], random)}
+    return _FORMATS[backend](files, random)
 
 
 def _torch(files: Files, random: Random) -> dict[str, bytes]:
@@ -113,8 +117,6 @@ def _summed(raw: bytes, data: bytes) -> bytes:
     """The index of other data."""
     from tensorflow.core.protobuf import tensor_bundle_pb2 as protos
 
-    from resilient.backends.bundle import _table
-
     entries = []
     for key, value in _table(memoryview(raw)):
         proto = protos.BundleEntryProto.FromString(value)
@@ -125,8 +127,6 @@ def _summed(raw: bytes, data: bytes) -> bytes:
 
 def index(raw: bytes, random: Random) -> bytes:
     from tensorflow.core.protobuf import tensor_bundle_pb2 as protos
-
-    from resilient.backends.bundle import _table
 
     entries = list(_table(memoryview(raw)))
     for _ in range(random.choice((1, 1, 2))):
@@ -146,6 +146,57 @@ def index(raw: bytes, random: Random) -> bytes:
     if random.random() < 0.8:
         entries.sort()
     return table(entries)
+
+
+def index_without_checksums(raw: bytes, random: Random) -> bytes:
+    """Another index, where TensorFlow is not installed."""
+    entries = list(_table(memoryview(raw)))
+    for _ in range(random.choice((1, 1, 2))):
+        at = random.randrange(len(entries))
+        key, value = entries[at]
+        known = bundle_entries._ENTRY if key else bundle_entries._HEADER
+        fields = list(bundle_entries._fields(memoryview(value), known))
+        if fields and random.random() < 0.7:
+            fields[random.randrange(len(fields))] = _field(fields, random)
+            value = b"".join(_encoded(*field) for field in fields)
+        else:
+            value = mutations.mutated(value, random)
+        if random.random() < 0.1:
+            key = mutations.mutated(key, random)
+        entries[at] = key, value
+    if random.random() < 0.8:
+        entries.sort()
+    return table(entries)
+
+
+def _field(fields: list[Any], random: Random) -> tuple[int, Any]:
+    """Another field: of another number, or with other content."""
+    number, content = random.choice(fields)
+    if isinstance(content, int):
+        return number, random.choice((0, 1, 7, 2**20, 2**31, 2**62, 2**64 - 1))
+    if number == 2 and random.random() < 0.7:  # shapes, and the dimensions in them
+        sizes = [
+            random.choice((0, 1, 2, 2**31, 2**63))
+            for _ in range(random.choice((1, 2, 70)))
+        ]
+        return number, b"".join(_encoded(2, _encoded(1, size)) for size in sizes)
+    return number, mutations.mutated(bytes(content), random)
+
+
+def _encoded(number: int, content: Any) -> bytes:
+    if isinstance(content, int):
+        return _varint(number << 3) + _varint(content)
+    if number == 6:  # a checksum, of fixed length
+        return _varint(number << 3 | 5) + bytes(content)
+    return _varint(number << 3 | 2) + _varint(len(content)) + bytes(content)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
 
 
 def _change_entry(proto: Any, random: Random) -> None:

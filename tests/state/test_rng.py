@@ -356,3 +356,21 @@ def test_restoring_says_nothing(adapter: Backend) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rng.restore(adapter, state)
+
+
+def test_the_state_of_another_backend_gives_what_is_not_its_own(
+    adapter: Backend,
+) -> None:
+    """Its seeds of Keras are the same 32 bits; nothing is said of what it has alone."""
+    keras.random.uniform(())  # makes Keras's global generator
+    state = through_json(rng.capture(adapter))
+    first = random.random(), float(np.random.random())
+    other = "torch" if adapter.name == "jax" else "jax"
+    for told in ({"backend": other}, {}):  # older ones do not tell
+        elsewhere = {key: state[key] for key in state if key != "backend"} | told
+        elsewhere |= {"backends": {other: {}}, "keras": [-2, 3]}
+        rng.check(adapter, elsewhere)
+        rng.restore(adapter, elsewhere)
+        seeds = rng.capture(adapter)["keras"]
+        assert [number & 0xFFFFFFFF for number in seeds] == [2**32 - 2, 3]
+        assert (random.random(), float(np.random.random())) == first

@@ -113,6 +113,11 @@ def test_options_of_save_need_a_directory(capsys):
     with pytest.raises(SystemExit):
         main(["run", "--save", "x", "--save-freq", "often", "--", "true"])
     assert "'often' is not an integer of 1 or more" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["run", "--allow", "backend", "--", "true"])
+    assert "--allow: only with --save DIR" in capsys.readouterr().err
+    assert main(["run", "--save", "x", "--allow", "backends", "--", "true"]) == 2
+    assert 'Did you mean "backend"?' in capsys.readouterr().err
     assert main(["run", "--save", "s3://key:word@bucket/x", "--", "true"]) == 2
     told = capsys.readouterr().err
     assert "more than a bucket" in told

@@ -12,7 +12,7 @@ from resilient import keras_internals
 from resilient.errors import NotSupportedError
 from resilient.saving.record import Loaded, is_of
 from resilient.saving.run_json import ImportRun
-from resilient.state import variables, weights
+from resilient.state import weights
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import Bad, Diverged
 from resilient.training.divergence.options import Rollback
@@ -126,5 +126,5 @@ def restore_model(model: keras.Model, found: Loaded) -> None:
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()  # inside of fit the variables are empty
     extra = not is_of(saved, ImportRun)
-    saved = saved.taken_by(variables.leaves(model))
+    saved = saved.taken_by(weights.ready(model, (*weights.GROUPS, "extra")))
     weights.put(model, saved.run.variables, saved.tensors, checkpoint.path, extra=extra)
