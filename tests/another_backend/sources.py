@@ -171,6 +171,8 @@ KINDS: dict[str, Callable[[], Any]] = {
     ),
 }
 
+ENDLESS = ("tf.data repeated", "generator")
+
 
 def model() -> keras.Model:
     net = keras.Sequential([keras.Input((3,)), Counts(), keras.layers.Dense(1)])
@@ -179,7 +181,7 @@ def model() -> keras.Model:
 
 
 def train(
-    make: Callable[[], Any],
+    kind: str,
     run: Path,
     copy: Path | None = None,
     *,
@@ -189,7 +191,7 @@ def train(
     """Train, or resume; the samples of all batches.
 
     Args:
-        make: The data.
+        kind: Of data.
         run: For the checkpoints.
         copy: For what there is once a new one is committed.
         save_freq: Steps between them.
@@ -200,9 +202,9 @@ def train(
     net, watch = model(), Watch(run, copy)
     resilient.fit(
         net,
-        make(),
+        KINDS[kind](),
         epochs=EPOCHS,
-        steps_per_epoch=EPOCH,
+        steps_per_epoch=EPOCH if kind in ENDLESS else None,
         callbacks=[watch],
         verbose=0,
         checkpoint_dir=run,
@@ -213,7 +215,7 @@ def train(
 
 
 def main(directory: str) -> None:
-    for kind, make in KINDS.items():
+    for kind in KINDS:
         copy = Path(directory, kind)
-        batches = train(make, Path(directory, "whole", kind), copy)
+        batches = train(kind, Path(directory, "whole", kind), copy)
         Path(f"{copy}.json").write_text(json.dumps(batches))

@@ -51,15 +51,15 @@ def test_the_epoch_ends_in_the_order_in_which_it_began(saver, tmp_path):
     from . import sources
 
     saved(saver, tmp_path)
-    for kind, make in sources.KINDS.items():
+    for kind in sources.KINDS:
         run = tmp_path / kind
         assert committed_steps(run) == [sources.SAVED], kind
         expected = json.loads(Path(f"{run}.json").read_text())
         again = tmp_path / "again" / kind
         with pytest.warns(NotExactWarning, match=f"trained on {saver}") as told:
-            found = sources.train(make, run, again, allow={"backend"}, save_freq=1)
+            found = sources.train(kind, run, again, allow={"backend"}, save_freq=1)
         assert len([each for each in told if each.category is NotExactWarning]) == 1
         assert found[: 2 * EPOCH] == expected[: 2 * EPOCH], kind
         assert sorted(chain(*found[2 * EPOCH :])) == list(range(sources.SAMPLES)), kind
         assert sources.SAVED < committed_steps(again)[-1] < 2 * EPOCH
-        assert sources.train(make, again, save_freq=1) == found, kind
+        assert sources.train(kind, again, save_freq=1) == found, kind
