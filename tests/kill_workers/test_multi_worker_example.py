@@ -1,5 +1,6 @@
 """The multi-worker examples do what they promise, run as a reader would run them."""
 
+import os
 import re
 import subprocess
 import sys
@@ -19,7 +20,7 @@ if keras.backend.backend() == "tensorflow":
 
 
 def run(
-    example: Path, directory: Path, environment: dict[str, str], *options: str
+    example: Path, directory: Path | str, environment: dict[str, str], *options: str
 ) -> str:
     """What `resilient run` and two workers say; all of them are ended after it.
 
@@ -68,3 +69,25 @@ def test_killed_in_mid_epoch_it_ends_with_the_digest_of_a_run_left_alone(
     assert "Restart 1" in killed, killed
     assert "Resumed at step" in killed
     assert digests(killed) == ends
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("doomed", [0, 1])
+def test_killed_workers_go_on_from_an_object_store(
+    doomed: int,
+    tmp_path: Path,
+    child_environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Process 0 uploads for all of them."""
+    monkeypatch.chdir(tmp_path)  # where the example notes that it killed one
+    example, store = EXAMPLES / "multi_worker.py", f"file://{tmp_path}/far"
+    ends = digests(run(example, tmp_path / "alone", child_environment))
+    environment = child_environment | {"TMPDIR": os.fspath(tmp_path)}
+    options = (f"--kill-worker={doomed}", "--at-step=20")
+    killed = run(example, store, environment, *options)
+    assert "Restart 1" in killed, killed
+    assert f"Resumed at step 16 (epoch 2, batch 2) from {store}" in killed, killed
+    assert digests(killed) == ends
+    assert list(tmp_path.glob("far/step-00000042-*/manifest.json"))
