@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.sources,
     pytest.mark.long,
     pytest.mark.filterwarnings("ignore:`shuffle=True` was passed"),
+    pytest.mark.filterwarnings("ignore:Your input ran out of data"),
     # Keras on NumPy 2 (keras.Variable.__array__).
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
 ]

@@ -151,8 +151,7 @@ def index(raw: bytes, random: Random) -> bytes:
 def index_without_checksums(raw: bytes, random: Random) -> bytes:
     """Another index, where TensorFlow is not installed."""
     entries = list(_table(memoryview(raw)))
-    for _ in range(random.choice((1, 1, 2))):
-        at = random.randrange(len(entries))
+    for at in random.sample(range(len(entries)), random.choice((1, 1, 2))):
         key, value = entries[at]
         known = bundle_entries._ENTRY if key else bundle_entries._HEADER
         fields = list(bundle_entries._fields(memoryview(value), known))
