@@ -19,6 +19,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.filterwarnings("ignore:`shuffle=True` was passed"),
     pytest.mark.filterwarnings("ignore:Your input ran out of data"),
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata
     # Keras on NumPy 2 (keras.Variable.__array__).
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
 ]
