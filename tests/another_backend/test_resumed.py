@@ -139,6 +139,17 @@ def test_from_then_on_it_is_exact_without_being_allowed_anything(
         assert np.array_equal(again[name], value), name
 
 
+@pytest.mark.parametrize("resume", [EPOCH, "best"])
+def test_a_checkpoint_may_be_chosen(resumed, saver, tmp_path, resume):
+    copied(saver, tmp_path)
+    keras.utils.set_random_seed(9)
+    keep = resilient.best(1, "loss", "min")
+    with pytest.warns(NotExactWarning, match="from step 6"):
+        chosen = train(tmp_path, 3, allow=ALLOW, resume=resume, keep=keep)
+    for name, value in resumed[2].items():
+        assert np.array_equal(chosen[name], value), name
+
+
 @pytest.mark.parametrize("other", [name for name in OTHERS if name != "jax"])
 def test_the_middle_of_an_epoch_needs_the_library_that_drew_its_order(other, tmp_path):
     """Or the error says so before anything is changed."""
