@@ -27,6 +27,7 @@ from resilient.saving.run_json import LoopRun
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.manifest import ManifestError
+from resilient.storage.remote.address import Address
 
 if TYPE_CHECKING:
     import keras
@@ -59,6 +60,7 @@ class StartFrom:
         Raises:
             TypeError: One is of another type than it can be.
             ValueError: One has a value that means nothing.
+            NotSupportedError: The source is in an object store.
         """
         if layers is not None and not isinstance(layers, str):
             what = "`start_layers` must be a regular expression (a string)."
@@ -71,6 +73,13 @@ class StartFrom:
         if not isinstance(source, str | os.PathLike):
             what = "`start_from` must be the path of a directory or a file."
             raise TypeError(message(what, received=repr(source)))
+        if Address.of(source) is not None:
+            raise NotSupportedError(
+                "`start_from` must be a local path, and is an address.",
+                received=os.fspath(source),
+                hint="Export the weights of that run (`resilient export ADDRESS --to "
+                "model.safetensors`), and start from the file.",
+            )
         try:
             pattern = None if layers is None else re.compile(layers)
         except re.error as error:

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from resilient.errors import CheckpointWriteError, NotSupportedError, message
+from resilient.serialization.redaction import redacted
 from resilient.storage import files
 
 QUARANTINE = "quarantine"
@@ -210,8 +211,8 @@ def local_directory(directory: str | os.PathLike[str]) -> Path:
         what = (
             "This directory must be a local path, and is an address in an object store."
         )
-        todo = "Pass the address as `checkpoint_dir`, and a local path here."
-        raise NotSupportedError(what, received=received, hint=todo)
+        todo = "Use a local path: an address can be checkpoint_dir of fit and Run."
+        raise NotSupportedError(what, received=redacted(path), hint=todo)
     absolute = Path(path).expanduser().absolute()
     if os.path.lexists(absolute) and not absolute.is_dir():
         what = "The checkpoint directory is not a directory."

@@ -74,6 +74,7 @@ def loop(data, **options):
         (fit(stateful=[1]), TypeError, "`stateful` must map names to objects"),
         (fit(start_from=3), TypeError, "path of a directory or a file"),
         (fit(start_layers=3), TypeError, "must be a regular expression (a string)"),
+        (fit(start_from="s3://a/b"), NotSupportedError, "resilient export ADDRESS"),
         (fit(start_layers="a"), ValueError, "together with `start_from`"),
         (fit(start_from="a", start_layers="("), ValueError, "missing ), unterminated"),
         (fit(on_nan="raise"), ValueError, '"rollback" or a Rollback(...)'),

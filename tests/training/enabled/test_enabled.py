@@ -407,6 +407,11 @@ def test_wrong_options(tmp_path, options, error):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_callback_takes_no_address():
+    with pytest.raises(NotSupportedError, match="must be a local path"):
+        resilient.BackupAndRestore("s3://bucket/run")
+
+
 def test_the_callback_deletes_what_it_saved(tmp_path):
     directory = tmp_path / "[backup]"  # no pattern
     expected = fitting.model()
