@@ -50,6 +50,7 @@ class Store:
         self._server.start()
         host, port = self._server.get_host_and_port()
         self._behind = f"{host}:{port}"
+        self._empty()
         self._proxy = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._proxy.daemon_threads = True
         threading.Thread(target=self._proxy.serve_forever, daemon=True).start()
@@ -87,7 +88,15 @@ class Store:
     def close(self) -> None:
         self._proxy.shutdown()
         self._proxy.server_close()
+        self._empty()
         self._server.stop()
+
+    def _empty(self) -> None:
+        """All servers of a process have the same objects."""
+        behind = http.client.HTTPConnection(self._behind, timeout=60)
+        behind.request("POST", "/moto-api/reset")
+        assert behind.getresponse().status == 200
+        behind.close()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         store = self
