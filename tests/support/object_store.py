@@ -129,13 +129,13 @@ class Store:
 
             def _forward(self, body: bytes, request: str) -> None:
                 behind = http.client.HTTPConnection(store._behind, timeout=60)
-                behind.request(self.command, self.path, body, dict(self.headers))
-                answer = behind.getresponse()
-                content = answer.read()
+                with contextlib.closing(behind):
+                    behind.request(self.command, self.path, body, dict(self.headers))
+                    answer = behind.getresponse()
+                    content = answer.read()
                 if answer.status < 300:
                     store.requests.append(request)
                 self._answer(answer.status, answer.getheaders(), content)
-                behind.close()
 
             def _answer(
                 self, status: int, headers: list[tuple[str, str]], content: bytes
