@@ -102,11 +102,12 @@ class Ownership:
         elif self._near().until is not None:
             self._claim()
 
-    def counts(self, step: int) -> bool:
-        """Whether a step of the store is part of the run, or was abandoned here."""
+    def steps(self) -> set[int]:
+        """Those in the store, without what was abandoned here."""
         with self._lock:
             until = self._near().until
-        return until is None or step <= until
+        every = {*self._far.found, *self._far.unreadable}
+        return {step for step in every if until is None or step <= until}
 
     def abandon_after(self, step: int) -> None:
         """What is after a step is no part of the run; ``settle`` tells the store."""

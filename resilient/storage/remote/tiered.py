@@ -126,17 +126,17 @@ class TieredStore(Store):
     def checkpoints(self, *, to_look: bool = False) -> list[Checkpoint]:
         """As of ``Store``; also those that are only in the object store."""
         near = {each.step: each for each in super().checkpoints(to_look=to_look)}
+        found, counts = {**self._far.found}, self._ownership.steps()
         far = {
             step: Checkpoint.of(each.manifest, self._path(step))
-            for step, each in {**self._far.found}.items()
-            if step not in near and self._ownership.counts(step)
+            for step, each in found.items()
+            if step not in near and step in counts
         }
         return [each for _, each in sorted({**far, **near}.items())]
 
     def steps(self) -> list[int]:
         """As of ``Store``."""
-        far = filter(self._is_far, [*self._far.found, *self._far.unreadable])
-        return sorted({*super().steps(), *far})
+        return sorted({*super().steps(), *self._ownership.steps()})
 
     def problems(self, step: int) -> list[str]:
         """As of ``Store``."""
@@ -202,7 +202,7 @@ class TieredStore(Store):
         for step in reversed(self.steps()):
             yield step
             # If it was near, it was damaged.
-            if step in near and self._is_far(step):
+            if step in near and step in self._ownership.steps():
                 yield step
 
     def _get_ready(self, step: int) -> None:
@@ -215,15 +215,11 @@ class TieredStore(Store):
         return self._path(step)
 
     def _fetch_missing(self, step: int) -> None:
-        if self._is_far(step) and not os.path.lexists(self._path(step)):
+        if step in self._ownership.steps() and not os.path.lexists(self._path(step)):
             try:
                 self._fetch(step)
             except DamageError as error:
                 raise refusals.damaged(self._path(step), str(error)) from None
-
-    def _is_far(self, step: int) -> bool:
-        known = step in self._far.found or step in self._far.unreadable
-        return known and self._ownership.counts(step)
 
     def _fetch(self, step: int) -> None:
         far = self._far.found.get(step)
