@@ -1,6 +1,6 @@
 """Keras training that can be killed anywhere and resumed bit for bit.
 
-Importing this package loads no backend and not Keras: that waits for the first fit.
+Importing this package loads neither Keras nor a backend; the first fit does.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
-"""The errors of this library, all one family, and checks of arguments that are numbers.
+"""This library's errors, all with one base class, and checks of numeric arguments.
 
-A message says what is wrong, then what was ``Received:``, then what to do. Much of it
-may come from files that somebody else wrote: what a terminal would obey is escaped.
+A message says what is wrong, then what was ``Received:``, then what to do. It may quote
+files from strangers, so terminal control characters are escaped.
 """
 
 import math
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from resilient.progress import Progress
 
-# Control characters, line separators, what reorders text; and halves of surrogate
-# pairs, which no terminal can show.
+# Control characters, line separators, characters that reorder text, and lone
+# surrogates, which no terminal can show.
 _CONTROLS = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _UNPRINTABLE = re.compile(rf"[\x00-\x1f{_CONTROLS}]")
 _UNPRINTABLE_IN_LINES = re.compile(rf"[\x00-\x08\x0b-\x1f{_CONTROLS}]")
 
-# What to do about a checkpoint that is not what was written.
+# What to do about a checkpoint whose bytes are not those that were written.
 ANOTHER_STEP = "Pass resume=<step> with another step that `resilient ls` lists."
 
 
@@ -29,9 +29,9 @@ class ResilientError(Exception):
     """Base class of every error raised by keras-resilient.
 
     Attributes:
-        problem: What is wrong, a whole sentence.
-        received: What came instead; None where that says nothing.
-        hint: What the reader can do about it; None where there is nothing to do.
+        problem: What is wrong, as a whole sentence.
+        received: What came instead; None where that would add nothing.
+        hint: What to do about it; None where nothing can be done.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ResilientError(Exception):
 
 
 class CheckpointNotFoundError(ResilientError):
-    """The checkpoint that was asked for does not exist."""
+    """The requested checkpoint does not exist."""
 
 
 class CorruptCheckpointError(ResilientError):
@@ -63,26 +63,26 @@ class CheckpointReadError(ResilientError, OSError):
 
 
 class CheckpointWriteError(ResilientError):
-    """A checkpoint could not be written; the ones before it are intact."""
+    """A checkpoint could not be written; earlier ones are intact."""
 
 
 class DirectoryInUseError(ResilientError):
-    """Another living run holds the checkpoint directory."""
+    """Another run that is still alive holds the checkpoint directory."""
 
 
 class DataNotResumableError(ResilientError):
-    """The training data has no position that training could go back to."""
+    """The training data has no position that a resume could return to."""
 
 
 class DataWorkerError(ResilientError):
-    """A worker process that makes batches died.
+    """A worker process that prepares batches died.
 
-    On TensorFlow, one of TensorFlow's own errors has this text.
+    On TensorFlow, one of TensorFlow's own errors carries this text instead.
     """
 
 
 class NotSupportedError(ResilientError):
-    """Something that cannot be resumed exactly (yet), and is refused."""
+    """Something that cannot be resumed exactly (yet), and is therefore refused."""
 
 
 class PeerLostError(ResilientError):
@@ -93,7 +93,7 @@ class BackendNotAvailableError(ResilientError, ImportError):
     """The Keras backend, or a library its adapter needs, is not installed.
 
     Attributes:
-        name: The module that is missing, as of every ``ImportError``.
+        name: The missing module, as in every ``ImportError``.
     """
 
     def __init__(
@@ -109,17 +109,17 @@ class BackendNotAvailableError(ResilientError, ImportError):
 
 
 class DivergedError(ResilientError):
-    """The loss is no longer finite, or far above what it was."""
+    """The loss is not finite, or far above its recent level."""
 
 
 class TrainingStopped(BaseException):
-    """Training stopped because it was asked to; scripts get ``Preempted``.
+    """Training was asked to stop, and did; scripts get ``Preempted``.
 
     Attributes:
         reason: Who asked: ``"SIGTERM"``, ``"SIGUSR1"``, ``"SIGINT"``, ``"stop file"``,
             or the text of a cloud's notice.
         progress: Where training was.
-        saved: Whether the state at that moment is saved; if not, the next attempt
+        saved: Whether the state at that moment was saved; if not, the next attempt
             resumes from the last checkpoint.
     """
 
@@ -129,12 +129,12 @@ class TrainingStopped(BaseException):
         super().__init__(self.status)
         self.reason, self.progress, self.saved = reason, progress, saved
 
-    def __reduce__(self) -> tuple[object, ...]:  # engines pickle what ends a worker
+    def __reduce__(self) -> tuple[object, ...]:  # launchers pickle what ends a worker
         return type(self), (self.reason, self.progress, self.saved)
 
 
 class Preempted(TrainingStopped, SystemExit):
-    """Training stopped. Unless caught, it ends the process with status 143, as SIGTERM.
+    """Training stopped on request. Unless caught, it exits with status 143 (SIGTERM).
 
     Run the same script again to continue. In IPython and Jupyter, ``CellStopped`` is
     raised instead.
@@ -144,7 +144,7 @@ class Preempted(TrainingStopped, SystemExit):
 
 
 class Interrupted(Preempted, KeyboardInterrupt):
-    """``Preempted`` after Ctrl-C: also a ``KeyboardInterrupt``. Status 130."""
+    """``Preempted`` after Ctrl-C: also a ``KeyboardInterrupt``. Exit status 130."""
 
     status = 130
 
@@ -160,16 +160,16 @@ class CellStopped(TrainingStopped, KeyboardInterrupt):
         return f"Stopped at {self.progress}. Run this cell again to continue{where}."
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the sentence, and no traceback."""
+        """What IPython shows: the message, without a traceback."""
         return [str(self)]
 
 
 class RolledBack(BaseException):
-    """The loss was bad: the run was rolled back on disk, and has to be run again.
+    """The loss was bad. The run was rolled back on disk; run it again to continue.
 
-    Unless the data is arrays, the iterators of this process cannot be rewound. In a
-    script it is a ``SystemExit``, too: unless caught, it ends the process with status
-    75, and ``resilient run`` starts it again. In IPython and Jupyter it ends the cell.
+    Only data other than arrays needs it: this process cannot rewind its iterators. In a
+    script it is also a ``SystemExit``: unless caught, it exits with status 75, and
+    ``resilient run`` starts it again. In IPython and Jupyter it ends the cell.
 
     Attributes:
         progress: Where the next attempt continues.
@@ -201,13 +201,13 @@ class NotExactWarning(UserWarning):
 
 
 class Text(str):
-    """The text of an error that is raised on purpose."""
+    """Builds the text of an error."""
 
     __slots__ = ()
 
 
 def message(problem: str, *, received: object = None, hint: str | None = None) -> Text:
-    """The text of an error, in the shape that all of ours have; see ResilientError."""
+    """The text of an error in our common format; see ``ResilientError``."""
     got = None
     if received is not None:
         listed = str(received).startswith("\n")
@@ -217,20 +217,20 @@ def message(problem: str, *, received: object = None, hint: str | None = None) -
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    r"""A text that changes nothing but where it stands, with ``\u001b`` for escape.
+    r"""The text with control characters escaped, such as ``\u001b`` for escape.
 
-    JSON stays JSON, and means the same.
+    JSON stays JSON with the same meaning.
 
     Args:
-        text: May come from anywhere.
-        lines: Whether it may have line ends and tabs; otherwise it becomes one line.
+        text: Untrusted text.
+        lines: Whether to keep line ends and tabs; otherwise it becomes one line.
     """
     odd = _UNPRINTABLE_IN_LINES if lines else _UNPRINTABLE
     return odd.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def warn_not_exact(what: str, names: Sequence[str]) -> None:
-    """Say what is not exact, and name each thing, in one warning."""
+    """Say what is not exact, and name every instance, in one warning."""
     warnings.warn(
         f"Not bit-exact: {printable(what)}:\n  " + "\n  ".join(map(printable, names)),
         NotExactWarning,
@@ -239,7 +239,7 @@ def warn_not_exact(what: str, names: Sequence[str]) -> None:
 
 
 class WarnOnce:
-    """Warns like ``warn_not_exact``, of each thing once."""
+    """Warns like ``warn_not_exact``, once for each name."""
 
     def __init__(self) -> None:
         self._said: set[tuple[str, str]] = set()
@@ -270,13 +270,13 @@ def require_integer(
     most: float = math.inf,
     or_else: str = "",
 ) -> int:
-    """``value`` as an int; otherwise TypeError or ValueError.
+    """``value`` as an int, or TypeError or ValueError.
 
     Args:
-        value: What was given.
-        name: What it was given as.
-        least: The smallest that is allowed.
-        most: The largest.
+        value: The argument.
+        name: Its name.
+        least: The smallest allowed value.
+        most: The largest allowed value.
         or_else: What else is allowed.
     """
     integral = isinstance(value, Integral) and not isinstance(value, bool)
@@ -289,7 +289,7 @@ def require_integer(
 
 
 def require_number(value: object, name: str) -> float:
-    """``value`` as a positive float; otherwise TypeError or ValueError."""
+    """``value`` as a positive float, or TypeError or ValueError."""
     real = isinstance(value, Real) and not isinstance(value, bool)
     if real and 0 < (found := float(cast(Real, value))) < math.inf:
         return found

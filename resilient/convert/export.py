@@ -1,6 +1,6 @@
-"""A checkpoint, written as a file that other programs read.
+"""Exports a checkpoint to a file that other programs read.
 
-Neither the checkpoint nor its run, which may be training meanwhile, is changed. Every
+It changes neither the checkpoint nor its run, which may be training meanwhile. Every
 byte is verified first, and the target is written completely or not at all.
 
 Importing this module loads neither Keras nor a backend.
@@ -38,31 +38,31 @@ def export(
     model: "keras.Model | None" = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write a checkpoint as a file of Keras or of safetensors.
+    """Export a checkpoint to a Keras or safetensors file.
 
     Args:
-        checkpoint_dir: Of ``fit``; for ``.safetensors`` also of ``Run`` or
+        checkpoint_dir: That of a ``fit``; for ``.safetensors``, also of a ``Run`` or
             ``Checkpoints``.
-        to: The file to write. Its ending selects the format: ``.keras``,
+        to: The file to write. Its suffix selects the format: ``.keras``,
             ``.weights.h5`` or ``.safetensors``.
         step: Which checkpoint; the newest by default.
-        model: The built and compiled model; needed for ``.keras`` and ``.weights.h5``.
-            It is not changed.
+        model: The built and compiled model, required for ``.keras`` and
+            ``.weights.h5``. It is not changed.
         overwrite: Whether the target may be replaced.
 
     Returns:
         The path of the target.
 
     Raises:
-        BackendNotAvailableError: A library is missing: safetensors, or that of the
-            backend that saved.
+        BackendNotAvailableError: A library is missing: safetensors, or the backend that
+            saved the checkpoint.
         CheckpointMismatchError: The checkpoint does not match ``model``.
         CheckpointNotFoundError: There is no checkpoint, or none of that step.
         CheckpointWriteError: The file system failed; the target was not changed.
         CorruptCheckpointError: The checkpoint is damaged.
         FileExistsError: The target already exists.
         NotSupportedError: The format cannot hold the checkpoint, or needs the model.
-        ValueError: The target's name has an unknown ending.
+        ValueError: The target's name has an unknown suffix.
     """
     target = Path(to).absolute()
     ending = ending_of(target)
@@ -79,10 +79,10 @@ def export(
 
 
 def ending_of(target: Path) -> str:
-    """The end of a target's name, which selects the format.
+    """The suffix of a target's name, which selects the format.
 
     Raises:
-        ValueError: It does not.
+        ValueError: It selects none.
     """
     for ending in _ENDINGS:
         if target.name.endswith(ending):

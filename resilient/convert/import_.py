@@ -1,8 +1,8 @@
-"""Starting a run from what people have already: complete, or refused.
+"""Starts a run from a checkpoint or file of another library: completely, or not at all.
 
 Every weight of the model is set from the source, and every tensor of the source is
-used; the same goes for the optimizer, if the source has it. What no source holds (where
-the data is, random state, callbacks) starts over, and a warning says so.
+used; the same goes for the optimizer, if the source has its state. What no source holds
+(the position of the data, random state, callbacks) starts over, and a warning says so.
 
 Importing this module loads neither Keras nor a backend.
 """
@@ -41,10 +41,11 @@ def import_checkpoint(
     epoch: int | None = None,
     step: int | None = None,
 ) -> Checkpoint:
-    """Turn what another library saved into a checkpoint that ``fit`` resumes from.
+    """Convert another library's checkpoint into one that ``fit`` resumes from.
 
-    That ``fit`` starts at the beginning of an epoch with the source's weights, and its
-    optimizer state if it has one. A ``NotExactWarning`` names what the source lacks.
+    That ``fit`` starts at the beginning of an epoch with the source's weights, and with
+    its optimizer state if there is one. A ``NotExactWarning`` names what the source
+    lacks.
 
     Args:
         source: A directory of ``BackupAndRestore``, a TensorFlow checkpoint (a
@@ -52,24 +53,25 @@ def import_checkpoint(
             ``.keras``, ``.weights.h5``, ``.safetensors``, or a torch ``state_dict`` in
             ``.pt``, ``.pth`` or ``.bin``.
         model: The built and compiled model. It is not changed.
-        checkpoint_dir: Of the run, as in ``fit``. It must not contain a checkpoint.
-        epoch: How many epochs were trained, which is the number of the next one,
-            counted from 0. Not needed for a ``BackupAndRestore`` directory, unless it
-            was saved in the middle of an epoch, which cannot be continued.
-        step: How many batches were trained; by default what the optimizer counted.
+        checkpoint_dir: The run's directory, as in ``fit``. It must not contain a
+            checkpoint.
+        epoch: How many epochs were trained, and so the number of the next one, counted
+            from 0. Not needed for a ``BackupAndRestore`` directory, unless that was
+            saved in the middle of an epoch, from where it cannot continue.
+        step: How many batches were trained; by default, the optimizer's count.
 
     Returns:
         The checkpoint.
 
     Raises:
-        CheckpointMismatchError: The source lacks variables of the model, or has
-            additional ones, or different shapes or dtypes; all are listed. Nothing was
+        CheckpointMismatchError: The source lacks variables of the model, has additional
+            ones, or has different shapes or dtypes; all are listed. Nothing was
             changed.
         BackendNotAvailableError: The library that reads the source is missing.
         DirectoryInUseError: A run is using ``checkpoint_dir``.
-        NotSupportedError: The source has no format that can be imported.
-        ResilientError: ``checkpoint_dir`` has checkpoints.
-        ValueError: ``epoch`` or ``step`` is missing, or cannot be right.
+        NotSupportedError: The source's format cannot be imported.
+        ResilientError: ``checkpoint_dir`` already has checkpoints.
+        ValueError: ``epoch`` or ``step`` is missing or impossible.
     """
     from resilient.convert.recognise import recognised
     from resilient.state.model_type import require_model
@@ -115,7 +117,7 @@ def _commit(
 
 
 def _epoch(source: "ImportSource", given: int | None) -> int:
-    """The epoch to begin at."""
+    """The epoch to start at."""
     known = source.epoch
     received = f"epoch={given!r}, {source.kind}: epoch {known}"
     if given is not None and given < 0:
@@ -174,7 +176,7 @@ def _wrong(problem: str, received: str, hint: str) -> ValueError:
 
 
 def _unknown(model: "keras.Model", leaves: "list[Leaf]") -> list[str]:
-    """What the source does not hold, for people."""
+    """What the source does not hold, in words."""
     from resilient.state import variables
     from resilient.state.weights import group
 

@@ -1,8 +1,8 @@
 """When to save and what to keep, as small values that combine with ``|``.
 
-Policies are pure: time, progress and the cost of a save are arguments, nothing here
-reads a clock, a disk or a model. An impossible policy is refused when it is made, not
-at the first save. Everything above may import it.
+Policies are pure: time, progress and the cost of a save are arguments, and nothing here
+reads a clock, a disk or a model. An invalid policy is refused when it is created, not
+at the first save. Every layer above may import this one.
 """
 
 from resilient.policies.interval import Adaptive, Cost

@@ -1,7 +1,7 @@
 """Options that ``tf.estimator.RunConfig`` had, as arguments of ``fit``.
 
-Only those that say when to save and what to keep. Its other options, for sessions,
-devices and summaries, are Keras's or the backend's business.
+Only those that say when to save and what to keep. The other options, for sessions,
+devices and summaries, belong to Keras or the backend.
 """
 
 import os
@@ -12,13 +12,13 @@ from typing import Any
 from resilient.errors import message
 from resilient.policies import KeepPolicy, SavePolicy, every, latest, one_per
 
-_SECONDS = 600  # as there, where neither steps nor seconds are given
-_ALWAYS = 10_000  # hours: as there, so long that nothing is kept by its age
+_SECONDS = 600  # TensorFlow's default where neither is given
+_ALWAYS = 10_000  # hours, TensorFlow's default: in effect, never
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """When to save and what to keep, in the words of ``tf.estimator.RunConfig``.
+    """Accepts the names that ``tf.estimator.RunConfig`` has for saving and retention.
 
     .. code-block:: python
 
@@ -29,8 +29,10 @@ class RunConfig:
         model_dir: The ``checkpoint_dir``.
         save_checkpoints_steps: Number of batches between saves.
         save_checkpoints_secs: Seconds between saves; 600 if neither is given.
-        keep_checkpoint_max: How many of the newest to keep; None or 0 keeps all.
-        keep_checkpoint_every_n_hours: Also keep one for each interval of this length.
+        keep_checkpoint_max: How many of the newest checkpoints to keep; None or 0 keeps
+            all.
+        keep_checkpoint_every_n_hours: Also keep one checkpoint per interval of this
+            length.
 
     Raises:
         ValueError: Both steps and seconds are given, or one is not positive.

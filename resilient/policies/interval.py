@@ -1,25 +1,25 @@
 """How often to save, given the measured cost of a save.
 
-A save costs training time; a longer interval loses more work when the process is
-killed. Young (1974) and Daly (2006) minimise the sum: the square root of twice the cost
-times the mean time between failures. The interval is longer if saves would exceed the
-overhead budget.
+Saving often costs training time; saving rarely loses more work when the process is
+killed. Young (1974) and Daly (2006) minimise the sum with an interval of the square
+root of twice the cost times the mean time between failures. The interval is longer if
+saves would otherwise exceed the overhead budget.
 """
 
 import math
 from dataclasses import dataclass
 
-_FIRST = 5.0  # seconds after the first batch: a save has to be made to measure it
+_FIRST = 5.0  # seconds after the first batch: measuring needs a save
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The measured cost of a save, seconds.
+    """The measured cost of a save, in seconds.
 
     Attributes:
-        training: Lost by the training, which waits for the snapshot, and whose batches
-            are slower while it is written.
-        write: Until it is on the disk; the next cannot begin before.
+        training: Time that training loses: it waits for the snapshot, and its batches
+            are slower while the snapshot is written.
+        write: Time until it is on disk; the next save cannot begin earlier.
     """
 
     training: float
@@ -31,7 +31,7 @@ class Adaptive:
     """Save as often as the cost allows.
 
     Attributes:
-        overhead: The share of the training time that saves may take.
+        overhead: The largest share of training time that saves may take.
         mtbf: Mean time between failures, seconds.
     """
 
@@ -39,7 +39,7 @@ class Adaptive:
     mtbf: float
 
     def interval(self, cost: Cost | None) -> float:
-        """Seconds between two saves; without a cost, until the first one."""
+        """Seconds between two saves; before a cost is known, until the first one."""
         if cost is None:
             return _FIRST
         young = math.sqrt(2 * cost.training * self.mtbf)

@@ -1,4 +1,4 @@
-"""What to keep.
+"""Which checkpoints to keep.
 
 latest(3) | best(1, monitor="val_loss") | one_per(hours=6)
 """
@@ -14,8 +14,8 @@ from resilient.errors import message, require_integer, require_number
 
 Mode = Literal["auto", "min", "max"]
 
-# Endings of metric names whose direction is clear. Similarities are missing on purpose:
-# Keras's cosine_similarity is both a metric (more is better) and a loss.
+# Endings of metric names whose direction is clear. Similarities are left out on
+# purpose: Keras's cosine_similarity is both a metric (higher is better) and a loss.
 _MORE_IS_BETTER = re.compile(
     r"(^|_)(acc|accuracy|auc|precision|recall|sensitivity|specificity|f1|f1_score|"
     r"fbeta_score|r2|r2_score|iou|io_u|dice)(_\d+)?$"
@@ -27,7 +27,7 @@ _LESS_IS_BETTER = re.compile(
 
 
 class HasMetrics(Protocol):
-    """What a keep policy needs to know of a checkpoint."""
+    """What a keep policy needs to know about a checkpoint."""
 
     @property
     def step(self) -> int:
@@ -35,7 +35,7 @@ class HasMetrics(Protocol):
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """The logs it was saved with."""
+        """The logs saved with it."""
 
     @property
     def created(self) -> str:
@@ -51,7 +51,7 @@ class Best:
     mode: Literal["min", "max"]
 
     def select(self, checkpoints: Iterable[HasMetrics]) -> set[int]:
-        """Steps of the best; of equals the earlier, as Keras's ModelCheckpoint."""
+        """Steps of the best; the earlier of a tie, as in Keras's ModelCheckpoint."""
         sign = 1 if self.mode == "min" else -1
         ranked = sorted(
             (sign * value, checkpoint.step)
@@ -63,14 +63,15 @@ class Best:
 
 @dataclass(frozen=True)
 class KeepPolicy:
-    """What to keep: the union of its parts, and always the newest checkpoint.
+    """What to keep: the union of its parts, plus always the newest checkpoint.
 
     Attributes:
-        newest: How many of the newest to keep.
-        bests: Which of the best to keep.
-        back: Unless 0, also keep the newest that is at least so many steps older than
-            the newest, and the next one, which will be.
-        hours: Unless None, keep one for every so many hours.
+        newest: How many of the newest checkpoints to keep.
+        bests: Which of the best checkpoints to keep.
+        back: Unless 0, also keep the newest checkpoint that is at least this many steps
+            older than the newest one, and the checkpoint after it, which will take its
+            place.
+        hours: Unless None, keep one checkpoint per interval of this many hours.
     """
 
     newest: int = 1
@@ -88,7 +89,7 @@ class KeepPolicy:
 
     @property
     def monitors(self) -> frozenset[str]:
-        """Names of the metrics it looks at."""
+        """Names of the metrics that it compares."""
         return frozenset(best.monitor for best in self.bests)
 
     def select(self, checkpoints: Iterable[HasMetrics]) -> set[int]:
@@ -110,13 +111,13 @@ def latest(n: int) -> KeepPolicy:
 
 
 def one_per(*, hours: float) -> KeepPolicy:
-    """Keep one checkpoint for every interval of some hours, over the whole run.
+    """Keep one checkpoint per interval of ``hours``, over the whole run.
 
-    That is the first one, each that was saved at least this long after the last one
+    It keeps the first checkpoint, each one saved at least this long after the last one
     kept, and the newest.
 
     Args:
-        hours: The least time between two of them.
+        hours: The shortest time between two of them.
 
     Raises:
         TypeError: If it is not a number.
@@ -129,16 +130,17 @@ def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
     """Keep the ``n`` checkpoints with the best value of a logged metric.
 
     Checkpoints without the metric are not compared, and NaN never wins. The newest
-    checkpoint is always kept, too.
+    checkpoint is always kept as well.
 
     Args:
         n: How many to keep.
-        monitor: Name of the metric as in ``History``, such as ``"val_loss"``.
+        monitor: The metric's name in ``History``, such as ``"val_loss"``.
         mode: ``"min"`` or ``"max"``; ``"auto"`` infers it from the metric's name.
 
     Raises:
         TypeError: If ``n`` is not an integer or ``monitor`` not a string.
-        ValueError: If ``n`` is not positive, or the mode is unknown or unclear.
+        ValueError: If ``n`` is not positive, or the mode is unknown or cannot be
+            inferred.
     """
     if not isinstance(monitor, str):
         raise TypeError(
@@ -166,7 +168,7 @@ def keep_policy(value: int | KeepPolicy) -> KeepPolicy:
 
 
 def _one_per(checkpoints: Iterable[HasMetrics], seconds: float) -> set[int]:
-    """Steps to keep by time: once kept, always kept."""
+    """Steps to keep by time; a checkpoint once kept stays kept."""
     kept: dict[int, datetime] = {}
     for checkpoint in sorted(checkpoints, key=lambda each: each.step):
         time = datetime.fromisoformat(checkpoint.created)

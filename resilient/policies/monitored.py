@@ -1,4 +1,4 @@
-"""Notices that a metric which ``keep=best(...)`` looks at is never logged."""
+"""Notices that a metric which ``keep=best(...)`` monitors is never logged."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -9,7 +9,7 @@ _OF_VALIDATION = "val_"
 
 
 class MonitoredMetrics:
-    """The metrics that a keep policy looks at, until each was logged once.
+    """The metrics that a keep policy monitors, until each has been logged once.
 
     Args:
         names: Their names.
@@ -21,11 +21,11 @@ class MonitoredMetrics:
     def error(
         self, logs: Mapping[str, float] | None, *, validates: bool
     ) -> ValueError | None:
-        """What to raise at the end of an epoch, if one will not be logged any more.
+        """The error to raise at the end of an epoch, if one can no longer be logged.
 
         Args:
-            logs: What the epoch logged; nothing follows from an epoch without logs.
-            validates: Whether a later epoch may be validated, where this one was not.
+            logs: What the epoch logged; an epoch without logs proves nothing.
+            validates: Whether a later epoch may be validated if this one was not.
         """
         self._missing -= set(logs or ())
         if not logs:

@@ -16,10 +16,10 @@ _OR_ELSE = ', "auto", "epoch", or a policy such as every(minutes=10)'
 
 @dataclass(frozen=True)
 class SavePolicy:
-    """When to save: due as soon as any of its intervals is over.
+    """When to save: as soon as any of its intervals has passed.
 
     Attributes:
-        epochs: Intervals in whole epochs; saves are at the ends of epochs.
+        epochs: Intervals in whole epochs; these saves are at the ends of epochs.
         steps: Intervals in batches since the start of the run.
         seconds: Time since the last save, or None.
         autos: Intervals that depend on the cost of a save.
@@ -43,7 +43,7 @@ class SavePolicy:
 
     @property
     def words(self) -> str:
-        """When that is, for people."""
+        """When that is, in words."""
         found = [
             "at the end of each epoch" if n == 1 else f"every {n:,} epochs"
             for n in self.epochs
@@ -57,7 +57,7 @@ class SavePolicy:
         return " and ".join(found) or "at the end"
 
     def seconds_between(self, cost: Cost | None) -> float | None:
-        """The shortest interval in seconds, if there is one, given a measured cost."""
+        """The shortest interval in seconds, if there is one, for a measured cost."""
         intervals = [each.interval(cost) for each in self.autos]
         if self.seconds is not None:
             intervals.append(self.seconds)
@@ -80,12 +80,12 @@ class SavePolicy:
             now: Seconds on a monotonic clock.
             progress: Where the run is.
             last_now: The clock at the last save, or when the attempt began.
-            last: Progress at the last save, or where the attempt began.
-            cost: Of a save, if measured already.
+            last: Progress at the last save, or when the attempt began.
+            cost: The cost of a save, if it has been measured.
         """
         if progress.step == last.step and progress.epoch == last.epoch:
             return False
-        # Asked after every batch: no generators.
+        # Called after every batch: no generators.
         for n in self.steps:
             if progress.step // n > last.step // n:
                 return True
@@ -104,10 +104,10 @@ def every(
     seconds: float | None = None,
     minutes: float | None = None,
 ) -> SavePolicy:
-    """Save at regular intervals; with several, whenever one of them has passed.
+    """Save at regular intervals; with several, whenever any of them has passed.
 
     Args:
-        epochs: Number of epochs between saves, which follow validation.
+        epochs: Number of epochs between saves; each save follows validation.
         steps: Number of training batches between saves.
         seconds: Seconds since the last save.
         minutes: Minutes since the last save.
@@ -137,15 +137,15 @@ def every(
 
 
 def adaptive(*, overhead: float = 0.02, mtbf: float = 3600.0) -> SavePolicy:
-    """Save at the end of each epoch, and in between as often as the cost allows.
+    """Save at the end of each epoch, and in between as often as the overhead allows.
 
     The interval depends on the measured cost of a save (Young 1974, Daly 2006); a kill
     loses about half of it. The first save, about five seconds after the first batch,
     measures the cost.
 
     Args:
-        overhead: The share of the training time that saves may take, such as 0.02.
-        mtbf: Mean time between failures of the machine, seconds.
+        overhead: The largest share of training time that saves may take, such as 0.02.
+        mtbf: The machine's mean time between failures, in seconds.
 
     Raises:
         TypeError: If one of them is not a number.

@@ -1,8 +1,8 @@
-"""Measures what saves cost the training.
+"""Measures what saves cost training.
 
-A save costs the time that training waits for the snapshot, and that batches take longer
-while it is written: their pace is compared with that of the batches before, within an
-epoch, since validation and callbacks have another pace.
+A save costs the time that training waits for the snapshot, plus the slowdown of batches
+while it is written. Their pace is compared with that of the batches before, within an
+epoch, since validation and callbacks take their own time.
 """
 
 import statistics
@@ -11,15 +11,15 @@ from collections import deque
 from resilient.policies import Cost
 from resilient.progress import Progress
 
-_KEPT = 5  # of the last saves: one that is far off does not count
+_KEPT = 5  # last saves, so that an outlier does not count
 
 
 class CostMeter:
     """Measures saves, in seconds on a monotonic clock.
 
     Attributes:
-        cost: Of a save; None before one was measured.
-        slowest: The longest that one took so far, from snapshot to disk; None before.
+        cost: The cost of a save; None until one has been measured.
+        slowest: The longest save so far, from snapshot to disk; None before the first.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class CostMeter:
         self._writes: deque[float] = deque(maxlen=_KEPT)
 
     def batch(self, now: float, progress: Progress, *, busy: bool) -> None:
-        """A batch is done, or an epoch is; ``busy`` while a save is being written."""
+        """A batch or an epoch is done; ``busy`` while a save is being written."""
         if busy:
             return
         if self._writing is not None:
@@ -49,7 +49,7 @@ class CostMeter:
         """A snapshot was taken, and will be written.
 
         Args:
-            now: When training goes on.
+            now: When training continues.
             progress: Where it is.
             stall: How long it waited.
         """

@@ -1,4 +1,4 @@
-"""How a fit can be asked to stop: what the user may choose, checked."""
+"""How training can be asked to stop: the user's choices, validated."""
 
 import signal
 from collections.abc import Iterable
@@ -16,17 +16,17 @@ _NOT_HANDLED = {getattr(signal, name, None) for name in ("SIGKILL", "SIGSTOP")}
 
 @dataclass(frozen=True)
 class Preemption:
-    """How a fit can be asked to stop.
+    """How training can be asked to save and stop.
 
     Attributes:
         signals: Signals that ask it to save and stop. A second SIGINT stops at once.
-            Signals that the process ignores stay ignored. Only a fit in the main thread
-            sees signals.
+            Signals that the process ignores stay ignored. Signals reach only training
+            in the main thread.
         grace_period: Seconds between a request and the end of the process. The last
-            second is reserved for stopping: a save that would reach into it is not
-            begun. SIGINT and the file ``stop`` set no limit.
-        notices: Functions that ask a cloud whether it is about to take the machine
-            away, such as ``resilient.clouds.gce()``: they return None or a string. A
+            second is reserved for stopping: a save that would run into it is not
+            started. SIGINT and the file ``stop`` set no deadline.
+        notices: Functions that ask a cloud provider whether it is about to reclaim this
+            machine, such as ``resilient.clouds.gce()``. They return None or a string. A
             background thread calls them every 5 seconds.
 
     Raises:
@@ -50,7 +50,7 @@ class Preemption:
 
 
 def checked_preemption(value: object) -> Preemption | None:
-    """``preemption``, if it means something; otherwise TypeError."""
+    """``preemption`` if it is valid; otherwise TypeError."""
     if value is None or isinstance(value, Preemption):
         return value
     raise TypeError(

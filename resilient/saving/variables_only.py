@@ -2,7 +2,8 @@
 
 The loop says when nothing is changing its variables, and what step it is at; a save
 then holds every byte of them, and a restore sets all of them or none. Nothing else is
-saved: where the data is, random state and callbacks are what ``fit`` takes care of.
+saved: neither the position of the data, nor random state, nor callbacks. ``fit`` saves
+those.
 
 Importing this module loads neither Keras nor a backend.
 """
@@ -42,9 +43,9 @@ class Checkpoints:
 
     Args:
         checkpoint_dir: As in ``fit``; leaving the block waits for uploads.
-        variables: Built Keras variables, or the backend's. They are matched by order,
-            shape and dtype, since Keras's automatic names differ from one process to
-            the next: pass the same variables in the same order each time.
+        variables: Built Keras variables, or the backend's own. They are matched by
+            order, shape and dtype, since Keras's automatic names differ between
+            processes: pass the same variables in the same order each time.
         keep: How many checkpoints to keep.
     """
 
@@ -65,7 +66,7 @@ class Checkpoints:
 
     @ending_at_user_line
     def __enter__(self) -> "Checkpoints":
-        """Take the lock.
+        """Lock the directory.
 
         Raises:
             DirectoryInUseError: Another run is using the directory.
@@ -84,13 +85,13 @@ class Checkpoints:
 
     @ending_at_user_line
     def save(self, step: int) -> Checkpoint:
-        """Commit a checkpoint of the variables as they are now, and prune older ones.
+        """Commit a checkpoint of the variables' current values, and prune older ones.
 
-        When it returns, the checkpoint is on disk. Nothing may change a variable
-        meanwhile: with a ``ClusterCoordinator``, call ``join`` first.
+        When it returns, the checkpoint is on disk. Nothing may change a variable until
+        then: with a ``ClusterCoordinator``, call ``join`` first.
 
         Args:
-            step: Steps done since the start of the run; names the checkpoint.
+            step: Steps done since the start of the run; it names the checkpoint.
 
         Raises:
             CheckpointWriteError: The file system failed; older checkpoints are intact.
@@ -115,7 +116,7 @@ class Checkpoints:
         """Set the variables to the newest intact checkpoint.
 
         Returns:
-            Its step; 0 if there was no checkpoint yet, and nothing was changed.
+            Its step; 0 if there is no checkpoint yet, in which case nothing changes.
 
         Raises:
             CheckpointMismatchError: It holds different variables; nothing was changed.

@@ -1,4 +1,4 @@
-"""The arguments that ``fit`` and ``Run`` share, checked before anything is done."""
+"""Validates the arguments that ``fit`` and ``Run`` share, before anything is done."""
 
 import logging
 import os
@@ -33,18 +33,18 @@ OnEvent = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run was asked for, by ``fit`` and ``Run`` alike.
+    """The validated arguments of ``fit`` or ``Run``.
 
     Attributes:
         store: The checkpoints.
         save_policy: When to save.
         keep: What to keep.
         resume: Which checkpoint to resume from.
-        data: What is wanted of the data.
+        data: Options for the data.
         on_event: Called with each event.
-        on_save_error: What to do when a checkpoint could not be written.
+        on_save_error: What to do if a checkpoint cannot be written.
         preemption: How training can be asked to stop.
-        allow: What may be otherwise than in the checkpoint.
+        allow: Which differences from the checkpoint to accept.
     """
 
     store: Store
@@ -74,11 +74,11 @@ class RunOptions:
         preemption: Preemption | None,
         allow: Collection[str] = (),
     ) -> "RunOptions":
-        """The arguments of ``resilient.fit``, if they mean something.
+        """The arguments of ``resilient.fit``, if they are valid.
 
         Raises:
-            TypeError: One is of another type than it can be.
-            ValueError: One has a value that it cannot have.
+            TypeError: One has the wrong type.
+            ValueError: One has an invalid value.
         """
         require_one_of("on_data_change", on_data_change, "raise", "warn")
         require_one_of("on_save_error", on_save_error, "raise", "warn")
@@ -105,19 +105,19 @@ class RunOptions:
         return options
 
     def _require_epochs_for_best(self, save_freq: object) -> None:
-        """Raise ValueError where there is nothing that ``keep=best(...)`` compares."""
+        """Raise ValueError if no save has metrics for ``keep=best(...)``."""
         if self.keep.monitors and not self.save_policy.epochs:
             raise ValueError(
                 message(
-                    "keep=best(...) compares checkpoints at epochs' ends, but this "
-                    "save_freq makes none there.",
+                    "keep=best(...) compares checkpoints at the ends of epochs, but "
+                    "this save_freq saves none there.",
                     received=f"save_freq={save_freq!r}",
                     hint="Add every(epochs=1) to save_freq.",
                 )
             )
 
     def _warn_if_restarted(self, resume: Resume) -> None:
-        """Warn that each of a supervisor's restarts would lose progress."""
+        """Warn that every restart by a supervisor would lose progress."""
         if VARIABLE in os.environ and self.resume not in ("auto", "must"):
             logger.warning(
                 "With resume=%r, every restart by `resilient run` goes back to that "
@@ -128,7 +128,7 @@ class RunOptions:
 
 
 def require_one_of(name: str, value: object, *allowed: str) -> None:
-    """Raise ValueError for an argument that is not one of these words."""
+    """Raise ValueError unless an argument is one of these words."""
     if not isinstance(value, str) or value not in allowed:
         words = " or ".join(f'"{word}"' for word in allowed)
         raise ValueError(message(f"`{name}` must be {words}.", received=repr(value)))
@@ -155,7 +155,7 @@ def _checked_resume(resume: Resume, keep: KeepPolicy) -> ResumeFrom:
 
 
 def _only_best(keep: KeepPolicy) -> Best:
-    """What ``resume="best"`` goes by."""
+    """The metric for ``resume="best"``."""
     by = {(best.monitor, best.mode): best for best in keep.bests}
     if len(by) == 1:
         return keep.bests[0]

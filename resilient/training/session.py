@@ -1,7 +1,7 @@
-"""One process's part in a run, from taking the directory until it leaves it.
+"""One process's part in a run, from locking the directory to leaving it.
 
-The same for Keras's ``fit`` and for a custom loop: the processes find each other,
-process 0 locks the directory, and events, heartbeat and signals are set up.
+It is the same for Keras's ``fit`` and for a custom training loop: the processes find
+each other, process 0 locks the directory, and events, heartbeat and signals are set up.
 """
 
 import contextlib
@@ -36,26 +36,26 @@ logger = logging.getLogger(__name__)
 
 
 class Session:
-    """What drives a training here: the processes, the data, events and saves.
+    """Everything that training needs in this process: workers, data, events and saves.
 
     Args:
-        options: What the run was asked for.
-        strategy: That of tf.distribute; None on other backends.
-        parallel: How the processes train one model.
+        options: The arguments of the run.
+        strategy: The tf.distribute strategy; None on other backends.
+        parallel: How several processes train one model.
         group: These processes.
 
     Attributes:
         resume: Which checkpoint to resume from, until the run goes back to another.
-        resumed: Where the checkpoint is that training goes on from; None: from none.
+        resumed: Progress of the checkpoint that training continues from, if any.
         backend: The adapter of Keras's backend.
         part: Which part of a checkpoint this process writes.
-        events: Where everything that happens is recorded.
-        watch: Takes signs of life; knows whether this process was asked to stop.
+        events: Records everything that happens.
+        watch: Takes heartbeats; knows whether this process was asked to stop.
         saving: Saves when the policy says so.
         say: Prints a line for the user.
-        training: Whether a batch was trained here.
-        last: The attempt before this one, for process 0.
-        attempts: Host, pid and start of the processes that did this one's part before.
+        training: Whether a batch has been trained in this process.
+        last: The previous attempt, in process 0.
+        attempts: Host, pid and start time of this process's predecessors.
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class Session:
         self.saving.request()
 
     def choose(self) -> Loaded | None:
-        """The checkpoint that the run resumes from, in all processes the same.
+        """The checkpoint that the run resumes from, the same in all processes.
 
         Raises:
-            CheckpointNotFoundError: ``resume`` asks for one that is not there, or those
-                that were saved are gone.
-            CorruptCheckpointError: There are some, and none is intact.
+            CheckpointNotFoundError: ``resume`` asks for a checkpoint that does not
+                exist, or saved checkpoints are gone.
+            CorruptCheckpointError: There are checkpoints, but none is intact.
         """
         store, elsewhere = self.options.store, "backend" in self.options.allow
         mine = record.reader(self.backend, self.part, elsewhere=elsewhere)
@@ -121,9 +121,8 @@ class Session:
         """The data of a fit or a loop.
 
         Args:
-            arguments: Local variables of Keras's ``fit``; of a loop, what they would
-                be.
-            positions: Where the checkpoint has the data.
+            arguments: Local variables of Keras's ``fit``; for a loop, their equivalent.
+            positions: The positions of the data in the checkpoint.
         """
         return DataInputs(
             self.strategy,
@@ -136,15 +135,15 @@ class Session:
         )
 
     def stop_if_asked(self) -> None:
-        """Stop where all is on the disk; several processes, at the next batch."""
+        """Stop once everything is on disk; several processes stop at the next batch."""
         if self.group.count == 1:
             self.watch.stop_if_asked()
 
     @contextlib.contextmanager
     def replay(self, inputs: DataInputs, progress: Progress) -> Iterator[None]:
-        """Inside, the data goes to its position, and an iterator is made.
+        """Inside, the data moves to its position, and an iterator is created.
 
-        The uninterrupted run made it earlier: that leaves no trace now.
+        The uninterrupted run created it earlier, so that leaves no trace now.
         """
         began = time.monotonic()
         with kept_random_state(self.backend, leave=inputs.drawn_ahead):
@@ -153,7 +152,7 @@ class Session:
         self.events.emit("replayed", **progress.to_json(), seconds=seconds)
 
     def ended(self, progress: Progress) -> None:
-        """Training has ended, and is saved."""
+        """Training has ended and is saved."""
         self.events.emit("ended", **progress.to_json())
         self.watch.stop_if_asked(saved=True)
 
@@ -167,9 +166,9 @@ def load(options: RunOptions, step: int | None, replicas: int) -> Loaded:
     """A checkpoint to look at.
 
     Args:
-        options: What the run was asked for.
-        step: As of ``choose.to_look_at``, with its errors.
-        replicas: Of the model.
+        options: The arguments of the run.
+        step: As for ``choose.to_look_at``, with the same errors.
+        replicas: The number of replicas of the model.
     """
     elsewhere = "backend" in options.allow
     mine = record.reader(get_backend(), Part(0, 1, replicas), elsewhere=elsewhere)

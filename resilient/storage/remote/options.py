@@ -1,4 +1,4 @@
-"""How a run is copied to an object store: what the user may choose, checked."""
+"""How a run is copied to an object store: the user's choices, validated."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,27 +7,27 @@ from typing import Any
 from resilient.errors import message, require_number
 from resilient.policies import KeepPolicy, keep_policy
 
-# Of a larger file each part is an object of its own. Never to be changed: names tell
-# the number of parts, and the size of the file tells theirs.
+# Each part of a larger file is an object of its own. Never change this: names give the
+# number of parts, and the file size gives the size of each.
 PART = 16 << 20  # bytes
 
 
 @dataclass(frozen=True)
 class Upload:
-    """How checkpoints get to an object store.
+    """How checkpoints are uploaded to an object store.
 
     Attributes:
-        keep_local: Which checkpoints stay in ``local_dir``: a number, or a policy, as
-            for ``keep``, which is about the object store. What is not uploaded yet
-            stays in any case.
+        keep_local: Which checkpoints stay in ``local_dir``: a number or a policy, like
+            ``keep``, which applies to the object store. Anything not yet uploaded stays
+            in any case.
         connections: How many requests run at the same time.
-        memory: Bytes that uploads may hold in memory: each connection takes up to 16
+        memory: Bytes that uploads may hold in memory. Each connection takes up to 16
             MiB, so less memory means fewer connections.
         bandwidth: Bytes per second that uploads may use; None for no limit.
-        patience: Seconds for which a request is tried again while the store does not
-            answer or asks to slow down. After that a warning says so, training goes on,
-            and the upload is tried again later.
-        storage_options: What fsspec's file system for this store takes (``key``,
+        patience: Seconds for which a request is retried while the store does not answer
+            or asks to slow down. After that a warning says so, training goes on, and
+            the upload is retried later.
+        storage_options: Arguments of fsspec's file system for this store (``key``,
             ``endpoint_url``, ``token``...). They are never saved, printed or logged.
 
     Raises:
@@ -72,7 +72,7 @@ class Upload:
 
 
 def checked_upload(value: object) -> Upload:
-    """``upload``, or the default for None; otherwise TypeError."""
+    """``upload``, or the default for None; TypeError for anything else."""
     if value is None:
         return Upload()
     if isinstance(value, Upload):

@@ -1,4 +1,4 @@
-"""What a user says of losses that are bad: ``on_nan``, ``loss_spike``, ``Rollback``."""
+"""What to do about bad losses: ``on_nan``, ``loss_spike``, ``Rollback``."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,17 +8,16 @@ from resilient.errors import message, require_integer, require_number
 
 @dataclass(frozen=True)
 class Rollback:
-    """How to get over a divergence: PaLM's recipe (Chowdhery et al. 2022, section 5.1).
+    """Recover from divergence with PaLM's recipe (Chowdhery et al. 2022, section 5.1).
 
-    Training goes back to where it was ``steps`` batches before the bad one, skips the
-    next ``skip`` batches of the data, and continues. The last batch of an epoch is
-    never skipped.
+    Training goes back to ``steps`` batches before the bad one, skips the next ``skip``
+    batches of the data, and continues. The last batch of an epoch is never skipped.
 
     Attributes:
         steps: How many batches to go back.
-        skip: How many batches to skip from there; more than ``steps``, or the bad batch
-            would be trained again.
-        limit: How many rollbacks a run may have; after that, training stops.
+        skip: How many batches to skip from there. It must exceed ``steps``, or the bad
+            batch would be trained again.
+        limit: How many rollbacks a run may have; at the next one, training stops.
 
     Raises:
         TypeError: One of them is not an integer.
@@ -47,7 +46,7 @@ OnNaN = Literal["ignore", "stop", "rollback"] | Rollback
 
 
 def checked_on_nan(value: OnNaN) -> Literal["ignore", "stop"] | Rollback:
-    """``on_nan``, if it means something; otherwise ValueError."""
+    """``on_nan`` if it is valid; otherwise ValueError."""
     if isinstance(value, Rollback):
         return value
     if isinstance(value, str) and value == "rollback":
@@ -63,7 +62,7 @@ def checked_on_nan(value: OnNaN) -> Literal["ignore", "stop"] | Rollback:
 
 
 def checked_loss_spike(value: float | None, on_nan: OnNaN) -> float | None:
-    """``loss_spike``, if it means something; otherwise TypeError or ValueError."""
+    """``loss_spike`` if it is valid; otherwise TypeError or ValueError."""
     if value is None:
         return None
     factor = require_number(value, "loss_spike")

@@ -1,7 +1,7 @@
 """``resilient.enabled`` and ``resilient.disabled``.
 
-Importing this module loads neither Keras nor a backend, and neither does entering one
-of them: a script may still choose its backend inside.
+Neither importing this module nor entering one of them loads Keras or a backend, so a
+script may still choose its backend inside.
 """
 
 import contextlib
@@ -21,21 +21,22 @@ VARIABLE = "RESILIENT_SAVE"
 
 @contextlib.contextmanager
 def enabled(directory: str | os.PathLike[str], **options: Any) -> Iterator[None]:
-    """Make every ``model.fit`` inside resumable, whoever calls it.
+    """Make every ``model.fit`` inside the block resumable, whoever calls it.
 
     Each call gets its own checkpoint directory in ``directory``, numbered in the order
-    of the calls and named after the model. When the program runs again, calls that had
+    of the calls and named after the model. When the program runs again, calls that
     finished return at once, with their History, weights, optimizer and random state;
-    the one that was interrupted continues where it was.
+    the interrupted one continues where it was.
 
     The program must make its calls in the same order each time. An explicit
     ``resilient.fit`` keeps its own directory. A ``fit`` inside a callback of another
-    fit, or inside a loop of ``Run``, belongs to that one, and is not changed.
+    fit, or inside a ``Run`` loop, belongs to that one and is not changed.
 
     Args:
-        directory: Made if missing; or an address, as ``checkpoint_dir`` of ``fit``.
+        directory: Created if missing; or an address, like ``checkpoint_dir`` of
+            ``fit``.
         **options: Options of ``resilient.fit`` for each call, except
-            ``checkpoint_dir``; ``resume`` may be ``"auto"`` or ``"never"``.
+            ``checkpoint_dir``. ``resume`` may be ``"auto"`` or ``"never"``.
 
     Raises:
         TypeError: An option is unknown, or has the wrong type.
@@ -49,7 +50,7 @@ def enabled(directory: str | os.PathLike[str], **options: Any) -> Iterator[None]
 
 @contextlib.contextmanager
 def disabled() -> Iterator[None]:
-    """Exclude calls of ``model.fit`` from ``enabled``, and from its numbering."""
+    """Exclude the calls of ``model.fit`` inside from ``enabled`` and its numbering."""
     with intercept.entered(None):
         yield
 
@@ -57,13 +58,13 @@ def disabled() -> Iterator[None]:
 def environment(
     directory: str | os.PathLike[str], options: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Variables that enable all of a process, and of those that it starts.
+    """Environment variables that enable every fit of a process and of those it starts.
 
     Args:
-        directory: As of ``enabled``.
+        directory: As for ``enabled``.
         options: Numbers and strings.
     """
-    Calls(directory, options)  # wrong options, while somebody is there to read it
+    Calls(directory, options)  # refuse bad options now, while somebody is watching
     startup = os.path.join(os.path.dirname(__file__), "startup")
     paths = [startup, os.environ.get("PYTHONPATH", "")]
     where = Address.of(directory) or os.path.abspath(directory)

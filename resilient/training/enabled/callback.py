@@ -23,15 +23,15 @@ from resilient.user_line import ending_at_user_line
 
 logger = logging.getLogger(__name__)
 
-# How many fits of this process have finished with a directory.
+# How many fits of this process have finished in each directory.
 _finished: Counter[Path] = Counter()
 
 
 class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
-    """Keras's callback of the same name, as exact as ``resilient.fit``.
+    """Keras's callback of the same name, but as exact as ``resilient.fit``.
 
     A ``model.fit`` with this callback resumes at the very batch where it was
-    interrupted, and ends as if it had not been.
+    interrupted, and ends as if it had never been.
 
     Args:
         backup_dir: Local directory of this fit's checkpoints; created if missing. A
@@ -39,7 +39,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
             beside it, whose name ends in ``.fit-2``.
         save_freq: As in ``resilient.fit``: ``"epoch"``, a number of batches,
             ``"auto"`` or a policy.
-        double_checkpoint: Accepted for compatibility: earlier checkpoints are always
+        double_checkpoint: Accepted for compatibility. Earlier checkpoints are always
             kept, as many as ``keep`` says.
         delete_checkpoint: Delete ``backup_dir`` when training has finished; the next
             run of the program then trains from scratch.
@@ -88,14 +88,14 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: it has no state that lasts."""
+        """Nothing: it has no lasting state."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing to restore."""
 
 
-# `model.fit` is looked up before the callbacks in its call are made.
+# `model.fit` is looked up before callbacks in its call are made.
 intercept.take_control()
 
 
@@ -115,7 +115,7 @@ class _Control:
     def fit(
         self, model: Any, plain: Fit, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> keras.callbacks.History:
-        """As of ``intercept.Resumable``."""
+        """See ``intercept.Resumable``."""
         # Two fits have two directories, or a restart would take one for the other.
         number, directory = _finished[self._directory] + 1, self._directory
         if number > 1:

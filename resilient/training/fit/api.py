@@ -1,9 +1,9 @@
 """``model.fit`` that can be killed anywhere and run again.
 
-``fit`` and ``ResilientFit`` find the checkpoint to resume from, let Keras's own ``fit``
-run with a ``FitAttempt`` following it, and return the History of the whole run. They
-never train by themselves, and change nothing in a model before a checkpoint has been
-checked completely.
+``fit`` and ``ResilientFit`` find the checkpoint to resume from, run Keras's own ``fit``
+with a ``FitAttempt`` following it, and return the History of the whole run. They never
+train by themselves, and change nothing in a model until a checkpoint has been checked
+completely.
 
 Importing this module loads neither Keras nor a backend.
 """
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @ending_at_user_line
 @shown_as(signature.fit)
-def fit(  # noqa: D417  # describes what it is shown as
+def fit(  # noqa: D417  # documents the signature that it is shown with
     model: "keras.Model",
     *args: Any,
     checkpoint_dir: str | os.PathLike[str],
@@ -54,53 +54,54 @@ def fit(  # noqa: D417  # describes what it is shown as
 
     Args:
         model: A compiled Keras model.
-        x, ..., validation_freq: The arguments of ``model.fit``, in its order. Others
-            that your model's own ``fit`` takes are passed on, too.
-        checkpoint_dir: Directory of this run's checkpoints, created if missing; or an
-            address in an object store such as ``"s3://bucket/run"``.
-        local_dir: For an address: a directory on a local disk. A save ends there, and
-            is uploaded meanwhile. None: one among the temporary files.
-        upload: For an address: what stays in ``local_dir``, and limits of the uploads.
-        save_freq: ``"auto"`` (at the end of each epoch, and in between as often as at
-            most 2 % of the time allows, see ``adaptive``), ``"epoch"``, a number of
-            batches, or a policy such as ``every(steps=500) | every(minutes=10)``. The
-            end of training is always saved. A save that falls due during another one is
-            postponed.
+        x, ..., validation_freq: The arguments of ``model.fit``, in its order. Further
+        arguments of your model's own ``fit`` are passed on.
+        checkpoint_dir: Directory for this run's checkpoints, created if missing; or an
+            address in an object store, such as ``"s3://bucket/run"``.
+        local_dir: For an address: a directory on a local disk. A save is complete once
+            it is there; the upload runs in the background. None: a temporary directory.
+        upload: For an address: what stays in ``local_dir``, and limits for uploads.
+        save_freq: When to save: ``"auto"`` (at the end of each epoch, and in between as
+            often as at most 2 % of the time allows, see ``adaptive``), ``"epoch"``, a
+            number of batches, or a policy such as ``every(steps=500) |
+            every(minutes=10)``. The end of training is always saved. A save that falls
+            due during another one is postponed.
         keep: How many checkpoints to keep, or a policy such as
             ``latest(3) | best(1, monitor="val_loss")``.
-        resume: ``"auto"`` resumes if there is a checkpoint, ``"must"`` insists on one,
+        resume: ``"auto"`` resumes if there is a checkpoint, ``"must"`` requires one,
             ``"never"`` starts over, a number resumes from that step, and ``"best"``
-            resumes from the checkpoint that is best by what ``keep=best(...)``
+            resumes from the best checkpoint by the metric that ``keep=best(...)``
             monitors. Checkpoints after that one go to ``quarantine/``.
-        start_from: If there is no checkpoint to resume from, begin with the weights of
+        start_from: If there is no checkpoint to resume from, start with the weights of
             another run (its directory, or ``DIR/step-...``) or of a file that
             ``import_checkpoint`` can read. Ignored when the run resumes.
-        start_layers: Take only weights whose whole path (``weight.path``) matches this
-            regular expression, such as ``"encoder/.*"``, and whose shape is the same;
-            the others keep their values, and are named. None: all, or an error.
+        start_layers: Take only weights whose full path (``weight.path``) matches this
+            regular expression, such as ``"encoder/.*"``, and whose shape is the same.
+            The others keep their values, and are listed. None: all weights, or an
+            error.
         stateful: Your own objects with ``state_dict`` and ``load_state_dict``, by name,
-            which are saved and restored with the run.
-        allow: What may differ from the checkpoint where a resume would be refused: a
-            set of ``"backend"`` (of Keras), ``"batch_size"``, ``"callbacks"``,
-            ``"config"`` (of layers), ``"data"``, ``"learning_rate"``, ``"metrics"`` and
-            ``"optimizer"``. A ``NotExactWarning`` says what changed, and later
-            checkpoints record it.
-        on_data_change: What to do if a batch is different after a resume: ``"raise"``
-            an error, or ``"warn"`` and continue with the new data. (To train on a
+            to be saved and restored with the run.
+        allow: Differences from the checkpoint to accept, where a resume would otherwise
+            be refused: a set of ``"backend"`` (of Keras), ``"batch_size"``,
+            ``"callbacks"``, ``"config"`` (of layers), ``"data"``, ``"learning_rate"``,
+            ``"metrics"`` and ``"optimizer"``. A ``NotExactWarning`` says what changed,
+            and later checkpoints record it.
+        on_data_change: What to do if a batch differs after a resume: ``"raise"`` an
+            error, or ``"warn"`` and continue with the new data. (To train on a
             different dataset, use ``allow={"data"}``.)
-        replay_data: Do not save the state of iterators (a large shuffle buffer, say);
-            draw all batches again from the start of the epoch or the run.
-        on_event: Called with each event that ``events.jsonl`` records, a dict with
+        replay_data: Instead of saving the state of iterators (a large shuffle buffer,
+            say), draw all batches again from the start of the epoch or the run.
+        on_event: Called with each event that ``events.jsonl`` records: a dict with
             ``"event"`` and ``"time"`` (Unix seconds).
-        on_save_error: When a checkpoint could not be written: ``"raise"`` at the next
-            batch or at the end of fit, or ``"warn"`` and continue.
+        on_save_error: What to do if a checkpoint cannot be written: ``"raise"`` at the
+            next batch or at the end of fit, or ``"warn"`` and continue.
         preemption: How training can be asked to save and stop: signals, cloud notices,
-            and the grace period. With None only by touching the file ``stop`` in
-            ``checkpoint_dir``. (Touching ``save`` there only saves.)
-        on_nan: What to do when the loss is not finite: ``"ignore"`` it, as Keras does;
-            ``"stop"`` with a ``DivergedError``, without saving; ``"rollback"`` by 100
-            batches, skip the next 300, and continue; or ``Rollback(...)`` with other
-            numbers.
+            and the grace period. None: only by touching the file ``stop`` in
+            ``checkpoint_dir``. (Touching ``save`` there saves without stopping.)
+        on_nan: What to do if the loss is not finite: ``"ignore"`` it, as Keras does;
+            ``"stop"`` with a ``DivergedError``, without saving; ``"rollback"`` to go
+            back 100 batches, skip the next 300, and continue; or ``Rollback(...)`` with
+            other numbers.
         loss_spike: Treat the loss of a batch like NaN if it is more than this many
             times the median of the last 100; needs ``on_nan`` and a positive loss.
 
@@ -108,19 +109,20 @@ def fit(  # noqa: D417  # describes what it is shown as
         The ``History`` of the whole run, as an uninterrupted ``model.fit`` returns it.
 
     Raises:
-        CheckpointMismatchError: The checkpoint is of another model, data or callbacks.
+        CheckpointMismatchError: The checkpoint belongs to a different model, data,
+            callbacks or settings.
         CorruptCheckpointError: There are checkpoints, but none is intact.
-        CheckpointNotFoundError: ``resume`` asks for one that does not exist, or those
-            that were saved are gone.
+        CheckpointNotFoundError: ``resume`` asks for a checkpoint that does not exist,
+            or saved checkpoints are gone.
         CheckpointWriteError: A checkpoint could not be written.
-        DataNotResumableError: The data has no position to go back to.
+        DataNotResumableError: The data has no position to return to.
         DataWorkerError: A worker process of a PyDataset died.
         DirectoryInUseError: Another run is using ``checkpoint_dir``.
-        NotSupportedError: Something that cannot be resumed exactly (yet).
-        Preempted: Training stopped on request: a ``SystemExit`` with status 143.
+        NotSupportedError: Something cannot be resumed exactly (yet).
+        Preempted: Training stopped on request; a ``SystemExit`` with status 143.
         DivergedError: ``on_nan`` says to stop, or a rollback did not help.
         RolledBack: ``on_nan="rollback"`` with data other than arrays: run the script
-            again to continue. In scripts a ``SystemExit`` with status 75.
+            again to continue. In scripts, a ``SystemExit`` with status 75.
     """
     ours = {name: kwargs.pop(name) for name in signature.OPTIONS & kwargs.keys()}
     run = ResilientFit(model, checkpoint_dir=checkpoint_dir, **ours)
@@ -128,7 +130,7 @@ def fit(  # noqa: D417  # describes what it is shown as
 
 
 class ResilientFit(OnDirectory):
-    """``fit`` as an object that can also be asked about the run.
+    """``fit`` as an object, which can also save on request and load checkpoints.
 
     Args:
         model: A compiled Keras model.
@@ -190,14 +192,14 @@ class ResilientFit(OnDirectory):
 
     @classmethod
     def check_options(cls, **options: Any) -> None:
-        """Raise what the constructor raises for them, and for an unknown one."""
+        """Raise what the constructor raises for bad options, and for unknown ones."""
         arguments.require_options(options, signature.OPTIONS)
         cls(cast("keras.Model", None), **options)
 
     @ending_at_user_line
     @shown_as(signature.keras_fit)
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
-        """Train, or resume where the last attempt was; arguments of ``model.fit``."""
+        """Train, or resume the last attempt; takes the arguments of ``model.fit``."""
         from resilient.state.model_type import require_model
 
         require_model(self._model)
@@ -210,7 +212,7 @@ class ResilientFit(OnDirectory):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> "keras.callbacks.History":
-        """The same by another function than the model's ``fit``, which it calls."""
+        """Like ``fit``, but through a function other than the model's ``fit``."""
         from resilient.state import replicas
         from resilient.training.fit.hook import require_outermost
         from resilient.training.fit.plan import FitPlan
@@ -263,8 +265,9 @@ class ResilientFit(OnDirectory):
             The checkpoint that was loaded.
 
         Raises:
-            CheckpointNotFoundError: There is none, or none of that step.
-            CheckpointMismatchError: It is of another model; nothing was changed.
+            CheckpointNotFoundError: There is none, or none at that step.
+            CheckpointMismatchError: It belongs to a different model; nothing was
+                changed.
         """
         from resilient.state import replicas
         from resilient.state.model_type import require_model

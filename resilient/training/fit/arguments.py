@@ -1,7 +1,7 @@
-"""Checks the keywords of a call of ``fit`` before anything is done.
+"""Checks the keyword arguments of ``fit`` before anything is done.
 
-Keras would refuse an unknown one too, but only once the directory was taken, and
-without a word about ours.
+Keras would refuse an unknown one too, but only after the directory is locked, and
+without mentioning our arguments.
 """
 
 import inspect
@@ -15,16 +15,16 @@ from resilient.errors import message
 def require_known(
     fit: Callable[..., Any], given: Mapping[str, Any], ours: Collection[str]
 ) -> None:
-    """Raise TypeError for a keyword that nobody knows.
+    """Raise TypeError for an unknown keyword argument.
 
     Args:
-        fit: The model's ``fit``, or what the user made of it: its signature counts.
-        given: The keyword arguments for it.
-        ours: Names of arguments that ``resilient.fit`` has beside them.
+        fit: The model's ``fit``, perhaps overridden by the user: its signature counts.
+        given: The keyword arguments of the call.
+        ours: Names of the arguments that ``resilient.fit`` adds.
     """
     try:
         parameters = inspect.signature(fit).parameters
-    except (TypeError, ValueError):  # not to be had: whoever is called refuses it
+    except (TypeError, ValueError):  # no signature: the callee will refuse it
         return
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
         return
@@ -32,7 +32,7 @@ def require_known(
         if name in parameters:
             continue
         hint = "Its arguments are those of model.fit and of resilient.fit."
-        if name in ours:  # of ``ResilientFit``
+        if name in ours:  # an option of ``ResilientFit``
             hint = f"Pass `{name}` where you make the ResilientFit."
         elif close := get_close_matches(name, [*parameters, *ours], n=1):
             hint = f"Did you mean `{close[0]}`?"

@@ -1,7 +1,7 @@
-"""Drives an attempt from Keras's ``fit``: what happens when that gives us control.
+"""Drives an attempt from Keras's ``fit``: what happens each time we get control.
 
 The hook and the iterators call in from Keras's loop, in the order of a fit. Here a
-checkpoint is checked and restored (all of it, or none), and the run's progress counted.
+checkpoint is checked and restored, all or nothing, and progress is counted.
 """
 
 import time
@@ -36,10 +36,10 @@ class FitAttempt:
     """Follows one ``fit`` of one model.
 
     Args:
-        plan: What was asked for.
-        found: The checkpoint that it resumes from; None starts a new run.
-        seconds: That reading it took.
-        since: Of the attempt in this process that a rollback undoes.
+        plan: What the user asked for.
+        found: The checkpoint to resume from; None starts a new run.
+        seconds: How long reading it took.
+        since: State of the attempt in this process that a rollback undoes.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class FitAttempt:
         self.losses = LossWatch(
             plan.loss_spike, active=plan.on_nan != "ignore", group=session.group
         )
-        # Started over, a run forgets its rollbacks.
+        # A run that starts over forgets its rollbacks.
         anew = session.resume == "never" and self._first
         directory = session.options.store.directory
         self._skips = [] if anew else rollback.read(directory)
@@ -79,7 +79,7 @@ class FitAttempt:
 
     @property
     def inputs(self) -> DataInputs:
-        """The data, once Keras is about to make its input."""
+        """The data, once Keras is about to create its input."""
         assert self._inputs is not None
         return self._inputs
 
@@ -89,46 +89,46 @@ class FitAttempt:
 
     @property
     def state(self) -> FitState:
-        """All that makes a checkpoint, once training begins."""
+        """Everything that goes into a checkpoint, once training begins."""
         assert self._state is not None
         return self._state
 
     @property
     def attempt(self) -> Attempt:
-        """The attempt that this drives, once training begins."""
+        """The attempt driven from here, once training begins."""
         assert self._attempt is not None
         return self._attempt
 
     # Called by the hook, in the order of a fit. ------------------------------------
 
     def prepare(self, arguments: Mapping[str, Any]) -> None:
-        """Keras is about to make the training input: local variables of its ``fit``."""
+        """Keras is about to create the training input; takes its ``fit``'s locals."""
         self._arguments = arguments
         self.session.say.set_verbose(arguments["verbose"])
         positions = None if self._found is None else self._found[1].positions()
         self._inputs = self.session.inputs(arguments, positions)
 
     def begin(self, iterator: EpochInput) -> None:
-        """Keras made the training input."""
+        """Keras created the training input."""
         self.iterator = iterator
         self.inputs.begin(iterator)
 
     def before_train_begin(self) -> None:
-        """No callback was called yet: refuse a checkpoint of another run.
+        """No callback has been called yet: refuse a checkpoint of a different run.
 
         Later would be too late: ``CSVLogger`` empties its file when training begins.
         """
         assert self.iterator is not None
         data = self.iterator.data_adapter.fingerprint()
         self.inputs.share.require_same(data)
-        # Not before: a model's jit_compile is settled when Keras makes its function.
+        # Not earlier: Keras settles a model's jit_compile when it makes its function.
         setup = self._since.setup if self._since else TrainingSetup(self.model)
         options, backend = self.session.options, self.session.backend
         facts = RunFingerprint(self.model, data, self._arguments, backend)
         facts.current()  # on JAX the optimizer cannot tell while it trains
         self._known = facts, setup
         if self._found is not None:
-            # A rollback goes back in this run: all else is as it was then.
+            # A rollback goes back within this run: nothing else has changed since.
             allow = options.allow if self._first else options.allow & {"backend"}
             resumption = Resumption(self.model, *self._found, facts, setup, allow=allow)
             self._resumption, self._found = resumption, None
@@ -184,7 +184,7 @@ class FitAttempt:
     def _resume(self, resumption: Resumption) -> None:
         """Go back to a checkpoint: now, or at its batch."""
         began = time.monotonic()
-        # Not before: a callback may freeze layers now, and the optimizer has to know.
+        # Not earlier: a callback may freeze layers now, and the optimizer has to know.
         resumption.build(self.iterator, self.parallel)
         self.state.retracing.expect(resumption.traces())
         progress = self.progress = resumption.progress
@@ -196,8 +196,8 @@ class FitAttempt:
         )
         self._last_logs = resumption.logs()
         resumption.move(self.inputs)
-        if progress.batch and not over:  # the rest is restored just before the batch;
-            # `on_epoch_begin` of callbacks may rely on what they know.
+        if progress.batch and not over:  # the rest is restored right before the batch;
+            # `on_epoch_begin` of callbacks may rely on their own state.
             resumption.restore_callbacks(self.state.callbacks)
         else:
             self.restore_in_epoch()
@@ -234,7 +234,7 @@ class FitAttempt:
         self.losses.note(first + batches[-1], len(batches), logs)
 
     def leaves_out(self, begin: int, end: int, length: int | None) -> bool:
-        """Whether the batches from ``begin`` to ``end`` of this epoch are left out."""
+        """Whether the batches from ``begin`` to ``end`` of this epoch are skipped."""
         if not self._skips:  # asked before every batch
             return False
         first = self.progress.step - self.progress.batch
@@ -249,17 +249,17 @@ class FitAttempt:
     def between_batches(
         self, batch: int, *, next_left_out: bool, certain: bool
     ) -> None:
-        """Batch ``batch - 1`` of this epoch is trained, ``batch`` is not begun.
+        """Batch ``batch - 1`` of this epoch is trained, ``batch`` has not begun.
 
         Args:
             batch: Number of the next batch in the epoch.
-            next_left_out: Whether that batch is one to leave out.
-            certain: Whether it is sure to come.
+            next_left_out: Whether that batch will be skipped.
+            certain: Whether it certainly exists.
         """
         self.attempt.next_batch_is_there()
         step = self.progress.step - self.progress.batch + batch
         self.progress = Progress(step, self.progress.epoch, batch)
-        # Resumed with nothing left to train, Keras has no logs.
+        # After a resume with nothing left to train, Keras has no logs.
         save, logs = not next_left_out, self._last_logs
         self.attempt.between_batches(self.progress, logs, certain=certain, save=save)
 
@@ -269,7 +269,7 @@ class FitAttempt:
         self.session.watch.stop_unless_time(self.session.saving.slowest)
 
     def replay(self) -> AbstractContextManager[None]:
-        """The data goes back to its position."""
+        """Inside, the data returns to its position."""
         return self.session.replay(self.inputs, self.progress)
 
     def all_trained(self) -> None:
@@ -290,7 +290,7 @@ class FitAttempt:
         )
 
     def final_logs(self, logs: Any) -> Any:
-        """What ``on_train_end`` gets; in a run that was over, what it got then."""
+        """What ``on_train_end`` gets; in a finished run, what it got then."""
         return logs or self._last_logs
 
     def _end_of_epoch(self) -> Progress:

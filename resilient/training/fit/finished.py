@@ -1,7 +1,7 @@
-"""Directories whose run a fit of this process has finished, for a second fit there.
+"""Remembers which runs this process has finished, for a second fit in one's directory.
 
-A sweep, or ``fit(epochs=1)`` in a loop, would get the results of the first fit without
-a word. Whoever runs a notebook's cell again wants just these.
+A sweep, or ``fit(epochs=1)`` in a loop, would silently get the first fit's results.
+Somebody who runs a notebook cell again wants just those.
 """
 
 import logging
@@ -25,28 +25,28 @@ def note(directory: Path) -> None:
 
 
 def check(directory: Path, rates: tuple[float, float] | None) -> None:
-    """Nothing is left to train in a directory: say so if this process trained it.
+    """Nothing is left to train in a directory: warn if this process trained it.
 
     Args:
-        directory: Of the run.
-        rates: The script's learning rate then, and another one now; None: the same.
+        directory: The run's directory.
+        rates: The script's learning rate then, and a different one now; None: the same.
 
     Raises:
-        CheckpointMismatchError: The rate is another, so another run was meant.
+        CheckpointMismatchError: The rate differs, so a different run was meant.
     """
     if directory.resolve() not in _directories:
         return
     if rates is not None:
         raise CheckpointMismatchError(
-            "An earlier fit of this process finished the run in this directory, with "
+            "An earlier fit in this process finished the run in this directory, with "
             "a different learning rate. Nothing was changed.",
             received=f"{directory}: learning rate {rates[0]:g} then, {rates[1]:g} now",
             hint=f"{_EACH[0].upper()}{_EACH[1:]}. To get the results of that run, "
             'pass resume="must".',
         )
     logger.warning(
-        "Nothing is trained: an earlier fit of this process finished the run in %s, "
-        "and this one returns its results. If you meant another run, %s.",
+        "Nothing left to train: an earlier fit in this process finished the run in "
+        "%s, and this one returns its results. If you meant a different run, %s.",
         directory,
         _EACH,
     )

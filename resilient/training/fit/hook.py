@@ -1,4 +1,4 @@
-"""Getting control inside Keras's own ``fit``, for its duration and in this thread.
+"""Gets control inside Keras's own ``fit``, for its duration and in this thread only.
 
 Two names of the backend's trainer module are replaced (see ``keras_internals``): the
 epoch iterator class, by a factory that returns ours (see ``iterators``) for the loop
@@ -39,7 +39,7 @@ _installed = 0
 
 
 class _AnyCallbackList(type):
-    """Makes the stand-in below equal to Keras's ``CallbackList`` for ``fit``."""
+    """Makes the stand-in below pass for Keras's ``CallbackList`` in ``fit``."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, keras.callbacks.CallbackList)
@@ -69,7 +69,7 @@ class _CallbacksModule:
 
 
 def require_outermost(model: Any) -> None:
-    """Raise where ``fit`` of this model is what calls ``resilient.fit``, again."""
+    """Raise if this model's ``fit`` is a function that calls ``resilient.fit``."""
     outer: FitAttempt | None = getattr(_local, "attempt", None)
     if outer is None or outer.model is not model or outer.iterator is not None:
         return
@@ -86,7 +86,7 @@ def require_outermost(model: Any) -> None:
 
 @contextlib.contextmanager
 def hooked(attempt: FitAttempt) -> Iterator[None]:
-    """Let ``attempt`` follow the next fit of its model in this thread."""
+    """Make ``attempt`` follow the next fit of its model in this thread."""
     outer = getattr(_local, "attempt", None)
     _local.attempt = attempt
     _install()
@@ -102,7 +102,7 @@ def hooked(attempt: FitAttempt) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _told_when_trained(attempt: FitAttempt) -> Iterator[None]:
-    """Tell ``attempt`` when an epoch's loop is over, where others wait for that.
+    """Tell ``attempt`` when an epoch's loop is over, if other processes wait.
 
     Then Keras asks for the logs of the epoch, before it validates.
     """

@@ -1,4 +1,4 @@
-"""Keras's epoch iterators with a position: of the training and of the validation data.
+"""Keras's epoch iterators with a position, for training and validation data.
 
 Keras's generator yields step numbers together with an iterator that it never pulls: to
 start at batch k is to skip its first yields and hand out an iterator that stands at k.
@@ -27,7 +27,7 @@ _DATA = ("x", "y", "sample_weight", "class_weight")
 
 
 class TrainingIterator(Base):  # type: ignore[misc, valid-type]
-    """The training input of one ``fit``; it can start at batch k."""
+    """The training input of one ``fit``, which can start at batch k."""
 
     def __init__(self, attempt: "FitAttempt", **arguments: Any) -> None:
         self._attempt = attempt
@@ -63,10 +63,10 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         self.data_adapter.resume(position.data)
 
     def let_go(self) -> None:
-        """Drop what batches are drawn from, which fit is done with.
+        """Drop the source of the batches, which fit no longer needs.
 
-        Left to the garbage collector, an iterator of tf.data may hold up everything for
-        as long as it lived, a minute at most, whenever it is collected.
+        If it were left to the garbage collector, collecting a tf.data iterator could
+        block everything for as long as it has lived, up to a minute.
         """
         self._current_iterator = self._epoch_iterator = None
 
@@ -95,7 +95,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         return self._begun if self._ran_out else self.last_batches().stop
 
     def last_batches(self) -> range:
-        """Numbers of the batches that were trained last, all at once."""
+        """Numbers of the batches trained in the last step (steps_per_execution)."""
         end = int(self._begun + self.steps_per_execution)
         limit = self.steps_per_epoch or self._num_batches
         return range(self._begun, min(end, limit) if limit else end)
@@ -161,7 +161,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             yield begin, end, iterator
 
     def _draw(self, batches: Iterator[Any]) -> None:
-        """Draw what would be trained now, and leave it out."""
+        """Draw what would be trained now, and skip it."""
         try:
             draws = keras_internals.generation.draws_in_step(self.steps_per_execution)
             for _ in range(draws):
@@ -172,9 +172,9 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
 
 
 class ValidationIterator(Base):  # type: ignore[misc, valid-type]
-    """The validation input of one ``fit``; gives signs of life.
+    """The validation input of one ``fit``; gives heartbeats.
 
-    Arrays are validated in one and the same order: they need no position.
+    Arrays are always validated in the same order, so they need no position.
     """
 
     def __init__(self, attempt: "FitAttempt", data: Any, **arguments: Any) -> None:
@@ -197,10 +197,10 @@ class ValidationIterator(Base):  # type: ignore[misc, valid-type]
 
 
 class PositionedValidationIterator(ValidationIterator):
-    """The same for data that has a position.
+    """Like ``ValidationIterator``, for data that has a position.
 
-    Every evaluation begins a new iterator, and no snapshot is taken within one: only
-    what outlasts iterators has a position.
+    Every evaluation begins a new iterator, and no snapshot is taken during one: only
+    state that outlasts an iterator counts.
     """
 
     def __init__(self, attempt: "FitAttempt", **arguments: Any) -> None:
@@ -210,14 +210,14 @@ class PositionedValidationIterator(ValidationIterator):
         early, made = inputs.validation, inputs.validated
         inputs.validated = True
         if not made:
-            # As in Keras, whatever that draws.
+            # As in Keras, whatever random numbers that draws.
             inputs.validation = early or adapter_for(arguments, settings)
             super().__init__(attempt, arguments["x"], x=inputs.validation, **rest)
             return
         assert inputs.training is not None
         with contextlib.ExitStack() as stack:
-            # The uninterrupted run made it in an earlier epoch: leave no trace of it
-            # now, nor draw for training meanwhile, which would be undone.
+            # The uninterrupted run created it in an earlier epoch: leave no trace of it
+            # now, and draw nothing for training meanwhile, which would be undone.
             stack.enter_context(inputs.training.data_adapter.frozen())
             ahead, claimed = inputs.drawn_ahead, settings.claimed
             others = {key: claimed[key] for key in claimed if key not in ahead}

@@ -1,7 +1,7 @@
-"""Recognises a second phase of training in the directory of the first.
+"""Recognises a second training phase in the directory of the first.
 
-Fine-tuning with other layers frozen, or on other data, is the most frequent reason for
-a checkpoint that does not fit; and the differences say nothing to who did that.
+Fine-tuning with other layers frozen, or on other data, is the most common cause of a
+mismatch, and a bare list of differences does not tell its author so.
 """
 
 from collections.abc import Sequence
@@ -24,17 +24,17 @@ def require_same_phase(
     live: JSON,
     found: Sequence[Difference],
 ) -> None:
-    """Raise where the same model is trained in another way, or on other data.
+    """Raise if the same model is being trained differently, or on different data.
 
     Args:
-        checkpoint: What there is.
-        run: What is in it.
-        model: The model; until it is built, nobody knows what is frozen.
+        checkpoint: The checkpoint that was found.
+        run: Its contents.
+        model: The model; until it is built, its frozen layers are unknown.
         live: The fingerprint of this run.
-        found: What else differs, and is not allowed.
+        found: Other differences that are not allowed.
 
     Raises:
-        CheckpointMismatchError: It looks like another phase.
+        CheckpointMismatchError: It looks like a second phase.
     """
     if any(each.of not in ("data", "batch_size") for each in found):
         return
@@ -48,14 +48,14 @@ def require_same_phase(
         f"This looks like a second training phase: {', and '.join(phase)}.",
         received=f"{checkpoint.path} of the first phase{finished}. Nothing was "
         "changed.",
-        hint="Give each phase a checkpoint_dir of its own, or use "
-        "resilient.enabled(...), which does that. "
-        'resume="never" starts over in this one.',
+        hint="Give each phase its own checkpoint_dir, or use "
+        'resilient.enabled(...), which does that. resume="never" starts over '
+        "in this one.",
     )
 
 
 def _refrozen(run: FitRun, model: keras.Model, live: JSON) -> list[str]:
-    """Which layers are frozen in one of the two only, in words."""
+    """The layers that are frozen in only one of the two, in words."""
     layout, groups = variables.leaves(model), variables.GROUPS[:2]
     if layouts.differences(run.variables, layout, groups=groups):
         return comparison.refrozen(run.fingerprint, live)

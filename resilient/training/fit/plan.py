@@ -1,4 +1,4 @@
-"""What a fit was asked for: who trains the model, and what if it diverges."""
+"""What a fit was asked for: what trains the model, and what to do if it diverges."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ class FitPlan:
     Attributes:
         session: The processes, the events and the saves.
         model: The compiled model.
-        fit: Keras's ``fit`` of it, or what the user made of that.
+        fit: The model's ``fit``: Keras's, or the user's override.
         stateful: The user's own objects.
         on_nan: What to do when the loss is bad.
         loss_spike: See ``divergence.LossWatch``.
-        start_from: The weights that it begins with where it does not resume.
+        start_from: The weights to start with if it does not resume.
     """
 
     session: Session
@@ -36,11 +36,11 @@ class FitPlan:
 
     @property
     def starts(self) -> list[tuple[StartFrom, keras.Model, str]]:
-        """What ``convert.start`` takes."""
+        """The weights to start with, as ``convert.start`` takes them."""
         asked = self.start_from
         return [] if asked is None else [(asked, self.model, "")]
 
     @property
     def explicit(self) -> bool:
-        """Whether the script calls ``resilient.fit``, and not ``enabled`` for it."""
+        """Whether the script calls ``resilient.fit`` itself, not ``enabled``."""
         return bool(self.fit == self.model.fit)

@@ -1,9 +1,10 @@
 """A checkpoint on its way into a fit: compared, built for, and restored.
 
-Nothing is changed before everything was compared; twice, since a model may have no
-variables before Keras builds it. Differences that make an exact resume impossible raise
-an error that lists them all. Those that may be intended warn, and the script's value
-wins; for the learning rate the checkpoint's wins, as part of the optimizer's state.
+Nothing is changed before everything is compared, which happens twice, since a model may
+have no variables before Keras builds it. Differences that rule out an exact resume
+raise one error that lists them all. Differences that may be intended warn, and the
+script's value wins; except for the learning rate, where the checkpoint's wins, as part
+of the optimizer's state.
 """
 
 import logging
@@ -36,7 +37,7 @@ from resilient.training.position_change import Moved, moved
 
 logger = logging.getLogger(__name__)
 
-# Groups of variables that may begin as new, and what is of the data, in ``allow``.
+# In ``allow``: groups of variables that may start fresh, and what concerns the data.
 _FRESH = ("optimizer", "metrics")
 _OF_DATA = ("data", "batch_size")
 
@@ -45,13 +46,13 @@ class EpochInput(TrainingInput, Protocol):
     """Keras's iterator over the epochs of the training data, with a position."""
 
     def last_batches(self) -> range:
-        """Numbers of the batches that were trained last, all at once."""
+        """Numbers of the batches trained in the last step (steps_per_execution)."""
 
     def batches_trained(self) -> int:
         """Batches trained in the epoch that just ended."""
 
     def let_go(self) -> None:
-        """Drop what batches are drawn from, which fit is done with."""
+        """Drop the source of the batches, which fit no longer needs."""
 
 
 class Resumption:
@@ -66,7 +67,7 @@ class Resumption:
         allow: What may differ.
 
     Attributes:
-        changes: What differs, and this run goes on with.
+        changes: Differences that this run accepts.
     """
 
     def __init__(
@@ -87,16 +88,16 @@ class Resumption:
 
     @property
     def progress(self) -> Progress:
-        """Where this run goes on, in batches of its own."""
+        """Where this run continues, counted in its own batches."""
         return self._moved.progress if self._moved else self.checkpoint.progress
 
     def logs(self) -> dict[str, float] | None:
-        """Of the last epoch that ended."""
+        """The logs of the last epoch that ended."""
         logs: dict[str, float] | None = decode(self.run.epoch_logs, {})
         return logs
 
     def attributes(self) -> dict[str, Any] | None:
-        """Those that steps in Python changed; None where steps were traced."""
+        """Attributes that steps run as Python changed; None if traced."""
         changed: dict[str, Any] | None = decode(self.run.attributes, {})
         return changed
 
@@ -105,7 +106,7 @@ class Resumption:
         return self.run.stop_training or self.progress.epoch >= epochs
 
     def check(self, callbacks: CallbackStates, stateful: StatefulObjects) -> None:
-        """Refuse a checkpoint of another run, before any callback is called.
+        """Refuse a checkpoint of a different run, before any callback is called.
 
         Args:
             callbacks: Those of this fit.
@@ -133,10 +134,10 @@ class Resumption:
         self.changes.accept(found + ([] if self.changes.refused(rate) else rate))
 
     def build(self, iterator: Any, parallel: ParallelStrategy) -> None:
-        """Let the model, its optimizer and its metrics have their variables.
+        """Create the variables of the model, its optimizer and its metrics.
 
         Raises:
-            CheckpointMismatchError: They are others than the checkpoint has.
+            CheckpointMismatchError: They are not those of the checkpoint.
         """
         ensure_built(self._model, iterator, self.run.variables, get_backend())
         live = self._leaves()
@@ -163,28 +164,28 @@ class Resumption:
                 'Pass allow={"learning_rate"} to use the script\'s.',
                 *(self.other_rates() or ()),
             )
-        if self.progress.step:  # at the start, the uninterrupted run was as new
+        if self.progress.step:  # at step 0, the uninterrupted run was fresh, too
             parallel.warm_up(self._model, iterator, get_backend())
 
     def move(self, inputs: DataInputs) -> None:
-        """Let the next epoch start where the checkpoint is, in the data of this run."""
+        """Make the next epoch start at the checkpoint's position in this run's data."""
         if self._moved is not None:
             inputs.move(self._moved.position)
         inputs.resume(self.progress.batch)
 
     def traces(self) -> JSON:
-        """What was compiled, by size; of batches as this run has them."""
+        """What was compiled, by batch size; for the batches of this run."""
         return {} if self._moved or self.saved.saver else self.run.traces
 
     def restore_callbacks(self, callbacks: CallbackStates) -> None:
-        """Give callbacks back what they knew. May be done again."""
+        """Restore the state of callbacks. May be repeated."""
         saved = self.run.callbacks
         if "callbacks" in self.changes.found:
             saved = callbacks.matched(saved)
         callbacks.restore(saved, self.saved.tensors)
 
     def restore_variables(self, backend: Backend) -> None:
-        """Set all variables, but for what begins as new."""
+        """Set all variables, except those that start fresh."""
         new = tuple(f"{group}." for group in _FRESH if group in self.changes.found)
         live = [leaf for leaf in self._leaves() if not leaf.name.startswith(new)]
         layout = [v for v in self.run.variables if not v["name"].startswith(new)]
@@ -199,10 +200,10 @@ class Resumption:
         variables.assign(backend, layout, live, tensors)
 
     def check_last(self, but: set[str]) -> None:
-        """Just before the checkpoint is restored into the model.
+        """Compare once more, just before the checkpoint is restored into the model.
 
         Args:
-            but: Names of attributes that are restored, too.
+            but: Names of attributes that are restored as well.
 
         Raises:
             CheckpointMismatchError: There are differences.
@@ -215,7 +216,7 @@ class Resumption:
         return layouts.weight_differences(self.run.variables, mine)
 
     def _leaves(self) -> list[variables.Leaf]:
-        """The live variables, which those of the checkpoint get the dtypes of."""
+        """The live variables, whose dtypes the checkpoint's values are cast to."""
         live = variables.leaves(self._model)
         self.saved = self.saved.taken_by(live)
         self.run = self.saved.run
@@ -225,7 +226,7 @@ class Resumption:
         return self.run.fingerprint, self._facts.current()
 
     def _decide(self, found: list[Difference], during: Sequence[str] = ()) -> None:
-        """Raise unless all that differs is allowed; arguments as ``_require``."""
+        """Raise unless every difference is allowed; arguments as for ``_require``."""
         if not during:
             refused, live = self.changes.refused(found), self._facts.current()
             require_same_phase(self.checkpoint, self.run, self._model, live, refused)
@@ -240,9 +241,9 @@ class Resumption:
         """Raise if anything differs that is not allowed.
 
         Args:
-            found: What the script made otherwise.
-            during: What changed in the middle of training.
-            untouched: What was not changed.
+            found: Differences that the script made.
+            during: Differences that arose during training.
+            untouched: What has not been changed.
         """
         found = self.changes.refused(found)
         if not found and not during:
@@ -254,7 +255,7 @@ class Resumption:
         if during:
             hint += (
                 " If a callback replaced the optimizer, loss or a metric, or froze "
-                "layers: do that between two fits, or before the first batch of every "
+                "layers: do so between two fits, or before the first batch of every "
                 "attempt."
             )
         else:
@@ -267,14 +268,14 @@ class Resumption:
         )
 
     def _learning_rate(self) -> list[Difference]:
-        """The script's, where it changed."""
+        """The script's learning rate, if it changed."""
         if (rates := self.other_rates()) is None:
             return []
         line = "learning rate: {:g} in the script that saved, {:g} now".format(*rates)
         return _all("learning_rate", [line])
 
     def other_rates(self) -> tuple[float, float] | None:
-        """The learning rate of the script that saved, and another one of this."""
+        """The learning rate of the script that saved and of this one, if not equal."""
         saved = decode(self.run.learning_rate, {})
         live = self._facts.learning_rate
         if saved is None or live is None or saved == live:

@@ -1,6 +1,6 @@
-"""One attempt, from choosing the checkpoint to the History.
+"""Runs one attempt, from choosing the checkpoint to the History.
 
-The part of ``fit`` that needs Keras; ``api`` stays importable without it.
+It holds the part of ``fit`` that needs Keras; ``api`` stays importable without it.
 """
 
 import time
@@ -27,11 +27,11 @@ from resilient.training.session import load
 def run(
     plan: FitPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> keras.callbacks.History:
-    """Let Keras's ``fit`` run, followed by a ``FitAttempt``; again after a rollback."""
+    """Run Keras's ``fit``, followed by a ``FitAttempt``; once more after a rollback."""
     began, session = time.monotonic(), plan.session
     found = session.choose()
     attempt = FitAttempt(plan, found, time.monotonic() - began)
-    del found  # the attempt lets go of it once it is restored
+    del found  # the attempt frees it once it is restored
     while True:
         try:
             history = _fit(plan, attempt, args, kwargs)
@@ -41,7 +41,7 @@ def run(
         attempt = _after(plan, attempt, bad)
     session.saving.wait()
     if keras_internals.BACKEND == "torch" and attempt.progress.step:
-        plan.model.eval()  # as at the end of each epoch: there may have been none here
+        plan.model.eval()  # as at each epoch's end: this process may have had none
     session.ended(attempt.progress)
     if plan.explicit:
         finished.note(session.options.store.directory)
@@ -63,7 +63,7 @@ def _fit(
                 plan.session.watch.disarm()
                 raise
     finally:
-        # Left set, it would make a later, unrelated fit skip epochs.
+        # If left set, it would make a later, unrelated fit skip epochs.
         model._initial_epoch = initial_epoch
         if attempt.iterator is not None:
             attempt.iterator.let_go()
@@ -81,7 +81,7 @@ def _after(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> FitAttempt:
     """The attempt that continues after a bad batch.
 
     Raises:
-        DivergedError: Training is to stop, or cannot be rolled back (any more).
+        DivergedError: Training should stop, or cannot be rolled back (again).
         RolledBack: The run continues in another process.
     """
     plan.session.saving.wait()
@@ -121,10 +121,10 @@ def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> FitAttempt:
 
 
 def restore_model(model: keras.Model, found: Loaded) -> None:
-    """Set weights and optimizer, all or nothing; metrics and callbacks are left."""
+    """Set weights and optimizer, all or nothing; leave metrics and callbacks alone."""
     checkpoint, saved = found
     if hasattr(model, "jax_state_sync"):
-        model.jax_state_sync()  # inside of fit the variables are empty
+        model.jax_state_sync()  # inside fit the variables are empty
     extra = not is_of(saved, ImportRun)
     saved = saved.taken_by(weights.ready(model, (*weights.GROUPS, "extra")))
     weights.put(model, saved.run.variables, saved.tensors, checkpoint.path, extra=extra)

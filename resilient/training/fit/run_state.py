@@ -31,7 +31,7 @@ _KEEP_IN = "a keras.Variable, in a callback or in `stateful`"
 
 
 class FitState(RunState):
-    """The state of one fit, from when every callback has seen ``on_train_begin``.
+    """The state of one fit, once every callback has seen ``on_train_begin``.
 
     Args:
         model: The compiled model.
@@ -39,9 +39,9 @@ class FitState(RunState):
         part: Which part of a checkpoint this process writes.
         callbacks: Those of this fit.
         stateful: The user's own objects, by name.
-        facts: What the run is.
+        facts: The identity of the run.
         setup: What the model trains with.
-        losses: Looks at the loss of each batch.
+        losses: Watches the loss of each batch.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class FitState(RunState):
         """An epoch begins, and every callback has seen ``on_epoch_begin``.
 
         Raises:
-            CheckpointMismatchError: A callback changed the model since the restore.
-                The step would be traced with that change, and was not before.
+            CheckpointMismatchError: A callback has changed the model since the restore.
+                The step would be traced with that change; originally it was not.
         """
         self.setup.begin()
         before, self._put_into, self._begun = self._put_into, None, True
@@ -91,7 +91,7 @@ class FitState(RunState):
             self._warnings.operations(stateful_random_operations(self._model))
 
     def undo_attributes(self) -> None:
-        """Undo what training did to attributes, before another attempt follows."""
+        """Undo what training did to attributes, before another attempt."""
         if self._eager:
             self._attributes.restore({})
 
@@ -142,8 +142,8 @@ class FitState(RunState):
         """Set everything, the random state last.
 
         Args:
-            resumption: What to set; it looks at the model a last time.
-            drawn_ahead: Random generators that the data draws from ahead of training.
+            resumption: What to set; it checks the model one last time.
+            drawn_ahead: Random generators that prefetching data draws from.
         """
         run, tensors = resumption.run, resumption.saved.tensors
         attributes = resumption.attributes()
@@ -168,19 +168,19 @@ class FitState(RunState):
         return {*saved, *self._attributes.changed()}
 
     def _told_elsewhere(self, part: Any) -> tuple[str, ...]:
-        """Attributes of the model or a part of it that its setup covers."""
+        """Attributes of the model or its parts that its setup covers."""
         own = OF_COMPILE if part is self._model else ()
         return own if self._eager else (*own, *settings_of(type(part)))
 
     def _put_back_attributes(self, changed: Mapping[str, Any]) -> None:
         if self._eager:
             self._attributes.restore(changed)
-        else:  # they were changed where steps ran as Python, and now they are traced
+        else:  # steps that changed them ran as Python, and are now traced
             self._warnings.attributes(changed, _KEEP_IN)
 
 
 def _changed_before_a_step(before: JSON, now: JSON) -> CheckpointMismatchError:
-    """The error where a resumed step would be traced with what was changed just now.
+    """The error if a resumed step would be traced with a change made just now.
 
     Args:
         before: What the model trained with when the checkpoint was restored.

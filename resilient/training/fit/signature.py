@@ -1,8 +1,8 @@
-"""What ``fit`` takes, as editors, type checkers and ``help`` see it.
+"""The signature of ``fit``, as editors, type checkers and ``help`` see it.
 
-Keras's own parameters are spelled out for them. A call passes on what its caller gave,
-and nothing else: a model's own ``fit`` may have other defaults, fewer parameters or
-more, and those it adds are passed on too. So what is declared here is never called.
+Keras's own parameters are spelled out for them. A call passes on only what its caller
+gave: a model's own ``fit`` may have other defaults and fewer or more parameters, and
+those it adds are passed on too. So the functions declared here are never called.
 """
 
 import inspect
@@ -32,7 +32,7 @@ PREEMPTION = Preemption()
 
 
 def shown_as(declared: Callable[P, R]) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Give a function the signature of another one."""
+    """Give a function the signature of another function."""
 
     def show(function: Callable[..., R]) -> Callable[P, R]:
         vars(function)["__signature__"] = inspect.signature(declared)
@@ -105,7 +105,7 @@ def keras_fit(  # noqa: PLR0917  # as in Keras
     raise NotImplementedError
 
 
-# Those of `fit` that are ours.
+# Parameters of `fit` that are ours.
 OPTIONS = frozenset(
     name
     for name, parameter in inspect.signature(fit).parameters.items()

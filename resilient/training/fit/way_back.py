@@ -1,7 +1,7 @@
-"""The way back to the start of a run, for a rollback in its first batches.
+"""Makes a rollback to the start of a run possible, in its first batches.
 
-The start is a checkpoint like any other, of step 0. It is made only where all weights
-are there by then: a restart would make the others anew.
+The start is a checkpoint like any other, at step 0. It is saved only if all weights
+exist by then: a restart would create the others anew.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def save_start(attempt: "FitAttempt", on_nan: str | Rollback) -> None:
-    """Save a new run before its first batch, if a rollback may go back to it.
+    """Save a new run before its first batch, if a rollback may need it.
 
     Args:
         attempt: Its callbacks have seen ``on_train_begin``.
@@ -39,11 +39,11 @@ def save_start(attempt: "FitAttempt", on_nan: str | Rollback) -> None:
 def leads_here(attempt: "FitAttempt", found: Loaded) -> bool:
     """Whether an attempt can go back to a checkpoint of its own in this process.
 
-    Not to a start at which variables were missing that were made since, or that steps
-    were traced after with settings that a callback changed.
+    It cannot go back to a start at which some variables did not exist yet, nor to one
+    after which steps were traced with settings that a callback changed.
 
     Args:
-        attempt: What is undone.
+        attempt: The attempt to undo.
         found: The checkpoint.
     """
     checkpoint, saved = found

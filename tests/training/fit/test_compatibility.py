@@ -304,7 +304,7 @@ def test_a_second_phase_of_training_is_recognised(tmp_path, built):
     said = str(found.value)
     assert "phase: 1 layer is trainable that was frozen." in said
     assert "which has finished" in said
-    assert "a checkpoint_dir of its own" in said
+    assert "its own checkpoint_dir" in said
     assert "resilient.enabled" in said
     assert "variable" not in said
     with pytest.raises(

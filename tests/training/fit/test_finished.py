@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
 ]
 
-SAID = "Nothing is trained: an earlier fit of this process finished the run in"
+SAID = "Nothing left to train: an earlier fit in this process finished the run in"
 
 
 def rate(value):
@@ -25,7 +25,7 @@ def test_a_sweep_in_one_directory_is_refused(tmp_path):
     weights = net.get_weights()
     with pytest.raises(resilient.CheckpointMismatchError) as error:
         fitting.fit(net, tmp_path)
-    assert "An earlier fit of this process finished the run" in str(error.value)
+    assert "An earlier fit in this process finished the run" in str(error.value)
     assert "learning rate 0.01 then, 0.001 now" in str(error.value)
     assert "resilient.enabled" in str(error.value)
     for old, new in zip(weights, net.get_weights(), strict=True):
