@@ -10,6 +10,7 @@ Each session builds the package and tests the installed wheel, not the checkout.
 """
 
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,6 +46,8 @@ TWO = (
 )
 # What has no Keras in it is tested once, beside the backend that is done the soonest.
 ONCE = "torch"
+# Tests are compiled by the first session, though the environment may say otherwise.
+KEEP_COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
 KERAS = "https://github.com/keras-team/keras"  # for its tests: nightly builds have none
 
 ONLY_ONE = """
@@ -95,7 +98,7 @@ def ended_well(arguments: Sequence[str]) -> list[int]:
 def pytest(session: nox.Session, backend: str, *args: str, **env: str) -> None:
     """Run pytest from its own command, which leaves the checkout off sys.path."""
     session.run("python", "-c", ONLY_ONE, backend)
-    env |= {"KERAS_BACKEND": backend}
+    env |= {"KERAS_BACKEND": backend, **KEEP_COMPILED}
     arguments = (*args, *session.posargs)
     session.run("pytest", *arguments, env=env, success_codes=ended_well(arguments))
 
@@ -117,14 +120,25 @@ def normal(session: nox.Session, backend: str) -> None:
     """The tests, where only this backend is installed.
 
     With torch also those marked ``once``, which have nothing to do with the backend;
-    and its checkpoints are on the disk.
+    and its checkpoints are on the disk. ``-- --session=long:3/24`` asks for what
+    ``tests_long`` runs, without another environment.
     """
+    if any(arg.startswith("--session=long") for arg in session.posargs):
+        left_out(session, backend)
+        return
     which = "not long and not sources"
     if backend != ONCE:
         which += " and not once"
     where = {} if backend == ONCE else in_memory()
     args = ("-m", which, "--ignore=tests/data/sources", *TWO, *short(session))
     pytest(session, backend, *args, **where)
+
+
+def left_out(session: nox.Session, backend: str, *args: str) -> None:
+    """What ``normal`` leaves out."""
+    which = "not sources" if backend == ONCE else "not sources and not once"
+    args = ("-m", which, "--ignore=tests/data/sources", *TWO, *args)
+    pytest(session, backend, *args, **in_memory())
 
 
 @nox.session
@@ -184,7 +198,7 @@ def every_source(
     arguments = (*TWO, *args, *session.posargs)
     session.run(
         *(str(shared / "bin" / "pytest"), *arguments),
-        env={"KERAS_BACKEND": backend, **in_memory()},
+        env={"KERAS_BACKEND": backend, **KEEP_COMPILED, **in_memory()},
         external=True,
         success_codes=ended_well(arguments),
     )
@@ -225,9 +239,7 @@ def next_sources(session: nox.Session, backend: str) -> None:
 def tests_long(session: nox.Session, backend: str) -> None:
     """What ``tests`` leaves out, and many more kills: in saves, at random schedules."""
     install(session, *tested(backend))
-    which = "not sources" if backend == ONCE else "not sources and not once"
-    args = ("-m", which, "--ignore=tests/data/sources", *TWO, "--session=long")
-    pytest(session, backend, *args, **in_memory())
+    left_out(session, backend, "--session=long")
 
 
 @nox.session(default=False)
@@ -305,7 +317,8 @@ def next_keras_suite(session: nox.Session, backend: str) -> None:
 def fuzz(session: nox.Session, backend: str) -> None:
     """Let every reader read mutated files: ``nox -s fuzz -- --minutes 10`` in all."""
     of_tests = f"tests({backend})"  # where what this needs is installed
-    session.run("nox", "-r", "-s", of_tests, "--install-only", external=True)
+    reuse = "-R" if "-R" in sys.argv else "-r"  # as the outer nox
+    session.run("nox", reuse, "-s", of_tests, "--install-only", external=True)
     python = (
         Path(session.env_dir).absolute().with_name(f"tests-{backend}") / "bin/python"
     )
