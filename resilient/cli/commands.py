@@ -1,6 +1,6 @@
-"""The commands that look at a checkpoint directory, and the one that tidies it.
+"""The commands that inspect a checkpoint directory, and the one that prunes it.
 
-Each returns the exit code and what it found, as JSON; ``text`` words that for people.
+Each returns its exit code and its findings as JSON; ``text`` words them for people.
 """
 
 import argparse
@@ -32,7 +32,7 @@ OK, DAMAGED, USAGE, NOTHING, IN_USE, FAILED = range(6)
 
 
 def ls(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    """The checkpoints of a run, and what else is in its directory; or several runs."""
+    """The checkpoints of a run and the rest of its directory; or several runs."""
     found = store.checkpoints(to_look=True)
     damaged, unread = _not_usable(store, found)
     entries = quarantine.entries(store.directory)
@@ -60,14 +60,14 @@ def ls(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
 def _not_usable(
     store: Store, found: Sequence[Checkpoint]
 ) -> tuple[dict[int, list[str]], dict[str, list[JSON]]]:
-    """What is wrong with the checkpoints that are not among those."""
+    """What is wrong with the other checkpoints."""
     steps = {checkpoint.step for checkpoint in found}
     others = [s for s in store.steps() if s not in steps]
     return _problems(store, others)
 
 
 def _best(found: Sequence[Checkpoint]) -> JSON | None:
-    """The best by the loss of validation, or by that of training."""
+    """The best by validation loss, or else by training loss."""
     for monitor in ("val_loss", "loss"):
         (policy,) = best(1, monitor).bests
         for step in policy.select(found):
@@ -135,7 +135,7 @@ def show(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
 
 
 def verify(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    """What is wrong with each checkpoint; every byte is read."""
+    """Reads every byte, and says what is wrong with each checkpoint."""
     results: list[JSON] = []
     readable = {each.step: each for each in store.checkpoints(to_look=True)}
     steps = store.steps()
@@ -145,7 +145,8 @@ def verify(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     found, unread = _problems(store, steps)
     for step, problems in found.items():
         name = layout.committed_name(step)
-        # A living run may prune one while it is read: then it is no damage.
+        # A run that is still training may prune one while we read it: that is not
+        # damage.
         if not problems or os.path.lexists(store.directory / name):
             results.append(
                 {"name": name, "step": step, "problems": problems}
@@ -165,7 +166,7 @@ def verify(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
 
 
 def _remarks(checkpoint: Checkpoint | None) -> JSON:
-    """What is no damage: who can have written it, and what was put beside its files."""
+    """Remarks that are not damage: who may have written it, and added files."""
     if checkpoint is None:
         return {"signature": None, "unlisted": []}
     signature, unlisted = str(checkpoint.signature), checkpoint.unlisted()
@@ -175,7 +176,7 @@ def _remarks(checkpoint: Checkpoint | None) -> JSON:
 def _problems(
     store: Store, steps: Sequence[int]
 ) -> tuple[dict[int, list[str]], dict[str, list[JSON]]]:
-    """What is wrong with each checkpoint; and those of which that cannot be said."""
+    """What is wrong with each checkpoint; and those that cannot be judged."""
     found: dict[int, list[str]] = {}
     unread: dict[str, list[JSON]] = {"newer": [], "unreadable": []}
     for step in steps:
@@ -189,7 +190,7 @@ def _problems(
 
 
 def prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    """Delete all checkpoints but some."""
+    """Delete all but some checkpoints."""
     keep = arguments.policy
     with nullcontext() if arguments.dry_run else DirectoryLock(store.directory):
         every = store.checkpoints()
@@ -221,10 +222,12 @@ def prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
 
 
 def report(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    """Where the time of a run went."""
+    """Where a run's time went."""
     found = goodput(store.directory)
     if not found.attempts:
-        next(read_events(store.directory, all_of_them=True), None)  # or why not
+        next(
+            read_events(store.directory, all_of_them=True), None
+        )  # raises if it cannot be read
         raise nothing("No events of a run can be read in", store)
     return OK, {"directory": str(store), **found.to_json()}
 
@@ -241,7 +244,7 @@ def _summary(checkpoint: Checkpoint) -> JSON:
 
 
 def nothing(what: str, store: Store) -> CheckpointNotFoundError:
-    """The error that there is nothing to look at in a directory, or no directory."""
+    """The error for a directory that is missing or has nothing to show."""
     todo, directory = (
         "Name the checkpoint_dir of a run that has saved.",
         store.directory,

@@ -1,6 +1,6 @@
-"""``resilient completion``: what a shell needs to complete commands and options.
+"""``resilient completion``: prints a shell's completion script.
 
-The script is made by ``shtab``, which is needed for nothing else: it is an extra.
+``shtab`` writes the script. Nothing else needs it, so it is an optional extra.
 """
 
 import argparse
@@ -18,7 +18,7 @@ def add_to(commands: Any, parser: argparse.ArgumentParser) -> None:
     """Add the command to those of ``resilient``.
 
     Args:
-        commands: What ``add_subparsers`` gave.
+        commands: What ``add_subparsers`` returned.
         parser: The parser of all commands.
     """
     text = "Print a completion script for your shell."

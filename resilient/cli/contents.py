@@ -1,6 +1,6 @@
-"""What ``resilient show`` tells of a checkpoint: as JSON, and in words.
+"""What ``resilient show`` says about a checkpoint, as JSON and in words.
 
-``run.json`` is read as its schema says, without Keras and without the tensors.
+``run.json`` is read by its schema, without Keras and without the tensors.
 """
 
 import math
@@ -29,13 +29,13 @@ from resilient.storage.checkpoint import Checkpoint
 
 _RUN = "run.json"
 _SHOWN = 1000  # variables
-_MOST = 2**63  # bytes; what is larger is none of ours
+_MOST = 2**63  # bytes; anything larger is not ours
 _NOT_MODEL = ("optimizer", "metrics")
 
 
 @dataclass(frozen=True)
 class _Identity:
-    """What ``show`` takes from the fingerprint."""
+    """The parts of the fingerprint that ``show`` uses."""
 
     model: str | None = None
     optimizer: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ class _Identity:
 
 @dataclass(frozen=True)
 class _Lengths:
-    """What tells how many batches an epoch has."""
+    """The parts that give the number of batches in an epoch."""
 
     samples: Count | None = None
     batch_size: Count | None = None
@@ -53,7 +53,7 @@ class _Lengths:
 
 
 def look(checkpoint: Checkpoint) -> tuple[JSON, bool]:
-    """What a checkpoint tells of its run, and whether the file is what was written."""
+    """What a checkpoint says about its run, and whether the file is intact."""
     nothing = {"run": None, "run_problem": None}
     try:
         raw = checkpoint.content(_RUN)
@@ -107,7 +107,7 @@ def _variable(saved: JSON) -> JSON:
 
 
 def _nbytes(shape: list[int], dtype: str) -> int | None:
-    """Of a variable; None where its type does not tell."""
+    """The size of a variable; None if its type does not tell."""
     bits = re.search(r"(?<=[a-z])\d{1,3}(?!\d)", dtype.replace("bool", "bool8"))
     nbytes = math.prod(shape) * int(bits[0]) // 8 if bits else _MOST
     return nbytes if nbytes < _MOST else None
@@ -125,7 +125,7 @@ def show(data: JSON, *, files: bool) -> None:
     """Print what one checkpoint holds.
 
     Args:
-        data: What ``look`` found, with what the manifest says.
+        data: What ``look`` found, plus the manifest's contents.
         files: Whether to list the files.
     """
     epoch, batch = epoch_and_batch(data)
@@ -161,7 +161,9 @@ def _show_run(run: JSON, data: JSON) -> None:
     if run["optimizer"]:
         wrapped = " of ".join(run["optimizer"])
         say(f"optimizer: {wrapped}{_held(run, 'optimizer')}")
-    if len(run["optimizer"]) == 1:  # one that wraps another has no rate of its own
+    if (
+        len(run["optimizer"]) == 1
+    ):  # an optimizer that wraps another has no rate of its own
         rate = run["learning_rate"]
         of_script = "a schedule" if rate is None else f"{float(rate):.6g}"
         say(f"learning rate: {of_script} (set by the script)")
@@ -182,7 +184,7 @@ def _show_run(run: JSON, data: JSON) -> None:
 
 
 def _show_variables(run: JSON) -> None:
-    """A line for each variable of the model, under its layer."""
+    """A line for each variable of the model, grouped by layer."""
     layers: dict[str, list[JSON]] = {}
     found = [v for v in run["variables"] if v["group"] not in _NOT_MODEL]
     for variable in found[:_SHOWN]:
@@ -201,14 +203,14 @@ def _show_variables(run: JSON) -> None:
 
 
 def _layer(variable: JSON) -> str:
-    """Above the variable in its path; in a loop it may be the name of an object."""
+    """The parent in the variable's path; in a loop, perhaps an object's name."""
     above, _, _ = variable["path"].rpartition("/")
     of_object = variable["name"].split(".")[1:2]
     return above or " ".join(of_object)
 
 
 def _held(run: JSON, group: str) -> str:
-    """How many variables of a group there are, and their size."""
+    """How many variables a group has, and their size."""
     sizes = [v["nbytes"] for v in run["variables"] if v["group"] == group]
     known = sum(nbytes for nbytes in sizes if nbytes is not None)
     return f", {len(sizes):,} variables, {size(known)}" if sizes else ""
@@ -230,7 +232,7 @@ def _fact(name: str, value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    """A fact about data, without the checksums of its content."""
+    """A fact about data, without checksums of its content."""
     match value:
         case {"shape": list(shape), "dtype": str(dtype)}:
             text = f"({_numbers(shape)}) {dtype}"

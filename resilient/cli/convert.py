@@ -1,6 +1,6 @@
-"""The commands for files of other programs: ``export`` and ``import``.
+"""The commands that convert to and from other programs' files: ``export``, ``import``.
 
-They alone import Keras and a backend, when they run.
+They alone load Keras and a backend, and only when they run.
 """
 
 import argparse
@@ -27,11 +27,11 @@ Add = Callable[..., argparse.ArgumentParser]
 
 
 class UsageError(Exception):
-    """The arguments of the command make no sense."""
+    """The command's arguments make no sense."""
 
 
 def add_export(add: Add) -> None:
-    """Add ``export`` to the commands."""
+    """Add the command ``export``."""
     text = "Convert a checkpoint to a Keras or safetensors file."
     command = add("export", _export, _report_export, text)
     command.add_argument(
@@ -56,7 +56,7 @@ def add_export(add: Add) -> None:
 
 
 def add_import(add: Add) -> None:
-    """Add ``import`` to the commands."""
+    """Add the command ``import``."""
     text = "Start a run from another library's checkpoint."
     command = add("import", _import, _report_import, text, directory=False)
     command.add_argument(
@@ -94,7 +94,7 @@ def _add_model(command: argparse.ArgumentParser, text: str, **options: Any) -> N
 def _export(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     checkpoint = choose(store, arguments.step)
     if "keras" not in sys.modules:
-        # The one library that has to be installed, to read the checkpoint.
+        # The one library needed to read the checkpoint.
         os.environ["KERAS_BACKEND"] = backend_of(checkpoint)
     with _not_exact() as found:
         target = export(
@@ -154,7 +154,7 @@ def _warn(data: JSON) -> None:
 
 @contextlib.contextmanager
 def _not_exact() -> Iterator[list[str]]:
-    """Collect what is not exact; anything else printed stays out of our output."""
+    """Collect inexactness warnings; keep other prints out of our output."""
     found: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", NotExactWarning)

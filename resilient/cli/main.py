@@ -1,4 +1,4 @@
-"""The `resilient` command: takes the arguments, runs one command, says how it ended.
+"""The `resilient` command: parses the arguments and runs one command.
 
     resilient run -- python train.py
     resilient ls [DIR]          resilient verify DIR
@@ -7,7 +7,7 @@
     resilient export DIR --to model.keras
     resilient import SOURCE --to DIR --model module:function
 
-Only ``prune`` and ``import`` change anything, and not while a run uses the directory.
+Only ``prune`` and ``import`` change anything, and never while a run uses the directory.
 Only ``export`` and ``import`` load Keras: the others answer at once, on any machine.
 """
 
@@ -34,7 +34,7 @@ from resilient.errors import (
 from resilient.serialization import JSON
 from resilient.storage.stores import looked_at, near
 
-# Of what a command raises, the first that fits.
+# Exit codes for exceptions; the first match counts.
 _CODES: dict[type[Exception], int] = {
     convert.UsageError: USAGE,
     CheckpointNotFoundError: NOTHING,
@@ -44,17 +44,17 @@ _CODES: dict[type[Exception], int] = {
     ResilientError: FAILED,
 }
 
-_PIPE = 141  # as of a program that SIGPIPE ended
+_PIPE = 141  # as for a program that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: The arguments; those of this process if None.
+        argv: The arguments; None for those of this process.
 
     Returns:
-        The exit code, as ``resilient --help`` lists them.
+        The exit code; ``resilient --help`` lists them.
     """
     try:
         try:
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # `| head` has seen enough
-        # At its end Python flushes what is left, and would say that it cannot.
+        # At exit Python flushes stdout, and would complain that it cannot.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _PIPE
@@ -72,7 +72,7 @@ def _command(argv: Sequence[str] | None) -> int:
     arguments, unknown = make_parser().parse_known_args(argv)
     if unknown:
         arguments.usage_error(f"unrecognized arguments: {' '.join(unknown)}")
-    for name in ("supervise", "complete"):  # they have no DIR to look at
+    for name in ("supervise", "complete"):  # they take no DIR
         if hasattr(arguments, name):
             return int(getattr(arguments, name)(arguments))
     try:
@@ -80,7 +80,7 @@ def _command(argv: Sequence[str] | None) -> int:
         if arguments.takes_checkpoint:
             directory, arguments.step = split(directory, arguments.step)
         directory = default_directory() if directory is None else directory
-        near(directory)  # or what is wrong with it
+        near(directory)  # raises if something is wrong with it
         arguments.check(arguments)
     except (OSError, ResilientError, ValueError) as error:
         return _failed(USAGE, error, arguments.json)

@@ -1,4 +1,4 @@
-"""The arguments of the command line, and its help."""
+"""The command line's arguments and help."""
 
 import argparse
 from collections.abc import Callable
@@ -39,10 +39,10 @@ exit codes of all but run:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Lists the commands by what people do with them.
+    """Groups the commands by purpose.
 
     Attributes:
-        commands: All, by name.
+        commands: All commands, by name.
     """
 
     commands: dict[str, argparse.ArgumentParser]
@@ -122,7 +122,7 @@ def _add_checkpoint(command: argparse.ArgumentParser) -> None:
 
 
 def _add_prune(add: convert.Add) -> None:
-    text = "Delete checkpoints, but keep the newest and the best."
+    text = "Delete all checkpoints except the newest and the best."
     prune = add("prune", commands.prune, texts.prune, text)
     integer = run_command.integer
     prune.add_argument(

@@ -1,4 +1,4 @@
-"""Which checkpoint the arguments mean: DIR and STEP, or DIR/step-00001800."""
+"""Finds the checkpoint that the arguments name: DIR and STEP, or DIR/step-00001800."""
 
 import argparse
 import re
@@ -12,7 +12,7 @@ _NAME = re.compile(r"step-([0-9]{8,15})")
 
 
 def step(text: str) -> int:
-    """An argument that is a step: ``1800``, ``1,800`` or ``step-00001800``."""
+    """Parse a step: ``1800``, ``1,800`` or ``step-00001800``."""
     if _NUMBER.fullmatch(text):
         return int(re.sub("[,_]", "", text))
     if named := _NAME.fullmatch(text):
@@ -26,10 +26,10 @@ def names_checkpoint(path: Path) -> bool:
 
 
 def split(directory: str, step: int | None) -> tuple[str, int | None]:
-    """The directory of a run and a step, where the first may name a checkpoint in it.
+    """A run's directory and a step; the directory may be given as a checkpoint in it.
 
     Raises:
-        ValueError: Both name a step, and not the same.
+        ValueError: Both name a step, and the steps differ.
     """
     path = Path(directory)
     named = _NAME.fullmatch(path.name)

@@ -1,4 +1,4 @@
-"""``resilient run``: its arguments, and its way through the supervisor."""
+"""``resilient run``: its arguments, and the call of the supervisor."""
 
 import argparse
 import dataclasses
@@ -53,7 +53,8 @@ def _save_options(parser: argparse.ArgumentParser) -> None:
     text = "with --save: how many checkpoints of each fit to keep (default: 3)"
     add("--keep", metavar="N", type=integer, help=text)
     text = (
-        'with --save: what may differ from the checkpoints, as "backend" (repeatable)'
+        'with --save: a difference from the checkpoints to accept, such as "backend" '
+        "(repeatable)"
     )
     add("--allow", metavar="NAME", action="append", help=text)
 
@@ -63,7 +64,9 @@ def _gang_options(parser: argparse.ArgumentParser) -> None:
     text = "the checkpoint_dir (default: detected)"
     add("--dir", dest="directory", metavar="DIR", help=text)
     add("--nproc", metavar="N", type=integer, help="start N processes (default: 1)")
-    text = "when one process failed, seconds for the others to save (default: 10)"
+    text = (
+        "seconds that the others get to save when one process has failed (default: 10)"
+    )
     add("--gang-grace", metavar="SECONDS", type=_seconds, help=text)
 
 
@@ -83,16 +86,14 @@ def _restart_options(parser: argparse.ArgumentParser) -> None:
 
 def _hang_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "silence while training that counts as a hang (default: learned; 0: never)"
+    text = "silence during training that counts as a hang (default: learned; 0: never)"
     add("--hang-timeout", metavar="SECONDS", type=_seconds, help=text)
-    text = (
-        "longest time to start, or to save (default: 1800, after a first sign of life)"
-    )
+    text = "longest time to start, or to save (default: 1800, after a first heartbeat)"
     add("--startup-timeout", metavar="SECONDS", type=_seconds, help=text)
 
 
 def supervise(arguments: argparse.Namespace) -> int:
-    """Run the command that was asked for; the exit code."""
+    """Run the user's command; return the exit code."""
     from resilient.storage.stores import near
     from resilient.supervise.options import require_process_groups
     from resilient.supervise.output import Output
@@ -139,7 +140,7 @@ def _options(arguments: argparse.Namespace, command: list[str]) -> Any:
 
 
 def _environment(arguments: argparse.Namespace) -> dict[str, str]:
-    """What enables the fits of the command."""
+    """The environment that enables the command's fits."""
     from resilient.training.enabled import api
 
     options = vars(arguments)
@@ -158,7 +159,7 @@ def _save_freq(text: str) -> int | str:
 
 
 def integer(text: str, least: int = 1) -> int:
-    """An option that is an integer of ``least`` or more."""
+    """Parse an integer of ``least`` or more."""
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not an integer of {least} or more"

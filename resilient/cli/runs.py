@@ -1,4 +1,4 @@
-"""The runs below a directory: a line for each, with its newest checkpoint."""
+"""Finds the runs below a directory, each with its newest checkpoint."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from resilient.serialization import JSON
 from resilient.storage import layout
 
 _DEPTH = 3
-_MOST = 10_000  # directories to look into
+_MOST = 10_000  # directories to search
 _DEFAULT = Path("runs")
 _CHECKPOINT = re.compile(r"step-[0-9]{8}")
 
@@ -28,11 +28,11 @@ def is_run(directory: Path) -> bool:
 
 
 class RunSearch:
-    """Looks for runs, not behind links, and not for ever.
+    """Looks for runs, without following links, up to a limit.
 
     Attributes:
-        complete: Whether all was looked at.
-        unreadable: Directories that are not, with the reason.
+        complete: Whether everything was searched.
+        unreadable: Unreadable directories, with the reason.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -42,7 +42,7 @@ class RunSearch:
         self._left = _MOST
 
     def found(self) -> Iterator[Path]:
-        """The runs' directories, by name."""
+        """The runs' directories, sorted by name."""
         return self._below(self._top, _DEPTH)
 
     def _below(self, directory: Path, depth: int) -> Iterator[Path]:
@@ -57,7 +57,7 @@ class RunSearch:
                 yield from self._below(path, depth - 1)
 
     def _directories(self, directory: Path) -> list[Path]:
-        """Those in a directory that may be runs or hold some."""
+        """Subdirectories that may be or contain runs."""
         if self._left <= 0:
             self.complete = False
             return []

@@ -1,6 +1,6 @@
-"""How output looks: lines, tables, numbers, times; colours only in a terminal.
+"""Formats output: lines, tables, numbers, times; colours only in a terminal.
 
-What is shown may come from anywhere: all goes through ``say`` and ``Rows``. Piped
+Text may come from anywhere, so all of it goes through ``say`` and ``Rows``. Piped
 output has no colours, and times in UTC; ``NO_COLOR`` and ``FORCE_COLOR`` are respected.
 """
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 GOOD, BAD, NEWEST, HEADER = "green", "red", "bold", "bold"
 
 _RIGHT = ("step", "epoch", "batch", "size", "time", "share", "from step", "to step")
-_DAYS = 60  # after which a date says more than their number
+_DAYS = 60  # after which a date is clearer
 
 
 def in_terminal() -> bool:
-    """Whether a person sees the output at once."""
+    """Whether the output goes to a terminal."""
     return _console().is_terminal
 
 
@@ -35,7 +35,7 @@ def say(line: str, style: str = "") -> None:
 
 
 class Rows:
-    """A table without lines, printed at once."""
+    """A table without rules, printed in one piece."""
 
     def __init__(self, *columns: str) -> None:
         from rich.table import Table
@@ -49,9 +49,9 @@ class Rows:
         """Add a row.
 
         Args:
-            cells: Its texts.
-            style: Of the whole row.
-            marks: Words after the last cell, each with a style of its own.
+            cells: The texts of its cells.
+            style: The style of the whole row.
+            marks: Words after the last cell, each with its own style.
         """
         from rich.text import Text
 
@@ -65,7 +65,7 @@ class Rows:
 
 
 def _print(what: Any) -> None:
-    # Not by rich itself, which ends the process when nobody reads any more.
+    # Not printed by rich, which ends the process when the reader is gone.
     console = _console()
     with console.capture() as captured:
         console.print(what)
@@ -77,12 +77,12 @@ def _console() -> "Console":
 
     console = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
     if not console.is_terminal:
-        console.width = 1000  # nothing is cut off: there is no width to fit into
+        console.width = 1000  # nothing is cut off without a terminal's width
     return console
 
 
 def when(created: str) -> str:
-    """A time, ISO 8601 in UTC; in a terminal how long ago it was."""
+    """A time in ISO 8601 and UTC; in a terminal, how long ago it was."""
     if not in_terminal():
         return created
     seconds = time.time() - datetime.fromisoformat(created).timestamp()
@@ -90,7 +90,7 @@ def when(created: str) -> str:
 
 
 def ago(seconds: float) -> str:
-    """How long ago something was, in the unit that says most."""
+    """How long ago something was, in the most useful unit."""
     for unit, length, limit in (
         ("s", 1, 60),
         ("min", 60, 60),
@@ -103,7 +103,7 @@ def ago(seconds: float) -> str:
 
 
 def epoch_and_batch(data: JSON) -> tuple[str, str]:
-    """Where a run is, as people count epochs: one that finished has begun no other."""
+    """Where a run is, with epochs counted from 1; a finished run has begun no other."""
     if data["finished"] and data["epoch"] and not data["batch"]:
         return f"{data['epoch']:,}", "end"
     return f"{data['epoch'] + 1:,}", f"{data['batch']:,}"

@@ -1,4 +1,4 @@
-"""What the commands print for people; with ``--json`` the same data goes as it is."""
+"""What the commands print for people; ``--json`` prints the same data as JSON."""
 
 import time
 
@@ -31,7 +31,7 @@ def ls(data: JSON) -> None:
 
 
 def _checkpoints(data: JSON) -> None:
-    """A line for each checkpoint, then what cannot be used."""
+    """A line for each checkpoint, then the unusable ones."""
     rows = Rows("step", "epoch", "batch", "saved", "size", "metrics")
     for each in data["checkpoints"]:
         newest = in_terminal() and each["step"] == data["newest"]
@@ -84,7 +84,7 @@ def _runs(data: JSON) -> None:
 def verify(data: JSON) -> None:
     """Print a verdict for each checkpoint, with a line for each problem or remark.
 
-    Where nobody uses keys, that nothing is signed is no news.
+    If no key is in use, unsigned checkpoints are not worth a remark.
     """
     unsigned = {None, str(Signature.NONE)}
     keys = has_key() or any(
@@ -113,7 +113,7 @@ def _unread(data: JSON) -> None:
 
 
 def prune(data: JSON) -> None:
-    """Print what was deleted and what is left."""
+    """Print what was deleted and what was kept."""
     verb = "Would delete" if data["dry_run"] else "Deleted"
     removed = ", ".join(f"{step:,}" for step in data["removed"]) or "nothing"
     kept = ", ".join(f"{step:,}" for step in data["kept"])
@@ -121,7 +121,7 @@ def prune(data: JSON) -> None:
 
 
 def report(data: JSON) -> None:
-    """Print where the time of a run went, then a line for each attempt."""
+    """Print where a run's time went, then a line for each attempt."""
     seconds = data["seconds"]
     say(f"goodput {data['goodput']:.1%} of {duration(seconds['whole'])}")
     rows = Rows("part", "time", "share")
@@ -151,9 +151,9 @@ def report(data: JSON) -> None:
 
 
 def _steps(data: JSON) -> str:
-    """The steps that survived, and those that did not, as far as that is known.
+    """The surviving and the lost steps, as far as known.
 
-    A process that was killed trained a little further than its last sign of life says.
+    A killed process trained a little beyond its last heartbeat.
     """
     surviving, lost = data["steps"]["surviving"], data["steps"]["lost"]
     if not any(attempt["outcome"] == "died" for attempt in data["attempts"]):

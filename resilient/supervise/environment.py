@@ -1,9 +1,9 @@
-"""The environment of each process, and the ports of a gang.
+"""Builds the environment of each process, and chooses a gang's ports.
 
-Several local processes find each other by the variables that the backends read: those
-of ``torch.distributed`` (``torchrun``), TensorFlow's ``TF_CONFIG``, and for JAX those
-of ``keras.distribution.initialize()``. ``jax.distributed.initialize()`` reads only the
-address: number and rank must be passed to it.
+Local processes find each other through the variables that the backends read: those of
+``torch.distributed`` (``torchrun``), TensorFlow's ``TF_CONFIG``, and for JAX those of
+``keras.distribution.initialize()``. ``jax.distributed.initialize()`` reads only the
+address: pass it the number of processes and the rank.
 """
 
 import json
@@ -18,7 +18,7 @@ HOST = "127.0.0.1"
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports that nothing listens on now."""
+    """Distinct ports that nothing is listening on now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -27,7 +27,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def ports_needed(nproc: int) -> int:
-    """How many ports a gang needs: one each, one for torch and one for JAX."""
+    """How many ports a gang needs: one per process, one for torch and one for JAX."""
     return nproc + 2 if nproc > 1 else 0
 
 
@@ -37,11 +37,11 @@ def of_process(
     """The environment of one process.
 
     Args:
-        base: The environment of the supervisor.
-        heartbeat: The file for the process's signs of life.
-        rank: Which of the processes it is.
-        nproc: How many there are; a single one gets no variables of a gang.
-        ports: As many as ``ports_needed``, the same for all of a gang.
+        base: The supervisor's environment.
+        heartbeat: The file for the process's heartbeat.
+        rank: The number of the process.
+        nproc: How many there are; a single one gets no distributed variables.
+        ports: As many as ``ports_needed``, the same for the whole gang.
     """
     ours = {VARIABLE: str(heartbeat), "PYTHONFAULTHANDLER": "1"}
     gang = _gang(rank, nproc, ports) if nproc > 1 else {}

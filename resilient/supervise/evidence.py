@@ -8,21 +8,21 @@ from resilient.storage import layout
 from resilient.telemetry.events import read_events
 from resilient.telemetry.heartbeat import Beat
 
-_SLACK = 1.0  # seconds by which a process may seem to act before it was started
+_SLACK = 1.0  # seconds by which a process may seem to act before its start
 
 
 def events_of(
     directory: Path | None, pid: int, beat: Beat | None, since: float, nproc: int
 ) -> list[dict[str, Any]]:
-    """What a process wrote to one of the run's files of events.
+    """What a process wrote to one of the run's event files.
 
     Args:
         directory: The checkpoint directory; None if it is not known.
-        pid: The process that we started: it may fail before its first sign of life.
-        beat: The last sign of life, which names the attempt.
-        since: When the process was started, Unix seconds: in a container each attempt
-            may have the process id of the one before.
-        nproc: How many processes have a file of events.
+        pid: The process that we started; it may fail before its first heartbeat.
+        beat: The last heartbeat, which names the attempt.
+        since: When the process was started, in Unix seconds: in a container, every
+            attempt may have the same process id.
+        nproc: How many processes have an event file.
     """
     if directory is None:
         return []
@@ -39,7 +39,7 @@ def events_of(
 
 
 def committed(directory: Path | None) -> list[int]:
-    """Steps of the checkpoints that are there; none where nothing can be read."""
+    """Steps of the existing checkpoints; none if nothing can be read."""
     if directory is not None:
         with contextlib.suppress(OSError):
             return layout.committed_steps(directory)

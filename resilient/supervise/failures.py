@@ -1,8 +1,8 @@
-"""Why a process ended, from what it left behind.
+"""Determines why a process ended, from what it left behind.
 
-The evidence, the best first: that we found it hanging; what ``fit`` wrote to
-``events.jsonl``; the signal that killed it, and how often the kernel killed for lack of
-memory meanwhile; the traceback at the end of its stderr; its exit status alone.
+The evidence, best first: that we found it hanging; what ``fit`` wrote to
+``events.jsonl``; the signal that killed it, and how many processes the kernel's OOM
+killer killed meanwhile; the traceback at the end of its stderr; its exit status alone.
 """
 
 import re
@@ -44,7 +44,7 @@ _MEMORY = re.compile(
 _DISK = re.compile(r"No space left on device|Disk quota exceeded|ENOSPC|EDQUOT")
 _MEMORY_ERRORS = ("MemoryError", "ResourceExhaustedError", "OutOfMemoryError")
 _NOT_STARTED = {126: "cannot be executed", 127: "was not found"}
-# Signals that a process brings on itself; others come from outside.
+# Signals that a process raises itself; others come from outside.
 _OWN_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 _OWN = {int(signum) for signum in (*_OWN_SIGNALS, signal.SIGFPE, signal.SIGTRAP)}
 _END_OF_ERRORS = 4096
@@ -56,11 +56,11 @@ class Evidence:
     """What one attempt left behind.
 
     Attributes:
-        returncode: As ``subprocess`` gives it: negative for a signal.
-        events: What the attempt wrote to its file of events.
+        returncode: As from ``subprocess``: negative for a signal.
+        events: What the attempt wrote to its event file.
         errors: The end of its stderr.
-        oom_kills: How many processes the kernel killed meanwhile for lack of memory.
-        hang: The hang that we ended it for, in words.
+        oom_kills: How many processes the OOM killer killed meanwhile.
+        hang: The hang for which we killed it, in words.
     """
 
     returncode: int
@@ -76,12 +76,12 @@ class Ending:
 
     Attributes:
         kind: What happened.
-        why: The same for people, on one line, without a full stop.
-        status: Exit status, as a shell reports it.
-        signature: Equal for the same bug; None for what is not a bug.
-        step: Where it happened, if that is known exactly.
-        final: A restart would be pointless, or contrary to what the user asked for.
-        traced: Its output has a traceback.
+        why: The same in words, on one line, without a full stop.
+        status: Exit status as a shell reports it.
+        signature: Equal for the same bug; None if it is not a bug.
+        step: Where it happened, if known exactly.
+        final: Whether a restart would be pointless, or against the user's wish.
+        traced: Whether its output has a traceback.
     """
 
     kind: Kind
@@ -111,7 +111,7 @@ def classify(evidence: Evidence) -> Ending:
     if status == 0:
         return Ending("finished", "it ended with exit status 0", status, final=True)
     if status in _NOT_STARTED:
-        why = f"the command, or one that it starts, {_NOT_STARTED[status]}"
+        why = f"the command, or one that it runs, {_NOT_STARTED[status]}"
         return Ending(
             "not started", f"{why} (exit status {status})", status, final=True
         )
@@ -138,7 +138,7 @@ def classify(evidence: Evidence) -> Ending:
 
 
 def failed_by_itself(evidence: Evidence) -> bool:
-    """Whether an error in fit ended it that no other process caused."""
+    """Whether it ended with an error in fit that no other process caused."""
     last = _last_event(evidence.events)
     kind = last.get("event")
     return kind == "diverged" or (kind == "failed" and not _is_loss(last))
@@ -160,9 +160,9 @@ def _class_name(failure: JSON) -> str:
 
 
 def _swallowed_status(events: Sequence[JSON]) -> int:
-    """The status of a training that was stopped or rolled back, if it was the last one.
+    """The exit status of a fit that was stopped or rolled back, if it was the last.
 
-    A shell script that continues after it ends with 0, and so does a script that
+    A shell script that continues afterwards exits with 0, and so does a script that
     catches the exception.
     """
     last = events[-1] if events else {}

@@ -1,10 +1,10 @@
-"""When silence means that training hangs.
+"""Decides when silence means that training hangs.
 
-The limit is learned: ten times the longest silence between two signs of life so far,
-since a slow callback or a slow disk is not a hang. Time is the supervisor's, between
-two changes of the heartbeat's count; the times that training writes are not used,
-because clocks jump and machines sleep. A script that never gives a sign is not judged,
-unless the user says how long a start may take.
+The limit is learned: ten times the longest silence between two heartbeats so far, since
+a slow callback or a slow disk is not a hang. The supervisor measures time itself,
+between two changes of the heartbeat's count, and ignores the times that training
+writes, because clocks jump and machines sleep. A script that never sends a heartbeat is
+not judged, unless the user says how long a start may take.
 """
 
 from collections import Counter
@@ -15,9 +15,9 @@ from resilient.telemetry.heartbeat import Beat
 DEFAULT_STARTUP = 1800.0
 _MINIMUM = 60.0
 _FACTOR = 10.0
-_ENOUGH = 10  # signs in a phase, after which its silences are known
-# The first end of an epoch brings silences (callbacks, validation's compilation) that
-# were not seen before.
+_ENOUGH = 10  # signs in a phase, after which its usual silences are known
+# The end of the first epoch brings new kinds of silence (callbacks, compilation of the
+# validation step).
 _FIRST_EPOCH = 5.0
 
 _LEARNED_FROM = ("training", "validating", "replaying")
@@ -25,7 +25,7 @@ _LEARNED_FROM = ("training", "validating", "replaying")
 
 @dataclass(frozen=True)
 class Hang:
-    """A process that gave no sign for too long; times in seconds.
+    """A process that was silent for too long; times in seconds.
 
     Attributes:
         silent: Time since the last sign, or since the start.
@@ -49,12 +49,12 @@ class Hang:
 
 
 class HangLimit:
-    """Judges one process, and those that replace it after a restart.
+    """Watches one process, and its replacements after restarts.
 
     Args:
-        fixed: Limit while training, seconds; 0 finds no hangs; None learns it.
-        startup: Limit until training begins, seconds; None is the default, for scripts
-            that gave a sign at least once.
+        fixed: Limit while training, in seconds; 0 detects no hangs; None learns it.
+        startup: Limit until training begins, in seconds; None is the default, for
+            scripts that have sent at least one heartbeat.
     """
 
     def __init__(self, fixed: float | None, startup: float | None) -> None:
@@ -73,7 +73,7 @@ class HangLimit:
         self._since, self._beat = now, None
 
     def slept(self, seconds: float) -> None:
-        """The supervisor was stopped, or training was: this is not silence."""
+        """The supervisor or the training was suspended: this is not silence."""
         self._since += seconds
 
     def relax(self) -> None:
@@ -85,7 +85,7 @@ class HangLimit:
         return now - self._since
 
     def observe(self, now: float, beat: Beat | None) -> Hang | None:
-        """Take note of the heartbeat; the hang, if the silence is too long."""
+        """Record the heartbeat; return a hang if the silence is too long."""
         if beat is not None and _identity(beat) != _identity(self._beat):
             self._learn(now, beat)
             self._since, self._beat, self._ever = now, beat, True
@@ -96,7 +96,7 @@ class HangLimit:
         return Hang(silent, limit, self._beat)
 
     def _limit(self) -> float | None:
-        """Seconds of silence that are allowed now; None if any."""
+        """Seconds of silence allowed now; None for no limit."""
         phase = None if self._beat is None else self._beat.phase
         if self._fixed == 0 or phase == "ended":
             return None

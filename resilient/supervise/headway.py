@@ -1,9 +1,9 @@
-"""Whether an attempt brought the run further than all before it.
+"""Determines whether an attempt brought the run further than all earlier ones.
 
-Two kinds of progress, for two questions. A newer checkpoint: restarting pays off, the
-run gets there piece by piece. A later step than ever before: this failure is not the
-previous one. Runs are told apart by their checkpoint directories: a script may have
-several.
+There are two kinds of progress, for two questions. A newer checkpoint: restarting pays
+off, the run gets there piece by piece. A later step than ever before: this failure is
+not the previous one. Runs are identified by their checkpoint directories: a script may
+have several.
 """
 
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Gain:
-    """What is new after an attempt.
+    """What an attempt achieved.
 
     Attributes:
-        step: It trained a step that no attempt had trained.
-        checkpoint: There is a checkpoint later than all before.
+        step: It trained a step that no attempt had trained before.
+        checkpoint: There is a newer checkpoint than ever before.
     """
 
     step: bool
@@ -28,7 +28,7 @@ class Headway:
     """Remembers how far each directory got.
 
     Attributes:
-        steps: The last step that was trained in each.
+        steps: The last step trained in each.
     """
 
     def __init__(self) -> None:
@@ -38,18 +38,19 @@ class Headway:
     def after(
         self, directory: Path | None, committed: Iterable[int], reached: Iterable[int]
     ) -> Gain:
-        """Compare an attempt that is over with those before.
+        """Compare a finished attempt with earlier ones.
 
         Args:
             directory: Its checkpoint directory; None if it is not known.
-            committed: Steps of the checkpoints that are there now.
-            reached: Steps that it trained, as far as they are known.
+            committed: Steps of the checkpoints that exist now.
+            reached: Steps that it trained, as far as known.
         """
         if directory is None:
             return Gain(step=False, checkpoint=False)
         newest, step = max(committed, default=-1), max(reached, default=-1)
-        # What the first attempt leaves may be older, so it gains no checkpoint: the
-        # rules only count restarts. A run that begins later gained all that it has.
+        # Checkpoints left after the first attempt may be older, so it gains none: the
+        # rules count only restarts. A run that begins later gained everything that it
+        # has.
         first = -1 if self._checkpoints else newest
         newest_before = self._checkpoints.get(directory, first)
         step_before = self.steps.get(directory, -1)

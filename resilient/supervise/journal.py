@@ -1,7 +1,7 @@
-"""The supervisor's own events, in the ``events.jsonl`` of the run.
+"""Writes the supervisor's own events to the run's ``events.jsonl``.
 
-The first sign of life names the directory: until then events wait here. A directory
-that the training has not made yet is not made for it.
+The first heartbeat names the directory; events wait here until then. If training has
+not created its directory yet, neither does the supervisor.
 """
 
 import time
@@ -26,13 +26,13 @@ class Journal:
         self._waiting: list[tuple[str, dict[str, Any]]] = []
 
     def settle(self, directory: Path) -> None:
-        """From now on, the directory is this one."""
+        """Use this directory from now on."""
         if self.directory != directory:
             self.directory, self._events = directory, None
         self._flush()
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Append an event, or keep it until the directory is there."""
+        """Append an event, or keep it until the directory exists."""
         self._waiting.append((event, {"time": time.time(), **fields}))
         self._flush()
 

@@ -1,6 +1,6 @@
-"""One attempt: starts the processes, watches them to the end, says why they ended.
+"""Runs one attempt: starts processes, watches them to the end, says why they ended.
 
-Whatever it waits for, signals are forwarded meanwhile.
+Signals are forwarded all the while.
 """
 
 import signal
@@ -28,7 +28,7 @@ from resilient.supervise.processes import Process
 from resilient.supervise.signal_queue import SignalQueue
 
 POLL = 0.25
-_SLEPT = 5.0  # between two looks: then we were stopped, not the training
+_SLEPT = 5.0  # between two looks: we were suspended, not the training
 _ENOUGH = 3  # Ctrl-C
 
 
@@ -37,8 +37,8 @@ class Tools:
     """What all attempts share.
 
     Attributes:
-        told: Signals that were forwarded: the training shall stop.
-        limits: A limit on silence for each process of the gang.
+        told: Forwarded signals: training should stop.
+        limits: The limit on silence for each process of the gang.
     """
 
     options: Options
@@ -76,7 +76,7 @@ class Launch:
             limit.start(self._looked)
 
     def run(self) -> tuple[Ending, Gain]:
-        """Watch until all is over; why it ended, and what it achieved."""
+        """Watch until everything has ended; why, and what it achieved."""
         tools, gang = self._tools, self._gang
         try:
             self._carry()
@@ -89,13 +89,13 @@ class Launch:
                 stream.finish()
             return self._judge(member, hang)
         except BaseException:
-            gang.kill()  # without us they would run unattended
+            gang.kill()  # without us nobody would watch them
             raise
         finally:
             gang.close()
 
     def _carry(self) -> None:
-        """Pass on what they print."""
+        """Pass on their output."""
         members, carry = self._gang.members, self._tools.output.carry
         for member in members:
             prefix = f"[{member.rank}] " if len(members) > 1 else ""
@@ -103,7 +103,7 @@ class Launch:
             self._streams += [carry(member.stdout, STDOUT, prefix), self._errors[-1]]
 
     def _watch(self) -> tuple[Process, Hang | None]:
-        """Wait for the end, and bring it about if one failed or hangs."""
+        """Wait for the end; force it if one failed or hangs."""
         gang = self._gang
         while not gang.over():
             self._forward(self._tools.inbox.wait(POLL))
@@ -112,17 +112,17 @@ class Launch:
                 self._dump(member, hang)
                 return member, hang
             failed = gang.failed()
-            # Told to stop, the others may still be saving: that may take any time.
+            # Told to stop, the others may still be saving, which may take any time.
             if failed is not None and not gang.over() and not self._tools.told:
                 gang.stop(signal.SIGTERM, self._tools.options.gang_grace, self._wait)
                 return failed, None
         return gang.failed() or gang.members[0], None
 
     def _look(self) -> tuple[Process, Hang] | None:
-        """Read the signs of life; a process that hangs, if one does."""
+        """Read the heartbeats; return a hanging process, if there is one."""
         now = time.monotonic()
         before, self._looked = self._looked, now
-        # While nobody reads our output (Ctrl-S), training has to stand still.
+        # While nobody reads our output (Ctrl-S), training cannot proceed.
         blocked = any(stream.blocked_since < before for stream in self._streams)
         hung = None
         for member, limit in zip(self._gang.members, self._tools.limits, strict=True):
@@ -135,7 +135,7 @@ class Launch:
         return hung
 
     def _show(self, now: float) -> None:
-        """Show in the status how the first process does that gave a sign."""
+        """Show in the status how the first process with a heartbeat is doing."""
         tools, leader = self._tools, self._leader()
         beat, speed = leader.beat(), None
         if beat is not None:
@@ -185,7 +185,7 @@ class Launch:
             self._forward(self._tools.inbox.wait(min(left, POLL)))
 
     def _judge(self, member: Process, hang: Hang | None) -> tuple[Ending, Gain]:
-        """Say why it ended, and compare with the attempts before."""
+        """Say why it ended, and compare it with earlier attempts."""
         self._look()  # the last signs
         tools, directory = self._tools, self._directory(member)
         found = self._evidence(member)
@@ -217,11 +217,11 @@ class Launch:
         return ending, gain
 
     def _cause(self) -> tuple[Process, Evidence] | None:
-        """The process that failed by itself; the others may have ended before it."""
+        """The process that failed by itself; others may have ended before it."""
         for member in self._gang.members:
             found = self._evidence(member)
             if failed_by_itself(found):
-                # We may have killed it while it was ending.
+                # We may have killed it as it was ending.
                 code = found.returncode if 0 < found.returncode < 128 else 1
                 return member, replace(found, returncode=code)
         return None

@@ -1,6 +1,6 @@
-"""How often the kernel has killed a process for lack of memory, as far as it counts.
+"""Counts the kernel's OOM kills, where the kernel counts them.
 
-Such a process dies of SIGKILL like any other; only these counters tell.
+Such a process dies of SIGKILL like any other; only these counters tell it apart.
 """
 
 from pathlib import Path
@@ -13,12 +13,12 @@ _MACHINE = Path("/proc/vmstat")
 def oom_kills(
     own: Path = _OWN, cgroups: Path = _CGROUPS, machine: Path = _MACHINE
 ) -> int:
-    """Kills so far in our control group, or on the machine; 0 if nothing counts them.
+    """OOM kills so far in our control group, or on the machine; 0 if not counted.
 
     Args:
-        own: The file that names our control groups; only version 2 is read.
+        own: The file that names our control group; only version 2 is read.
         cgroups: Where control groups are mounted.
-        machine: Counters of the whole machine, for those without a control group.
+        machine: The machine's counters, used without a control group.
     """
     groups = [line[3:] for line in _lines(own) if line.startswith("0::")]
     for group in (*groups, "/") if groups else ():

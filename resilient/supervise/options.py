@@ -1,4 +1,4 @@
-"""What the user may choose."""
+"""The options of ``resilient run``."""
 
 import os
 from collections.abc import Mapping
@@ -9,15 +9,15 @@ from resilient.errors import NotSupportedError
 
 
 def require_process_groups() -> None:
-    """Raise where a script cannot be ended with all that it started.
+    """Raise if a script and everything it started cannot be ended together.
 
     Raises:
         NotSupportedError: This is Windows.
     """
     if not hasattr(os, "killpg"):
         raise NotSupportedError(
-            "`resilient run` does not work on Windows, which has no process groups to "
-            "end a script with all that it started.",
+            "`resilient run` does not work on Windows, which has no process groups "
+            "to end a script and everything it started.",
             hint="Let a scheduler or a loop in the shell start the script again: "
             "resilient.fit resumes by itself. Or use WSL.",
         )
@@ -30,16 +30,16 @@ class Options:
     Attributes:
         command: What to run.
         nproc: How many processes of it to start.
-        environment: Variables beside those of the supervisor.
-        directory: The checkpoint directory, if it is known beforehand.
-        same_failure: Give up when the same failure came so many times in a row.
-        no_progress: Give up after so many restarts without a newer checkpoint.
-        max_restarts: Give up after so many restarts; None for no limit.
+        environment: Variables to add to the supervisor's environment.
+        directory: The checkpoint directory, if known beforehand.
+        same_failure: Give up when the same failure occurs this many times in a row.
+        no_progress: Give up after this many restarts without a newer checkpoint.
+        max_restarts: Give up after this many restarts; None for no limit.
         backoff: Longest wait before the first restart.
         max_backoff: Longest wait before any restart.
         hang_timeout: Longest silence while training; 0 for no limit, None to learn it.
         startup_timeout: Longest start; None for the default.
-        gang_grace: How long the others may save when one of a gang failed.
+        gang_grace: How long the others may save when one process has failed.
     """
 
     command: list[str]

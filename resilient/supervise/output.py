@@ -1,9 +1,9 @@
-"""What the user sees: the output of the processes, our messages and the status line.
+"""Shows the output of the processes, our messages and the status line.
 
-In a terminal, rich keeps the status below everything else. Anywhere else the bytes of a
-single process pass through unchanged, and our messages are lines of their own on
-stderr. When nobody reads our output any more (``| head``), training continues and its
-output is dropped.
+In a terminal, rich keeps the status below everything else. Otherwise the bytes of a
+single process pass through unchanged, and our messages are separate lines on stderr.
+When nobody reads our output any more (``| head``), training continues and its output is
+dropped.
 """
 
 import contextlib
@@ -24,15 +24,15 @@ from rich.text import Text
 from resilient.errors import printable
 
 STDOUT, STDERR = 1, 2
-_TAIL = 64 * 1024  # bytes kept of a stream, to find out why a process ended
-_PATIENCE = 2.0  # seconds for a stream to end when its process is over
+_TAIL = 64 * 1024  # bytes of a stream to keep, to find out why a process ended
+_PATIENCE = 2.0  # seconds for a stream to end after its process has
 _CHUNK = 64 * 1024
-_LONGEST_LINE = 64 * 1024  # output without line ends must not fill our memory
+_LONGEST_LINE = 64 * 1024  # output without newlines must not fill our memory
 _NAME = "resilient: "
 
 
 class Sink(Protocol):
-    """Takes the bytes of one stream."""
+    """Receives the bytes of one stream."""
 
     def write(self, data: bytes, /) -> Any: ...
     def flush(self) -> None: ...
@@ -42,7 +42,7 @@ class Descriptor(io.BufferedIOBase):
     """A file descriptor that several threads write to; it never raises.
 
     Attributes:
-        name: Its number, as for files that are opened by one.
+        name: Its number, as for files opened by descriptor.
         line_start: Whether the last write ended a line.
     """
 
@@ -74,7 +74,7 @@ class Lines:
     """Shows whole lines.
 
     Attributes:
-        rest: What came since the last line end.
+        rest: Output since the last newline.
     """
 
     def __init__(self, show: Callable[[bytes], object]) -> None:
@@ -83,7 +83,9 @@ class Lines:
 
     def write(self, data: bytes, /) -> None:
         *lines, rest = (self.rest + data).split(b"\n")
-        if len(rest) > _LONGEST_LINE:  # a progress bar: only its last state is visible
+        if (
+            len(rest) > _LONGEST_LINE
+        ):  # a progress bar: only its latest state is visible
             rest = rest[rest.rfind(b"\r") + 1 :]
         if len(rest) > _LONGEST_LINE:
             lines, rest = [*lines, rest], b""
@@ -92,7 +94,7 @@ class Lines:
             self._show(line)
 
     def flush(self) -> None:
-        """Show the last line even if it has no end."""
+        """Show the last line even if it is unfinished."""
         rest, self.rest = self.rest, b""
         if rest:
             self._show(rest)
@@ -102,8 +104,8 @@ class Stream:
     """A thread that copies one stream of one process to its sink.
 
     Attributes:
-        blocked_since: When the write in progress began, on ``time.monotonic``: it does
-            not return while our own output is not read. Infinity between writes.
+        blocked_since: When the write in progress began, on ``time.monotonic``: it
+            blocks while nobody reads our output. Infinity between writes.
     """
 
     def __init__(self, pipe: IO[bytes], sink: Sink) -> None:
@@ -117,7 +119,7 @@ class Stream:
     def finish(self) -> str:
         """Wait for the end of the stream; return its last text.
 
-        A process that escaped our clean-up may hold the stream open for ever.
+        A process that escaped our clean-up may hold the stream open forever.
         """
         self._thread.join(_PATIENCE)
         return self._tail.decode(errors="replace")
@@ -127,7 +129,7 @@ class Stream:
             while data := os.read(self._pipe.fileno(), _CHUNK):
                 self._tail = (self._tail + data)[-_TAIL:]
                 self.blocked_since = time.monotonic()
-                # Keep reading whatever happens: a pipe without a reader would end the
+                # Keep reading whatever happens: a pipe without a reader would end
                 # training at its next line.
                 with contextlib.suppress(Exception):
                     self._sink.write(data)
@@ -145,7 +147,7 @@ class Output:
     def __init__(self) -> None:
         self.status = ""
         self._stdout = self._stderr = Descriptor(STDOUT)
-        # With `> log 2>&1`, either may have left a line of the other unfinished.
+        # With `> log 2>&1`, either may have left the other in the middle of a line.
         if not os.path.sameopenfile(STDOUT, STDERR):
             self._stderr = Descriptor(STDERR)
         self._console = Console(
@@ -166,14 +168,14 @@ class Output:
         )
 
     def __enter__(self) -> "Output":
-        self._live.start()  # shows nothing where there is no terminal
+        self._live.start()  # shows nothing without a terminal
         return self
 
     def __exit__(self, *error: object) -> None:
         self._live.stop()
 
     def carry(self, pipe: IO[bytes], to: int, prefix: str) -> Stream:
-        """Begin to pass on a stream of a process.
+        """Start forwarding a stream of a process.
 
         Args:
             pipe: Its bytes.
@@ -211,6 +213,6 @@ class Output:
 
 
 def as_shown(prefix: str, line: bytes) -> Text:
-    """A line as a terminal shows it: rich keeps what follows the last return."""
+    """A line as a terminal shows it: only what follows the last carriage return."""
     shown = line.rstrip(b"\r").decode(errors="replace")
     return Text(prefix) + AnsiDecoder().decode_line(shown)

@@ -1,7 +1,7 @@
-"""The processes of one attempt: started together, ended together.
+"""Starts the processes of one attempt together, and ends them together.
 
-None can train without the others: when one fails, the others are asked to end, get
-some time to save, and are killed.
+None can train without the others: when one fails, the others are asked to end, get some
+time to save, and are then killed.
 """
 
 import os
@@ -13,7 +13,7 @@ from resilient.supervise import environment
 from resilient.supervise.daemons import end_daemons
 from resilient.supervise.processes import Process
 
-_DUMP = 10.0  # seconds to print stacks
+_DUMP = 10.0  # seconds to print stack traces
 # Waits a number of seconds, or until a condition holds.
 Wait = Callable[[float, Callable[[], bool]], None]
 
@@ -24,16 +24,16 @@ class ProcessGroup:
     Args:
         command: What to run.
         nproc: How many processes of it.
-        variables: For their environment, beside those of ours.
+        variables: Variables to add to our environment, for each process.
 
     Raises:
-        OSError: If one of them cannot be started; then none is left.
+        OSError: If one of them cannot be started; none is left running.
     """
 
     def __init__(
         self, command: Sequence[str], nproc: int, variables: Mapping[str, str]
     ) -> None:
-        # A new directory for each attempt: an old sign cannot pass for a new one.
+        # A new directory for each attempt: an old heartbeat cannot pass for a new one.
         self._signs = tempfile.TemporaryDirectory(
             prefix="resilient-", ignore_cleanup_errors=True
         )
@@ -56,7 +56,7 @@ class ProcessGroup:
         return all(member.returncode is not None for member in self.members)
 
     def failed(self) -> Process | None:
-        """One that ended with a failure; of several, one that a signal killed."""
+        """One that failed; among several, preferably one that a signal killed."""
         codes = [(member.returncode or 0, member) for member in self.members]
         failed = [(code, member) for code, member in codes if code]
         # The death of one makes the others fail with connection errors.
@@ -72,25 +72,25 @@ class ProcessGroup:
                 member.kill()
 
     def stop(self, signum: int, grace: float, wait: Wait) -> None:
-        """Ask those that are left to end, then kill them after some seconds."""
+        """Ask the remaining ones to end, then kill them after some seconds."""
         self.send(signum)
         wait(grace, self.over)
         self.kill()
 
     def abort(self, wait: Wait) -> None:
-        """Have all print their stacks and die; a hang rarely concerns one alone."""
+        """Make all print stack traces and die; a hang rarely concerns just one."""
         for member in self.members:
             member.abort()
         wait(_DUMP, self.over)
         self.kill()
 
     def clean_up(self) -> bool:
-        """Wait for all, and end what they left behind; whether anything was killed."""
+        """Wait for all, and end what they left behind; whether any was killed."""
         for member in self.members:
             member.wait()
         left = [member.clean_up() for member in self.members]
         return any([*left, end_daemons(Path(self._signs.name))])
 
     def close(self) -> None:
-        """Remove the signs of life."""
+        """Remove the heartbeat files."""
         self._signs.cleanup()

@@ -1,7 +1,7 @@
-"""One training process: started in a session of its own, signalled, cleaned up after.
+"""Starts one training process in its own session, signals it, and cleans up after it.
 
-The session keeps a Ctrl-C in the terminal from the process, to which the supervisor
-forwards it once; and it makes what the process leaves behind easy to find.
+The session keeps a Ctrl-C in the terminal away from the process, to which the
+supervisor forwards it once; and it makes leftovers easy to find.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ from typing import IO
 from resilient.telemetry import heartbeat
 from resilient.telemetry.heartbeat import Beat
 
-# Seconds: a process that lost its parent often notices, and ends in good order.
+# Seconds: a process that lost its parent often notices and ends in good order.
 _ORPHANS = 1.0
 _POLL = 0.02
 
 
 class Process:
-    """A running command, which writes its signs of life to the file ``sign``.
+    """A running command, which writes its heartbeat to the file ``sign``.
 
     Raises:
         OSError: If it cannot be started.
@@ -65,7 +65,7 @@ class Process:
         return self._beat
 
     def training_pid(self) -> int:
-        """The process that trains, which a script may have started."""
+        """The process that trains; the command may be a script that started it."""
         if (beat := self.beat()) is not None:
             with contextlib.suppress(OSError):
                 if os.getsid(beat.pid) == self.pid:
@@ -73,23 +73,23 @@ class Process:
         return self.pid
 
     def send(self, signum: int) -> None:
-        """Signal the process that trains, not the group: workers must not die first."""
+        """Signal the process that trains, not its group: workers must not die first."""
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.training_pid(), signum)
 
     def abort(self) -> None:
-        """Have it print the stacks of all its threads, and die of it."""
+        """Make it print the stack traces of all its threads, and die."""
         if sys.platform == "linux":
             import resource
 
-            # A core file of the whole memory would take long, and help nobody.
+            # A core dump of all its memory would take long and help nobody.
             with contextlib.suppress(OSError, ValueError):
                 pid = self.training_pid()
                 _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
                 resource.prlimit(pid, resource.RLIMIT_CORE, (0, hard))
         self.send(signal.SIGABRT)
-        self.send(signal.SIGCONT)  # a stopped process must run to print
+        self.send(signal.SIGCONT)  # a suspended process must run to print
 
     def kill(self) -> None:
         """Kill its whole process group."""
@@ -101,7 +101,7 @@ class Process:
         self._child.wait()
 
     def clean_up(self) -> bool:
-        """End what it left behind, once it is over; whether anything was killed."""
+        """After it has ended, end what it left behind; whether anything was killed."""
         deadline = time.monotonic() + _ORPHANS
         while self._has_group():
             if time.monotonic() > deadline:

@@ -1,9 +1,8 @@
-"""When to stop restarting, how long to wait otherwise, and what to tell the user.
+"""Decides whether to restart, how long to wait first, and what to tell the user.
 
 Three rules: the same failure at the same place without progress is a bug, which no
-restart repairs; restarts that bring no newer checkpoint go in circles, whatever the
-failures are; and the user may limit restarts. Stops that were asked for do not come
-here.
+restart fixes; restarts that bring no newer checkpoint go in circles, whatever the
+failures; and the user may limit restarts. Requested stops do not come here.
 """
 
 from resilient.errors import message
@@ -20,7 +19,7 @@ _ADVICE = {
 _TRACED = "Fix it: the traceback is in the output above."
 _UNTRACED = "Find out why it exits with this status."
 _AGAIN = "Then run the same command again: it resumes from the last checkpoint."
-_MANY = 64  # doublings: more would overflow, and any limit is reached long before
+_MANY = 64  # doublings: more would overflow, and every limit is reached long before
 
 
 class RestartPolicy:
@@ -28,17 +27,17 @@ class RestartPolicy:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._restarts = -1  # the first start is not one
+        self._restarts = -1  # the first start is not a restart
         self._failures = 0  # in a row without any progress
         self._fruitless = 0  # restarts in a row without a newer checkpoint
         self._same = 0
         self._last: tuple[str, str, int | None] | None = None
 
     def after(self, ending: Ending, gain: Gain) -> str | None:
-        """Take note of a failure.
+        """Record a failure.
 
         Returns:
-            Why there must be no restart, for people; None to restart.
+            Why there must be no restart, in words; None to restart.
         """
         self._restarts += 1
         self._failures = 0 if gain.step or gain.checkpoint else self._failures + 1
@@ -48,13 +47,13 @@ class RestartPolicy:
         self._count_same(ending, gain)
         if self._same >= self._options.same_failure:
             return _same_failure(ending, self._same)
-        last = f"{ending.kind}, the last time: {ending.why}"
+        last = f"last time: {ending.kind}, {ending.why}"
         if self._fruitless >= self._options.no_progress:
             return message(
                 f"Gave up: {self._fruitless} restarts in a row brought no newer "
                 "checkpoint.",
                 received=last,
-                hint="Save more often, remove what ends the training, or raise "
+                hint="Save more often, fix what ends the training, or raise "
                 f"--no-progress. {_AGAIN}",
             )
         most = self._options.max_restarts
@@ -66,8 +65,8 @@ class RestartPolicy:
     def delay(self, chance: float) -> float:
         """Seconds to wait before the next restart.
 
-        It may be anything up to a limit that doubles with each failure, so that many
-        jobs that were killed together do not come back together.
+        It is random, up to a limit that doubles with each failure, so that many jobs
+        killed together do not come back together.
 
         Args:
             chance: A random number from 0 to 1.
@@ -81,7 +80,7 @@ class RestartPolicy:
             self._last, self._same = None, 0
             return
         # Without an exact step there is only the heartbeat's, which is off by a few
-        # steps: a slightly later one is not progress.
+        # steps: a slightly later step is not progress.
         progress = gain.checkpoint or (gain.step and ending.step is not None)
         this = (ending.kind, ending.signature, ending.step)
         self._same = self._same + 1 if this == self._last and not progress else 1

@@ -1,6 +1,6 @@
-"""Signals, taken one by one by the loop that waits for them.
+"""Queues signals for the loop that waits for them.
 
-A signal ends the wait at once, and so does the death of a child; nothing is done inside
+A signal ends the wait at once, and so does the death of a child; nothing happens inside
 a signal handler.
 """
 
@@ -10,7 +10,7 @@ import select
 import signal
 from typing import Any
 
-# Each of them means that the training shall stop.
+# Each of them means that training should stop.
 _NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")  # Windows has the first two
 FORWARDED = tuple(signal.Signals[name] for name in _NAMES if hasattr(signal, name))
 
@@ -31,7 +31,7 @@ class SignalQueue:
         before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         self._restore.callback(signal.set_wakeup_fd, before)
         for signum in (*FORWARDED, signal.SIGCHLD):
-            # Under nohup a hangup is meant for nobody.
+            # Under nohup, hangups are to be ignored.
             ignored = signal.getsignal(signum) is signal.SIG_IGN
             if signum == signal.SIGHUP and ignored:
                 continue
@@ -43,10 +43,10 @@ class SignalQueue:
         self._restore.close()
 
     def wait(self, seconds: float) -> list[int]:
-        """Wait until a signal arrives, a child dies or the time is over.
+        """Wait until a signal arrives, a child dies or the time is up.
 
         Returns:
-            The signals that arrived, in their order.
+            The signals that arrived, in order.
         """
         select.select([self._read], [], [], seconds)
         with contextlib.suppress(BlockingIOError):
@@ -55,4 +55,4 @@ class SignalQueue:
 
 
 def _do_nothing(*_: object) -> None:
-    """A handler: without one, the signal would act instead of being written."""
+    """A handler: without one, the signal would take effect instead of being queued."""

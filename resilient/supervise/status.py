@@ -8,14 +8,14 @@ _WINDOW = 20.0  # seconds
 
 
 class Speed:
-    """Steps per second over the last signs of life."""
+    """Steps per second over the latest heartbeats."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
         self._attempt = ""
 
     def observe(self, now: float, beat: Beat) -> float | None:
-        """Take note of a sign; the speed, once there is one."""
+        """Record a heartbeat; return the speed, once known."""
         rolled_back = self._seen and beat.step < self._seen[-1][1]
         if beat.attempt != self._attempt or rolled_back:
             self._seen.clear()
@@ -36,9 +36,9 @@ def running(
 
     Args:
         attempt: Its number, from 1.
-        beat: The last sign of life.
+        beat: The last heartbeat.
         speed: Steps per second.
-        silent: Seconds since the last sign.
+        silent: Seconds since the last heartbeat.
         told: Whether it was told to stop.
     """
     parts = [f"attempt {attempt}"]

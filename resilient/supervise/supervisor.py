@@ -1,4 +1,4 @@
-"""Starts a command again and again, until it finishes or restarts are pointless."""
+"""Restarts a command until it finishes or restarting is pointless."""
 
 import random
 import shlex
@@ -49,12 +49,12 @@ class Supervisor:
         """Supervise to the end.
 
         Returns:
-            The exit status of the last attempt, or of the signal that ended the wait
-            for the next.
+            The exit status of the last attempt, or that of a signal that ended the wait
+            for the next one.
         """
         options = self._options
         times = f" {options.nproc} times" if options.nproc > 1 else ""
-        command = redacted_command(options.command)  # what is said ends up in logs
+        command = redacted_command(options.command)  # messages end up in logs
         self._output.say(f"Running{times}: {shlex.join(command)}")
         self._journal.emit("supervising", command=command, nproc=options.nproc)
         number = 0
@@ -75,12 +75,12 @@ class Supervisor:
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             why = f"the command cannot be started: {error}"
-            # A command that started before may start again: memory may be short now.
+            # A command that has started once may start again: memory may be short now.
             return Ending("not started", why, code, final=number == 1), _NOTHING
         return attempt.run()
 
     def _code(self, ending: Ending, gain: Gain) -> int | None:
-        """The exit status if this was the end; None for a restart."""
+        """The exit status if this is the end; None for a restart."""
         say, emit = self._output.say, self._journal.emit
         if ending.kind == "finished":
             emit("finished", attempts=self._endings.total())
@@ -98,7 +98,7 @@ class Supervisor:
         return ending.status
 
     def _pause(self, ending: Ending, number: int) -> int | None:
-        """Wait before a restart; the exit status if a signal says there is none."""
+        """Wait before a restart; the exit status if a signal cancels it."""
         delay = self._policy.delay(random.random())
         what = f"{ending.kind.capitalize()}: {ending.why}."
         self._output.say(f"{what} Restart {number} in {delay:.1f} s.")

@@ -1,4 +1,4 @@
-"""The last traceback that a process printed, for failures outside of ``fit``."""
+"""Finds the last traceback that a process printed, for failures outside ``fit``."""
 
 import hashlib
 import re

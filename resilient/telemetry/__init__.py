@@ -1,5 +1,5 @@
-"""What a run reports about itself: events, heartbeat, lines for the console, goodput.
+"""What a run reports about itself: events, heartbeat, console lines, goodput.
 
-It only appends and reads. It needs neither Keras nor a backend, so that ``supervise``
-and ``cli`` can read it while a training hangs.
+It only appends and reads. It needs neither Keras nor a backend, so ``supervise`` and
+``cli`` can read it while training hangs.
 """

@@ -1,7 +1,7 @@
-"""Cuts the attempts of a run at their events, and books each second of them once.
+"""Splits a run's attempts at their events, and books every second exactly once.
 
-Pure arithmetic on events that match their schema. ``goodput`` reads them, and says what
-the parts mean.
+Pure arithmetic on events that match their schema. ``goodput`` reads the events and
+defines what the parts mean.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Literal, cast
 from resilient.telemetry.event import Event
 from resilient.telemetry.heartbeat import Beat
 
-# "unknown": the last attempt has no last word; it may be running.
+# "unknown": the last attempt reported no end; it may be running.
 Outcome = Literal[
     "ended", "preempted", "failed", "diverged", "rolled back", "died", "unknown"
 ]
@@ -20,20 +20,20 @@ Outcome = Literal[
 
 @dataclass(frozen=True)
 class _Piece:
-    """Seconds of training up to a step, from the step of the piece before."""
+    """Seconds of training up to a step, from the step of the previous piece."""
 
     step: int
     seconds: float
-    saved: bool  # the state at its end is a checkpoint
+    saved: bool  # a checkpoint holds the state at its end
 
 
 class Ledger:
-    """The seconds of a run, as training goes on and back.
+    """The seconds of a run, as training advances and goes back.
 
     Attributes:
-        spent: Seconds that were not training, by what they were.
-        lost: Seconds of training that were gone back over.
-        lost_steps: Steps that were gone back over.
+        spent: Seconds that were not training, by category.
+        lost: Seconds of training that a restore discarded.
+        lost_steps: Steps that a restore discarded.
     """
 
     def __init__(self) -> None:
@@ -46,29 +46,29 @@ class Ledger:
 
     @property
     def step(self) -> int:
-        """Where training is: the steps that survived so far."""
+        """Where training is: the steps that have survived so far."""
         return self._pieces[-1].step
 
     @property
     def productive(self) -> float:
-        """Seconds of training that survived so far."""
+        """Seconds of training that have survived so far."""
         return math.fsum(piece.seconds for piece in self._pieces)
 
     def is_saved(self, step: int | None) -> bool:
-        """Whether training is at this step, and has done nothing since its save."""
+        """Whether training is at this step and has done nothing since saving it."""
         return self._pieces[-1].step == step and self._pieces[-1].saved
 
     def reach(self, step: int, seconds: float, *, saved: bool = False) -> None:
-        """Train up to a step; a step behind the current one leaves training there."""
+        """Train up to a step; an earlier step leaves training where it is."""
         saved = saved and step >= self.step
         self._pieces.append(_Piece(max(step, self.step), seconds, saved))
 
     def go_back(self, step: int) -> None:
-        """Continue from the checkpoint of a step: what came after it is lost.
+        """Continue from a step's checkpoint: everything after it is lost.
 
         If no save of that step is known, the seconds between the known moments before
-        and after it are divided in proportion to steps. A step ahead of where training
-        was known to be was reached in no known time.
+        and after it are divided in proportion to steps. A step beyond the last known
+        one is taken to have been reached in no time.
         """
         if step > self.step:
             self.reach(step, 0.0, saved=True)
@@ -93,13 +93,13 @@ class Accounting:
     """Books one attempt.
 
     Args:
-        started: When it started, Unix seconds.
-        ledger: The books, in which the attempts before it are.
+        started: When it started, in Unix seconds.
+        ledger: The books, which already contain earlier attempts.
 
     Attributes:
-        now: Up to when time is booked, Unix seconds; it never goes back.
-        outcome: How the attempt ended, as far as its events say.
-        restored: The step that it resumed from, if it did.
+        now: Until when time is booked, in Unix seconds; it never goes back.
+        outcome: How the attempt ended, if its events say.
+        restored: The step that it resumed from, if any.
     """
 
     def __init__(self, started: float, ledger: Ledger) -> None:
@@ -108,15 +108,15 @@ class Accounting:
         self.restored: int | None = None
         self._ledger = ledger
         self._training = False
-        self._stall = 0.0  # of saves, not yet taken from the time after them
+        self._stall = 0.0  # stalls of saves, not yet deducted from the time after them
 
     def book(self, events: Sequence[Event], sign: Beat | None, until: float) -> None:
         """Book the whole attempt.
 
         Args:
             events: Its events.
-            sign: Its last sign of life.
-            until: When the next attempt started, Unix seconds; or infinity.
+            sign: Its last heartbeat.
+            until: When the next attempt started, in Unix seconds; or infinity.
         """
         for event in events:
             self._take(event)
@@ -152,7 +152,7 @@ class Accounting:
         if self._training:
             self._go_on(event.time - event.seconds, event.step, saved=True)
             self._stall += event.stall
-        else:  # a run that had finished, saved again
+        else:  # a finished run, saved again
             self._go_on(event.time - event.stall)
             self._spend("saving", event.time)
 
@@ -172,7 +172,7 @@ class Accounting:
             self.restored = step
 
     def _begin(self) -> None:
-        """From here on it trains: from step 0, if nothing was restored."""
+        """Training starts here: from step 0, if nothing was restored."""
         if not self._training and self.restored is None:
             self._ledger.go_back(0)
         self._training = True
@@ -180,7 +180,7 @@ class Accounting:
     def _go_on(
         self, until: float, step: int | None = None, *, saved: bool = False
     ) -> None:
-        """Book what the attempt did until then, and the step it reached."""
+        """Book what the attempt did until then, and the step that it reached."""
         if not self._training:
             self._spend("starting", until)
             return

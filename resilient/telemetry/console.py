@@ -1,4 +1,4 @@
-"""Shows lines in the log and beside Keras's progress bar; callers word them."""
+"""Prints lines to the log and beside Keras's progress bar."""
 
 import logging
 from typing import Any
@@ -15,7 +15,7 @@ class Notifier:
         self._verbose: Any = 0  # until ``set_verbose``
 
     def set_verbose(self, verbose: Any) -> None:
-        """What the user passed to ``fit``."""
+        """Take the ``verbose`` that the user passed to ``fit``."""
         self._verbose = verbose
 
     def __call__(self, line: str, *, within_epoch: bool = False) -> None:

@@ -1,6 +1,6 @@
-"""What an event may say: the one schema for whoever reads ``events.jsonl``.
+"""The schema of an event, shared by everything that reads ``events.jsonl``.
 
-Fields that are not here are for people, and are of any kind.
+Other fields are for people and may hold anything.
 """
 
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ class Event:
     """One line of the file.
 
     Attributes:
-        time: When it happened, Unix seconds.
+        time: When it happened, in Unix seconds.
         event: What happened.
-        attempt: Identifies the process life.
+        attempt: Identifies the attempt of one process.
         host: Where it ran.
         pid: Its process id there.
-        previous: The last sign of life of the attempt before ("started").
+        previous: The last heartbeat of the previous attempt (in "started").
     """
 
     time: Seconds
@@ -43,7 +43,7 @@ class Event:
 
     @property
     def is_last_word(self) -> bool:
-        """Whether an attempt does nothing after it."""
+        """Whether it ends its attempt."""
         if self.event == "diverged":
             return self.action != "rollback"
         return self.event in ("ended", "preempted", "failed")

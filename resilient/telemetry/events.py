@@ -1,8 +1,8 @@
-"""What happened to a run, one JSON object a line in ``events.jsonl``.
+"""Records what happened to a run: one JSON object per line in ``events.jsonl``.
 
-Events are for people and for tools that observe a run: training never depends on them
-and is never stopped by them. A file that cannot be written is reported once in the log.
-An error in the caller's ``on_event`` is raised.
+Events are for people and for tools that observe a run: training neither depends on them
+nor stops because of them. A file that cannot be written is reported once in the log. An
+error in the caller's ``on_event`` is raised.
 """
 
 import errno
@@ -29,20 +29,20 @@ from resilient.telemetry.event import Event
 
 logger = logging.getLogger(__name__)
 
-# Far above real use: what is longer is not ours.
+# Far above real use: anything longer is not ours.
 _LINE = 1 << 20
-_BEGIN = b'{"time": '  # of every line that we write
+_BEGIN = b'{"time": '  # starts every line that we write
 
-_told: set[Path] = set()  # files of which the log says that they are damaged
+_told: set[Path] = set()  # files already reported as damaged
 
 
 class Events:
     """Appends the events of one attempt, from any thread.
 
-    ``on_event`` is only called on the thread that made this object.
+    ``on_event`` is called only on the thread that created this object.
 
     Attributes:
-        attempt: Identifies this process life among all on the directory.
+        attempt: Identifies this attempt among all in the directory.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Events:
 
         Args:
             event: What happened: "saved", "restored", "fell back", ...
-            fields: Whatever belongs to it; what JSON cannot hold is written as text.
+            fields: Its details; values that JSON cannot hold are written as text.
         """
         entry = {
             "time": time.time(),
@@ -86,7 +86,7 @@ class Events:
             self.deliver()
 
     def deliver(self) -> None:
-        """Pass what other threads emitted to ``on_event``."""
+        """Pass events emitted by other threads to ``on_event``."""
         while self._undelivered:
             entry = self._undelivered.popleft()
             if self._on_event is not None:
@@ -97,7 +97,7 @@ class Events:
         descriptor = open_file(self._directory, self._name, flags)
         try:
             size = os.fstat(descriptor).st_size
-            # A process that died while it wrote a line left it without an end.
+            # A process that died while writing a line left it unfinished.
             if size:
                 os.lseek(descriptor, -1, os.SEEK_END)
                 line = (b"" if os.read(descriptor, 1) == b"\n" else b"\n") + line
@@ -117,21 +117,20 @@ def read_events(
     having: Collection[str] = (),
     all_of_them: bool = False,
 ) -> Iterator[JSON]:
-    """The events of a process, oldest first, one by one.
+    """Yield the events of a process, oldest first.
 
-    They match the schema ``Event``, and may have other fields. A line that is no event,
-    such as one torn by a kill, is left out, which the log says once.
+    They match the schema ``Event``, and may have further fields. A line that is not an
+    event, such as one torn by a kill, is skipped, which the log says once.
 
     Args:
         directory: The checkpoint directory.
         process: Its number.
-        having: Only lines with one of these texts are looked at: that is far faster.
-        all_of_them: Raise where they cannot be read, instead of saying so in the log;
-            and a line that never was one of ours, not even a torn one, is the event
-            "unknown".
+        having: Parse only lines that contain one of these texts, which is much faster.
+        all_of_them: Raise if the file cannot be read, instead of logging it; and yield
+            an event "unknown" for a line that was never ours, not even torn.
 
     Raises:
-        OSError: They cannot, and that matters.
+        OSError: The file cannot be read, and ``all_of_them`` is set.
     """
     path = Path(directory) / events_name(process)
     texts = [text.encode(errors="replace") for text in having]
@@ -164,7 +163,7 @@ def read_events(
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Its lines; of one that is too long, the beginning, which is too long as well."""
+    """Its lines; of an overlong line only the beginning, which is overlong, too."""
     while line := file.readline(_LINE + 1):
         yield line
         while len(line) > _LINE and not line.endswith(b"\n"):
@@ -186,10 +185,10 @@ def _warn_once(path: Path, text: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A value that strict JSON can hold, without what looks like a secret."""
+    """A value that strict JSON can hold, without anything that looks like a secret."""
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, str):  # half a surrogate pair becomes its escape
+    if isinstance(value, str):  # a lone surrogate becomes its escape
         return redacted(value).encode(errors="backslashreplace").decode()
     if isinstance(value, Integral):
         return int(value)
@@ -205,7 +204,7 @@ def _plain(value: Any) -> Any:
 def attempts_so_far(
     directory: os.PathLike[str], process: int = 0
 ) -> list[dict[str, Any]]:
-    """Host, pid and start (Unix seconds) of a process's attempts on this run so far."""
+    """Host, pid and start (Unix seconds) of a process's attempts at this run so far."""
     attempts: list[dict[str, Any]] = []
     for event in read_events(directory, process, having=['"started']):
         if event["event"] == "started":
@@ -213,5 +212,5 @@ def attempts_so_far(
                 {"host": event["host"], "pid": event["pid"], "started": event["time"]}
             )
         elif event["event"] == "started over":
-            attempts = attempts[-1:]  # the others belong to an abandoned run
+            attempts = attempts[-1:]  # earlier ones belong to an abandoned run
     return attempts

@@ -1,33 +1,33 @@
-"""Where the time of a run went, over all its attempts: productive, lost, or neither.
+"""Where a run's time went, over all attempts: productive, lost, or neither.
 
-It is computed from ``events.jsonl`` and the last heartbeat of a checkpoint directory,
-which are read and never changed. What is no event is left out: reports are read when
-something has gone wrong, and must not fail because of it.
+It is computed from ``events.jsonl`` and the last heartbeat in a checkpoint directory,
+which are only read. Whatever is not an event is skipped: people read reports when
+something has gone wrong, so a report must not fail because of it.
 
-An attempt is cut at its events. From "started" to "training" (the first batch is done)
-it is starting, except for the seconds that "restored" and "replayed" report. From then
-on it trains, validates and runs callbacks, except for the stalls of its saves. That
-time is productive until a restore goes back over it: then what came after the save of
-the restored step is lost.
+An attempt is split at its events. From "started" to "training" (the first batch is
+done) it is starting, except for the seconds that "restored" and "replayed" report. From
+then on it trains, validates and runs callbacks, except while saves stall it. That time
+is productive until a restore goes back over it: then everything after the save of the
+restored step is lost.
 
 Measured: when an attempt started and, unless it was killed, ended; its restores,
-replays and stalls. Imports are not seen: they come before "started", and count as down.
+    replays and stalls. Imports are not seen: they happen before "started", and count as
+    down.
 
 Estimated:
 
-* the moment of a saved step: that of "saved" less the seconds of the whole write;
-* a stall is taken from the time after the step that was saved;
-* an attempt without a last word died at its last sign of life: the heartbeat, which is
-  rewritten about twice a second while batches are done, or else its last event. What it
-  did after that, such as the batch it was in, is not seen, and its time counts as down;
-* what was lost where the save of the restored step is not in the events: the seconds
-  between the known moments before and after it are divided in proportion to steps;
-* where a clock goes back, time stands still.
+* the moment of a saved step: that of "saved", minus the duration of the write;
+* a stall is deducted from the time after the saved step;
+* an attempt that reported no end died at its last sign of life: the heartbeat, which is
+    rewritten about twice a second while batches complete, or else its last event. Later
+    work, such as the batch in progress, is not seen, and its time counts as down;
+* the loss, if the save of the restored step is not in the events: the seconds between
+    the known moments before and after it are divided in proportion to steps;
+* if a clock goes back, time stands still.
 
-What a dead run will have to do again counts as productive until it is resumed. After
-the last save of an attempt that ended or was preempted it waits for the write: that is
-saving. After a fit that ended nothing is missing until somebody starts another one:
-that wait belongs to no part, nor to the whole.
+Work that a dead run will have to repeat counts as productive until the run resumes. An
+attempt that ended or was preempted waits for its last write, which counts as saving.
+The time between a fit that ended and the next one belongs to no part, nor to the whole.
 """
 
 import math
@@ -48,17 +48,17 @@ from resilient.telemetry.heartbeat import Beat
 
 @dataclass(frozen=True)
 class AttemptReport:
-    """One process life.
+    """One attempt of a process.
 
     Attributes:
-        attempt: Its name in the events.
+        attempt: Its identifier in the events.
         host: Where it ran; empty if unknown.
-        started: When it took the directory, Unix seconds.
-        ended: Its last sign of life, Unix seconds.
+        started: When it locked the directory, in Unix seconds.
+        ended: Its last sign of life, in Unix seconds.
         outcome: How it ended. "rolled back": another process continues. "died": without
-            reporting. "unknown": the last one, which may still be running.
-        restored: The step of the checkpoint that it began from, if it did.
-        step: Where the run was at its end.
+            reporting an end. "unknown": the last attempt, which may still be running.
+        restored: The step of the checkpoint that it resumed from, if any.
+        step: Where the run was when it ended.
     """
 
     attempt: str
@@ -72,21 +72,20 @@ class AttemptReport:
 
 @dataclass(frozen=True, repr=False)
 class Goodput:
-    """Where the time and the steps of a run went; times in seconds.
+    """Where the time and the steps of a run went; times are in seconds.
 
     Attributes:
         productive: Training (with validation and callbacks) that survived.
         saving: Training that waited for a save.
         starting: From the start of a fit to the end of its first batch.
-        restoring: Within both: reading a checkpoint and restoring it.
-        replaying: Within both: getting data back to its position.
-        lost: Training that was gone back over.
-        down: Between the last sign of life of an attempt and the start of the next one.
-        steps: Batches trained that survived: where the run is.
-        lost_steps: Batches trained that were gone back over.
-        postponed: Saves that came later than they were due, because the previous one
-            was still being written.
-        attempts: Each process life, oldest first.
+        restoring: In either phase: reading a checkpoint and restoring it.
+        replaying: In either phase: returning the data to its position.
+        lost: Training that a restore discarded.
+        down: From the last sign of life of an attempt to the start of the next.
+        steps: Trained batches that survived: where the run is.
+        lost_steps: Trained batches that a restore discarded.
+        postponed: Saves delayed because the previous one was still being written.
+        attempts: Each attempt, oldest first.
     """
 
     productive: float
@@ -126,7 +125,7 @@ class Goodput:
 
     @property
     def whole(self) -> float:
-        """Seconds in all: the sum of the parts."""
+        """Total seconds: the sum of the parts."""
         return math.fsum(self.parts.values())
 
     @property
@@ -135,7 +134,7 @@ class Goodput:
         return min(1.0, self.productive / self.whole) if self.whole else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Everything, as JSON."""
         return {
             "goodput": self.share,
             "seconds": {"whole": self.whole, **self.parts},
@@ -150,9 +149,9 @@ class Goodput:
 
 
 def goodput(directory: str | os.PathLike[str]) -> Goodput:
-    """Where the time of the run in a checkpoint directory went.
+    """Where the time of a checkpoint directory's run went.
 
-    A run that was started over counts from there. Where nothing is known, all is zero.
+    A run that was started over counts from that start. Without events, all is zero.
     """
     ledger, down = Ledger(), 0.0
     reports: list[AttemptReport] = []
@@ -191,11 +190,11 @@ def goodput(directory: str | os.PathLike[str]) -> Goodput:
 def _read(
     directory: str | os.PathLike[str],
 ) -> tuple[list[list[Event]], dict[str, Beat]]:
-    """The events of each attempt since the run was last started over, oldest first.
+    """The events of each attempt since the run last started over, oldest first.
 
     Returns:
-        The events, the first of which is "started"; and the attempts' last signs of
-        life, as far as they are known.
+        The events, each list beginning with "started"; and the attempts' last signs of
+        life, where known.
     """
     attempts: dict[str, list[Event]] = {}
     signs = [heartbeat.read(Path(directory) / HEARTBEAT)]

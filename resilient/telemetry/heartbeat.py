@@ -1,10 +1,10 @@
 """Shows from outside that training is alive, and where it is.
 
-Training only counts (``beat``); a thread beside it writes the files, so that a hanging
-disk does not stop training. A file changes only if training has beaten since. Readers
-(a supervisor that finds hangs, a report about a killed process) find one line of JSON.
-What is none, as a crash or a write in progress leaves it, or has odd values, or is no
-regular file, reads as None; and only a regular file is written.
+Training only counts (``beat``); a background thread writes the files, so a hanging disk
+does not stop training. A file changes only if training has beaten since. Readers (a
+supervisor that detects hangs, a report about a killed process) find one line of JSON.
+Anything else, such as a line torn by a crash or by a write in progress, odd values, or
+a file that is not regular, reads as None; and only a regular file is written.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ from resilient.serialization.schema import Count, from_json
 from resilient.storage.files import SMALL_BYTES, open_file, read_file
 from resilient.storage.layout import HEARTBEAT
 
-# A supervisor names a file here, since it does not know the checkpoint directory.
+# A supervisor, which does not know the checkpoint directory, names a file here.
 VARIABLE = "RESILIENT_HEARTBEAT"
 
-# Values that make sense, in events as well. A datetime holds years up to 9999, and the
-# system's calls take process ids of 31 bits.
+# Plausible values, in events as well. A datetime holds years up to 9999, and system
+# calls take process ids of 31 bits.
 Seconds = Annotated[float, Meta(ge=0, lt=253402300800)]
 ProcessId = Annotated[int, Meta(ge=0, lt=1 << 31)]
 _Directory = Annotated[str, Meta(pattern=r"\A[^\0]+\Z")]
@@ -41,12 +41,12 @@ class Beat:
     """The last sign of life of a process.
 
     Attributes:
-        attempt: Identifies the process life, as in ``events.jsonl``.
+        attempt: Identifies the attempt, as in ``events.jsonl``.
         host: Where it runs.
         pid: Its process id there.
         directory: The checkpoint directory.
-        time: When the sign was written, Unix seconds.
-        count: Signs so far: one per batch, one per element that is replayed...
+        time: When the sign was written, in Unix seconds.
+        count: Signs so far: one per batch, one per replayed element...
         phase: What training was doing.
         step: Batches trained since the start of the run.
         epoch: Epoch in progress, from 0.
@@ -66,7 +66,7 @@ class Beat:
 
 
 class Heartbeat:
-    """Counts the signs of one attempt, and writes the last one to some files."""
+    """Counts the signs of one attempt, and writes the last one to files."""
 
     def __init__(
         self, attempt: str, directory: os.PathLike[str], paths: Sequence[Path]
@@ -82,14 +82,14 @@ class Heartbeat:
         self.progress = Progress(0, 0, 0)
 
     def beat(self, phase: Phase, progress: Progress | None = None) -> None:
-        """Count a sign; costs next to nothing."""
+        """Count a sign; this costs next to nothing."""
         self.count += 1
         self.phase = phase
         if progress is not None:
             self.progress = progress
 
     def write(self) -> None:
-        """Write the files, if there was a sign since; OSErrors are ignored."""
+        """Write the files if there was a new sign; OSErrors are ignored."""
         count = self.count
         if count == self._written:
             return
@@ -112,10 +112,10 @@ class Heartbeat:
 
 
 def read(path: str | os.PathLike[str]) -> Beat | None:
-    """The last sign in a file; None if there is none, or none that can be read."""
+    """The last sign in a file; None if there is no readable one."""
     path = Path(path)
     try:
-        # Not `schema.parse`, which refuses the names of directories that are no UTF-8.
+        # Not `schema.parse`, which refuses directory names that are not UTF-8.
         data = json.loads(read_file(path.parent, path.name, SMALL_BYTES))
         return from_json(Beat, data)
     except (OSError, ValueError, RecursionError):

@@ -1,7 +1,6 @@
-"""How the attempt before this one ended, in words.
+"""Says in words how the previous attempt ended.
 
-What it left (its last sign of life, and its last event) is read by their schemas, and
-shown as text.
+Its last sign of life and its last event are read by their schemas and shown as text.
 """
 
 import time
@@ -26,13 +25,13 @@ _TEXT = 100  # characters of an error's name that are shown
 
 @dataclass(frozen=True)
 class LastAttempt:
-    """The attempt before this one.
+    """The previous attempt.
 
     Attributes:
         how: How it ended.
-        time: Of its last sign or event, Unix seconds.
-        step: Where training was; None where nothing tells.
-        certain: Whether it said so itself, so that it did nothing afterwards.
+        time: When it gave its last sign or event, in Unix seconds.
+        step: Where training was; None if unknown.
+        certain: Whether it reported this itself, and so did nothing afterwards.
     """
 
     how: str
@@ -41,7 +40,7 @@ class LastAttempt:
     certain: bool
 
     def told(self, resumed: int, now: float | None = None) -> str:
-        """What a person wants to know who sees the run resume at a step."""
+        """What somebody wants to know when the run resumes at a step."""
         seconds = max(0.0, (time.time() if now is None else now) - self.time)
         line = f"The last attempt {self.how} {_ago(seconds)}"
         if self.step is None or self.step < resumed:
@@ -56,9 +55,9 @@ class LastAttempt:
 
 
 def last_attempt(directory: Path) -> LastAttempt | None:
-    """The attempt that is recorded last; None if none is.
+    """The last recorded attempt; None if there is none.
 
-    To be asked before this one records anything.
+    Call it before this attempt records anything.
     """
     last: dict[str, Any] | None = None
     started: dict[str, Any] | None = None
