@@ -1,8 +1,8 @@
-"""What may be otherwise than in the checkpoint, on purpose: the argument ``allow``.
+"""Differences from the checkpoint that are intended: the argument ``allow``.
 
-A resume that meets such a difference goes on where it would be refused by default. It
-says once what is not exact any more and which value wins, and each checkpoint from
-then on tells of it. Between two changes a run is as exact as any.
+A resume continues despite such a difference, where it would otherwise be refused. It
+says once what is no longer exact and which value wins, and every later checkpoint
+records it. Between two changes a run is as exact as any other.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,13 +13,13 @@ from resilient.progress import Progress
 from resilient.serialization import JSON
 from resilient.state.difference import Difference
 
-# What becomes of each: which value wins, and from where.
+# What happens with each: which value wins, and from where.
 _WINS = {
-    "backend": "every variable of Keras is what it was; arithmetic, and random numbers "
-    "that backends draw themselves, differ from here on",
+    "backend": "all Keras variables are restored; arithmetic, and random numbers that "
+    "backends draw themselves, differ from here on",
     "batch_size": "this script's is used from here on; an epoch continues after the "
     "samples already trained",
-    "callbacks": "those that match by class and order get their state back, the "
+    "callbacks": "the state of those that match by class and order is restored, the "
     "others start fresh",
     "config": "this script's layers continue with the checkpoint's weights",
     "data": "this script's is used from here on; within an epoch, after as many "
@@ -29,19 +29,19 @@ _WINS = {
     "optimizer": "it starts fresh; the model keeps the checkpoint's weights",
 }
 NAMES = tuple(_WINS)
-# A loop has no callbacks, and its learning rate is where it keeps it.
+# A loop has no callbacks, and keeps its learning rate wherever it likes.
 OF_LOOPS = tuple(name for name in NAMES if name not in ("callbacks", "learning_rate"))
-_MOST = 1000  # changes that a checkpoint tells of
+_MOST = 1000  # changes that a checkpoint records
 
 
 def checked_allow(
     allow: Collection[str], names: Sequence[str] = NAMES
 ) -> frozenset[str]:
-    """What is allowed, if each is one of the names.
+    """The allowed differences, if all names are valid.
 
     Raises:
-        TypeError: They are no set of names.
-        ValueError: There is no such name, or not here.
+        TypeError: It is not a set of names.
+        ValueError: A name does not exist, or not here.
     """
     if isinstance(allow, str) or not isinstance(allow, Collection):
         what = "`allow` must be a set of names."
@@ -69,17 +69,17 @@ def _unknown(name: object, names: Sequence[str]) -> str:
 
 
 class Changes:
-    """The differences that one resume goes on with.
+    """The differences that a resume accepts.
 
     Args:
         allow: The names that are allowed.
-        before: What earlier attempts went on with.
-        progress: Where this one goes on.
+        before: What earlier attempts accepted.
+        progress: Where this attempt continues.
 
     Attributes:
-        found: The names of what differs.
-        fresh: The groups of variables that therefore begin as new.
-        every: All changes of the run so far, as checkpoints tell of them.
+        found: The names of the differences.
+        fresh: The groups of variables that therefore start fresh.
+        every: All changes of the run so far, as checkpoints record them.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Changes:
         self.every = list(before)
 
     def refused(self, differences: Sequence[Difference]) -> list[Difference]:
-        """Those that are not allowed."""
+        """The differences that are not allowed."""
         return [each for each in differences if each.of not in self._allow]
 
     def accept(self, differences: Sequence[Difference]) -> None:
-        """Go on with these, and warn of them, each once."""
+        """Accept these, and warn about each once."""
         self.fresh |= {each.group for each in differences if each.group}
         told = {each["line"] for each in self.every if each["step"] == self._step}
         new = [each for each in differences if each.line[:1000] not in told]
@@ -115,11 +115,12 @@ class Changes:
 
 
 def allowing(differences: Sequence[Difference]) -> str:
-    """How to go on with these differences; empty where that cannot be."""
+    """How to accept these differences, as a hint; empty if that is impossible."""
     names = dict.fromkeys(each.of for each in differences)
     if not names or not all(name in NAMES for name in names):
         return ""
     listed = ", ".join(f'"{name}"' for name in names)
     return (
-        f" Or pass allow={{{listed}}} to continue with the change, no longer exactly."
+        f" Or pass allow={{{listed}}} to continue with the change, though no longer "
+        "exactly."
     )

@@ -1,8 +1,8 @@
-"""One process's attempt on a run, driven by Keras's ``fit`` or by a custom loop.
+"""One process's attempt at a run, driven by Keras's ``fit`` or by a custom loop.
 
-It begins, from a checkpoint or from scratch, and gets control between two batches and
-at epochs' ends. There it checks the losses of the trained batches, takes a snapshot if
-one is due, and stops training if that was requested.
+It begins from a checkpoint or from scratch, and gets control between batches and at the
+ends of epochs. There it checks the losses of trained batches, takes a snapshot if one
+is due, and stops training if that was requested.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,10 +28,10 @@ class Attempt:
 
     Args:
         session: The processes, the events and the saves.
-        state: All that makes a checkpoint.
+        state: Everything that goes into a checkpoint.
         inputs: The data.
-        losses: Checks the loss of each batch, if it is to be checked.
-        settle: Waits until Keras's callbacks have seen the batches before.
+        losses: Checks the loss of each batch, if asked to.
+        settle: Waits until Keras's callbacks have seen all earlier batches.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class Attempt:
         first: bool,
         over: bool = False,
     ) -> None:
-        """Nothing stands in the way of training any more.
+        """Everything is ready for training.
 
         Args:
             progress: Where training begins.
-            resumed: The checkpoint that was restored, or is about to be at its batch;
-                None: none was, or that is known already.
-            seconds: That this took.
-            first: Whether this process did not train before: then checkpoints that
-                ``resume`` passes over move away.
+            resumed: The checkpoint that was restored, or will be at its batch; None:
+                there is none, or it has been reported.
+            seconds: How long that took.
+            first: Whether this process has not trained before: then checkpoints that
+                ``resume`` passes over are moved away.
             over: Whether nothing is left to train.
         """
         session, store = self._session, self._session.options.store
@@ -98,12 +98,12 @@ class Attempt:
         self._watch.beat("starting", progress)
 
     def save_start(self, progress: Progress) -> None:
-        """Save before the first batch, as at the end of an epoch before it."""
+        """Save before the first batch, as at the end of a previous epoch."""
         self._saving.request()
         self.at_epoch_end(progress, {}, finished=False)
 
     def next_batch_is_there(self) -> None:
-        """Commit a snapshot that waited for the batch after it."""
+        """Commit a snapshot that was waiting for the next batch."""
         if self._commit() and self._stopping:
             self._stop()
 
@@ -115,15 +115,15 @@ class Attempt:
         certain: bool,
         save: bool = True,
     ) -> None:
-        """A batch is trained, the next one is not begun.
+        """A batch is trained, and the next one has not begun.
 
         Args:
             progress: Where training is.
-            logs: Of the last epoch that ended.
-            certain: Whether the next batch is sure to come. If not, a snapshot is
-                committed only once it came: resumed with no batch left, Keras would
-                have no logs.
-            save: Whether this is a place to save, or to stop, at all.
+            logs: Those of the last epoch that ended.
+            certain: Whether there certainly is a next batch. If not, a snapshot is
+                committed only once it has come: after a resume with no batch left,
+                Keras would have no logs.
+            save: Whether saving and stopping are possible here at all.
         """
         self.trained(progress)
         if not save:
@@ -138,7 +138,7 @@ class Attempt:
                 self._stop()
 
     def all_trained(self, progress: Progress) -> None:
-        """This process has no other batch in this epoch; neither have the others.
+        """This process has no more batches in this epoch, and neither do the others.
 
         Raises:
             ResilientError: Another process continues this epoch.
@@ -153,21 +153,21 @@ class Attempt:
         finished: bool,
         validates: bool = True,
     ) -> None:
-        """An epoch ended, for callbacks and all.
+        """An epoch has ended, callbacks included.
 
         Args:
             progress: Where training is.
             logs: Of that epoch.
-            finished: Whether it is the last one.
-            validates: Whether a later epoch may be validated, if this one was not.
+            finished: Whether it was the last one.
+            validates: Whether a later epoch may be validated if this one was not.
 
         Raises:
-            ValueError: A metric that ``keep`` looks at is unknown. This epoch is saved.
+            ValueError: ``keep`` monitors an unknown metric. This epoch is saved.
         """
         unknown = self._monitored.error(logs, validates=validates)
         if unknown is not None:
             self._saving.save_without_pruning()
-        if self._uncommitted and self._taken:  # no batch came after it
+        if self._uncommitted and self._taken:  # no batch followed
             self._taken.release()
         self._uncommitted = None
         if not finished:
@@ -181,11 +181,11 @@ class Attempt:
         if unknown is not None:
             self._saving.wait()
             raise unknown
-        if finished:  # but for callbacks' on_train_end, which may take any time
+        if finished:  # except for callbacks' on_train_end, which may take any time
             self._watch.beat("ended", progress)
 
     def trained(self, progress: Progress) -> None:
-        """Batches were trained since the last time."""
+        """Note that batches were trained."""
         self._losses.check(all_of_them=False)
         self._watch.beat("training", progress)
         self._state.after_step()
@@ -210,7 +210,7 @@ class Attempt:
         self._uncommitted = partial(self._saving.save, save, self._taken)
 
     def _commit(self) -> bool:
-        """Make a checkpoint of the last snapshot; whether there was one."""
+        """Commit the last snapshot, and return whether there was one."""
         commit, self._uncommitted = self._uncommitted, None
         if commit is not None:
             commit()

@@ -1,7 +1,7 @@
-"""What all processes do at one boundary: process 0 decides, the others follow.
+"""Agrees on what all processes do at a boundary: process 0 decides, the others follow.
 
-Its policy and its clock say when to save. A process that was asked to stop passes that
-on to process 0, and all stop at the same batch.
+Its policy and its clock decide when to save. A process that was asked to stop passes
+the request to process 0, and all stop at the same batch.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from resilient.storage import layout
 
 @dataclass(frozen=True)
 class Decision:
-    """What is done at a boundary.
+    """What to do at a boundary.
 
     Attributes:
         save: Name of the staging directory, if a snapshot is due.
@@ -73,13 +73,13 @@ class BoundaryConsensus:
     def out_of_batches(self, progress: Progress) -> None:
         """Make sure that no process continues the epoch that ends here.
 
-        In what comes next, metrics and validation, processes wait for each other.
+        Processes wait for each other in what comes next: metrics and validation.
 
         Args:
             progress: Where training is.
 
         Raises:
-            ResilientError: One does, or ended before.
+            ResilientError: One does, or has already ended.
         """
         here = f"{progress}, with no more batches in the epoch"
         said = self._group.broadcast("boundary", {"at": here})
@@ -100,7 +100,7 @@ class BoundaryConsensus:
 
 
 def _require_same(said: str, here: str) -> None:
-    """Raise where processes went different ways: another loop, other data."""
+    """Raise if processes diverged: a different loop, or different data."""
     if said != here:
         raise ResilientError(
             "The processes of this training are at different steps, so they cannot "

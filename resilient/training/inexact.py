@@ -1,4 +1,4 @@
-"""Says, once each, what a resume of this run will not reproduce bit for bit."""
+"""Warns, once each, about what a resume of this run will not reproduce bit for bit."""
 
 from collections import defaultdict
 from collections.abc import Collection
@@ -9,24 +9,24 @@ from resilient.serialization import JSON
 
 
 class InexactWarnings:
-    """The warnings of one attempt; each takes the names that it is about."""
+    """The warnings of one attempt; each takes the names concerned."""
 
     def __init__(self) -> None:
         self._say = WarnOnce()
-        self._told: dict[str, set[str]] = defaultdict(set)  # what changed, by model
+        self._told: dict[str, set[str]] = defaultdict(set)  # changes reported, by model
 
     def drawn_ahead(self, generators: Collection[str]) -> None:
-        """Global random generators that go on where the data left them."""
+        """Global random generators that continue where the data left them."""
         self._say(
-            "the data draws from these global random generators ahead of training; "
-            "whatever else uses them will draw different numbers after a resume "
-            "(give the data its own generator, such as "
+            "the data draws from these global random generators ahead of training, "
+            "so anything else that uses them will draw different numbers after a "
+            "resume (give the data its own generator, such as "
             "numpy.random.default_rng(seed))",
             list(generators),
         )
 
     def attributes(self, names: Collection[str], keep_in: str) -> None:
-        """Attributes that a resume does not set; ``keep_in`` says what it does set."""
+        """Attributes that a resume resets; ``keep_in`` says where to keep them."""
         self._say(
             "these attributes changed during training but are not variables, so a "
             f"resume resets them (keep what must last in {keep_in})",
@@ -43,7 +43,7 @@ class InexactWarnings:
         )
 
     def operations(self, names: Collection[str]) -> None:
-        """Random operations of TensorFlow that keep their state in the kernel."""
+        """TensorFlow random operations that keep their state in the kernel."""
         self._say(
             "these operations in traced functions keep random state that no "
             "checkpoint can reach, so they start over after a resume (draw with "
@@ -52,10 +52,10 @@ class InexactWarnings:
         )
 
     def changed(self, model: str, setup: JSON, *, do_it: str) -> None:
-        """What a model trains with, where it changed in the middle of training.
+        """A model's training setup that changed in the middle of training.
 
         Args:
-            model: Stands before each line: which model it is.
+            model: Prefix of each line, which names the model.
             setup: What ``TrainingSetup.to_json`` returned.
             do_it: When to change it instead.
         """

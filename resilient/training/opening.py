@@ -1,4 +1,4 @@
-"""Opens the session of a training: processes meet, and the directory is locked."""
+"""Opens a training session: connects the processes and locks the directory."""
 
 import contextlib
 import secrets
@@ -21,18 +21,18 @@ from resilient.training.uploads import awaited
 def open_session(
     options: RunOptions, strategy: Any, *, by_hand: bool = False
 ) -> Iterator[Session]:
-    """Set up everything around a training.
+    """Set up everything that training needs.
 
     Args:
         options: What the run was asked for.
-        strategy: That of tf.distribute; None on other backends.
+        strategy: The tf.distribute strategy; None on other backends.
         by_hand: Whether the loop is the user's own, and not Keras's ``fit``.
 
     Raises:
         DirectoryInUseError: Another run is using the directory.
-        PeerLostError: The processes do not find each other.
-        NotSupportedError: They do not share the directory or the key, or the strategy
-            is not one that can be resumed exactly.
+        PeerLostError: The processes cannot find each other.
+        NotSupportedError: They do not share the directory or the key, or training under
+            the strategy cannot be resumed exactly.
     """
     supported.require_supported(strategy)
     parallel = parallel_strategy(strategy, by_hand=by_hand)
@@ -57,7 +57,7 @@ def open_session(
 
 
 def _require_same_key(group: Group) -> None:
-    """Raise where a process has another key: what they save would be refused."""
+    """Raise if a process has a different key: its checkpoints would be refused."""
     challenge = group.broadcast("key", secrets.token_hex(16))
     said = group.gather("key", signature.shown(challenge))
     others = [index for index, each in enumerate(said) if each != said[0]]

@@ -1,4 +1,4 @@
-"""Reports how a training ended, to the events and to the user."""
+"""Reports how training ended, in the events and to the user."""
 
 import contextlib
 import hashlib
@@ -22,7 +22,7 @@ _FRAMES = 5  # innermost frames that are kept
 
 @contextlib.contextmanager
 def reported(session: "Session") -> Iterator[None]:
-    """Report what ends the training inside, once its last write is over."""
+    """Report what ends the training inside, once its last write is done."""
     try:
         yield
     except TrainingStopped as end:
@@ -34,13 +34,13 @@ def reported(session: "Session") -> Iterator[None]:
     except GeneratorExit:
         _left(session)
         raise
-    except BaseException as error:  # a KeyboardInterrupt has a right to a note, too
+    except BaseException as error:  # a KeyboardInterrupt gets a note, too
         _failed(session, error)
         raise
 
 
 def _preempted(session: "Session", end: TrainingStopped) -> None:
-    # Another fit inside of this one reports the progress of its own.
+    # A nested fit reports its own progress.
     ours = session.watch.ended_with is end
     progress = end.progress if ours else session.watch.progress
     saved = ours and end.saved
@@ -52,8 +52,8 @@ def _preempted(session: "Session", end: TrainingStopped) -> None:
 
 def _failed(session: "Session", error: BaseException) -> None:
     newest, progress = _newest(session.options.store), session.watch.progress
-    # Errors of ours say themselves what to do, and before the first batch it is the
-    # call that is wrong: another try fails alike.
+    # Our own errors say what to do, and before the first batch the call itself is
+    # wrong: another try would fail as well.
     if session.training and not isinstance(error, ResilientError):
         error.add_note(
             f"keras-resilient: training failed after {progress}. "
@@ -65,9 +65,9 @@ def _failed(session: "Session", error: BaseException) -> None:
 
 
 def _left(session: "Session") -> None:
-    """A loop was left in the middle; a generator does not see what for."""
+    """A loop was left midway; a generator cannot see why."""
     end = session.watch.ended_with
-    if end is not None:  # what interrupted its body
+    if end is not None:  # the exception that interrupted its body
         _preempted(session, end)
         return
     session.events.emit("ended", **session.watch.progress.to_json())
@@ -76,7 +76,7 @@ def _left(session: "Session") -> None:
     def hook(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        _failed(session, error)  # if that is what ends this process, it was an error
+        _failed(session, error)  # if it ends this process, it was an error
         plain(kind, error, trace)
 
     sys.excepthook = hook
@@ -98,12 +98,12 @@ def _again(session: "Session") -> str:
 def _newest(store: Store) -> Any:
     try:
         return next(reversed(store.checkpoints()), None)
-    except OSError:  # the directory is gone; the error that ends the run matters more
+    except OSError:  # the directory is gone; the original error matters more
         return None
 
 
 def _facts(error: BaseException) -> dict[str, Any]:
-    """What a supervisor needs to distinguish one failure from another."""
+    """What a supervisor needs to tell failures apart."""
     cls = f"{type(error).__module__}.{type(error).__qualname__}"
     frames = traceback.extract_tb(error.__traceback__)
     places = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
@@ -119,5 +119,5 @@ def _facts(error: BaseException) -> dict[str, Any]:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # the user's own error matters more than its text
-        return "(its text cannot be had)"
+    except Exception:  # the user's error matters more than its text
+        return "(its text is not available)"

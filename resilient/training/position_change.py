@@ -1,7 +1,7 @@
-"""Where a run goes on in other data, or in batches of another size, on purpose.
+"""Finds where a run continues on different data or with a different batch size.
 
-Arrays continue after as many samples as were trained of the epoch. Other data has no
-position that two sets of it share: it begins as new, with the next epoch.
+Arrays continue after as many samples as the epoch has trained. Other data has no
+position that two datasets share: the new one starts fresh with the next epoch.
 """
 
 from dataclasses import replace
@@ -15,11 +15,11 @@ from resilient.serialization.schema import MalformedError
 
 
 class Moved(NamedTuple):
-    """Where training goes on.
+    """Where training continues.
 
     Attributes:
-        progress: With the batches of the epoch counted as they are now.
-        position: Of the training data; None where it begins as new.
+        progress: With the epoch's batches counted in the new batch size.
+        position: Of the training data; None if it starts fresh.
     """
 
     progress: Progress
@@ -29,16 +29,16 @@ class Moved(NamedTuple):
 def moved(
     progress: Progress, position: TrainingPosition, saved: JSON, live: JSON
 ) -> Moved:
-    """Where a checkpoint's position is in the data of this run.
+    """A checkpoint's position in the data of this run.
 
     Args:
-        progress: Of the checkpoint.
-        position: Of its data.
-        saved: What that was, the facts whose names begin with ``data``.
-        live: What this run's is.
+        progress: The checkpoint's progress.
+        position: The position of its data.
+        saved: The facts about that data, whose names begin with ``data``.
+        live: The same facts about this run's data.
 
     Raises:
-        CheckpointMismatchError: It is nowhere.
+        CheckpointMismatchError: There is no such position.
     """
     if (saved.get("data kind"), live.get("data kind")) != ("arrays", "arrays"):
         if not progress.batch:
@@ -58,8 +58,8 @@ def moved(
             "With steps_per_epoch, the data or its batch size cannot change at this "
             "point: the next epoch continues the same pass over the data.",
             received=f"{drawn:,} samples of this pass were already trained",
-            hint="Continue without the change, or begin a new run with these weights: "
-            "pass start_from=, and another checkpoint_dir.",
+            hint="Continue without the change, or start a new run with these "
+            "weights: pass start_from= and another checkpoint_dir.",
         )
     if drawn != progress.batch * old:
         raise _nowhere("with steps_per_epoch, epochs and passes over the data differ")
@@ -85,8 +85,8 @@ def moved(
 
 
 def _has_steps(live: JSON) -> bool:
-    """Whether ``steps_per_epoch`` says how many batches an epoch has."""
-    names = ("steps_per_epoch", "data steps_per_epoch")  # of a fit, and of a loop
+    """Whether ``steps_per_epoch`` sets the number of batches in an epoch."""
+    names = ("steps_per_epoch", "data steps_per_epoch")  # in a fit, and in a loop
     return any(live.get(name) is not None for name in names)
 
 

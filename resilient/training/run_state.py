@@ -1,6 +1,6 @@
-"""The state of a run: what is the same for ``fit`` and for a loop.
+"""The state of a run, as far as ``fit`` and custom loops share it.
 
-Where the data is, and when to save, is up to the attempt.
+The attempt decides when to save and tracks the data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class RunState:
             progress: Where training is.
             positions: Where the data is.
             random: The random state of this moment.
-            logs: Of the last epoch that ended.
+            logs: Those of the last epoch that ended.
         """
         raise NotImplementedError
 
@@ -60,14 +60,14 @@ class RunState:
         tensors: Mapping[str, Any],
         arrays: dict[str, Any],
     ) -> record.PendingCheckpoint:
-        """Hold the present bytes of everything, in the memory of the last snapshot.
+        """Copy the current bytes of everything, reusing the last snapshot's memory.
 
         Args:
-            run: All but the names of tensors, which are added.
+            run: The record, to which the names of tensors are added.
             positions: Where the data is.
             live: The variables.
-            tensors: Their present values in this process, by name.
-            arrays: What is not a variable: this process's own, by name.
+            tensors: Their current values in this process, by name.
+            arrays: This process's arrays that are not variables, by name.
         """
         position = encode(to_json(positions), arrays, "data")
         own = set(arrays)
@@ -91,8 +91,8 @@ class RunState:
 
         Args:
             saved: The random state.
-            drawn_ahead: Generators that the data draws from ahead of training; they
-                stay where the data left them.
+            drawn_ahead: Generators that prefetching data draws from; they stay where
+                the data left them.
         """
         left = rng.drawn_from(saved, rng.capture(self._backend)) & drawn_ahead
         self._warnings.drawn_ahead(sorted(left))

@@ -1,4 +1,4 @@
-"""The trainings that are under way in this process, and what each resumed from."""
+"""Tracks the trainings running in this process, and what each resumed from."""
 
 import contextlib
 import threading
@@ -17,7 +17,7 @@ _threads: dict["Session", int] = {}  # where each was opened
 
 @contextlib.contextmanager
 def under_way(session: "Session") -> Iterator[None]:
-    """Inside, this training is."""
+    """Inside, this training is running."""
     _threads[session] = threading.get_ident()
     try:
         yield
@@ -26,31 +26,31 @@ def under_way(session: "Session") -> Iterator[None]:
 
 
 def is_inside_a_run() -> bool:
-    """Whether a run is open in this thread: what is called now belongs to it."""
+    """Whether a run is open in this thread, so that nested calls belong to it."""
     return threading.get_ident() in _threads.values()
 
 
 @ending_at_user_line
 def resumed_from() -> Progress | None:
-    """Where the checkpoint is that the fit or loop under way resumed from.
+    """Tell which checkpoint the running fit or loop resumed from.
 
-    To be called from a callback or inside of a loop, in any thread; of several
-    trainings in one process, it tells of the one that was begun in this thread, or else
-    last.
+    Call it from a callback or inside a loop, in any thread. If several trainings run in
+    one process, it is about the one started in this thread, or else the latest.
 
     Returns:
-        Its ``step``, ``epoch`` and ``batch``: how many batches are trained, how many
-        epochs have ended, and how many batches of the next one are trained. ``None`` if
-        training began anew. After a rollback, of the checkpoint that it went back to.
+        The checkpoint's ``step``, ``epoch`` and ``batch``: how many batches were
+        trained, how many epochs had ended, and how many batches of the next one were
+        trained. ``None`` if training started from scratch. After a rollback, it is the
+        checkpoint rolled back to.
 
     Raises:
-        ResilientError: No training is under way.
+        ResilientError: No training is running.
     """
     sessions = [*_threads]
     if not sessions:
         raise ResilientError(
             "resumed_from() works only while a fit or a loop is running.",
-            hint="Call it from a callback, or inside of the loop.",
+            hint="Call it from a callback, or inside the loop.",
         )
     here = [s for s in sessions if _threads[s] == threading.get_ident()]
     return (here or sessions)[-1].resumed

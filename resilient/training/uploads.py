@@ -1,4 +1,4 @@
-"""Waits for uploads where a training ends, for as long as that may take."""
+"""Waits for uploads when training ends, as long as they may take."""
 
 import contextlib
 import logging
@@ -17,16 +17,16 @@ logger = logging.getLogger(__name__)
 
 _LOOK = 0.2  # seconds
 _SAY_AFTER = 2.0  # seconds
-_AFTER_ERROR = 30.0  # seconds: an error ends a training, but need not cost what it did
-_LEAVE = 1.0  # seconds before a grace period is over
+_AFTER_ERROR = 30.0  # seconds: an error ends training, but its work need not be lost
+_LEAVE = 1.0  # seconds before the grace period ends
 
 
 @contextlib.contextmanager
 def awaited(session: "Session") -> Iterator[None]:
-    """Wait, when the training inside has ended, until its checkpoints are far away.
+    """After the training inside has ended, wait until its checkpoints are uploaded.
 
     Raises:
-        CheckpointWriteError: The object store does not take them.
+        CheckpointWriteError: The object store does not accept them.
         DirectoryInUseError: Another run has taken over.
     """
     try:
@@ -48,7 +48,7 @@ def awaited(session: "Session") -> Iterator[None]:
 
 
 def _limit(end: BaseException) -> float:
-    """Seconds that may be waited where this ends the training."""
+    """Seconds to wait if this exception ends training."""
     if isinstance(end, TrainingStopped):
         return math.inf
     at_once = isinstance(end, KeyboardInterrupt | GeneratorExit)
@@ -56,7 +56,7 @@ def _limit(end: BaseException) -> float:
 
 
 def _try(session: "Session", limit: float) -> None:
-    """Wait where something else ends the training: that is what is raised."""
+    """Wait after an exception has ended training; that exception is raised."""
     try:
         _wait(session, limit)
     except ResilientError as error:
@@ -76,9 +76,11 @@ def _wait(session: "Session", limit: float) -> None:
             return
         stop = watch.requests.stop
         if stop is not None and not before and math.isinf(stop.until):
-            return  # a first Ctrl-C: training is over, and this is all that it can stop
+            return  # a first Ctrl-C: training is over, so it can stop only this
         if waited > _SAY_AFTER and not said:
-            session.say(f"Waiting for the upload to {store} (Ctrl-C stops the waiting)")
+            session.say(
+                f"Waiting for the upload to {store} (press Ctrl-C to stop waiting)"
+            )
             said = True
         watch.beat("saving")
 
@@ -95,6 +97,7 @@ def _uploaded(session: "Session", seconds: float) -> bool:
 def _tell(session: "Session", left: str) -> None:
     session.events.emit("not uploaded", error=left)
     logger.warning(
-        "Not uploaded: %s. Run the script again on this machine: the upload goes on.",
+        "Not uploaded: %s. Run the script again on this machine to continue the "
+        "upload.",
         left,
     )

@@ -104,7 +104,7 @@ def require_message(call, kind, words):
         (loop([X, X]), TypeError, "A list of arrays is ambiguous"),
         (loop([(X, X)], batch_size=2), ValueError, "`batch_size` is for arrays"),
         (loop((X, X), shuffle="all"), ValueError, "`shuffle` must be True, False"),
-        (loop(None), ValueError, "A loop iterates over one set of data"),
+        (loop(None), ValueError, "A loop iterates over one dataset"),
         (lambda: resilient.Run("a", thing=3), TypeError, "its type is not known"),
         (lambda: resilient.Run("a", ä=3), ValueError, "cannot be used in a checkpoint"),
         (

@@ -1,5 +1,5 @@
-"""A loss that is not finite: how it is detected, and how a run goes back.
+"""Detects a loss that is not finite, and rolls the run back.
 
-``options`` is what the user says of it, ``loss_watch`` looks at the losses, and
-``rollback`` keeps which batches a run leaves out.
+``options`` holds the user's choices, ``loss_watch`` checks the losses, and ``rollback``
+records which batches a run skips.
 """

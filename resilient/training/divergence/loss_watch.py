@@ -1,8 +1,8 @@
 """Detects a batch whose loss is not finite, or far above the usual.
 
-Keras logs the mean of an epoch so far, in which a spike would drown: the loss of a
-batch is recovered from two of these means. The result depends on the losses alone,
-never on when they are checked, so a repeated run detects the same.
+Keras logs the running mean of an epoch, which hides a spike: the loss of a batch is
+recovered from two of these means. The result depends only on the losses, never on when
+they are checked, so a repeated run detects the same.
 """
 
 import math
@@ -17,8 +17,8 @@ from resilient.errors import NotSupportedError
 from resilient.serialization import JSON
 from resilient.serialization.schema import SavedLosses, from_json, to_json
 
-_WINDOW = 100  # batches whose median a spike is compared with
-_FEWEST = 20  # of them, before anything is called a spike
+_WINDOW = 100  # batches; a spike is compared with their median
+_FEWEST = 20  # batches needed before anything counts as a spike
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Bad:
     Attributes:
         step: Its number since the start of the run, from 0.
         value: Its loss.
-        why: What is bad about it.
-        batches: How many were trained at once, of which it is the last; Keras reports
-            one loss for all of them.
+        why: What is wrong with it.
+        batches: How many were trained in this step, of which it is the last; Keras
+            reports one loss for all of them.
     """
 
     step: int
@@ -40,7 +40,7 @@ class Bad:
 
 
 class Diverged(BaseException):
-    """Ends Keras's ``fit`` from inside; no ``except Exception`` on the way sees it."""
+    """Ends Keras's ``fit`` from inside, past any ``except Exception``."""
 
     def __init__(self, bad: Bad) -> None:
         super().__init__(bad)
@@ -48,13 +48,13 @@ class Diverged(BaseException):
 
 
 class LossWatch:
-    """Looks at the loss of every batch that was trained.
+    """Checks the loss of every trained batch.
 
     Args:
-        spike: More than this many times the median of the last 100 losses is bad;
-            None: only losses that are not finite.
+        spike: A loss is bad above this many times the median of the last 100; None:
+            only if it is not finite.
         active: Whether losses are checked at all.
-        group: The processes that train: the mean of their losses counts.
+        group: The processes that train; the mean of their losses counts.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class LossWatch:
         self._group = group
         self._spike = spike
         self._pending: deque[tuple[int, int, Any]] = deque()
-        self._batches = 0  # of this epoch, whose losses were looked at
-        self._mean = 0.0  # of them
+        self._batches = 0  # checked batches of this epoch
+        self._mean = 0.0  # of their losses
         self._good: deque[float] = deque(maxlen=_WINDOW)
 
     def begin_epoch(self) -> None:
@@ -74,15 +74,15 @@ class LossWatch:
         self._batches, self._mean = 0, 0.0
 
     def note(self, step: int, batches: int, logs: Mapping[str, Any] | None) -> None:
-        """Batches were trained; the device may still be at it, so nothing is read.
+        """Note trained batches; the device may still be busy, so nothing is read.
 
         Args:
             step: Number of the last one since the start of the run, from 0.
             batches: How many.
-            logs: What Keras logged then.
+            logs: What Keras logged.
 
         Raises:
-            NotSupportedError: They have no loss.
+            NotSupportedError: The logs have no loss.
         """
         if not logs or "loss" not in logs:
             raise NotSupportedError(
@@ -94,11 +94,11 @@ class LossWatch:
         self._pending.append((step, batches, logs["loss"]))
 
     def check(self, *, all_of_them: bool) -> None:
-        """Look at the batches noted.
+        """Check the batches noted.
 
         Args:
-            all_of_them: Wait for the device, if need be; otherwise the last batch is
-                left for the next time.
+            all_of_them: Wait for the device if necessary; otherwise leave the last
+                batch for the next time.
 
         Raises:
             Diverged: One of them is bad.
@@ -113,7 +113,7 @@ class LossWatch:
                 raise Diverged(Bad(step, mean, why, batches))
 
     def _judged(self, batches: int, losses: list[float]) -> tuple[float, str] | None:
-        """The loss of some batches and what is bad about it, if anything is."""
+        """The loss of some batches, and what is wrong with it, if anything."""
         mean = losses[0] if len(losses) == 1 else statistics.fmean(losses)
         if not math.isfinite(mean):
             return mean, "the loss is not finite"
@@ -136,11 +136,11 @@ class LossWatch:
         return None
 
     def state(self) -> JSON:
-        """What it has seen so far: JSON."""
+        """What it has seen so far, as JSON."""
         return to_json(SavedLosses(self._batches, self._mean, list(self._good)))
 
     def restore(self, state: JSON) -> None:
-        """Take what ``state`` gave."""
+        """Set what ``state`` returned."""
         seen = from_json(SavedLosses, state)
         self._pending.clear()
         self._batches, self._mean = seen.batches, seen.mean

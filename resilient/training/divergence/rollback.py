@@ -1,9 +1,9 @@
-"""The rollbacks of a run: which batches of its data are left out, and why.
+"""Records the rollbacks of a run: which batches of its data it skips, and why.
 
-They are a part of the run's history, kept in ``rollbacks.json`` in the checkpoint
-directory: an attempt that trains these steps again skips the same batches. A checkpoint
-after the first batch that is left out was made without it, since the others are moved
-away before the rollback is written down.
+They are part of the run's history, kept in ``rollbacks.json`` in the checkpoint
+directory: an attempt that trains these steps again skips the same batches. Every
+checkpoint after the first skipped batch was made without it, since the others are moved
+away before the rollback is recorded.
 """
 
 import contextlib
@@ -45,10 +45,10 @@ class Skip:
     """One rollback.
 
     Attributes:
-        start: Step of the first batch that is left out.
-        stop: Step of the first one after it that is trained.
+        start: Step of the first skipped batch.
+        stop: Step of the first batch after it that is trained.
         bad: Step of the batch whose loss was bad.
-        why: What was bad about it.
+        why: What was wrong with it.
     """
 
     start: Count
@@ -62,8 +62,8 @@ class Skip:
 
     @classmethod
     def over(cls, bad: Bad, how: Rollback) -> "Skip":
-        """What is left out to get over a bad batch."""
-        # What is trained at once is left out at once, if its first batch is.
+        """The batches to skip in order to get over a bad one."""
+        # Batches trained in one step are skipped together, if the first one is.
         start = max(0, bad.step - max(how.steps, bad.batches - 1))
         return cls(start, start + how.skip, bad.step, f"{bad.why} ({bad.value})")
 
@@ -72,11 +72,11 @@ _Skips = Annotated[list[Skip], Meta(max_length=100_000)]
 
 
 def read(directory: Path) -> list[Skip]:
-    """The rollbacks of a run so far, in their order.
+    """The rollbacks of a run so far, in order.
 
     Raises:
         CorruptCheckpointError: The file is damaged.
-        CheckpointReadError: It cannot be read here and now.
+        CheckpointReadError: It cannot be read right now.
     """
     try:
         raw = read_file(directory, ROLLBACKS, JSON_BYTES)
@@ -95,7 +95,7 @@ def read(directory: Path) -> list[Skip]:
 
 
 def write(directory: Path, skips: list[Skip]) -> None:
-    """Keep the rollbacks; afterwards they are on the disk.
+    """Write the rollbacks to disk.
 
     Raises:
         CheckpointWriteError: The file system failed.
@@ -106,7 +106,7 @@ def write(directory: Path, skips: list[Skip]) -> None:
 
 
 def forget(directory: Path) -> None:
-    """A run starts over: nothing is left out any more.
+    """A run starts over: nothing is skipped any more.
 
     Raises:
         CheckpointWriteError: The file system failed.
@@ -118,7 +118,7 @@ def forget(directory: Path) -> None:
 
 @contextlib.contextmanager
 def _failing(path: Path, what: str) -> Iterator[None]:
-    """What the file system refuses, as an error that says so."""
+    """Turn a refusal by the file system into an error that says so."""
     try:
         yield
     except OSError as error:
@@ -132,17 +132,17 @@ def _failing(path: Path, what: str) -> Iterator[None]:
 def left_out(
     skips: Sequence[Skip], first: int, begin: int, end: int, length: int | None
 ) -> bool:
-    """Whether these batches of an epoch are left out, trained at once as they are.
+    """Whether these batches of an epoch, trained in one step, are skipped.
 
-    Some batch at an epoch's end is always trained, or Keras would have no logs: the
-    last one, or where that is the bad one, the one before it.
+    One batch at the end of an epoch is always trained, or Keras would have no logs: the
+    last one, or the one before if the last is the bad one.
 
     Args:
         skips: The rollbacks of the run.
         first: Step at which the epoch began.
-        begin: Number of the first one in the epoch.
-        end: Number of the last one.
-        length: Batches of the epoch; None where that is not known yet.
+        begin: Number of the first batch in the epoch.
+        end: Number of the last batch.
+        length: Batches of the epoch; None if not known yet.
     """
     if not any(skip.start <= first + begin < skip.stop for skip in skips):
         return False
@@ -160,14 +160,14 @@ def obstacle(store: Store, how: Rollback, bad: Bad) -> str:
     """Why a run cannot be rolled back; empty if it can."""
     skips, skip = read(store.directory), Skip.over(bad, how)
     if len(skips) >= how.limit:
-        return f"The run was rolled back {len(skips)} times already ({ROLLBACKS})."
+        return f"The run has already been rolled back {len(skips)} times ({ROLLBACKS})."
     if not any(step <= skip.start for step in store.steps()):
-        return f"There is no checkpoint of step {skip.start:,} or before to go back to."
+        return f"There is no checkpoint at or before step {skip.start:,} to go back to."
     return ""
 
 
 def turn_back(store: Store, how: Rollback, bad: Bad) -> Skip:
-    """Set a run back to before a bad batch, and skip the batches around it."""
+    """Roll a run back to before a bad batch, and skip the batches around it."""
     skip = Skip.over(bad, how)
     store.discard_after(skip.start)
     write(store.directory, [*read(store.directory), skip])
@@ -175,13 +175,13 @@ def turn_back(store: Store, how: Rollback, bad: Bad) -> Skip:
 
 
 def diverged(bad: Bad, why_stop: str) -> DivergedError:
-    """The error for a run that does not get over a bad batch."""
+    """The error for a run that cannot get over a bad batch."""
     return DivergedError(
         f"Training diverged at batch {bad.step:,} of the run: {bad.why}. "
         f"{why_stop}".rstrip(),
         received=f"loss {bad.value}",
-        hint="Change the learning rate, clip gradients, look at that batch, or resume "
-        "from an earlier step with resume=<step>.",
+        hint="Change the learning rate, clip gradients, inspect that batch, or "
+        "resume from an earlier step with resume=<step>.",
     )
 
 
@@ -199,20 +199,20 @@ def end_told(group: Group) -> Iterator[None]:
 
 
 def end_that_was_told(said: Mapping[str, Any]) -> DivergedError | RolledBack:
-    """The same end, in another process."""
+    """End the same way in another process."""
     if "diverged" in said:
         return DivergedError(said["diverged"])
     return rolled_back(Progress.from_json(said["progress"]))
 
 
 def rolled_back(progress: Progress) -> RolledBack:
-    """The end of a fit that goes on in another process, at ``progress``."""
-    # IPython takes SystemExit for a wish to leave it.
+    """The end of a fit that continues in another process, at ``progress``."""
+    # IPython would exit on SystemExit.
     return RolledBack(progress) if in_ipython() else ScriptRolledBack(progress)
 
 
 def leads_nowhere() -> NotSupportedError:
-    """The error for batches to leave out at the end of an epoch of unknown length."""
+    """The error for skipping batches at the end of an epoch of unknown length."""
     return NotSupportedError(
         "The batches to skip after a rollback reach the end of the first epoch, "
         "whose length is not known yet.",

@@ -1,4 +1,4 @@
-"""``resilient.Run``: custom training loops, with the guarantee of ``fit``.
+"""``resilient.Run``: custom training loops with the guarantee of ``fit``.
 
 Importing this module loads neither Keras nor a backend.
 """
@@ -40,36 +40,36 @@ class Run(RunContext):
             loss = train_step(batch)
             run.log(loss=loss)
 
-    When the loop begins, everything that was passed by name is restored in place; the
+    When the loop begins, every object that was passed by name is restored in place. The
     loop resumes with the batch after the checkpoint, and ``step`` and ``run.history``
     continue as if nothing had happened.
 
     Args:
         checkpoint_dir: As in ``resilient.fit``, like all arguments not described here.
-        keep: How many checkpoints to keep, or a policy; ``best`` compares the value
-            last logged under the metric's name in each epoch.
-        data: What ``loop`` and ``batches`` iterate over unless they are given data.
+        keep: How many checkpoints to keep, or a policy. ``best`` compares the last
+            value logged under the metric's name in each epoch.
+        data: What ``loop`` and ``batches`` iterate over if they are not given data.
         state: A JAX pytree (parameters, optax state, random keys). It lives in
             ``run.state``, which the loop reads and assigns.
-        start_from: As in ``fit``, for the only Keras model; for several, a dict that
-            maps their names to paths. Not with ``state``.
-        allow: What may differ from the checkpoint: a set of ``"backend"``,
+        start_from: As in ``fit`` if there is one Keras model; for several, a dict that
+            maps their names to paths. Not allowed with ``state``.
+        allow: Differences from the checkpoint to accept: a set of ``"backend"``,
             ``"batch_size"``, ``"config"``, ``"data"``, ``"metrics"``, ``"optimizer"``.
         verbose: 0 prints nothing.
-        **objects: What the loop changes, under names of your choice: models, layers,
-            optimizers, metrics, variables and random generators of Keras, TensorFlow,
-            PyTorch or NumPy, tf.data iterators, and any object with ``state_dict`` and
-            ``load_state_dict``.
+        **objects: Everything that the loop changes, under names of your choice: models,
+            layers, optimizers, metrics, variables and random generators of Keras,
+            TensorFlow, PyTorch or NumPy, tf.data iterators, and any object with
+            ``state_dict`` and ``load_state_dict``.
 
     Attributes:
-        history: What ``log`` was given: name to a list of numbers, over the whole run;
-            ``history.steps(name)`` are their steps.
+        history: Everything that was logged over the whole run: name to a list of
+            numbers. ``history.steps(name)`` are their steps.
 
     Raises:
         TypeError: An object has a type that cannot be saved, or an argument has the
             wrong type.
         ValueError: An argument has an invalid value.
-        NotSupportedError: An object belongs to another backend than Keras runs on.
+        NotSupportedError: An object belongs to a backend other than Keras's.
     """
 
     @ending_at_user_line
@@ -129,31 +129,31 @@ class Run(RunContext):
         shuffle: Shuffle = None,
         steps_per_epoch: int | None = None,
     ) -> Iterator[tuple[int, int, Any]]:
-        """Iterate over the rest of the run: epoch, step and batch.
+        """Iterate over the rest of the run, yielding epoch, step and batch.
 
-        Saves when ``save_freq`` says so, between two batches, and at the end.
+        It saves between batches when ``save_freq`` says so, and at the end.
 
         Args:
-            data: A tf.data.Dataset, torch DataLoader, PyDataset, Grain dataset,
-                generator, iterable with ``state_dict``, an array or a tuple of arrays
-                ``(x, y)``: whatever ``fit`` takes. Or a list of batches, such as
+            data: Whatever ``fit`` takes: a tf.data.Dataset, torch DataLoader,
+                PyDataset, Grain dataset, generator, iterable with ``state_dict``, an
+                array or a tuple of arrays ``(x, y)``. Or a list of batches, such as
                 ``[(x0, y0), (x1, y1)]``.
             epochs: Epochs of the whole run, counted from its start.
-            batch_size: For arrays; 32 by default.
+            batch_size: For arrays; the default is 32.
             shuffle: For arrays and PyDatasets, which are shuffled by default.
-            steps_per_epoch: Batches per epoch, if the data is endless.
+            steps_per_epoch: Batches per epoch, for endless data.
 
         Yields:
             The epoch and the step, both counted from 0 over the whole run, and a batch:
-            what ``for batch in data`` gives, on every backend. Batches of arrays are
+            on every backend, what ``for batch in data`` yields. Batches of arrays are
             tensors on TensorFlow and PyTorch, and NumPy arrays on JAX. Under a
             TensorFlow strategy, batches are what ``strategy.run`` takes.
 
         Raises:
             CheckpointMismatchError: The checkpoint belongs to a different run.
-            DataNotResumableError: The data has no position to go back to.
-            Preempted: The loop stopped on request: a ``SystemExit``.
-            ResilientError: As ``resilient.fit``.
+            DataNotResumableError: The data has no position to return to.
+            Preempted: The loop stopped on request; a ``SystemExit``.
+            ResilientError: As for ``resilient.fit``.
         """
         data, options = self._given(data, batch_size, shuffle, steps_per_epoch)
         require_integer(epochs, "`epochs`")
@@ -161,7 +161,7 @@ class Run(RunContext):
 
     @ending_at_user_line
     def epochs(self, epochs: int) -> Iterator[int]:
-        """Iterate over the epochs that are left, for loops within a loop.
+        """Iterate over the remaining epochs, for nested loops.
 
         .. code-block:: python
 
@@ -185,7 +185,7 @@ class Run(RunContext):
         shuffle: Shuffle = None,
         steps_per_epoch: int | None = None,
     ) -> Iterator[tuple[int, Any]]:
-        """Iterate over the rest of an epoch: step and batch; arguments as in ``loop``.
+        """Iterate over the rest of an epoch: step and batch. Arguments as in ``loop``.
 
         Raises:
             ResilientError: Called outside ``epochs``, or twice in one epoch.
@@ -198,14 +198,14 @@ class Run(RunContext):
         return self._batches(self._attempt, data, options)
 
     def stop(self) -> None:
-        """End the run after this batch, for good."""
+        """End the run for good after this batch."""
         self._plan.standing.stopped = True
 
     def log(self, **values: Any) -> None:
         """Add numbers to ``history``, with the step of this batch.
 
         Args:
-            **values: Scalars, of Python, NumPy or the backend.
+            **values: Scalars of Python, NumPy or the backend.
 
         Raises:
             TypeError: One is not a number.
@@ -226,7 +226,7 @@ class Run(RunContext):
 
     @property
     def state(self) -> Any:
-        """The JAX pytree, to be read and assigned."""
+        """The JAX pytree, to read and to assign."""
         return None if self._tree is None else self._tree.value
 
     @state.setter
@@ -285,7 +285,7 @@ class Run(RunContext):
         if not given or given[0] is not given[-1]:
             raise ValueError(
                 message(
-                    "A loop iterates over one set of data.",
+                    "A loop iterates over one dataset.",
                     received="one for Run, another for the loop"
                     if given
                     else "no data",

@@ -1,9 +1,9 @@
-"""One process's attempt on a loop: where it is, and what is done between two batches.
+"""One process's attempt at a loop: where it is, and what happens between two batches.
 
-The user's loop runs; here the checkpoint is restored when it begins, its steps are
-counted, and snapshots are taken when due. A checkpoint from within an epoch is restored
-twice: when the loop begins, since the user's code at an epoch's start may read the
-state, and before the batch, since that code may change it.
+While the user's loop runs, this restores the checkpoint when it begins, counts its
+steps, and takes snapshots when they are due. A checkpoint from within an epoch is
+restored twice: when the loop begins, since user code at the start of an epoch may read
+the state, and before the batch, since that code may change it.
 """
 
 import time
@@ -36,7 +36,7 @@ class LoopAttempt:
     def __init__(self, plan: LoopPlan, session: Session) -> None:
         self._session, self._saving = session, session.saving
         self._standing, self._history = plan.standing, plan.history
-        # Keras's arguments that the data looks at.
+        # The Keras arguments that data sources read.
         self._arguments = {"verbose": int(bool(plan.verbose)), "validation_data": None}
         self._state = LoopState(plan, session.backend, session.part, session.group)
         self._begun = self.in_loop = self._in_batch = self._iterated = False
@@ -48,24 +48,24 @@ class LoopAttempt:
         self._found, self._inputs, self._attempt = self._set_up()
 
     def _set_up(self) -> tuple[Found | None, DataInputs, Attempt]:
-        """What follows one loop: its checkpoint, its data, and what holds it."""
+        """The objects for one loop: its checkpoint, its data, and their state."""
         standing = self._standing
-        # At the end of the loop before, everything is what the checkpoint holds.
+        # At the end of the previous loop, the live state is that of the checkpoint.
         found = None if standing.ends(standing.done) else standing.found
         positions = None if found is None else found[1].positions()
         inputs, self._moved = self._session.inputs(self._arguments, positions), None
         return found, inputs, Attempt(self._session, self._state, inputs)
 
-    # The loop's ways through it. -----------------------------------------------------
+    # Called by the loop. -----------------------------------------------------
 
     def epochs(
         self, count: int, data: Any = None, options: BatchOptions | None = None
     ) -> Iterator[int]:
-        """The epochs that are left of ``count``; their data, where it is known now."""
+        """The remaining epochs of ``count``, with their data if it is known now."""
         standing = self._standing
         if standing.inside:
             raise wrong_place_error(
-                "loop", "A loop was left in the middle: leave the `with` block, too."
+                "loop", "A loop was left in the middle: leave the `with` block as well."
             )
         self._batches = None
         self._found, self._inputs, self._attempt = self._set_up()
@@ -80,13 +80,13 @@ class LoopAttempt:
             standing.count_by("loop")
             if options is None and found is not None and self.progress.batch:
                 self._pending = found
-            found = None  # or its tensors would stay as long as the loop does
+            found = None  # or its tensors would live as long as the loop
             if standing.is_over(count):
                 self._session.say(f"Nothing left to train at {self.progress}")
             else:
                 self._session.stop_if_asked()
             while not standing.is_over(count):
-                standing.found = None  # it is behind from now on
+                standing.found = None  # it is in the past from now on
                 standing.inside, self._iterated = True, False
                 if options is None:
                     self._state.begin_epoch(again=self._pending is not None)
@@ -102,7 +102,7 @@ class LoopAttempt:
                 self._batches.let_go()
 
     def batches(self, data: Any, options: BatchOptions) -> Iterator[tuple[int, Any]]:
-        """The batches that are left of an epoch, with their steps."""
+        """The remaining batches of an epoch, with their steps."""
         if self._iterated:
             raise wrong_place_error(
                 "batches",
@@ -115,7 +115,7 @@ class LoopAttempt:
         pending, self._pending = self._pending, None
         if pending is not None:
             self._state.restore(pending, self._inputs.drawn_ahead)
-        pending = None  # or its tensors would stay as long as the epoch does
+        pending = None  # or its tensors would live as long as the epoch
         try:
             while True:
                 try:
@@ -126,7 +126,7 @@ class LoopAttempt:
                 self._in_batch = True
                 try:
                     yield self.progress.step, batch
-                finally:  # a loop may be left in the middle
+                finally:  # a loop may be left midway
                     self._in_batch = False
                     self._count(1)
                 source.trained()
@@ -137,29 +137,29 @@ class LoopAttempt:
                     break
         finally:
             source.end_epoch()
-            # What comes now may take any time, and gives no signs.
+            # What comes now may take any time, without heartbeats.
             self._session.watch.beat("validating")
 
     def advance(self, steps: int) -> None:
-        """So many steps were done without ``batches``."""
+        """This many steps were done without ``batches``."""
         self._standing.count_by("advance")
         self._found = self._standing.found = None  # free what was restored
         self._count(steps)
         self._boundary(certain=True)
 
     def save(self) -> None:
-        """Save at the next boundary; outside of a loop that is here."""
+        """Save at the next boundary; outside a loop, save now."""
         self._saving.request()
         if not self.in_loop:
             self._boundary(certain=True)
 
     def end(self) -> None:
-        """The loop is left where it ends by itself: save what is not saved."""
+        """The loop ended by itself: save what is not saved yet."""
         if self.progress not in (self._last_save, self._restored):
             self._finish({})
         self._session.events.emit("ended", **self.progress.to_json())
 
-    # What is done there. -------------------------------------------------------------
+    # What happens there. -------------------------------------------------------------
 
     @property
     def progress(self) -> Progress:
@@ -167,12 +167,12 @@ class LoopAttempt:
 
     @property
     def step(self) -> int:
-        """The step that is being done; at an epoch's ends the one that was."""
+        """The current step; at the ends of an epoch, the last one."""
         step = self.progress.step
         return step if self._in_batch or not self.in_loop else max(0, step - 1)
 
     def begin(self) -> None:
-        """Restore the checkpoint, unless this process is past it."""
+        """Restore the checkpoint, unless this process is already past it."""
         self._restore(self._found)
         if self._session.group.count > 1:
             require_same_variables(self._state.leaves(), self._session.group)
@@ -190,10 +190,10 @@ class LoopAttempt:
         self._begun = True
 
     def go_back_to(self, step: int | None) -> Checkpoint:
-        """Set everything to a checkpoint, and forget those after it.
+        """Set everything to a checkpoint, and discard those after it.
 
         Args:
-            step: Which; None: the newest.
+            step: Which checkpoint; None: the newest.
         """
         self._saving.wait()
         self._session.resume = "must" if step is None else step
@@ -206,7 +206,7 @@ class LoopAttempt:
         return found[0]
 
     def _open(self, data: Any, options: BatchOptions) -> Batches:
-        """The batches of the data, the same in all epochs."""
+        """The batches of the data, the same object in all epochs."""
         if self._batches is not None:
             self._batches.require_same(data, options)
             return self._batches

@@ -1,7 +1,7 @@
-"""The batches of a loop: those of its data, in their order, from any position on.
+"""Iterates over the batches of a loop's data in order, from any position.
 
-Each epoch begins a new iterator of the data, as ``for batch in data`` does; with
-``steps_per_epoch`` the epochs share one, for as long as it gives batches.
+Each epoch creates a new iterator of the data, as ``for batch in data`` does; with
+``steps_per_epoch`` the epochs share one for as long as it yields batches.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,12 +27,12 @@ from resilient.state.rng import kept_random_state
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """How a loop wants its data.
+    """How a loop iterates over its data.
 
     Attributes:
-        batch_size: Of arrays; None means 32.
-        shuffle: Of arrays and PyDatasets; None means that they are shuffled.
-        steps_per_epoch: Batches of an epoch; None: as many as the data has.
+        batch_size: For arrays; None means 32.
+        shuffle: For arrays and PyDatasets; None means shuffled.
+        steps_per_epoch: Batches per epoch; None: as many as the data has.
     """
 
     batch_size: int | None = None
@@ -45,10 +45,10 @@ class Batches:
 
     Args:
         data: What the user passed.
-        options: How.
-        inputs: Where the data is, and was.
+        options: How to iterate over it.
+        inputs: Tracks the positions of the data.
         parallel: How the processes train together.
-        strategy: That of tf.distribute which batches are spread with.
+        strategy: The tf.distribute strategy that distributes batches.
     """
 
     data_adapter: Any
@@ -67,9 +67,9 @@ class Batches:
         spread = _is_spread(strategy)
         settings = replace(inputs.settings("x"), as_given=not spread)
         with kept_random_state(inputs.backend) if settings.saved else nullcontext():
-            # The uninterrupted run made it earlier: leave no trace of it now.
+            # The uninterrupted run created it earlier: leave no trace now.
             adapter: Any = _adapter(data, options, settings)
-        self.data_adapter = adapter  # one of Keras's, with a position
+        self.data_adapter = adapter  # Keras's adapter, with a position
         self._drawn_by_all = parallel.draws_all(data)
         inputs.share.divide(adapter, data, "x", self._steps)
         self._iterable = _iterable(adapter, strategy, spread=spread)
@@ -81,7 +81,7 @@ class Batches:
         self._length = adapter.num_batches
 
     def require_same(self, data: Any, options: BatchOptions) -> None:
-        """Raise DataNotResumableError for other data than that of the epoch before."""
+        """Raise DataNotResumableError if the data differs from the previous epoch's."""
         before, now = _unpacked(self.data), _unpacked(data)
         alike = all(before[name] is now[name] for name in before)
         if alike and options == self.options:
@@ -95,7 +95,7 @@ class Batches:
         )
 
     def fingerprint(self) -> dict[str, Any]:
-        """What the data is, and how it is iterated."""
+        """What the data is, and how to iterate over it."""
         found: dict[str, Any] = self.data_adapter.fingerprint()
         return {**found, "steps_per_epoch": self._steps}
 
@@ -105,7 +105,7 @@ class Batches:
         with kept_random_state(self._inputs.backend, leave=self._inputs.drawn_ahead):
             self.data_adapter.resume(position.data)
         self._position, self._batch = position, batch
-        # Where an iterator is held, that one is made again.
+        # If an iterator is held, recreate that one.
         self._begun = position.begun and not position.held
 
     def position(self, *, in_epoch: bool) -> TrainingPosition:
@@ -120,10 +120,10 @@ class Batches:
         )
 
     def begin_epoch(self, replay: AbstractContextManager[None]) -> None:
-        """Make the iterator of an epoch, unless the last one continues.
+        """Create the iterator of an epoch, unless the last one continues.
 
         Args:
-            replay: Entered while the data goes back to a position.
+            replay: Entered while the data returns to a position.
         """
         self.data_adapter.on_epoch_begin()
         position, self._position = self._position, None
@@ -144,7 +144,7 @@ class Batches:
 
         Raises:
             StopIteration: There is none.
-            DataNotResumableError: There should be one.
+            DataNotResumableError: The data should have one more.
         """
         if self._steps is not None and self._batch >= self._steps:
             raise StopIteration
@@ -156,35 +156,35 @@ class Batches:
                 raise
             if self._batch or not self._drawn:
                 raise self._ran_out() from None
-            self._begin()  # the epoch before used the iterator up
+            self._begin()  # the previous epoch exhausted the iterator
             return self.next()
         self._batch += 1
         self._drawn += 1
         return batch
 
     def trained(self) -> None:
-        """The batch that was given last is trained."""
+        """The last batch handed out has been trained."""
         self.data_adapter.on_trained(self._drawn)
 
     def has_more(self) -> bool | None:
-        """Whether the epoch is sure to have another batch; None if that is unknown."""
+        """Whether the epoch has another batch; None if that is unknown."""
         if self._steps is not None and self._batch >= self._steps:
             return False
         return None if self._length is None else self._drawn < self._length
 
     def end_epoch(self) -> None:
-        """The epoch is over; the next one begins a new iterator."""
+        """The epoch is over; the next one creates a new iterator."""
         self.data_adapter.on_epoch_end()
         if self._steps is None:
             self.let_go()
 
     def let_go(self) -> None:
-        """Drop the iterator, which may hold up everything when it is collected."""
+        """Drop the iterator: collecting it later could block everything."""
         self._live = None
 
     def _begin(self) -> None:
         if self._begun and isinstance(self.data, GeneratorType):
-            # Keras would give the first two batches once more.
+            # Keras would yield the first two batches again.
             raise self._ran_out()
         self._begun = True
         self.data_adapter.before_iterator()
@@ -194,16 +194,16 @@ class Batches:
     def _ran_out(self) -> DataNotResumableError:
         wanted = "at least one" if self._steps is None else f"{self._steps:,}"
         return DataNotResumableError(
-            "The data ended too early. (An iterator or a generator gives its "
-            "batches once, not once for each epoch.)",
-            received=f"{self._batch:,} batches in this epoch, of {wanted}",
-            hint="Pass data that can be iterated again in each epoch; or endless "
-            "data, together with steps_per_epoch.",
+            "The data ended too early. (An iterator or generator yields its batches "
+            "only once, not once per epoch.)",
+            received=f"{self._batch:,} batches in this epoch, expected {wanted}",
+            hint="Pass data that can be iterated again in each epoch, or endless "
+            "data together with steps_per_epoch.",
         )
 
 
 def _unpacked(data: Any) -> dict[str, Any]:
-    """``data`` as the arguments that Keras has for it: tuples of arrays come apart."""
+    """``data`` as Keras's arguments: tuples of arrays are unpacked."""
     names = ("x", "y", "sample_weight")
     whole = dict(zip(names, (data, None, None), strict=True))
     if not isinstance(data, tuple) or not 1 <= len(data) <= len(names):
@@ -231,7 +231,7 @@ def _adapter(data: Any, options: BatchOptions, settings: SourceContext) -> Any:
         if settings.as_given:
             return BatchList(data, settings)
         raise NotSupportedError(
-            "A list of batches cannot be spread over the replicas of a strategy.",
+            "A list of batches cannot be distributed over the replicas of a strategy.",
             received=f"a list of {len(data)}",
             hint="Pass a tf.data.Dataset.",
         )
@@ -241,7 +241,7 @@ def _adapter(data: Any, options: BatchOptions, settings: SourceContext) -> Any:
 
 
 def _is_spread(strategy: Any) -> bool:
-    """Whether TensorFlow spreads the batches over replicas."""
+    """Whether TensorFlow distributes the batches over replicas."""
     if strategy is None:
         return False
     from resilient.data.tf_data.adapter import distributes
@@ -252,9 +252,9 @@ def _is_spread(strategy: Any) -> bool:
 def _iterable(
     adapter: Any, strategy: Any, *, spread: bool
 ) -> Callable[[], Iterable[Any]]:
-    """What gives the batches, each time it is iterated.
+    """An iterable over the batches.
 
-    They are what the data itself gives. Arrays are cut in the way of this backend.
+    They are what the data itself yields. Arrays are split as this backend does it.
     """
     if isinstance(adapter, TrackedAdapter) and not spread:
         return adapter.as_given

@@ -1,4 +1,4 @@
-"""A run as a ``with`` block: for loops without an iterator of ours.
+"""A run as a ``with`` block, for loops that do not use our iterators.
 
 Importing this module loads neither Keras nor a backend.
 """
@@ -25,7 +25,7 @@ class RunContext(OnDirectory):
     """A run that can be entered.
 
     Args:
-        plan: What it was asked for.
+        plan: What the user asked for.
     """
 
     def __init__(self, plan: "LoopPlan") -> None:
@@ -57,7 +57,7 @@ class RunContext(OnDirectory):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Save where it ended, unless by an error, and leave the directory."""
+        """Save, unless an error ended the block, and unlock the directory."""
         session, self._session = self._session, None
         assert session is not None
         if error is not None:
@@ -69,22 +69,22 @@ class RunContext(OnDirectory):
 
     @ending_at_user_line
     def advance(self, steps: int = 1) -> None:
-        """Count steps done in a ``with`` block without ``loop``; save if due.
+        """Count steps done in a ``with`` block without ``loop``, and save if due.
 
         Raises:
-            Preempted: The run stopped on request, and is saved.
+            Preempted: The run stopped on request, and was saved.
         """
         require_integer(steps, "`steps`")
         attempt = self._require_attempt("advance")
         if attempt.in_loop:
             raise wrong_place_error(
-                "advance", "loop and batches count their steps themselves."
+                "advance", "loop and batches count their own steps."
             )
         attempt.advance(steps)
 
     @ending_at_user_line
     def save(self) -> None:
-        """Save now; inside ``loop`` and ``batches``, once this batch is done.
+        """Save now; inside ``loop`` and ``batches``, after this batch.
 
         Raises:
             ResilientError: Called outside both ``with`` and a loop.
@@ -93,11 +93,11 @@ class RunContext(OnDirectory):
 
     @ending_at_user_line
     def restore(self, step: int | None = None) -> Checkpoint:
-        """Set all objects to their state in a checkpoint.
+        """Restore all objects to their state in a checkpoint.
 
         Inside ``with``, the run continues from there, and later checkpoints move to
-        quarantine. Outside, it only lets you inspect them: the next loop still resumes
-        from the newest checkpoint.
+        quarantine. Outside, it is only for inspection: the next loop still resumes from
+        the newest checkpoint.
 
         Args:
             step: Which checkpoint; the newest intact one by default.
@@ -124,7 +124,7 @@ class RunContext(OnDirectory):
 
     @contextlib.contextmanager
     def _entered(self) -> "Iterator[LoopAttempt]":
-        """This process's attempt: that of a ``with`` around, or one for now."""
+        """This process's attempt: that of an enclosing ``with``, or a temporary one."""
         if self._attempt is None:
             with self._living() as attempt:
                 yield attempt

@@ -1,7 +1,7 @@
-"""What a loop logged: a series of numbers for each name, kept across restarts.
+"""Keeps what a loop logs across restarts: a series of numbers for each name.
 
-Numbers that a device still computes are fetched when they are looked at or saved, so
-that logging a loss does not make the loop wait for it.
+Numbers that a device is still computing are fetched when they are read or saved, so
+logging a loss does not make the loop wait for it.
 """
 
 import math
@@ -19,7 +19,7 @@ from resilient.errors import message
 _NOT_NUMBERS = (
     *(ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError),
 )
-_PENDING = 128  # numbers that are not fetched yet, at most
+_PENDING = 128  # most numbers waiting to be fetched
 
 
 class LogHistory(Mapping[str, list[float]]):
@@ -50,7 +50,7 @@ class LogHistory(Mapping[str, list[float]]):
         return f"<history of {sizes or 'nothing'}>"
 
     def steps(self, name: str) -> list[int]:
-        """The steps that the numbers under a name were logged at."""
+        """The steps at which the numbers under a name were logged."""
         self._fetch()
         return self._steps[name].tolist()
 
@@ -59,7 +59,7 @@ class LogHistory(Mapping[str, list[float]]):
 
         Args:
             step: Where the loop is.
-            values: Scalars by name: Python's, NumPy's or the backend's.
+            values: Scalars by name, of Python, NumPy or the backend.
 
         Raises:
             TypeError: One is not a number.
@@ -70,7 +70,7 @@ class LogHistory(Mapping[str, list[float]]):
             self._fetch_one()
 
     def last(self, since: int) -> dict[str, float]:
-        """The newest number of each name that was logged at step ``since`` or later."""
+        """The newest number of each name logged at step ``since`` or later."""
         self._fetch()
         return {
             name: values[-1]
@@ -79,7 +79,7 @@ class LogHistory(Mapping[str, list[float]]):
         }
 
     def capture(self) -> dict[str, Any]:
-        """All of it, as arrays."""
+        """Everything, as arrays."""
         self._fetch()
         return {
             name: [np.array(self._steps[name]), np.array(values)]
@@ -103,13 +103,13 @@ class LogHistory(Mapping[str, list[float]]):
 
 
 def _held(name: str, value: Any) -> Any:
-    """The present value, safe from what the loop does next; fetched where it is here.
+    """The current value, safe from later changes; fetched if it is ready.
 
     Raises:
         TypeError: It is not a number.
     """
     try:
-        if hasattr(value, "assign"):  # a variable: what it holds now
+        if hasattr(value, "assign"):  # a variable: take its current value
             value = value.value() if callable(value.value) else value.value
         if isinstance(value, int | float):
             return float(value)
@@ -128,8 +128,8 @@ def _held(name: str, value: Any) -> Any:
             message(
                 "run.log records numbers only.",
                 received=f"{name}={value!r}"[:300],
-                hint="Pass scalars, outside traced functions; reduce arrays first, "
-                "to their mean for example.",
+                hint="Pass scalars, outside traced functions; reduce arrays "
+                "first, for example to their mean.",
             )
         ) from error
 

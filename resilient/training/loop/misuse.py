@@ -1,4 +1,4 @@
-"""Errors for what a run cannot be asked for."""
+"""Errors for calls in the wrong place and for ambiguous data."""
 
 from typing import Any
 
@@ -12,17 +12,17 @@ def wrong_place_error(what: str, todo: str) -> ResilientError:
 
 
 def require_batches(data: list[Any], batch_size: object, shuffle: object) -> None:
-    """Check that a list is one of batches, which come as they are.
+    """Check that a list is a list of batches, to be used as they are.
 
     Raises:
-        TypeError: Its items may as well be the arrays that batches are cut from.
-        ValueError: They are to be cut, or shuffled.
+        TypeError: Its items could also be arrays to split into batches.
+        ValueError: An argument asks to split or shuffle them.
     """
     kind = next((type(each).__name__ for each in data if not _is_batch(each)), None)
     if kind is not None:
         raise TypeError(
             message(
-                "A list of arrays is ambiguous: it could be the arrays of one "
+                "A list of arrays is ambiguous: they could be the arrays of one "
                 "dataset, or one batch each.",
                 received=f"a list of {len(data)}, with a {kind} in it",
                 hint="For arrays pass a tuple, (x, y). For batches put each in a "
@@ -40,7 +40,7 @@ def require_batches(data: list[Any], batch_size: object, shuffle: object) -> Non
 
 
 def _is_batch(item: Any) -> bool:
-    """Whether it can be nothing but a batch: no array, and no rows of one."""
+    """Whether it can only be a batch, and not an array or rows of one."""
     if isinstance(item, list):  # what a torch DataLoader makes of a tuple
         return bool(item) and all(hasattr(part, "shape") for part in item)
     return isinstance(item, tuple | dict)

@@ -1,4 +1,4 @@
-"""A run of loops: what it was given, and where it is. It outlasts one loop."""
+"""What a run of loops was given, and where it is. It outlives a single loop."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import wrong_place_error
 from resilient.training.options import RunOptions
 
-# A checkpoint of a loop, verified, and what is in it.
+# A verified checkpoint of a loop, and its contents.
 Found = tuple[Checkpoint, SavedState[LoopRun]]
 
 
@@ -24,13 +24,13 @@ class LoopPosition:
 
     Attributes:
         progress: Where the loop is.
-        found: The checkpoint to restore when the loop begins that it belongs to.
-        entered: Whether this process looked for one.
-        inside: Whether a loop was begun that did not end by itself.
-        done: Epochs of the loops that ended in this process.
+        found: The checkpoint to restore when its loop begins.
+        entered: Whether this process has looked for one.
+        inside: Whether a loop has begun and not ended by itself.
+        done: Epochs of the loops that have ended in this process.
         stopped: Whether the loop itself ended the run.
         counting: How the run counts its steps.
-        changes: What this process goes on with, though the checkpoint differs.
+        changes: Differences from the checkpoint that this process accepts.
     """
 
     progress: Progress = field(default=Progress(0, 0, 0))
@@ -43,14 +43,14 @@ class LoopPosition:
     changes: Changes | None = None
 
     def resume(self, found: Found, allow: frozenset[str]) -> None:
-        """This process goes on from a checkpoint, with what may differ."""
+        """Continue from a checkpoint, with accepted differences."""
         self.changes = Changes(allow, found[1].run.allowed, found[0].progress)
 
     def count_by(self, counting: Counting) -> None:
-        """Count steps in this way, and in no other: a resume would not find it.
+        """Count steps in this way only: a resume could not follow a mixture.
 
         Raises:
-            ResilientError: The run counts them in another way.
+            ResilientError: The run counts them in a different way.
         """
         if self.counting not in (None, counting):
             raise wrong_place_error(
@@ -72,11 +72,11 @@ class LoopPlan:
     """A run of loops.
 
     Attributes:
-        options: What was asked for.
-        objects: What the loop was given by name.
-        history: What is logged.
-        verbose: Whether the user hears of what happens.
-        starts: What models begin with where the run does not resume, by name.
+        options: The arguments of the run.
+        objects: The objects passed by name.
+        history: What the loop logs.
+        verbose: Whether to print what happens.
+        starts: Initial weights by model name, for a run that does not resume.
         standing: Where the run is.
     """
 

@@ -45,19 +45,19 @@ class LoopState(RunState):
         super().__init__(backend, part)
         self._objects, self._history = plan.objects, plan.history
         self._standing, self._group = plan.standing, group
-        # On PyTorch nothing but the loop itself keeps processes alike.
+        # On PyTorch, only the loop itself keeps processes in step.
         self._alike = group.count == 1 or keras_internals.BACKEND != "torch"
         self._data: Any = None
-        self._of_data: list[Difference] = []  # allowed, and not told yet
+        self._of_data: list[Difference] = []  # allowed, and not reported yet
         self._epoch_random: Any = None
-        self._functions: set[str] = set()  # those of TensorFlow that were looked at
+        self._functions: set[str] = set()  # TensorFlow functions already inspected
         self._attributes = AttributeWatch(self._objects.parts())
         self._stepped = False
         self._metrics = self._objects.metrics()
         self._setups = self._objects.setups()
         for setup in self._setups.values():
             setup.begin()
-        self._objects.fingerprints()  # of what is built, before the loop changes it
+        self._objects.fingerprints()  # of built objects, before the loop changes them
         kinds = self._objects.kinds
         self._facts = {
             "identity": {"backend": keras_internals.BACKEND, "objects": kinds},
@@ -70,13 +70,13 @@ class LoopState(RunState):
         return self._objects.leaves()
 
     def after_step(self) -> None:
-        if not self._stepped:  # at once: a mistake is cheap now
+        if not self._stepped:  # check at once: a mistake is still cheap now
             self._stepped = True
-            self._objects.fingerprints()  # before the loop changes what is built now
+            self._objects.fingerprints()  # before the loop changes newly built objects
             self._require_metrics()
 
     def _require_metrics(self) -> None:
-        """Raise where a resume would lack metrics: what made them is not known."""
+        """Raise if a resume would lack metrics, which only the loop can create."""
         late = [m for i, m in self._objects.metrics().items() if i not in self._metrics]
         if not late:
             return
@@ -132,10 +132,10 @@ class LoopState(RunState):
     def require_fits(
         self, checkpoint: Checkpoint, saved: record.SavedState[LoopRun]
     ) -> None:
-        """Raise where it cannot be restored; missing variables are made.
+        """Raise if it cannot be restored; create missing variables.
 
         Raises:
-            CheckpointMismatchError: It is of another run.
+            CheckpointMismatchError: It belongs to a different run.
         """
         run = saved.run
         facts = run.fingerprint, self._facts
@@ -161,12 +161,12 @@ class LoopState(RunState):
 
     @property
     def _changes(self) -> Changes:
-        """What differs, where this process resumes."""
+        """The differences, where this process resumes."""
         assert self._standing.changes is not None
         return self._standing.changes
 
     def _require(self, checkpoint: Checkpoint, found: list[Difference]) -> None:
-        """Raise where anything differs that is not allowed."""
+        """Raise if anything differs that is not allowed."""
         found = self._changes.refused(found)
         if found:
             raise _other_run(checkpoint, found)
@@ -177,7 +177,7 @@ class LoopState(RunState):
         return [(n, run.models[n], live[n]) for n in live if n in run.models]
 
     def _other_functions(self, run: LoopRun, *, fits: bool) -> list[Difference]:
-        """How models compute another function; ``fits``: with the same weights."""
+        """How models differ; ``fits``: although the weights fit."""
         return [
             Difference(
                 each.of,
@@ -191,18 +191,18 @@ class LoopState(RunState):
     def know_data(
         self, data: Mapping[str, Any], found: Found | None, *, begun: bool
     ) -> Moved | None:
-        """Keep what the data is, and see whether a checkpoint was trained on it.
+        """Record the data's identity, and compare it with the checkpoint's.
 
         Args:
             data: Its fingerprint.
-            found: The checkpoint that the run resumes from, if there is one.
-            begun: Whether all else was compared.
+            found: The checkpoint that the run resumes from, if any.
+            begun: Whether everything else has been compared.
 
         Returns:
-            Where training goes on, if on other data.
+            Where training continues, if on different data.
 
         Raises:
-            CheckpointMismatchError: It was trained on other data.
+            CheckpointMismatchError: It was trained on different data.
         """
         self._data = {f"data {name}": value for name, value in data.items()}
         self._of_data = []
@@ -226,8 +226,8 @@ class LoopState(RunState):
         """Set everything, the random state last.
 
         Args:
-            saved: What to set; it fits.
-            drawn_ahead: Random generators that the data draws from ahead of the loop.
+            saved: What to set; known to fit.
+            drawn_ahead: Random generators that prefetching data draws from.
         """
         self.put_back_objects(saved)
         self._standing.stopped = saved.run.stopped
@@ -236,10 +236,10 @@ class LoopState(RunState):
         self._restore_random(saved.run.random, drawn_ahead)
 
     def begin_epoch(self, *, again: bool) -> None:
-        """The user's code at an epoch's beginning is about to run.
+        """User code at the start of an epoch is about to run.
 
         Args:
-            again: It ran before the checkpoint, and shall draw what it drew then.
+            again: It ran before the checkpoint, and must draw the same numbers again.
         """
         if not again:
             self._epoch_random = rng.capture(self._backend)
@@ -247,7 +247,7 @@ class LoopState(RunState):
             rng.restore(self._backend, self._epoch_random)
 
     def _look_at_setups(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """What each compiled model trains with; ``attributes`` changed, as was said."""
+        """What each compiled model trains with; ``attributes`` are known to change."""
         found = {}
         for name, setup in self._setups.items():
             setup.built()
@@ -264,7 +264,7 @@ class LoopState(RunState):
         self._history.restore(decode(saved.run.history, saved.tensors))
 
     def _of_objects(self, saved: record.SavedState[LoopRun]) -> SavedObject:
-        """What a checkpoint has of the objects, as these take it."""
+        """A checkpoint's state of the objects, converted to what they take."""
         saved = saved.taken_by(self.leaves())
         return SavedObject(saved.run.objects, saved.run.variables, saved.tensors)
 

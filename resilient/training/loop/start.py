@@ -1,4 +1,4 @@
-"""How a loop begins in this process, and ends: the part that needs Keras."""
+"""Starts and ends a loop in this process: the part that needs Keras."""
 
 import contextlib
 from collections.abc import Iterator
@@ -25,20 +25,20 @@ from resilient.training.session import Session, load
 
 @contextlib.contextmanager
 def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
-    """Take the directory, find the checkpoint, and follow the loop.
+    """Lock the directory, find the checkpoint, and follow the loop.
 
     Raises:
         DirectoryInUseError: Another run is using the directory.
-        CheckpointNotFoundError: ``resume`` asks for one that is not there, or those
-            that were saved are gone.
-        CorruptCheckpointError: There are some, and none is intact.
+        CheckpointNotFoundError: ``resume`` asks for a checkpoint that does not exist,
+            or saved checkpoints are gone.
+        CorruptCheckpointError: There are checkpoints, but none is intact.
     """
     options, standing = plan.options, plan.standing
-    if standing.entered:  # what this process trained is not started over
+    if standing.entered:  # do not start over what this process trained
         options = replace(options, resume="auto")
     strategy = strategy_of(plan.objects)
     with open_session(options, strategy, by_hand=True) as session:
-        # There is no progress bar, as with 2 in Keras.
+        # No progress bar, as with verbose=2 in Keras.
         session.say.set_verbose(2 if plan.verbose else 0)
         if not standing.entered or standing.inside:
             _look(plan, session)
@@ -51,7 +51,7 @@ def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
 
 
 def _look(plan: LoopPlan, session: Session) -> None:
-    """Find the checkpoint to resume from: at first, and where a loop was left."""
+    """Find the checkpoint to resume from, at the start or after a loop left midway."""
     standing, found = plan.standing, session.choose()
     standing.found = None if found is None else of_kind(found, LoopRun)
     if standing.found is not None:
@@ -70,7 +70,7 @@ def _look(plan: LoopPlan, session: Session) -> None:
 
 
 def _start_from_others(plan: LoopPlan, session: Session) -> None:
-    """Set the weights that a new run begins with."""
+    """Set the initial weights of a new run."""
     models = plan.objects.models()
     wanted = [(asked, models[name], name) for name, asked in plan.starts.items()]
     for name, started in zip(plan.starts, start(wanted, session.group), strict=True):
@@ -79,7 +79,7 @@ def _start_from_others(plan: LoopPlan, session: Session) -> None:
 
 
 def look_at(plan: LoopPlan, step: int | None) -> Checkpoint:
-    """Set all objects to a checkpoint, outside of any loop."""
+    """Restore all objects to a checkpoint, outside any loop."""
     count = replicas.count_under(strategy_of(plan.objects))
     found = of_kind(load(plan.options, step, count), LoopRun)
     plan = replace(plan, standing=LoopPosition())
@@ -91,7 +91,7 @@ def look_at(plan: LoopPlan, step: int | None) -> Checkpoint:
 
 
 def strategy_of(objects: Objects) -> Any:
-    """That of tf.distribute which the loop trains under; None on other backends."""
+    """The loop's tf.distribute strategy; None on other backends."""
     if keras_internals.BACKEND != "tensorflow":
         return None
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Which models of a loop begin with which weights: ``start_from`` of ``Run``.
+"""Assigns initial weights to the models of a loop: ``start_from`` of ``Run``.
 
 Importing this module loads neither Keras nor a backend.
 """
@@ -19,31 +19,31 @@ def checked_starts(
     models: Collection[str],
     state: Any,
 ) -> dict[str, StartFrom]:
-    """What each model is to begin with, by the name that it was given under.
+    """The initial weights of each model, by the name under which it was passed.
 
     Args:
-        source: For the only model; or for some, by name.
-        layers: As ``start_layers``, for all of them.
+        source: For the only model, or a dict by name.
+        layers: ``start_layers``, for all of them.
         models: Names of the Keras models and layers.
-        state: What the loop trains besides; None if nothing.
+        state: The ``state`` of ``Run``, if any.
 
     Raises:
-        TypeError: One is of another type than it can be.
-        ValueError: It means nothing here.
+        TypeError: An argument has the wrong type.
+        ValueError: It does not say which model is meant.
         NotSupportedError: The loop trains copies of the weights.
     """
     named: Mapping[str, Source | None]
     if isinstance(source, Mapping):
         named = source
     else:
-        StartFrom.checked(source, layers)  # whatever else is wrong
+        StartFrom.checked(source, layers)  # first of all
         named = dict.fromkeys(models, source)
         if source is not None and len(models) != 1:
             raise ValueError(
                 message(
-                    "`start_from` must say which model begins with which weights, "
+                    "`start_from` must say which model starts with which weights, "
                     "unless Run is given exactly one Keras model.",
-                    received=f"start_from={source!r}, and models: {_listed(models)}",
+                    received=f"start_from={source!r}, models: {_listed(models)}",
                     hint='Pass start_from={"name": path}, with the name of a Keras '
                     "model or layer that you pass to Run.",
                 )
@@ -60,8 +60,8 @@ def checked_starts(
     starts = {name: each for name, each in asked.items() if each is not None}
     if starts and state is not None:
         raise NotSupportedError(
-            "`start_from` sets the weights of models, but with `state` a loop trains "
-            "copies of them.",
+            "`start_from` sets the weights of models, but with `state` the loop "
+            "trains copies of them.",
             received=f"start_from={source!r}, and a state",
             hint="Write the weights to a file with `resilient export`, load it into "
             "the model, and then make the state.",

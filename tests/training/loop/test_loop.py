@@ -341,9 +341,9 @@ def test_data_is_given_once(tmp_path):
     data = arrays()
     run = run_on(tmp_path, data=data)
     assert len(list(run.loop(epochs=1, batch_size=BATCH))) == STEPS
-    with pytest.raises(ValueError, match="one set of data"):
+    with pytest.raises(ValueError, match="one dataset"):
         run.loop(arrays(), epochs=1)
-    with pytest.raises(ValueError, match="one set of data"):
+    with pytest.raises(ValueError, match="one dataset"):
         run_on(tmp_path / "none").loop(epochs=1)
 
 

@@ -119,7 +119,7 @@ def test_wrong_arguments(given, models, kind, words, tmp_path):
 def test_what_trains_a_copy_cannot_start_from_others(tmp_path):
     model = net()
     state = [v.value for v in model.trainable_variables]
-    with pytest.raises(NotSupportedError, match="a loop trains copies"):
+    with pytest.raises(NotSupportedError, match="the loop trains copies"):
         resilient.Run(tmp_path, net=model, state=state, start_from="a")
 
 
