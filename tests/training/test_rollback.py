@@ -221,7 +221,8 @@ def test_a_spike_is_treated_like_nan(tmp_path):
 def test_the_limit_of_rollbacks(tmp_path):
     how = Rollback(steps=1, skip=2, limit=1)
     with pytest.raises(
-        resilient.DivergedError, match=r"rolled back 1 times already \(rollbacks.json\)"
+        resilient.DivergedError,
+        match=r"already been rolled back 1 times \(rollbacks.json\)",
     ):
         fit(fitting.model(), tmp_path, *data((6, 11)), on_nan=how)
     actions = [event["action"] for event in events(tmp_path, "diverged")]
@@ -318,7 +319,9 @@ class Spare(keras.Model):
 @pytest.mark.filterwarnings("ignore:.build... was called on layer")
 def test_without_a_checkpoint_from_before_it_stops(tmp_path):
     """A start at which weights are missing is not saved."""
-    with pytest.raises(resilient.DivergedError, match=r"no checkpoint of step 0 or"):
+    with pytest.raises(
+        resilient.DivergedError, match=r"no checkpoint at or before step 0"
+    ):
         fit(fitting.model(cls=Spare), tmp_path, *data((2,)), save_freq=3)
     assert fitting.steps(tmp_path) == []
     assert not (tmp_path / "rollbacks.json").exists()

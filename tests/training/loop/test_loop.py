@@ -365,7 +365,9 @@ def test_a_generator_is_over_after_an_epoch(tmp_path):
     with pytest.raises(DataNotResumableError, match="ended too early"):
         list(run_on(tmp_path).loop(two(), epochs=2))
     run = run_on(tmp_path / "steps")
-    with pytest.raises(DataNotResumableError, match="2 batches in this epoch, of 3"):
+    with pytest.raises(
+        DataNotResumableError, match="2 batches in this epoch, expected 3"
+    ):
         list(run.loop(two(), epochs=1, steps_per_epoch=3))
 
 
