@@ -6,7 +6,7 @@ collectives have a process group of their own: on the training's they would be t
 gradients.
 
 The owners of its parts write a tensor that is spread over ranks (a DTensor); how it is
-read is in ``dcp_stored``.
+read is in ``dcp_chunks`` and ``dcp_stored``.
 """
 
 from collections.abc import Mapping

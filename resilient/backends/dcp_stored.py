@@ -1,4 +1,4 @@
-"""Reads PyTorch's distributed checkpoint format (DCP), which ``dcp_format`` writes.
+"""Reads a rank's part of a tensor in PyTorch's distributed checkpoint format (DCP).
 
 A tensor that is spread over ranks (a DTensor) stays on the disk, and each rank reads
 the part that it needs, however many ranks there are then. torch plans that; nothing is
@@ -23,87 +23,27 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.tensor import DTensor
 
-from resilient.backends import dcp_metadata, torch_files
-from resilient.backends.base import Part
-from resilient.backends.dcp_metadata import Chunk, SavedTensor
-from resilient.backends.stored_files import StoredFiles, corrupt, decoding
-
-METADATA = ".metadata"
-_MOST = 64 << 20  # bytes of it
-_OWN = "process-"
+from resilient.backends.dcp_chunks import StoredTensor
 
 ToTorch = Callable[[np.ndarray], torch.Tensor]
 
 
-class StoredTensor:
-    """A tensor in a checkpoint, of which several ranks wrote parts.
-
-    Args:
-        files: Of the checkpoint.
-        saved: The tensor.
-    """
-
-    def __init__(self, files: StoredFiles, saved: SavedTensor) -> None:
-        self.shape, self.dtype = saved.shape, saved.dtype
-        self._files, self._saved = files, saved
-
-    def read_into(self, tensor: DTensor, to_torch: ToTorch) -> None:
-        """Set this rank's part of a tensor; other ranks are not involved.
-
-        Raises:
-            CorruptCheckpointError: A file has something else in the tensor's place.
-        """
-        reader = _Reader(self._files, self._saved, to_torch)
-        try:
-            with warnings.catch_warnings():
-                # Loading without a process group is intended.
-                warnings.filterwarnings("ignore", "torch.distributed is disabled")
-                dcp.load({_Reader.NAME: tensor}, storage_reader=reader, no_dist=True)
-        except CheckpointException as error:  # a BaseException
-            for failure, _ in error.failures.values():
-                raise failure from error
-            raise
-
-    def __array__(
-        self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
-    ) -> np.ndarray:
-        """All of it, read again each time."""
-        whole = np.empty(self.shape, self.dtype)
-        for chunk in self._saved.chunks:
-            pairs = zip(chunk.offsets, chunk.sizes, strict=True)
-            place = tuple(slice(start, start + size) for start, size in pairs)
-            whole[place] = _read_chunk(self._files, self._saved, chunk)
-        return whole if dtype is None else whole.astype(dtype, copy=False)
-
-
-def read(files: StoredFiles, part: Part) -> dict[str, Any]:
-    """What all ranks have, and what only this part has.
-
-    Args:
-        files: What all ranks wrote.
-        part: Whose.
+def read_into(stored: StoredTensor, tensor: DTensor, to_torch: ToTorch) -> None:
+    """Set this rank's part of a tensor; other ranks are not involved.
 
     Raises:
-        CorruptCheckpointError: They wrote something else.
+        CorruptCheckpointError: A file has something else in the tensor's place.
     """
-    own = f"{part.name}."
-    with decoding(METADATA):
-        saved = dcp_metadata.parse(files.read(METADATA, _MOST), files.sizes)
-    return {
-        name.removeprefix(own): StoredTensor(files, tensor)
-        if len(tensor.chunks) > 1
-        else np.asarray(StoredTensor(files, tensor))
-        for name, tensor in saved.items()
-        if name.startswith(own) or not name.startswith(_OWN)
-    }
-
-
-def _read_chunk(files: StoredFiles, tensor: SavedTensor, chunk: Chunk) -> np.ndarray:
-    with decoding(chunk.file):
-        array = torch_files.tensor(files.mapped(chunk.file)[chunk.place])
-    if array.shape != chunk.sizes or array.dtype != tensor.dtype:
-        raise corrupt(f"{chunk.file} has a tensor of a different shape or type")
-    return array
+    reader = _Reader(stored, to_torch)
+    try:
+        with warnings.catch_warnings():
+            # Loading without a process group is intended.
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")
+            dcp.load({_Reader.NAME: tensor}, storage_reader=reader, no_dist=True)
+    except CheckpointException as error:  # a BaseException
+        for failure, _ in error.failures.values():
+            raise failure from error
+        raise
 
 
 class _Reader(FileSystemReader):  # type: ignore[misc]
@@ -111,14 +51,12 @@ class _Reader(FileSystemReader):  # type: ignore[misc]
 
     NAME = "tensor"
 
-    def __init__(
-        self, files: StoredFiles, saved: SavedTensor, to_torch: ToTorch
-    ) -> None:
-        super().__init__(files.directory)
-        self._files, self._saved, self._to_torch = files, saved, to_torch
+    def __init__(self, stored: StoredTensor, to_torch: ToTorch) -> None:
+        super().__init__(stored.files.directory)
+        self._stored, self._to_torch = stored, to_torch
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        saved = self._saved
+        saved = self._stored.saved
         tensor = TensorStorageMetadata(
             TensorProperties(dtype=getattr(torch, str(saved.dtype))),
             torch.Size(saved.shape),
@@ -133,7 +71,7 @@ class _Reader(FileSystemReader):  # type: ignore[misc]
     def read_data(self, plan: Any, planner: Any) -> torch.futures.Future[None]:
         for item in plan.items:
             chunk = self.storage_data[item.storage_index]
-            whole = _read_chunk(self._files, self._saved, chunk)
+            whole = self._stored.read_chunk(chunk)
             pairs = zip(item.storage_offsets, item.lengths, strict=True)
             part = whole[tuple(slice(start, start + size) for start, size in pairs)]
             target = planner.resolve_tensor(item).detach()

@@ -22,7 +22,7 @@ import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.serialization import config
 
-from resilient.backends import dcp_format, dcp_stored, torch_files, torch_random
+from resilient.backends import dcp_chunks, dcp_format, torch_files, torch_random
 from resilient.backends.arrays import (
     EXTENSION_DTYPES,
     HeldSnapshot,
@@ -33,7 +33,8 @@ from resilient.backends.arrays import (
     check_names,
 )
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
-from resilient.backends.dcp_stored import StoredTensor
+from resilient.backends.dcp_chunks import StoredTensor
+from resilient.backends.dcp_stored import read_into
 from resilient.backends.parallel_copy import copy_all
 from resilient.backends.stored_files import StoredFiles
 from resilient.errors import NotSupportedError
@@ -92,8 +93,8 @@ class TorchBackend:
         files: Mapping[str, int] | None = None,
     ) -> dict[str, Any]:
         stored = StoredFiles(directory, files)
-        if dcp_stored.METADATA in stored.sizes:
-            return dcp_stored.read(stored, part)
+        if dcp_chunks.METADATA in stored.sizes:
+            return dcp_chunks.read(stored, part)
         return torch_files.of_checkpoint(stored)
 
     def require_like(self, target: Any, value: Any) -> None:
@@ -108,7 +109,7 @@ class TorchBackend:
             if not isinstance(tensor, DTensor):
                 tensor.copy_(to_torch(np.asarray(value)))
             elif isinstance(value, StoredTensor):
-                value.read_into(tensor.detach(), to_torch)
+                read_into(value, tensor.detach(), to_torch)
             else:
                 _assign_part(tensor, to_torch(value))
 

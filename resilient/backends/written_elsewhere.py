@@ -1,29 +1,38 @@
-"""Reads the tensors that one process wrote with another backend, without that backend.
+"""Reads the tensors that some backend wrote, without that backend.
 
 Nothing is imported but readers of the formats; of these only Orbax's needs a library,
-TensorStore. What several processes wrote together is read with their own backend only.
+TensorStore.
 """
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from resilient.backends import bundle, torch_files
-from resilient.backends.base import ALONE
+from resilient.backends import bundle, dcp_chunks, torch_files
+from resilient.backends.base import ALONE, Part
 from resilient.backends.stored_files import StoredFiles
 from resilient.errors import BackendNotAvailableError
 
 
 def tensors(
-    saver: str, directory: str | os.PathLike[str], files: Mapping[str, int]
-) -> dict[str, np.ndarray]:
-    """Every tensor, by name.
+    saver: str,
+    directory: str | os.PathLike[str],
+    files: Mapping[str, int],
+    part: Part = ALONE,
+    *,
+    piecewise: bool = False,
+) -> dict[str, Any]:
+    """The tensors that all processes have, and those of one, by name.
 
     Args:
         saver: The backend that wrote them.
         directory: What it filled.
         files: Size of each file in it, of which every byte was compared.
+        part: Which process's.
+        piecewise: Leave large ones on the disk, as objects with shape and dtype that
+            ``numpy.asarray`` reads; others may be mapped.
 
     Raises:
         CorruptCheckpointError: The files hold something else than what it writes.
@@ -31,11 +40,16 @@ def tensors(
     """
     stored = StoredFiles(os.fspath(directory), files)
     if saver == "torch":
-        return torch_files.of_checkpoint(stored)
-    return bundle.tensors(stored) if saver == "tensorflow" else _of_jax(stored)
+        if dcp_chunks.METADATA in stored.sizes:
+            return dcp_chunks.read(stored, part, piecewise=piecewise)
+        return {**torch_files.of_checkpoint(stored)}
+    if saver == "jax":
+        return _of_jax(stored, part, piecewise)
+    own = bundle.tensors(stored.inside(part.name)) if part.index else {}
+    return {**bundle.tensors(stored), **own}
 
 
-def _of_jax(stored: StoredFiles) -> dict[str, np.ndarray]:
+def _of_jax(stored: StoredFiles, part: Part, piecewise: bool) -> dict[str, Any]:
     try:
         from resilient.backends import orbax_format
     except ImportError as error:
@@ -45,5 +59,7 @@ def _of_jax(stored: StoredFiles) -> dict[str, np.ndarray]:
             hint="Install it with: pip install tensorstore (JAX is not needed).",
             name=error.name,
         ) from error
-    found = orbax_format.read(stored, ALONE, piecewise=False)
+    found = orbax_format.read(stored, part, piecewise=piecewise)
+    if piecewise:
+        return {**found}
     return {name: np.asarray(each) for name, each in found.items()}

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resilient.cli.places import step
-from resilient.convert.export import backend_of, choose, ending_of, export
+from resilient.convert.export import choose, ending_of, export
 from resilient.convert.import_ import import_checkpoint
 from resilient.errors import NotExactWarning, message, printable
+from resilient.saving.other_backend import saver_of
 from resilient.serialization import JSON
 from resilient.storage.store import Store
 
@@ -95,7 +96,7 @@ def _export(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     checkpoint = choose(store, arguments.step)
     if "keras" not in sys.modules:
         # The one library needed to read the checkpoint.
-        os.environ["KERAS_BACKEND"] = backend_of(checkpoint)
+        os.environ["KERAS_BACKEND"] = saver_of(checkpoint)
     with _not_exact() as found:
         target = export(
             store.directory,

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resilient.backends import BACKENDS, get_backend
+from resilient.backends import get_backend
 from resilient.convert.target import require_free, staged
 from resilient.errors import CorruptCheckpointError, NotSupportedError, message
 from resilient.saving import record
 from resilient.saving.choose import not_found
+from resilient.saving.other_backend import saver_of
 from resilient.saving.run_json import FitRun, ImportRun, RunJson
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.store import Store
@@ -111,20 +112,8 @@ def choose(store: Store, step: int | None) -> Checkpoint:
     return store.read(steps[-1] if step is None else step)
 
 
-def backend_of(checkpoint: Checkpoint) -> str:
-    """The backend that saved a checkpoint."""
-    for name in BACKENDS:
-        if name in checkpoint.environment:
-            return name
-    raise NotSupportedError(
-        "The checkpoint does not say which backend saved it.",
-        received=f"{checkpoint.path}: {dict(checkpoint.environment)}",
-        hint="Export a checkpoint that fit, Run or Checkpoints saved.",
-    )
-
-
 def _load(checkpoint: Checkpoint) -> record.SavedState[RunJson]:
-    reader = record.reader(get_backend(backend_of(checkpoint)), to_look=True)
+    reader = record.reader(get_backend(saver_of(checkpoint)), to_look=True)
     try:
         return checkpoint.load(reader)
     except DamageError as error:

@@ -240,12 +240,12 @@ def _read(where: Path, of: str) -> "list[Weight]":
     import numpy as np
 
     from resilient.backends import get_backend
-    from resilient.convert.export import backend_of
     from resilient.convert.overlap import Weight
+    from resilient.saving.other_backend import saver_of
     from resilient.state.weights import group
 
     checkpoint = Checkpoint.read(where)
-    backend = get_backend(backend_of(checkpoint))
+    backend = get_backend(saver_of(checkpoint))
     saved = checkpoint.load(record.reader(backend, to_look=True))
     tensors, found = saved.tensors, []
     named = isinstance(saved.run, LoopRun) and of in saved.run.models

@@ -37,6 +37,22 @@ def saver(backend: Backend, checkpoint: Checkpoint, *, allowed: bool) -> str | N
     )
 
 
+def saver_of(checkpoint: Checkpoint) -> str:
+    """The backend that saved a checkpoint.
+
+    Raises:
+        NotSupportedError: The manifest does not say.
+    """
+    for name in BACKENDS:
+        if name in checkpoint.environment:
+            return name
+    raise NotSupportedError(
+        "The checkpoint does not say which backend saved it.",
+        received=f"{checkpoint.path}: {dict(checkpoint.environment)}",
+        hint="Use a checkpoint that fit, Run or Checkpoints saved.",
+    )
+
+
 def require_alone(checkpoint: Checkpoint, saver: str, saved: int, part: Part) -> None:
     """Raise where several take part.
 

@@ -7,7 +7,7 @@ that the manifest lists are opened.
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -107,6 +107,47 @@ def read_part(
         CorruptCheckpointError: A file is missing, not as its schema says, or does not
             fit the others.
     """
+
+    def tensors(folder: str, files: Mapping[str, int]) -> dict[str, Any]:
+        if saver is None:
+            return backend.read(folder, part, files=files)
+        return written_elsewhere.tensors(saver, folder, files)
+
+    run, position, found = _read(part, checkpoint, tensors)
+    # Anything but variables is needed completely.
+    own = {name: np.asarray(found[name]) for name in run.arrays}
+    _require_well_formed(part, checkpoint, run, position, own)
+    with malformed(str(checkpoint.path / paths(part)[0])):
+        require_restorable(run, backend, own)
+    return run, position, {**found, **own}
+
+
+def look_at_part(
+    part: Part, checkpoint: Checkpoint, saver: str
+) -> tuple[RunJson, Encoded, dict[str, Any]]:
+    """The same without the backend that saved: nothing is restored.
+
+    Large tensors stay on the disk: ``numpy.asarray`` reads one.
+
+    Raises:
+        BackendNotAvailableError: A library that reads its format is missing.
+        CorruptCheckpointError: As ``read_part``.
+    """
+
+    def tensors(folder: str, files: Mapping[str, int]) -> dict[str, Any]:
+        return written_elsewhere.tensors(saver, folder, files, part, piecewise=True)
+
+    run, position, found = _read(part, checkpoint, tensors)
+    own = {name: found[name] for name in run.arrays}
+    _require_well_formed(part, checkpoint, run, position, own)
+    return run, position, found
+
+
+def _read(
+    part: Part,
+    checkpoint: Checkpoint,
+    tensors: Callable[[str, Mapping[str, int]], dict[str, Any]],
+) -> tuple[RunJson, Encoded, dict[str, Any]]:
     of_run, of_data = paths(part)
     with malformed(str(checkpoint.path / of_run)):
         run = decoded(parse(checkpoint.content(of_run)))
@@ -118,20 +159,24 @@ def read_part(
         for name, file in checkpoint.files.items()
         if name.startswith(inside)
     }
-    folder = str(checkpoint.path / VARIABLES)
-    if saver is None:
-        tensors = backend.read(folder, part, files=files)
-    else:
-        tensors = written_elsewhere.tensors(saver, folder, files)
-    _require_complete(run, set(tensors), checkpoint)
-    # Anything but variables is needed completely.
-    own = {name: np.asarray(tensors[name]) for name in run.arrays}
+    found = tensors(str(checkpoint.path / VARIABLES), files)
+    _require_complete(run, set(found), checkpoint)
+    return run, position, found
+
+
+def _require_well_formed(
+    part: Part,
+    checkpoint: Checkpoint,
+    run: RunJson,
+    position: Encoded,
+    own: Mapping[str, Any],
+) -> None:
+    """Raise where a value that is encoded is not what was written."""
+    of_run, of_data = paths(part)
     with malformed(str(checkpoint.path / of_run)):
         check(vars(run), own)
-        require_restorable(run, backend, own)
     with malformed(str(checkpoint.path / of_data)):
         from_json(Positions, outline(position, own))
-    return run, position, {**tensors, **own}
 
 
 def _require_complete(run: RunJson, there: set[str], checkpoint: Checkpoint) -> None:

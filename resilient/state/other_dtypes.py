@@ -8,13 +8,14 @@ a sign.)
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from resilient.errors import CheckpointMismatchError
-from resilient.state.variables import Leaf
+
+if TYPE_CHECKING:
+    from resilient.state.variables import Leaf
 
 SEEDS = "seed_generator_state"  # what the paths of such variables end with
 _PLACE = re.compile(r".*?\.\d+(?=\.)")
@@ -24,7 +25,7 @@ _WORD = (1 << 32) - 1
 Saved = Sequence[Mapping[str, Any]]  # as Leaf.to_json
 
 
-def layout(saved: Saved, live: Sequence[Leaf]) -> list[dict[str, Any]]:
+def layout(saved: Saved, live: "Sequence[Leaf]") -> list[dict[str, Any]]:
     """What a checkpoint lists, with integers in the dtypes of the live variables.
 
     Args:
@@ -52,7 +53,7 @@ class Converted(Mapping[str, Any]):
     """
 
     def __init__(
-        self, tensors: Mapping[str, Any], saved: Saved, live: Sequence[Leaf]
+        self, tensors: Mapping[str, Any], saved: Saved, live: "Sequence[Leaf]"
     ) -> None:
         self._tensors = tensors
         self._leaves = {
@@ -66,6 +67,8 @@ class Converted(Mapping[str, Any]):
         return iter(self._tensors)
 
     def __getitem__(self, name: str) -> Any:
+        import keras
+
         value, leaf = self._tensors[name], self._leaves.get(name)
         if leaf is None:
             return value
@@ -74,15 +77,15 @@ class Converted(Mapping[str, Any]):
 
 
 def _pairs(
-    saved: Saved, live: Sequence[Leaf]
-) -> Iterator[tuple[Mapping[str, Any], Leaf | None]]:
+    saved: Saved, live: "Sequence[Leaf]"
+) -> "Iterator[tuple[Mapping[str, Any], Leaf | None]]":
     """Each saved variable with the live one in its place, if there is one."""
-    leaves = {_place(leaf.name): leaf for leaf in live}
+    leaves = {place(leaf.name): leaf for leaf in live}
     for old in saved:
-        yield old, leaves.get(_place(old["name"]))
+        yield old, leaves.get(place(old["name"]))
 
 
-def _place(name: str) -> str:
+def place(name: str) -> str:
     """Group and index, and the object of a loop; what follows Keras may number."""
     found = _PLACE.match(name)
     return found[0] if found else name

@@ -31,6 +31,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from resilient.backends import dcp_metadata, dcp_stored, torch_files
+from resilient.backends.dcp_chunks import StoredTensor
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 COMMAND = "touch SEEN"
@@ -503,11 +504,12 @@ def test_a_part_that_a_rank_reads_later(here: Path) -> None:
     files = StoredFiles(str(here), None)
     saved = dcp_metadata.parse(files.read(".metadata", 1 << 20), files.sizes)["a"]
     tensor = torch.zeros(3, 2)
-    dcp_stored.StoredTensor(files, saved).read_into(tensor, torch.from_numpy)
+    dcp_stored.read_into(StoredTensor(files, saved), tensor, torch.from_numpy)
     assert tensor.tolist() == [[1, 1]] * 3
     other = replace(saved, dtype=np.dtype("int32"))
+    stored = StoredTensor(files, other)
     with pytest.raises(CorruptCheckpointError, match="a different shape or type"):
-        dcp_stored.StoredTensor(files, other).read_into(tensor.int(), torch.from_numpy)
+        dcp_stored.read_into(stored, tensor.int(), torch.from_numpy)
 
 
 @pytest.mark.parametrize("count", [1, 2])

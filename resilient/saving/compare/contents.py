@@ -1,0 +1,89 @@
+"""A checkpoint opened to look at: what each process saved, without their backend.
+
+Every byte was compared with the manifest before. Large tensors stay on the disk until
+they are compared.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from resilient.backends.base import Part
+from resilient.saving import choose
+from resilient.saving.other_backend import saver_of
+from resilient.saving.part_files import look_at_part, processes
+from resilient.saving.run_json import RunJson
+from resilient.serialization import Encoded
+from resilient.storage import refusals
+from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
+from resilient.storage.store import Store
+
+
+@dataclass(frozen=True)
+class ProcessContents:
+    """What one process saved.
+
+    Attributes:
+        run: Of the process.
+        position: Where its data was, encoded.
+        arrays: What is not a variable, by name.
+    """
+
+    run: RunJson
+    position: Encoded
+    arrays: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a checkpoint holds.
+
+    Attributes:
+        checkpoint: Which one.
+        backend: That which saved it.
+        processes: Those that saved it, by number.
+        tensors: The variables, by name; of each replica, where these have their own.
+    """
+
+    checkpoint: Checkpoint
+    backend: str
+    processes: list[ProcessContents]
+    tensors: Mapping[str, Any]
+
+    @property
+    def run(self) -> RunJson:
+        return self.processes[0].run
+
+
+def opened(store: Store, step: int | None) -> Contents:
+    """The checkpoint of a step, or the newest one, verified; nothing is changed.
+
+    Raises:
+        BackendNotAvailableError: A library that reads its tensors is missing.
+        CheckpointNotFoundError: There is none.
+        CheckpointReadError: It cannot be read here and now.
+        CorruptCheckpointError: It is damaged.
+        NotSupportedError: A later version wrote it.
+        UntrustedCheckpointError: There is a key here, and it did not sign this.
+    """
+    steps = store.steps()
+    if not steps:
+        raise choose.not_found(store)
+    checkpoint = store.read(steps[-1] if step is None else step)
+    try:
+        return checkpoint.load(Reader(_read))
+    except DamageError as error:
+        if not checkpoint.path.exists():
+            raise choose.not_found(checkpoint.path) from None  # just pruned
+        raise refusals.damaged(checkpoint.path, str(error)) from None
+
+
+def _read(checkpoint: Checkpoint) -> Contents:
+    backend, count = saver_of(checkpoint), processes(checkpoint)
+    found, tensors = [], dict[str, Any]()
+    for number in range(count):
+        run, position, every = look_at_part(Part(number, count), checkpoint, backend)
+        arrays = {name: every[name] for name in run.arrays}
+        found.append(ProcessContents(run, position, arrays))
+        tensors = every | tensors
+    return Contents(checkpoint, backend, found, tensors)

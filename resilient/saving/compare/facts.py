@@ -1,0 +1,183 @@
+"""What of a checkpoint is no tensor, by section; and what of it is state.
+
+State is what training goes on from. What a run is, and what it ran on, is not: where
+it made a difference, that shows in the state. Nor are clocks, and files that hold them.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from resilient.saving.compare.contents import Contents, ProcessContents
+from resilient.saving.compare.values import unpacked
+from resilient.saving.run_json import FitRun, ImportRun, LoopRun, RunJson, encoded
+from resilient.serialization import JSON, Encoded
+from resilient.serialization.decoding import decode, outline
+from resilient.serialization.position import Positions
+from resilient.serialization.schema import from_json
+
+STATE = ("progress", "data", "random", "callbacks", "history", "objects")
+NOT_STATE = ("clocks", "settings", "environment")
+SECTIONS = (*STATE, *NOT_STATE)
+
+_HISTORY = "keras.callbacks.History"
+# What Keras's callbacks have that is of the clock, in what is kept beside attributes.
+_CLOCKS = {"ago", "epoch_began_ago", "files"}
+_FILE = {"content"}  # of a ModelCheckpoint, whose formats hold the time
+_WORD = (1 << 32) - 1
+
+
+class Section(NamedTuple):
+    """Values of one kind.
+
+    Attributes:
+        name: One of ``SECTIONS``.
+        values: By name, encoded.
+    """
+
+    name: str
+    values: JSON
+
+
+def of_process(process: ProcessContents, *, elsewhere: bool) -> Iterator[Section]:
+    """The state of one process.
+
+    Args:
+        process: Whose.
+        elsewhere: Whether that of another backend is compared with it, which draws
+            numbers and orders in its own way.
+    """
+    run = process.run
+    yield Section("progress", _of_training(run, elsewhere))
+    yield Section("data", _position(process, elsewhere))
+    if isinstance(run, FitRun | LoopRun):
+        random = {"": run.random}
+        if isinstance(run, LoopRun) and run.epoch_random is not None:
+            random["when the epoch began"] = run.epoch_random
+        yield Section("random", _random(random, elsewhere))
+    if isinstance(run, FitRun):
+        yield from _callbacks(process, run)
+        yield Section("objects", run.stateful)
+    if isinstance(run, LoopRun):
+        yield Section("history", _of_loop(run.history, process))
+        yield Section("objects", run.objects)
+
+
+def of_run(contents: Contents) -> Iterator[Section]:
+    """What the run is, and what it ran on."""
+    run, checkpoint = contents.run, contents.checkpoint
+    versions = dict(checkpoint.environment)
+    settings: JSON = {
+        "saved by": encoded(run)["kind"],
+        "finished": checkpoint.finished,
+        "replicas": run.replicas,
+    }
+    if isinstance(run, FitRun | LoopRun):
+        facts = run.fingerprint
+        for each in ("identity", "settings", "determinism"):
+            settings |= {k: v for k, v in facts[each].items() if k not in versions}
+    if isinstance(run, FitRun):
+        settings |= {"learning rate": run.learning_rate, "changed": run.setup}
+    if isinstance(run, LoopRun):
+        settings |= {**(run.data or {}), "models": run.models, "changed": run.setups}
+    if isinstance(run, ImportRun):
+        settings |= {"imported from": run.source, "unknown": run.unknown}
+    yield Section("settings", settings)
+    yield Section("environment", versions)
+
+
+def _of_training(run: RunJson, elsewhere: bool) -> JSON:
+    if isinstance(run, FitRun):
+        found = {
+            "stop_training": run.stop_training,
+            "logs of the last epoch": run.epoch_logs,
+            "losses seen": run.losses,
+        }
+        # Those that steps in Python changed, which other backends trace.
+        return found if elsewhere else found | {"attributes": run.attributes}
+    return {"stopped": run.stopped} if isinstance(run, LoopRun) else {}
+
+
+def _position(process: ProcessContents, elsewhere: bool) -> JSON:
+    if not elsewhere:
+        return {"": process.position}
+    plain = from_json(Positions, outline(process.position, process.arrays))
+    if plain.x is None:
+        return {}
+    return {
+        "batches": plain.x.data.drawn,
+        "epochs": plain.x.data.epochs,
+        "batches of an epoch": plain.x.num_batches,
+    }
+
+
+def _random(states: JSON, elsewhere: bool) -> JSON:
+    if not elsewhere:
+        return states
+    return {
+        name: {
+            "python": state["python"],
+            "numpy": state["numpy"],
+            "keras": state["keras"] and [n & _WORD for n in state["keras"]],
+        }
+        for name, state in states.items()
+    }
+
+
+def _callbacks(process: ProcessContents, run: FitRun) -> Iterator[Section]:
+    values, clocks, history, names = JSON(), JSON(), JSON(), Counter[str]()
+    for index, callback in enumerate(run.callbacks):
+        name = callback["class"].rpartition(".")[2]
+        names[name] += 1
+        name += f" {names[name]}" if names[name] > 1 else ""
+        begin = f"callbacks.{index}."
+        content = {
+            path.removeprefix(begin): change["data"]
+            for path, change in callback.get("changes", {}).items()
+        }
+        if callback["class"] == _HISTORY:
+            history |= _of_fit(content, process)
+            continue
+        content |= {
+            k: callback[k] for k in ("state_dict", "deleted") if callback.get(k)
+        }
+        ours, of_clock = _split(callback.get("special"))
+        values[name] = content | ours
+        clocks |= {name: of_clock} if of_clock else {}
+    yield Section("callbacks", values)
+    yield Section("history", history)
+    yield Section("clocks", clocks)
+
+
+def _split(special: Encoded) -> tuple[JSON, JSON]:
+    """What is kept of a callback beside its attributes, and what of it is of a clock.
+
+    A file is of one: the formats of models hold the time when they were written.
+    """
+    if not isinstance(special, dict) or special.get("!") != "dict":
+        return ({} if special is None else {"special": special}), {}
+    pairs = {key: item for key, item in special["v"] if isinstance(key, str)}
+    of_clock = pairs.keys() if pairs.keys() == _FILE else pairs.keys() & _CLOCKS
+    clocks = {key: pairs[key] for key in pairs if key in of_clock}
+    return {key: pairs[key] for key in pairs if key not in of_clock}, clocks
+
+
+def _of_fit(changes: JSON, process: ProcessContents) -> JSON:
+    """Epochs, and the values of each metric, of a History callback."""
+    metrics = changes.pop("history", None)
+    found = {**changes}
+    if isinstance(metrics, dict) and metrics.get("!") == "dict":
+        found |= {key: item for key, item in metrics["v"] if isinstance(key, str)}
+    return {name: unpacked(item, process.arrays) for name, item in found.items()}
+
+
+def _of_loop(history: Encoded, process: ProcessContents) -> JSON:
+    """Of each metric, the value of each step."""
+    found = decode(history, process.arrays)
+    return {
+        str(name): {
+            f"[{step}]": value
+            for step, value in zip(steps.tolist(), values.tolist(), strict=True)
+        }
+        for name, (steps, values) in found.items()
+    }
