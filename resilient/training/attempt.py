@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NoReturn
 
+from resilient.backends.base import Snapshot
 from resilient.data.inputs import DataInputs
 from resilient.policies.monitored import MonitoredMetrics
 from resilient.progress import Progress
@@ -45,6 +46,7 @@ class Attempt:
     ) -> None:
         self._session, self._state, self._inputs = session, state, inputs
         self._saving, self._watch = session.saving, session.watch
+        self._digests = session.digests
         self._monitored = MonitoredMetrics(session.options.keep.monitors)
         self._losses = losses or LossWatch(None, active=False)
         self._consensus = BoundaryConsensus(session.group, self._saving, self._watch)
@@ -80,6 +82,8 @@ class Attempt:
             if session.resume == "never":
                 rollback.forget(store.directory)
         self._saving.start(progress)
+        if self._digests.start(progress) and resumed is None:
+            self._digest(progress, None, in_epoch=False)
         if resumed is None:
             if first and not progress.step:
                 often = session.options.save_policy.words
@@ -128,6 +132,8 @@ class Attempt:
         self.trained(progress)
         if not save:
             return
+        if self._digests.due(progress):
+            self._digest(progress, logs, in_epoch=True)
         self._watch.stop_unless_time(self._saving.slowest)
         decision = self._consensus.at(progress)
         self._stopping = decision.stop is not None
@@ -170,6 +176,8 @@ class Attempt:
         if self._uncommitted and self._taken:  # no batch followed
             self._taken.release()
         self._uncommitted = None
+        if self._digests.due(progress):
+            self._digest(progress, logs, in_epoch=False)
         if not finished:
             self._watch.stop_unless_time(self._saving.slowest)
         decision = self._consensus.at(progress, finished=finished)
@@ -202,12 +210,30 @@ class Attempt:
         in_epoch: bool,
         finished: bool = False,
     ) -> None:
-        self._settle()
-        positions, random = self._inputs.positions(in_epoch=in_epoch)
-        self._taken = self._state.take(progress, positions, random, logs=logs)
+        before = None if self._taken is None else self._taken.snapshot
+        self._taken = self._snapshot(progress, logs, before, in_epoch=in_epoch)
         metrics = {} if in_epoch else logs or {}
         save = Save(progress, metrics, finished, staging, self._saving.stalled())
         self._uncommitted = partial(self._saving.save, save, self._taken)
+
+    def _digest(
+        self, progress: Progress, logs: Mapping[str, float] | None, *, in_epoch: bool
+    ) -> None:
+        spare = self._digests.spare()
+        taken = self._snapshot(progress, logs, spare, in_epoch=in_epoch)
+        self._digests.add(progress, taken)
+
+    def _snapshot(
+        self,
+        progress: Progress,
+        logs: Mapping[str, float] | None,
+        reuse: Snapshot | None,
+        *,
+        in_epoch: bool,
+    ) -> record.PendingCheckpoint:
+        self._settle()
+        positions, random = self._inputs.positions(in_epoch=in_epoch)
+        return self._state.take(progress, positions, random, logs=logs, reuse=reuse)
 
     def _commit(self) -> bool:
         """Commit the last snapshot, and return whether there was one."""

@@ -52,6 +52,7 @@ def open_session(
             awaited(session),
             group.explained(),
             session.saving,
+            session.digests,
         ):
             yield session
 

@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import Any
 
 from resilient.data import DataOptions, OnDataChange
-from resilient.errors import message
+from resilient.errors import message, require_integer
 from resilient.policies import (
     KeepPolicy,
     SaveFreq,
@@ -45,6 +45,7 @@ class RunOptions:
         on_save_error: What to do if a checkpoint cannot be written.
         preemption: How training can be asked to stop.
         allow: Which differences from the checkpoint to accept.
+        digest_every: Steps between two digests of the state; None: no digests.
     """
 
     store: Store
@@ -56,6 +57,7 @@ class RunOptions:
     on_save_error: OnSaveError
     preemption: Preemption | None
     allow: frozenset[str]
+    digest_every: int | None
 
     @classmethod
     def checked(
@@ -73,6 +75,7 @@ class RunOptions:
         on_save_error: OnSaveError,
         preemption: Preemption | None,
         allow: Collection[str] = (),
+        digest_every: int | None = None,
     ) -> "RunOptions":
         """The arguments of ``resilient.fit``, if they are valid.
 
@@ -88,6 +91,10 @@ class RunOptions:
         if on_event is not None and not callable(on_event):
             what = "`on_event` must be callable: it receives each event, a dict."
             raise TypeError(message(what, received=repr(on_event)))
+        if digest_every is not None:
+            digest_every = require_integer(
+                digest_every, "`digest_every`", or_else=", or None"
+            )
         policy = keep_policy(keep)
         options = cls(
             store=store_of(checkpoint_dir, local_dir, upload),
@@ -99,6 +106,7 @@ class RunOptions:
             on_save_error=on_save_error,
             preemption=checked_preemption(preemption),
             allow=checked_allow(allow),
+            digest_every=digest_every,
         )
         options._require_epochs_for_best(save_freq)
         options._warn_if_restarted(resume)

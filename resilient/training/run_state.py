@@ -28,7 +28,6 @@ class RunState:
 
     def __init__(self, backend: Backend, part: Part) -> None:
         self._backend, self._part = backend, part
-        self._last: Snapshot | None = None
         self._warnings = InexactWarnings()
 
     def after_step(self) -> None:
@@ -41,6 +40,7 @@ class RunState:
         random: Any,
         *,
         logs: Mapping[str, float] | None,
+        reuse: Snapshot | None,
     ) -> record.PendingCheckpoint:
         """Take a snapshot of everything.
 
@@ -49,6 +49,7 @@ class RunState:
             positions: Where the data is.
             random: The random state of this moment.
             logs: Those of the last epoch that ended.
+            reuse: An earlier snapshot, whose memory may be overwritten.
         """
         raise NotImplementedError
 
@@ -59,8 +60,10 @@ class RunState:
         live: Sequence[variables.Leaf],
         tensors: Mapping[str, Any],
         arrays: dict[str, Any],
+        *,
+        reuse: Snapshot | None,
     ) -> record.PendingCheckpoint:
-        """Copy the current bytes of everything, reusing the last snapshot's memory.
+        """Copy the current bytes of everything.
 
         Args:
             run: The record, to which the names of tensors are added.
@@ -68,6 +71,7 @@ class RunState:
             live: The variables.
             tensors: Their current values in this process, by name.
             arrays: This process's arrays that are not variables, by name.
+            reuse: As in ``take``.
         """
         position = encode(to_json(positions), arrays, "data")
         own = set(arrays)
@@ -82,9 +86,9 @@ class RunState:
             tensors=sorted(every),
             arrays=sorted(arrays),
         )
-        self._last = self._backend.snapshot(every, reuse=self._last)
+        taken = self._backend.snapshot(every, reuse=reuse)
         part = replace(self._part, own=frozenset(own))
-        return record.PendingCheckpoint(run, position, self._last, part)
+        return record.PendingCheckpoint(run, position, taken, part)
 
     def _restore_random(self, saved: Any, drawn_ahead: set[str | int]) -> None:
         """Set the random state, after everything else, since restoring may draw.

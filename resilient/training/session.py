@@ -30,6 +30,7 @@ from resilient.telemetry import heartbeat
 from resilient.telemetry.console import Notifier
 from resilient.telemetry.events import Events, attempts_so_far
 from resilient.telemetry.last_attempt import last_attempt
+from resilient.training.digests import StateDigests
 from resilient.training.options import RunOptions
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Session:
         events: Records everything that happens.
         watch: Takes heartbeats; knows whether this process was asked to stop.
         saving: Saves when the policy says so.
+        digests: Of the state, where they are asked for.
         say: Prints a line for the user.
         training: Whether a batch has been trained in this process.
         last: The previous attempt, in process 0.
@@ -93,6 +95,7 @@ class Session:
             say=logger.debug,
             waiting=self.watch.saving,
         )
+        self.digests = StateDigests(options.digest_every, self.events)
 
     def request_save(self) -> None:
         """Save at the next boundary, whatever the policy says."""

@@ -91,6 +91,8 @@ def fit(  # noqa: D417  # documents the signature that it is shown with
             different dataset, use ``allow={"data"}``.)
         replay_data: Instead of saving the state of iterators (a large shuffle buffer,
             say), draw all batches again from the start of the epoch or the run.
+        digest_every: Record a digest of the whole state in ``events.jsonl`` every so
+            many steps, computed in the background. None: no digests.
         on_event: Called with each event that ``events.jsonl`` records: a dict with
             ``"event"`` and ``"time"`` (Unix seconds).
         on_save_error: What to do if a checkpoint cannot be written: ``"raise"`` at the
@@ -158,6 +160,7 @@ class ResilientFit(OnDirectory):
         allow: Collection[str] = (),
         on_data_change: OnDataChange = "raise",
         replay_data: bool = False,
+        digest_every: int | None = None,
         on_event: OnEvent | None = None,
         on_save_error: OnSaveError = "raise",
         preemption: Preemption | None = signature.PREEMPTION,
@@ -174,6 +177,7 @@ class ResilientFit(OnDirectory):
             resume=resume,
             on_data_change=on_data_change,
             replay_data=replay_data,
+            digest_every=digest_every,
             on_event=on_event,
             on_save_error=on_save_error,
             preemption=preemption,

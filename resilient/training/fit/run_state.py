@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from resilient.backends.base import Backend, Part
+from resilient.backends.base import Backend, Part, Snapshot
 from resilient.errors import CheckpointMismatchError
 from resilient.objects.attribute_watch import AttributeWatch, is_value, parts_of
 from resilient.objects.callbacks.capture import CallbackStates
@@ -102,6 +102,7 @@ class FitState(RunState):
         random: Any,
         *,
         logs: Mapping[str, float] | None,
+        reuse: Snapshot | None,
     ) -> record.PendingCheckpoint:
         arrays: dict[str, Any] = {}
         callbacks = self.callbacks.capture(arrays)
@@ -136,7 +137,7 @@ class FitState(RunState):
             allowed=list(self._allowed),
         )
         tensors = variables.live_tensors(self._model, live)
-        return self._snapshot(run, positions, live, tensors, arrays)
+        return self._snapshot(run, positions, live, tensors, arrays, reuse=reuse)
 
     def restore(self, resumption: Resumption, drawn_ahead: set[str | int]) -> None:
         """Set everything, the random state last.

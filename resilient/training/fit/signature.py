@@ -72,6 +72,7 @@ def fit(  # noqa: PLR0917  # as in Keras
     allow: Collection[str] = (),
     on_data_change: OnDataChange = "raise",
     replay_data: bool = False,
+    digest_every: int | None = None,
     on_event: OnEvent | None = None,
     on_save_error: OnSaveError = "raise",
     preemption: Preemption | None = PREEMPTION,

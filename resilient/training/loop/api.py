@@ -49,8 +49,7 @@ class Run(RunContext):
         keep: How many checkpoints to keep, or a policy. ``best`` compares the last
             value logged under the metric's name in each epoch.
         data: What ``loop`` and ``batches`` iterate over if they are not given data.
-        state: A JAX pytree (parameters, optax state, random keys). It lives in
-            ``run.state``, which the loop reads and assigns.
+        state: A JAX pytree (parameters, optax state), to use as ``run.state``.
         start_from: As in ``fit`` if there is one Keras model; for several, a dict that
             maps their names to paths. Not allowed with ``state``.
         allow: Differences from the checkpoint to accept: a set of ``"backend"``,
@@ -89,6 +88,7 @@ class Run(RunContext):
         allow: Collection[str] = (),
         on_data_change: OnDataChange = "raise",
         replay_data: bool = False,
+        digest_every: int | None = None,
         on_event: OnEvent | None = None,
         on_save_error: OnSaveError = "raise",
         preemption: Preemption | None = _PREEMPTION,
@@ -109,6 +109,7 @@ class Run(RunContext):
             resume=resume,
             on_data_change=on_data_change,
             replay_data=replay_data,
+            digest_every=digest_every,
             on_event=on_event,
             on_save_error=on_save_error,
             preemption=preemption,

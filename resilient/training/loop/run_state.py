@@ -5,7 +5,7 @@ from typing import Any
 
 from resilient import keras_internals
 from resilient.backends import determinism
-from resilient.backends.base import Backend, Part
+from resilient.backends.base import Backend, Part, Snapshot
 from resilient.distributed.checks.model import require_same_values
 from resilient.distributed.group import Group
 from resilient.errors import CheckpointMismatchError, NotSupportedError
@@ -96,6 +96,7 @@ class LoopState(RunState):
         random: Any,
         *,
         logs: Mapping[str, float] | None,
+        reuse: Snapshot | None,
     ) -> record.PendingCheckpoint:
         self._require_metrics()
         operations = rng_ops.operations_of_new_functions(self._functions)
@@ -119,7 +120,8 @@ class LoopState(RunState):
             allowed=list(self._changes.every) if self._standing.changes else [],
             epoch_random=self._epoch_random if progress.batch else None,
         )
-        taken = self._snapshot(run, positions, live, variables.tensors(live), arrays)
+        tensors = variables.tensors(live)
+        taken = self._snapshot(run, positions, live, tensors, arrays, reuse=reuse)
         if not self._alike:
             shared = {x.name for x in live if "" in x.copies}
             found = taken.snapshot.arrays

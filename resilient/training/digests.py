@@ -1,0 +1,76 @@
+"""Records digests of the training state every so many steps, in the background."""
+
+from types import TracebackType
+from typing import Self
+
+from resilient.backends.base import Snapshot
+from resilient.progress import Progress
+from resilient.saving.digest import digest
+from resilient.saving.record import PendingCheckpoint
+from resilient.saving.writer import BackgroundWriter
+from resilient.telemetry.events import Events
+
+
+class StateDigests:
+    """Records the digests of a session as events.
+
+    A context: leaving it waits for the last one.
+
+    Args:
+        every: Steps between two digests; None: no digests.
+        events: Where they are recorded.
+    """
+
+    def __init__(self, every: int | None, events: Events) -> None:
+        self._every, self._events = every, events
+        self._last = Progress(0, 0, 0)
+        self._writer = BackgroundWriter()
+        self._names: tuple[str, ...] = ()
+        self._spare: Snapshot | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._writer.close()
+
+    def start(self, progress: Progress) -> bool:
+        """Training begins here; whether to record a digest of the start of a new run."""
+        self._last = progress
+        return self._every is not None and not progress.step
+
+    def due(self, progress: Progress) -> bool:
+        """Whether a digest is due: a multiple of ``every`` was reached, or passed."""
+        before, self._last = self._last, progress
+        every = self._every
+        return every is not None and progress.step // every > before.step // every
+
+    def spare(self) -> Snapshot | None:
+        """Memory for the next snapshot, once the last one is not looked at any more."""
+        self._writer.wait()
+        return self._spare
+
+    def add(self, progress: Progress, content: PendingCheckpoint) -> None:
+        """Compute the digest of a snapshot, in the background, and record it."""
+        self._spare = content.snapshot
+
+        def job() -> None:
+            try:
+                found = digest(content)
+            finally:
+                content.release()
+            known, self._names = found.names == self._names, found.names
+            self._events.emit(
+                "digest",
+                **progress.to_json(),
+                digest=found.whole,
+                leaves=found.leaves,
+                **({} if known else {"names": found.names}),
+            )
+
+        self._writer.start(job)

@@ -1,0 +1,102 @@
+"""``digest_every``: a digest of the state so many steps, the same after a resume."""
+
+import keras
+import numpy as np
+import pytest
+from support import fitting
+from support.fitting import Interrupt
+
+import resilient
+from resilient.saving.digest import differing
+from resilient.telemetry.events import read_events
+
+pytestmark = [
+    pytest.mark.usefixtures("seeded"),
+    # Keras on NumPy 2 (keras.Variable.__array__).
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
+]
+
+
+def digests(directory):
+    """Those of a run: place to what was recorded there, each time."""
+    found, names = {}, ()
+    for event in read_events(directory):
+        if event["event"] == "digest":
+            names = tuple(event.get("names", names))
+            place = event["step"], event["epoch"], event["batch"]
+            found.setdefault(place, []).append(
+                (event["digest"], event["leaves"], names)
+            )
+    return found
+
+
+def test_a_resumed_fit_has_the_digests_of_one_left_alone(tmp_path):
+    alone, killed = tmp_path / "alone", tmp_path / "killed"
+    fitting.fit(fitting.model(), alone, digest_every=1, callbacks=[Interrupt()])
+    fitting.interrupted(killed, digest_every=1, save_freq=5)
+    net = fitting.model(seed=9)
+    fitting.fit(net, killed, digest_every=1, callbacks=[Interrupt()])
+    expected, found = digests(alone), digests(killed)
+    assert [place[0] for place in expected] == list(range(19))  # and the start, 0
+    assert found.keys() == expected.keys()
+    assert len(found[7, 1, 1]) > 1  # replayed
+    for place, ((whole, leaves, names),) in expected.items():
+        assert {each[0] for each in found[place]} == {whole}, place
+        assert len(leaves) == 8 * len(names)
+
+
+def test_what_differs_first_is_told_by_its_name(tmp_path):
+    for delta in (0.0, 1e-6):
+        net = fitting.model()
+        kernel = net.layers[0].kernel
+        kernel.assign(kernel + np.float32(delta))
+        fitting.fit(net, tmp_path / str(delta), digest_every=1)
+    expected, found = digests(tmp_path / "0.0"), digests(tmp_path / "1e-06")
+    assert all(found[p][0][0] != expected[p][0][0] for p in expected)
+    ((_, a, names),), ((_, b, _),) = expected[0, 0, 0], found[0, 0, 0]
+    (name,) = differing(names, a, b)
+    assert name.startswith("variables/")
+    assert name.endswith("kernel")
+
+
+def test_a_digest_each_few_steps(tmp_path):
+    fitting.fit(fitting.model(), tmp_path, digest_every=4)
+    assert [place[0] for place in digests(tmp_path)] == [0, 4, 8, 12, 16]
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "torch", reason="Keras takes one step a call there"
+)
+def test_several_steps_in_one_call(tmp_path):
+    """They pass multiples of ``digest_every`` without stopping there."""
+    net = fitting.model(steps_per_execution=3, run_eagerly=False, jit_compile=False)
+    fitting.fit(net, tmp_path, digest_every=4)
+    assert [place[0] for place in digests(tmp_path)] == [0, 6, 9, 12, 18]
+
+
+def test_digests_of_a_custom_loop(tmp_path):
+    def train(directory, stop):
+        net = fitting.model()
+        net.train_on_batch(*fitting.data(4))
+        run = resilient.Run(
+            directory, model=net, save_freq=5, digest_every=1, verbose=0
+        )
+        for _, step, (x, y) in run.loop(fitting.data(), epochs=2, batch_size=4):
+            run.log(loss=net.train_on_batch(x, y))
+            if step == stop:
+                raise fitting.Interrupted
+
+    train(tmp_path / "alone", None)
+    with pytest.raises(fitting.Interrupted):
+        train(tmp_path / "killed", 7)
+    train(tmp_path / "killed", None)
+    expected, found = digests(tmp_path / "alone"), digests(tmp_path / "killed")
+    assert found.keys() == expected.keys()
+    assert len(expected) == 13
+    for place, ((whole, *_),) in expected.items():
+        assert {each[0] for each in found[place]} == {whole}, place
+
+
+def test_a_fit_without_it_records_none(tmp_path):
+    fitting.fit(fitting.model(), tmp_path)
+    assert digests(tmp_path) == {}
