@@ -40,7 +40,7 @@ class StateDigests:
         self._writer.close()
 
     def start(self, progress: Progress) -> bool:
-        """Training begins here; whether to record a digest of the start of a new run."""
+        """Training begins here; whether to record the start, as for a new run."""
         self._last = progress
         return self._every is not None and not progress.step
 
