@@ -1,54 +1,200 @@
-"""Lists every message in docs/when-something-goes-wrong.md, from the code.
+"""Lists every message in docs/troubleshooting/, from the code.
 
-python tests/messages/page.py        writes it anew
+python tests/messages/page.py        writes the pages anew
 """
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "when-something-goes-wrong.md"
+FOLDER = ROOT / "docs" / "troubleshooting"
 MARK = "<!-- From here on written by tests/messages/page.py -->\n"
 
 # What `message` words is an error of Python's own; the others are reasons in errors.
-OF_PYTHON = "`TypeError`, `ValueError` and others of Python"
-OF_RUN = "`resilient run` gives up"
+OF_PYTHON = "Errors of Python (`ValueError`, `TypeError`...)"
+OF_RUN = "Giving up"
 INNER = {"MalformedError", "SchemaError", "DamageError", "ManifestError"}
 # Warnings say in the same sentence what to do, and have no remedy apart.
-NOT_EXACT = "Warnings: `NotExactWarning`"
-LOGGED = "Warnings: log records and others"
+NOT_EXACT = "Warnings (`NotExactWarning`)"
+LOGGED = "Warnings in the log"
 
 Names = Mapping[str, Sequence[ast.expr]]
 
 
-def written() -> str:
-    """The page as it should be."""
-    by_hand = PAGE.read_text().partition(MARK)[0]
-    return by_hand + MARK + "\n".join(["\n## Every message\n", *_lines()])
+class Topic(NamedTuple):
+    """A page: the messages of some modules, of which the longest path decides."""
+
+    title: str
+    about: str
+    modules: str
 
 
-def _lines() -> Iterator[str]:
-    found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+TOPICS = {
+    "resuming": Topic(
+        "A resume is refused",
+        "The script, the directory or the environment is not that of the checkpoint.",
+        "training saving state keras_internals",
+    ),
+    "arguments": Topic(
+        "Arguments",
+        "An argument of `fit`, `Run`, a policy or a decorator has a wrong value.",
+        "policies errors training/options training/fit/arguments training/fit/api "
+        "training/divergence/options preemption/options training/allowed "
+        "storage/remote/options backends/__init__ backends/determinism "
+        "training/loop/start_from",
+    ),
+    "data": Topic(
+        "Data",
+        "Training data has no position, or is not what it was before the restart.",
+        "data serialization/batches",
+    ),
+    "callbacks-and-state": Topic(
+        "Callbacks, objects and random state",
+        "Something that should be saved or restored cannot be.",
+        "objects serialization state/rng training/inexact backends/arrays",
+    ),
+    "custom-loops": Topic(
+        "Custom training loops",
+        "`resilient.Run` or `resilient.Checkpoints` is called in the wrong place.",
+        "training/loop saving/variables_only training/under_way",
+    ),
+    "distributed": Topic(
+        "Distributed training",
+        "Several processes disagree, cannot connect, or changed in number.",
+        "distributed saving/parts saving/reshard training/consensus training/opening",
+    ),
+    "many-fits": Topic(
+        "Tuners and many fits",
+        "`resilient.enabled`, `BackupAndRestore` or KerasTuner meets a changed script.",
+        "training/enabled training/fit/hook training/fit/finished training/fit/phases",
+    ),
+    "checkpoints": Topic(
+        "Damaged or missing checkpoints",
+        "A checkpoint cannot be read, trusted or found.",
+        "storage/checkpoint storage/manifest storage/signature storage/layout "
+        "storage/recovery backends saving/choose saving/record saving/part_files",
+    ),
+    "saving-and-disk": Topic(
+        "Saving, disks and locks",
+        "A checkpoint cannot be written, or the directory is in use.",
+        "storage saving/checkpointer saving/committer telemetry",
+    ),
+    "object-stores": Topic(
+        "Object stores",
+        "A run in `s3://`, `gs://` or `az://` cannot be uploaded or fetched.",
+        "storage/remote training/uploads",
+    ),
+    "importing-and-exporting": Topic(
+        "Importing and exporting",
+        "A file of another library cannot be read or written.",
+        "convert",
+    ),
+    "stopping": Topic(
+        "Preemption and divergence",
+        "A request to stop, or a loss that is not finite, cannot be handled.",
+        "preemption training/divergence",
+    ),
+    "command-line": Topic(
+        "The command line",
+        "The command `resilient` refuses its arguments, or gives up restarting.",
+        "cli supervise",
+    ),
+}
+
+
+def pages() -> dict[Path, str]:
+    """Each page as it should be."""
+    told = _found()
+    index = FOLDER / "index.md"
+    by_hand = index.read_text().partition(MARK)[0]
+    return {
+        index: by_hand + MARK + "\n".join(_index(told)),
+        **{
+            FOLDER / f"{name}.md": "\n".join(_page(topic, told[name]))
+            for name, topic in TOPICS.items()
+        },
+    }
+
+
+Told = dict[str, set[tuple[str, ...]]]
+
+
+def _found() -> dict[str, Told]:
+    """The messages of each topic, by kind."""
     modules = {
-        path.relative_to(ROOT / "resilient").parts: ast.parse(path.read_text())
+        path.relative_to(ROOT / "resilient").with_suffix("").as_posix(): ast.parse(
+            path.read_text()
+        )
         for path in sorted((ROOT / "resilient").rglob("*.py"))
     }
     shared: dict[str, Sequence[ast.expr]] = {}
     for tree in modules.values():
         shared |= _assigned(tree.body)
-    for parts, tree in modules.items():
+    found: dict[str, Told] = {name: defaultdict(set) for name in TOPICS}
+    for module, tree in modules.items():
         for kind, *told in _messages(tree, shared | _assigned(tree.body)):
-            of_run = kind == OF_PYTHON and parts[0] == "supervise"
-            found[OF_RUN if of_run else kind].add(tuple(told))
-    for kind in sorted(found, key=lambda kind: (kind in (NOT_EXACT, LOGGED), kind)):
-        yield f"### {kind}\n"
-        warning = kind in (NOT_EXACT, LOGGED)
-        yield "| message |\n|---|" if warning else "| message | what to do |\n|---|---|"
-        yield from (f"| {' | '.join(told)} |" for told in sorted(found[kind]))
-        yield ""
+            of_run = kind == OF_PYTHON and module.startswith("supervise/")
+            found[_topic_of(module)][OF_RUN if of_run else kind].add(tuple(told))
+    return found
+
+
+def _topic_of(module: str) -> str:
+    covers = {
+        len(prefix): name
+        for name, topic in TOPICS.items()
+        for prefix in topic.modules.split()
+        if f"{module}/".startswith(f"{prefix}/")
+    }
+    return covers[max(covers)]
+
+
+def _index(told: Mapping[str, Told]) -> Iterator[str]:
+    yield "\n## Find a message\n"
+    yield "This site's search finds a message by its words. Or go by the topic, the"
+    yield "class of the error, or a name in the message:\n"
+    yield "| page | what happened | classes, and names in messages |\n|---|---|---|"
+    named = {
+        page: {
+            name.replace("\\", "")
+            for text in (text for group in kinds.values() for text, *_ in group)
+            for name in NAME.findall(text)
+        }
+        for page, kinds in told.items()
+    }
+    often = Counter(name for names in named.values() for name in names)
+    for page, topic in TOPICS.items():
+        names = {name for name in named[page] if often[name] < 3}
+        names |= {kind.strip("`") for kind in told[page] if kind.startswith("`")}
+        listed = " ".join(f"`{name}`" for name in sorted(names, key=str.lower))
+        yield f"| [{topic.title}]({page}.md) | {topic.about} | {listed} |"
+    yield "\n```{toctree}\n:hidden:\n"
+    yield from TOPICS
+    yield "```\n"
+
+
+# In a message, what is of code: an underscore or dot inside, or capitals.
+NAME = re.compile(
+    r"\b[A-Za-z]\w*(?:(?:\\_|\.)[A-Za-z]\w*)+|\b[A-Z]\w*[a-z][A-Z]\w*|\b[A-Z]{4,}\b"
+)
+
+
+def _page(topic: Topic, told: Told) -> Iterator[str]:
+    yield f"# {topic.title}\n\n{MARK}\n{topic.about} An ellipsis stands for a value."
+    last = (NOT_EXACT, LOGGED)
+    for kind in sorted(told, key=lambda kind: (kind in last, kind)):
+        yield f"\n## {kind}"
+        by_remedy = defaultdict(list)
+        for text, *remedy in sorted(told[kind]):
+            by_remedy["".join(remedy)].append(text)
+        if alone := by_remedy.pop("", ()):
+            yield "\n" + "\n".join(f"* {text}" for text in alone)
+        for remedy, texts in by_remedy.items():
+            yield f"\n{'<br>'.join(texts)}\n: {remedy}"
+    yield ""
 
 
 def _messages(tree: ast.Module, constants: Names) -> Iterator[tuple[str, ...]]:
@@ -147,4 +293,5 @@ def _one_of(texts: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written())
+    for path, text in pages().items():
+        path.write_text(text)
