@@ -396,6 +396,16 @@ def docs(session: nox.Session) -> None:
     session.run("sphinx-build", "-W", "-q", "-b", "html", "docs", "docs/_build/html")
 
 
+@nox.session(default=False)
+def pictures(session: nox.Session) -> None:
+    """Draw the pictures of the README; the loss, from trainings that are killed."""
+    install(session, *BACKENDS["jax"], *group("pictures"))
+    runs = session.create_tmp()
+    shutil.rmtree(runs)
+    env = {"KERAS_BACKEND": "jax"}
+    session.run("python", "docs/pictures/loss.py", runs, env=env)
+
+
 @nox.session
 def demo(session: nox.Session) -> None:
     """Kill a training and resume it. Backends: ``nox -s demo -- jax torch``."""
