@@ -118,11 +118,18 @@ def test_the_files_that_a_page_names_exist(name):
     folders = "benchmarks|examples|resilient|tests|upstream"
     named = re.findall(rf"`((?:{folders})/[\w./-]+)`", text)
     linked = re.findall(r"\]\(([\w./-]+)[#)]", text)
-    assert named or linked
+    assert named or linked or "/troubleshooting/" in name
     for path in named:
         assert (ROOT / path).exists(), path
     for path in linked:
         assert (PAGES[name].parent / path).exists(), path
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("docs/")])
+def test_a_page_is_no_longer_than_a_reader_has_patience_for(name):
+    """What takes more words is two pages, or says something twice."""
+    assert len(PAGES[name].read_text().split()) <= 1200
 
 
 @pytest.mark.once

@@ -129,7 +129,7 @@ def test_a_fault_still_shows(program: Program, server: subprocess.Popen[str]):
     last = printed.strip().splitlines()[-1]
     assert last.startswith("gone: " if status == GONE else "shown: "), printed
     if program.is_to_show():
-        advice = "docs/upstream.md says what we do about it, which may go now"
+        advice = "docs/bugs-in-*.md says what we do about it, which may go now"
         assert status == 0, f"{name}: {last}\n{advice} (see CONTRIBUTING.md)"
     else:
         advice = f'"Shows with: {", ".join(program.shows_with)}" is not true'
@@ -142,8 +142,8 @@ def test_a_program_says_where_it_runs_and_the_documentation_names_it(program: Pr
     """Once, in a table, with the versions, and a place of ours that deals with it."""
     assert program.backends, f"{program.path} has no line `Backends: ...`"
     assert set(program.backends) <= set(BACKENDS)
-    page = (ROOT / "docs" / "upstream.md").read_text()
-    (row,) = re.findall(rf"^\| `upstream/{program.path.name}` .*$", page, re.MULTILINE)
+    pages = "".join(p.read_text() for p in (ROOT / "docs").glob("bugs-in-*.md"))
+    (row,) = re.findall(rf"^\| `upstream/{program.path.name}` .*$", pages, re.MULTILINE)
     assert re.search(r"`resilient/|\]\(", row), row
     before = re.findall(r"before 3\.\d+", row)
     wanted = [w.replace("keras<", "before ") for w in program.shows_with]
