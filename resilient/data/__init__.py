@@ -1,11 +1,13 @@
-"""Returning training data to a position: one module or folder per source.
+"""Returns training data to a position: one module or folder per source.
 
-Beside them: ``source`` (what a kind of data implements), ``live``, ``tracked_adapter``,
-``select`` (which kind it is), ``inputs`` (all data of one fit), ``replay``, ``shard``.
+Shared modules: ``source`` (what a kind of data implements), ``live``,
+``tracked_adapter``, ``select`` (which kind it is), ``inputs`` (all data of one fit),
+``replay``, ``shard``.
 
-Each has a data adapter that Keras's ``fit`` uses instead of its own. It yields the same
-batches in the same order, and its position can be read and restored. Data without a
-position is refused. Nothing here knows checkpoints or models. ``training`` imports it.
+Each source has a data adapter that Keras's ``fit`` uses instead of its own. It yields
+the same batches in the same order, and its position can be read and restored. Data
+without a position is refused. Nothing here knows about checkpoints or models.
+``training`` imports it.
 """
 
 import contextlib
@@ -21,11 +23,11 @@ OnDataChange = Literal["raise", "warn"]
 
 @dataclass(frozen=True)
 class DataOptions:
-    """What the user wants to happen to the data on a resume.
+    """The user's options for data on a resume.
 
     Attributes:
         on_change: ``"raise"`` refuses data that changed; ``"warn"`` accepts it.
-        replay: Whether to draw again from the start instead of saving iterators.
+        replay: Whether to replay from the start instead of saving iterators.
     """
 
     on_change: OnDataChange = "raise"
@@ -33,15 +35,15 @@ class DataOptions:
 
 
 class Positioned(ABC):
-    """What the epoch iterator needs from a data adapter."""
+    """The interface of a data adapter with a position, for the epoch iterator."""
 
     @abstractmethod
     def position(self, drawn: int, *, held: bool) -> DataPosition:
         """Where the data is.
 
         Args:
-            drawn: Batches of the live iterator that were trained. Where Keras looks
-                ahead, more may have been drawn.
+            drawn: Trained batches of the live iterator. If Keras prefetches, more may
+                have been drawn.
             held: Whether Keras continues with that iterator.
         """
 
@@ -50,25 +52,25 @@ class Positioned(ABC):
 
     @abstractmethod
     def resume(self, position: DataPosition) -> None:
-        """Restore what outlasts iterators, whether or not one continues."""
+        """Restore the state that outlasts iterators, whether or not one continues."""
 
     @abstractmethod
     def seek(self, position: DataPosition) -> None:
-        """Let the next iterator continue from ``position``."""
+        """Make the next iterator continue from ``position``."""
 
     @abstractmethod
     def fingerprint(self) -> JSON:
         """Equal for two runs on the same data."""
 
     def before_iterator(self) -> None:  # noqa: B027 (few have something to do)
-        """Called just before each training iterator is made."""
+        """Called just before each training iterator is created."""
 
     def wrap(self, iterable: Any) -> Any:
         """The iterable that Keras is about to iterate, possibly wrapped."""
         return iterable
 
     def on_trained(self, drawn: int) -> None:  # noqa: B027 (few have something to do)
-        """This many batches of the live iterator were trained."""
+        """Note that this many batches of the live iterator were trained."""
 
     def frozen(self) -> contextlib.AbstractContextManager[Any]:
         """While entered, no other thread draws from the data."""

@@ -1,6 +1,6 @@
-"""A list of batches that a loop iterates: its position is an index.
+"""A list of batches that a loop iterates over: its position is an index.
 
-Keras's ``fit`` takes a list for arrays, so this is for loops only.
+Keras's ``fit`` takes a list to be arrays, so this is only for loops.
 """
 
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ _KIND = "list"
 
 
 class BatchList(TrackedAdapter):
-    """What stands for one of Keras's adapters, which has none for lists."""
+    """Stands in for a Keras adapter; Keras has none for lists of batches."""
 
     def __init__(self, batches: list[Any], settings: SourceContext) -> None:
         self.num_batches = len(batches)
         self.tracked = TrackedIterable(_ListSource(batches, settings))
 
     def on_epoch_begin(self) -> None:
-        """A list does not change then."""
+        """Nothing: a list does not change then."""
 
     def on_epoch_end(self) -> None:
-        """Neither does it then."""
+        """Nothing, here either."""
 
 
 class _Position(TypedDict):
@@ -37,7 +37,7 @@ class _Last(TypedDict):
 
 
 class _ListSource(DataSource):
-    """A list of batches, each given as it is."""
+    """A list of batches, each yielded as it is."""
 
     name = "a list of batches"
     schema = _Position

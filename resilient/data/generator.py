@@ -1,12 +1,12 @@
-"""Python generators: drawn again from their beginning.
+"""Python generators: replayed from their beginning.
 
 A generator cannot be copied and has no position. So its batches are counted, and a
-resumed run draws as many again, starting from the global random state of the first, as
-if nothing else had drawn random numbers in between. If something had, or if the
+resumed run draws as many again, starting from the global random state before the first
+one, as if nothing else had drawn random numbers in between. If something had, or if the
 generator differs each time, the last batch differs, and that is an error.
 
-One generator lives across epochs, and Keras begins every iterator with the first two
-batches, which it drew ahead: ``chain(first two, the rest of the generator)``.
+One generator lives across epochs, and Keras begins every iterator with the two batches
+that it peeked at: ``chain(first two, the rest of the generator)``.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class PythonData(TrackedAdapter, keras_internals.GeneratorDataAdapter):  # type:
         self._source = source
         self.tracked = TrackedIterable(source)
         super().__init__(source.noting_first(batches))  # draws the first two batches
-        # Keras's would keep that iterator alive.
+        # Keras's version would keep that iterator alive.
         self.generator = lambda: self.tracked
 
     @property
@@ -58,8 +58,8 @@ class PythonData(TrackedAdapter, keras_internals.GeneratorDataAdapter):  # type:
         dataset = super().get_tf_dataset()
         if self._source.settings.argument != "validation_data":
             return dataset
-        # Keras begins a new iterator for each evaluation. What was prefetched for the
-        # previous one is lost: how much is up to chance.
+        # Keras begins a new iterator for each evaluation. Batches prefetched for the
+        # previous one are lost; how many is up to chance.
         import tensorflow as tf
 
         (exact,) = dataset._inputs()
@@ -82,7 +82,7 @@ class PythonSource(DataSource):
 
     Attributes:
         building: Whether iterators only serve to build the model.
-        size: Batches of an epoch, if known.
+        size: Batches per epoch, if known.
     """
 
     building: bool
@@ -93,7 +93,7 @@ class PythonSource(DataSource):
         self.first: list[Any] = []  # those two
 
     def noting_first(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches, of which Keras draws the first."""
+        """The batches; Keras draws the first one here."""
         for batch in batches:
             self.first.append(batch)
             yield batch
@@ -108,7 +108,7 @@ class _Position(TypedDict):
 
 
 class GeneratorSource(PythonSource):
-    """A generator, and how much was drawn from it."""
+    """A generator, and how many batches were drawn from it."""
 
     name = "a Python generator"
     schema = _Position
@@ -116,13 +116,13 @@ class GeneratorSource(PythonSource):
     def __init__(self, generator: Iterator[Any], settings: SourceContext) -> None:
         super().__init__(settings)
         self.draws = self._counting(generator)
-        self.count, self.ended, self.last = 0, False, None  # of what was drawn
+        self.count, self.ended, self.last = 0, False, None  # of the batches drawn
         self.building = settings.argument == "x"
         found = settings.saved.source if settings.saved else {}
-        kind = found.get("kind")  # of other data, the fingerprint says what differs
+        kind = found.get("kind")  # for other data, the fingerprint says what differs
         known = isinstance(kind, str) and kind == _KIND
         self._origin: JSON | None = _origin(found) if known else None
-        self._waiting = known  # for the position, to resume from it
+        self._waiting = known  # until we resume from that position
         self._after_first: JSON = {}
 
     def _counting(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -148,7 +148,8 @@ class GeneratorSource(PythonSource):
     def begin(self) -> Iterator[Any]:
         if self._waiting or self.building:
             # Keras builds the model with this one, and its effects are undone. Under a
-            # strategy TensorFlow draws ahead, by chance more or less, and loses that.
+            # strategy, TensorFlow prefetches an arbitrary number of batches, and drops
+            # them.
             return itertools.cycle(self.first)
         return itertools.chain(self.first, self.draws)
 
@@ -168,7 +169,7 @@ class GeneratorSource(PythonSource):
             self._catch_up(position)
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
-        # Resuming verified the last batch, whoever drew it.
+        # Resuming has verified the last batch.
         return itertools.chain(self.first[given:], self.draws), None
 
     def _catch_up(self, position: JSON) -> None:
@@ -184,7 +185,7 @@ class GeneratorSource(PythonSource):
 
     def _longer(self, count: int) -> DataNotResumableError:
         return DataNotResumableError(
-            "The generator gives more batches than before: it was changed, or is not "
+            "The generator yields more batches than before: it changed, or is not "
             "the same each time it is iterated.",
             received=f"{self.argument}: more than {count:,} batches",
             hint='Use the same generator as before, or start over with resume="never".',
@@ -195,7 +196,7 @@ class GeneratorSource(PythonSource):
 
 
 def _origin(position: JSON) -> JSON:
-    """The random state that a position has as a text."""
+    """The random state that a position holds as text."""
     what = "where a generator began"
     text = well_formed(_Position, position, what)["origin"]
     try:

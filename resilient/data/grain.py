@@ -1,8 +1,8 @@
-"""Grain datasets and loaders: their iterators have a state.
+"""Grain datasets and loaders: saves the state of their iterators.
 
-What is saved is the state before the last batch: a resumed iterator starts there and
-draws that batch again, to verify it. If an iterator has no state, or one that cannot be
-saved, or with ``replay_data=True``, all batches are drawn again.
+We save the state before the last batch: a resumed iterator starts there and draws that
+batch again, to verify it. If an iterator has no state that can be saved, or with
+``replay_data=True``, all batches are drawn again.
 """
 
 import copy
@@ -37,7 +37,7 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
 
     def resume(self, position: DataPosition) -> None:
         if keras_internals.BACKEND == "jax" and not self._source.settings.as_given:
-            self.get_jax_iterator()  # maps the dataset as it is iterated
+            self.get_jax_iterator()  # maps the dataset the way it is iterated
         super().resume(position)
 
     def get_jax_iterator(self, super_batch: int | None = None) -> Any:
@@ -46,7 +46,7 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
 
     def get_numpy_iterator(self) -> Any:
         mapped = super().get_numpy_iterator()
-        if keras_internals.BACKEND != "torch":  # JAX's is made of it
+        if keras_internals.BACKEND != "torch":  # JAX's iterator is built on it
             return mapped
         self._source.dataset = mapped
         return self.tracked
@@ -93,7 +93,7 @@ class GrainSource(DataSource):
     """A Grain dataset and its newest iterator.
 
     Args:
-        dataset: What is iterated; Keras maps it before.
+        dataset: What is iterated, after Keras has mapped it.
     """
 
     schema = _Position
@@ -146,7 +146,7 @@ class GrainSource(DataSource):
 
 
 class _Batches(Iterator[Any]):
-    """An iterator of Grain's, and its state before the last batch."""
+    """A Grain iterator, and its state before the last batch."""
 
     def __init__(self, batches: Any) -> None:
         self._batches = batches
@@ -160,7 +160,7 @@ class _Batches(Iterator[Any]):
         return batch
 
     def states(self) -> JSON:
-        """The state before the last batch, if it can be kept."""
+        """The state before the last batch, if it can be saved."""
         try:
             encode(self._before, {}, "state")
         except NotEncodable:
@@ -174,7 +174,7 @@ class _Batches(Iterator[Any]):
             return next(self)
         except (StopIteration, ResilientError):
             raise
-        except Exception as error:  # Grain checks little of what it is given
+        except Exception as error:  # Grain validates little
             raise DataNotResumableError(
                 f"Grain cannot go back to where {name} was: the dataset changed, or "
                 "the number of workers that read it.",
@@ -184,7 +184,7 @@ class _Batches(Iterator[Any]):
             ) from error
 
     def _state(self) -> Any:
-        """A copy of the iterator's state; None where it has none."""
+        """A copy of the iterator's state; None if it has none."""
         if not self._has_state:
             return None
         try:

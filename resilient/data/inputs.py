@@ -32,19 +32,19 @@ class TrainingInput(Protocol):
 
 
 class DataInputs:
-    """The training input and the validation input, once they are made.
+    """The training and validation inputs, once they are created.
 
     Args:
-        strategy: That of tf.distribute which batches are spread with.
-        arguments: Local variables of Keras's ``fit``; of a loop, what they would be.
-        positions: Where the checkpoint has the data.
+        strategy: The tf.distribute strategy that distributes batches.
+        arguments: Local variables of Keras's ``fit``; for a loop, their equivalent.
+        positions: The positions of the data in the checkpoint.
         replaying: See ``data.source.SourceContext``.
-        share: What this process trains of it.
+        share: The part that this process trains.
 
     Attributes:
-        drawn_ahead: Random generators that data draws from ahead of training.
-        validation: The data of validation, as soon as it is known.
-        validated: Whether Keras made the input for it already, in any attempt.
+        drawn_ahead: Random generators that prefetching data draws from.
+        validation: The validation data, once known.
+        validated: Whether Keras has created its input in any attempt.
         only_arrays: Whether all data used so far are arrays, which have no state.
     """
 
@@ -89,7 +89,7 @@ class DataInputs:
         )
 
     def begin(self, iterator: TrainingInput) -> None:
-        """Keras made the training input; that for validation it makes later."""
+        """Keras created the training input; it creates the validation input later."""
         self.training = iterator
         if self._positions.x is not None:
             iterator.data_adapter.prepare(self._positions.x.data)
@@ -102,12 +102,12 @@ class DataInputs:
         self.validated = then is not None and then.made
 
     def move(self, position: TrainingPosition | None) -> None:
-        """The training data is another: where it is; None where it begins as new."""
+        """The training data is different: set its position; None starts it fresh."""
         self._positions = replace(self._positions, x=position)
         self._anew = position is None
 
     def resume(self, batch: int) -> None:
-        """Let the next epoch start at ``batch``, at the saved positions."""
+        """Make the next epoch start at ``batch``, at the saved positions."""
         x, validation = self._positions.x, self._positions.validation_data
         assert self.training is not None
         if x is not None:
@@ -118,18 +118,18 @@ class DataInputs:
             self.validation.resume(validation.data)
 
     def knows_validation(self, adapter: Positioned) -> bool:
-        """Whether the position of the validation data is of this data; else warns."""
+        """Whether the validation data is that of the position; warns if not."""
         before = self._positions.validation_data
         return before is None or is_same(adapter, before.fingerprint)
 
     def positions(self, *, in_epoch: bool) -> tuple[Positions, Any]:
         """Where the data is, and the random state of that moment."""
-        if self.training is None:  # as it was, if it was anywhere
+        if self.training is None:  # its old position, if any
             return self._positions, rng.capture(self.backend)
         with self.training.data_adapter.frozen():
             random = rng.capture(self.backend)
             x = self.training.position(in_epoch=in_epoch)
-            # As it was, where this process has not validated yet.
+            # Its old position, if this process has not validated yet.
             validation = self._positions.validation_data
             if self.validation is not None:
                 validation = ValidationPosition(

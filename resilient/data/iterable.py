@@ -1,4 +1,4 @@
-"""Users' own iterables: anything with ``state_dict`` and ``load_state_dict``.
+"""Custom iterables: anything with ``state_dict`` and ``load_state_dict``.
 
 Keras's ``fit`` does not accept such data. Here it is passed to Keras as a generator, on
 every backend, and returns to a position by its own two methods.
@@ -25,15 +25,15 @@ class IterableData(PythonData):
 
     Such an iterable promises:
 
-    * ``iter(x)`` starts an epoch, or after ``load_state_dict`` continues one. It yields
-      tuples ``(inputs,)``, ``(inputs, targets)`` or ``(inputs, targets,
-      sample_weights)``, as a generator for Keras does.
+    * ``iter(x)`` starts an epoch, or continues one after ``load_state_dict``. It yields
+        tuples ``(inputs,)``, ``(inputs, targets)`` or ``(inputs, targets,
+        sample_weights)``, like a generator for Keras.
     * ``state_dict()`` describes what comes next, at any time between two batches, and
-      after an iterator ended (then the next epoch comes). It consists of plain values,
-      lists, dicts and numpy arrays.
-    * ``load_state_dict(state)`` accepts what ``state_dict()`` returned, in this process
-      or in another one, any number of times.
-    * ``len(x)``, where there is one, is the number of batches in an epoch.
+        after an iterator has ended (then the next epoch follows). It consists of plain
+        values, lists, dicts and numpy arrays.
+    * ``load_state_dict(state)`` accepts what ``state_dict()`` returned, in this or
+        another process, any number of times.
+    * ``len(x)``, if defined, is the number of batches in an epoch.
     """
 
     def __init__(self, x: Any, *, settings: SourceContext) -> None:
@@ -64,8 +64,8 @@ class IterableSource(PythonSource):
         self.building = settings.argument != "validation_data"
         self._x = x
         self._batches_of_an_epoch = self.size
-        # An evaluation with `validation_steps` leaves the rest to the next one.
-        self._given = 0  # of the batches of an epoch
+        # With `validation_steps`, an evaluation leaves the rest to the next one.
+        self._given = 0  # batches of the epoch
         self._ended = False  # the newest iterator
 
     def state(self) -> Any:
@@ -119,10 +119,10 @@ class IterableSource(PythonSource):
         return {"kind": _KIND, "class": self.name, "batches": self.size}
 
     def _to_the_end(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches; the iterator is run to its end before it gives the last one.
+        """The batches; the iterator runs to its end before it yields the last one.
 
-        Keras stops at the last batch if it knows the number, and what an iterable does
-        after its last ``yield`` would happen or not, by chance.
+        Keras stops at the last batch if it knows the number, so code after an
+        iterable's last ``yield`` might or might not run.
         """
         for batch in batches:
             self._given += 1
@@ -130,7 +130,7 @@ class IterableSource(PythonSource):
                 self._require_end(batches)
                 self._given, self._ended = 0, True
                 yield batch
-                return  # an iterator that is its own next epoch is not asked again
+                return  # an iterator that is its own next epoch is not advanced further
             yield batch
         self._batches_of_an_epoch = self._given
         self._given, self._ended = 0, True

@@ -1,4 +1,4 @@
-"""An iterator that is drawn from: it keeps the batches that were not trained yet."""
+"""A live iterator, which keeps the batches that have not been trained yet."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -18,9 +18,9 @@ class LiveIterator:
     """An iterator and its latest batches.
 
     Args:
-        lock: Held while a batch is made.
-        given: Batches that the iterator gave before.
-        pending: The last of these, which were not trained.
+        lock: Held while a batch is being produced.
+        given: Batches that the iterator has yielded so far.
+        pending: The last of these, which have not been trained.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class LiveIterator:
         self._overwritten = settings.overwritten
         self.given = given
         self._again = deque(pending)
-        # Another backend may have drawn ahead where this one does not.
+        # Another backend may have prefetched where this one does not.
         most = None if settings.ahead else max(1, len(self._again))
         self.recent: deque[Any] = deque(self._again, maxlen=most)
 
@@ -56,22 +56,22 @@ class LiveIterator:
         return batch
 
     def since(self, drawn: int) -> list[Any]:
-        """The batches that were given and not trained."""
+        """The batches that were yielded but not trained."""
         pending = self.given - drawn
         return list(self.recent)[-pending:] if pending else []
 
     def trim(self, drawn: int) -> None:
-        """Forget what was trained, except the last batch."""
+        """Forget trained batches, except the last one."""
         keep = max(1, self.given - drawn)
         while len(self.recent) > keep:
             self.recent.popleft()
 
 
 def pending_of(position: DataPosition) -> list[Any]:
-    """The batches that were given and not trained.
+    """The batches that were yielded but not trained.
 
     Raises:
-        MalformedError: They are not as many, not alike, or others.
+        MalformedError: Their number or structure is wrong, or they differ.
     """
     given, packed = position.given or 0, position.pending
     if position.drawn + len(packed) != given:

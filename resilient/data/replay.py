@@ -1,4 +1,4 @@
-"""Returning to a position by drawing the batches again."""
+"""Returns to a position by drawing the batches again."""
 
 import logging
 import sys
@@ -18,11 +18,11 @@ def skip(batches: Iterator[Any], count: int, source: DataSource) -> Any:
     """Draw ``count`` batches, with a progress bar; return the last one.
 
     Raises:
-        DataNotResumableError: The data ended before.
+        DataNotResumableError: The data ended too early.
     """
     logger.info("Replaying %s batches of %s", f"{count:,}", source.name)
     steps = track(
-        range(min(count, sys.maxsize)),  # no range has more
+        range(min(count, sys.maxsize)),  # the largest range
         description=f"Replaying {count:,} batches of {source.name}",
         console=Console(file=sys.stderr),
         disable=not source.settings.verbose or not count,
@@ -38,9 +38,9 @@ def skip(batches: Iterator[Any], count: int, source: DataSource) -> Any:
 
 
 def ended(source: DataSource, count: int, done: int) -> DataNotResumableError:
-    """The error for data that has fewer batches than before."""
+    """The error for data with fewer batches than before."""
     return DataNotResumableError(
-        "The data ended before the batch to resume at: it was changed, or is not the "
+        "The data ended before the batch to resume at: it changed, or is not the "
         "same each time it is iterated.",
         received=f"{source.argument}: {done:,} batches now, at least {count:,} before",
         hint='Use the same data as before, or start over with resume="never".',

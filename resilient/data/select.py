@@ -1,7 +1,7 @@
-"""Which data adapter stands in for Keras's own.
+"""Selects the data adapter that replaces Keras's own.
 
-Keras chooses, and complains about arguments that do not go together; it finds our
-adapters under the names of its own. Each module is imported when it is needed.
+Keras itself chooses, and rejects arguments that do not go together; it finds our
+adapters under the names of its own. Each module is imported when needed.
 """
 
 import importlib
@@ -31,9 +31,9 @@ _OURS = {
     "GrainDatasetAdapter": ("grain", "GrainData"),
     "GeneratorDataAdapter": ("generator", "GeneratorData"),
 }
-# Kinds of data whose adapters Keras can make without drawing from them.
+# Data whose adapters Keras can create without drawing from it.
 _EARLY = ("PyDatasetAdapter", "TFDatasetAdapter", "TorchDataLoaderAdapter")
-# tf.data's own iterators are TensorFlow's alone; others iterate it from Python.
+# Only TensorFlow uses tf.data's own iterators; other backends iterate from Python.
 _TF_DATA = {
     "tensorflow": ("tf_data.adapter", "TFData"),
     "jax": ("tf_data.in_python", "TFDataInPython"),
@@ -45,8 +45,8 @@ def adapter_for(arguments: Mapping[str, Any], settings: SourceContext) -> Positi
     """The adapter for the data that ``fit`` was given.
 
     Raises:
-        DataNotResumableError: No way back to a position is known for this kind of data.
-        ValueError: Keras's own, about arguments that do not go together.
+        DataNotResumableError: This kind of data cannot return to a position.
+        ValueError: From Keras, for arguments that do not go together.
     """
     x = arguments["x"]
     if _is_new_to_keras(arguments):
@@ -75,7 +75,7 @@ def are_arrays(arguments: Mapping[str, Any]) -> bool:
 
 
 def _is_new_to_keras(arguments: Mapping[str, Any]) -> bool:
-    """Whether x is an iterable with the two methods, of no kind that Keras knows."""
+    """Whether x is an iterable with the two methods, and of no kind known to Keras."""
     x = arguments["x"]
     return (
         isinstance(x, Stateful)
@@ -90,17 +90,17 @@ def _no_batches() -> Iterator[Any]:
 
 
 def _steps_per_epoch(steps: int | None) -> int | None:
-    """Keras's own cap, which it applies before it makes its adapter."""
+    """Keras's own limit, which it applies before it creates its adapter."""
     cap = getattr(keras.config, "max_steps_per_epoch", lambda: None)()
     return cap if cap and (not steps or cap < steps) else steps
 
 
 def _arrays(share: ShardedData) -> Callable[..., Any]:
-    """Makes the adapter for arrays, which yields what this process trains of them."""
+    """Creates the adapter for arrays, which yields this process's share."""
     backend, parallel = keras_internals.BACKEND, share.parallel
     if (
         not parallel.divides_arrays or backend != "torch"
-    ):  # TensorFlow divides by itself
+    ):  # TensorFlow splits them itself
         return partial(_class(*ADAPTERS[backend]), share=share)
     order = partial(share.group.broadcast, "order")
     ranks = _class("arrays.torch_ranks", "RankArrays")
@@ -108,7 +108,7 @@ def _arrays(share: ShardedData) -> Callable[..., Any]:
 
 
 def _made(module: str, name: str, settings: SourceContext) -> Callable[..., Any]:
-    """Makes an adapter, whose module is imported then."""
+    """Imports an adapter's module, and creates the adapter."""
     return lambda *args, **kw: _class(module, name)(*args, settings=settings, **kw)
 
 
@@ -117,7 +117,7 @@ def _class(module: str, name: str) -> Any:
 
 
 def kind_of_iterator(name: str, value: Any) -> Kind | None:
-    """How a loop's own iterator is saved; None if it is not a tf.data one."""
+    """How to save a loop's own iterator; None if it is not from tf.data."""
     if "tensorflow" not in sys.modules:
         return None
     from resilient.data.tf_data.iterator_object import kind_of
@@ -126,16 +126,16 @@ def kind_of_iterator(name: str, value: Any) -> Kind | None:
 
 
 def require_known(value: Any, argument: str) -> None:
-    """Raise DataNotResumableError for a data adapter of the user's own.
+    """Raise DataNotResumableError for a custom data adapter.
 
-    Keras would accept it as it is. What is not data at all Keras refuses.
+    Keras would accept it as it is, and refuses what is not data at all.
     """
     if keras_internals.data_kind(value) == "DataAdapter":
         raise _unknown(value, argument)
 
 
 def require_data(arguments: Mapping[str, Any], argument: str) -> None:
-    """Raise DataNotResumableError for what is not data, before Keras complains."""
+    """Raise DataNotResumableError for unsupported types, before Keras complains."""
     x = arguments["x"]
     kind = keras_internals.data_kind(x)
     known = kind not in (None, "DataAdapter", "ArrayDataAdapter")
@@ -146,8 +146,8 @@ def require_data(arguments: Mapping[str, Any], argument: str) -> None:
 def _unknown(value: Any, argument: str) -> DataNotResumableError:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     return DataNotResumableError(
-        f"`{argument}` cannot be resumed: data of this type has no position to go "
-        "back to.",
+        f"`{argument}` cannot be resumed: data of this type has no position to return "
+        "to.",
         received=kind,
         hint="Pass arrays, a tf.data.Dataset, a keras.utils.PyDataset, a torch "
         "DataLoader, a Grain dataset, a generator, or any iterable with "
@@ -156,10 +156,11 @@ def _unknown(value: Any, argument: str) -> DataNotResumableError:
 
 
 def ahead_of_training(data: Any, settings: SourceContext) -> Positioned | None:
-    """The adapter for validation data, if it can be made without drawing from it.
+    """The adapter for validation data, if it can be created without drawing from it.
 
-    Keras makes it in the first evaluation. Made before training begins, it sees what
-    happens to the data from then on, and is restored together with the training data.
+    Keras creates it in the first evaluation. Created before training begins, it sees
+    everything that happens to the data, and is restored together with the training
+    data.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     arguments = {
@@ -182,9 +183,9 @@ def ahead_of_training(data: Any, settings: SourceContext) -> Positioned | None:
 
 def _lost_by_evaluations() -> DataNotResumableError:
     return DataNotResumableError(
-        "A Python generator as validation data under a strategy does not give the "
+        "A Python generator as validation data under a strategy does not yield the "
         "same batches again: in each evaluation TensorFlow prefetches batches from "
-        "it, how many depends on timing, and drops them.",
+        "it and drops them, and how many depends on timing.",
         received="`validation_data` is a Python generator",
         hint="Pass arrays, a tf.data.Dataset or a keras.utils.PyDataset.",
     )
@@ -195,7 +196,7 @@ def is_same(adapter: Positioned, before: JSON) -> bool:
 
     Args:
         adapter: For that data.
-        before: The fingerprint that a checkpoint has.
+        before: The fingerprint in the checkpoint.
     """
     theirs, ours = (
         {f"data {name}": value for name, value in each.items()}

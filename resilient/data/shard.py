@@ -1,4 +1,4 @@
-"""The part of the data that a process trains, if several train one model."""
+"""Selects the part of the data that each of several processes trains."""
 
 import secrets
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ from resilient.distributed.group import ALONE, Group
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.serialization import JSON
 
-# How Keras, or a loop, asks an adapter for batches that are drawn from Python.
+# The methods by which Keras or a loop gets batches from an adapter in Python.
 _WAYS = {
     "tensorflow": (),
     "jax": ("get_jax_iterator", "as_given"),
@@ -42,13 +42,13 @@ class ShardedData:
         return int(self.group.broadcast("seed", mine))
 
     def divide(self, adapter: Any, data: Any, name: str, steps: int | None) -> None:
-        """Let one of Keras's adapters yield only what this process trains.
+        """Make a Keras adapter yield only what this process trains.
 
         Args:
-            adapter: Gives all that this process draws.
+            adapter: Yields everything that this process draws.
             data: What the user passed.
-            name: What that is called in messages.
-            steps: Batches of an epoch, if that is limited.
+            name: Its name in messages.
+            steps: Batches per epoch, if limited.
 
         Raises:
             ResilientError: Another process has more batches, or fewer.
@@ -61,7 +61,7 @@ class ShardedData:
             return
         for way in _WAYS[keras_internals.BACKEND]:
             plain = getattr(adapter, way, None)
-            if plain is None:  # of arrays: they are not given as they are
+            if plain is None:  # arrays, which are not yielded as they are
                 continue
             rows = partial(self._rows, plain, data, name, unknown=length is None)
             setattr(adapter, way, rows)

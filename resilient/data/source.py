@@ -1,9 +1,9 @@
-"""Iterators over a kind of data, followed batch by batch.
+"""Follows the iterators over a kind of data, batch by batch.
 
 Keras iterates a ``TrackedIterable`` instead of what the user passed. It counts batches,
-keeps those that Keras drew ahead of training (they go into the checkpoint) and a
-checksum of the last one, and starts where a checkpoint says. A ``DataSource`` knows how
-to make iterators of one kind of data, and how to return one to a position.
+keeps those that Keras prefetched (they go into the checkpoint) and a checksum of the
+last one, and starts where a checkpoint says. A ``DataSource`` knows how to create
+iterators of one kind of data, and how to return one to a position.
 """
 
 import contextlib
@@ -30,18 +30,18 @@ class SourceContext:
 
     Attributes:
         backend: The backend's adapter, for random states.
-        options: The user's.
+        options: The user's options.
         verbose: Whether long replays show a progress bar.
         ahead: Whether Keras draws batches before it trains them.
         argument: The data's name in messages, ``"x"`` or ``"validation_data"``.
         saved: The position to resume from, if any: adapters that draw random numbers
-            when they are made have to draw the same again.
+            when they are created have to draw the same again.
         strategy: The tf.distribute strategy that Keras distributes batches with.
         claimed: Random generators that other data of this fit restores, by id.
-        drawn_ahead: Random generators that data draws from in its own threads, which
+        drawn_ahead: Random generators that data draws from in its own threads and that
             nobody else may restore: names of global ones, ids of others.
-        as_given: Whether a loop iterates the data itself, and is given its batches as
-            they are; Keras converts them.
+        as_given: Whether a loop iterates the data itself and gets its batches as they
+            are; Keras converts them.
         replaying: Called for each batch that is replayed; may raise to give up.
         share: The part of the data that this process trains.
     """
@@ -63,9 +63,9 @@ class SourceContext:
     def overwritten(self) -> bool:
         """Whether Keras may write to the batches it is given.
 
-        When tf.distribute splits batches that came from Python, TensorFlow reuses the
-        memory of NumPy arrays as its own and computes in it: gradients appear in the
-        user's data. Seen under MultiWorkerMirroredStrategy, in process 0.
+        When tf.distribute splits batches from Python, TensorFlow takes over the memory
+        of NumPy arrays and computes in it: gradients appear in the user's data. Seen
+        under MultiWorkerMirroredStrategy, in process 0.
         """
         return getattr(self.strategy, "num_replicas_in_sync", 1) > 1
 
@@ -74,10 +74,10 @@ class DataSource(ABC):
     """One kind of data.
 
     Attributes:
-        name: In messages: "a torch DataLoader".
-        schema: What ``position`` returns, a ``TypedDict``: a source is given nothing
-            else of a checkpoint.
-        schema_of_last: The same of ``last_batch``, where that is not empty.
+        name: Its name in messages: "a torch DataLoader".
+        schema: What ``position`` returns, a ``TypedDict``: a source gets nothing else
+            from a checkpoint.
+        schema_of_last: The same for ``last_batch``, if not empty.
     """
 
     name: str
@@ -87,31 +87,32 @@ class DataSource(ABC):
 
     @abstractmethod
     def begin(self) -> Iterator[Any]:
-        """A new iterator, made as Keras would, with the same random draws."""
+        """A new iterator, created as Keras would, with the same random draws."""
 
     @abstractmethod
     def position(self, *, live: bool) -> JSON:
-        """The position after the batches given so far: plain values and arrays.
+        """The position after the batches yielded so far: plain values and arrays.
 
         Args:
-            live: Whether the newest iterator continues; if not, only what outlasts it.
+            live: Whether the newest iterator continues; if not, only state that
+                outlasts it.
         """
 
     def resume(self, position: JSON) -> None:  # noqa: B027 (nothing outlasts some)
-        """Restore what outlasts iterators. May be called twice for one position."""
+        """Restore state that outlasts iterators. May be called twice."""
 
     @abstractmethod
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         """An iterator that continues after ``given`` batches, and the last of these.
 
         That batch is None if it was not produced on the way. The caller restores the
-        global random generators that this draws from.
+        global random generators from which this draws.
         """
 
     def last_batch(self) -> JSON:
         """What it takes to remake the newest iterator's last batch.
 
-        Empty if that costs more than the one batch, or might give a different one.
+        Empty if that costs more than one batch, or might give a different one.
         """
         return {}
 
@@ -128,14 +129,14 @@ class DataSource(ABC):
 
     @abstractmethod
     def fingerprint(self) -> JSON:
-        """Identifies the data, without what may change between attempts."""
+        """Identifies the data, apart from what may change between attempts."""
 
     @contextlib.contextmanager
     def getting_back(self) -> Iterator[None]:
-        """While the user's objects, or a library, do what a checkpoint says.
+        """Entered while user objects or a library restore what a checkpoint says.
 
         Raises:
-            DataNotResumableError: They raise anything else.
+            DataNotResumableError: They raise any other exception.
         """
         try:
             yield
@@ -143,13 +144,14 @@ class DataSource(ABC):
             raise
         except Exception as error:
             raise DataNotResumableError(
-                "The data cannot go back to its position in the checkpoint.",
+                "The data cannot return to its position in the checkpoint.",
                 received=f"{self.argument}: {type(error).__name__}: {error}",
-                hint='Make the data what it was, or start over with resume="never".',
+                hint="Restore the data to what it was, or start over with "
+                'resume="never".',
             ) from error
 
     def require_states(self, found: Iterable[str], states: Mapping[str, Any]) -> None:
-        """Check that random generators of the data have states in a checkpoint.
+        """Check that a checkpoint has the states of the data's random generators.
 
         Raises:
             DataNotResumableError: Some have none.
@@ -159,16 +161,17 @@ class DataSource(ABC):
                 "The data has random generators whose states are not in the "
                 "checkpoint.",
                 received=f"{self.argument}: {', '.join(missing)}",
-                hint='Make the data what it was, or start over with resume="never".',
+                hint="Restore the data to what it was, or start over with "
+                'resume="never".',
             )
 
     @property
     def argument(self) -> str:
-        """The data in messages: the argument of ``fit``, and what was passed."""
+        """The data's name in messages: the argument of ``fit``, and its type."""
         return f"`{self.settings.argument}` ({self.name})"
 
     def verify(self, batch: Any, before: BatchMark) -> None:
-        """Check that a batch is the one that was drawn before.
+        """Check that a batch is the same as before.
 
         Raises:
             DataNotResumableError: Unless ``on_data_change="warn"``.
@@ -194,14 +197,14 @@ class DataSource(ABC):
 
 
 class TrackedIterable:
-    """What Keras iterates instead of the user's data."""
+    """The iterable that Keras uses instead of the user's data."""
 
     def __init__(self, source: DataSource) -> None:
         self.source = source
         self._settings = source.settings
         self._live: LiveIterator | None = None
         self._ready: LiveIterator | None = None
-        # The last batch of the iterator that ended last: its number and checksum.
+        # Number and checksum of the last batch of the iterator that ended last.
         self._ended: BatchMark | None = None
         self._unchecked = True
         # Another thread may be making a batch: wait for it.
@@ -219,7 +222,7 @@ class TrackedIterable:
     def position(self, drawn: int, *, held: bool) -> DataPosition:
         live = self._live
         if not drawn and (not held or live is None or live.given):
-            live = None  # the next iterator is not made yet
+            live = None  # the next iterator does not exist yet
         source = self.source.position(live=live is not None)
         if live is None:
             self._note_end()
@@ -233,7 +236,7 @@ class TrackedIterable:
         )
 
     def _note_end(self) -> None:
-        """Keras also makes iterators that it never draws from."""
+        """Keras also creates iterators that it never draws from."""
         live = self._live
         if live is not None and live.recent:
             last, again = checksum(live.recent[-1]), self.source.last_batch()
@@ -272,5 +275,5 @@ class TrackedIterable:
 
 
 def lazily(tracked: TrackedIterable) -> Iterator[Any]:
-    """Iterate, but begin only with the first batch, as Keras does."""
+    """Iterate lazily: like Keras, begin only with the first batch."""
     yield from iter(tracked)

@@ -1,1 +1,1 @@
-"""NumPy arrays and their like: one module for each backend's way to batches."""
+"""NumPy arrays and the like: one module for each backend's way of batching."""

@@ -1,6 +1,6 @@
-"""The order of arrays in an epoch that another backend began.
+"""Continues the order of arrays in an epoch that another backend began.
 
-Each backend draws orders in its own way, and only its library can draw one again; JAX's
+Each backend draws orders in its own way, and only its library can redraw one; JAX's
 come from NumPy. The end of an epoch needs none of this.
 """
 
@@ -27,22 +27,22 @@ _AT_ITS_END = (
 
 
 class DrawnBy(TypedDict):
-    """Who drew an order, and what it is for the adapter of that backend."""
+    """Which backend drew an order, and what its adapter saved about it."""
 
     backend: Literal["tensorflow", "jax", "torch"]
     source: JSON
 
 
 def order(drawn: DrawnBy, data: "SeekableArrays") -> np.ndarray:
-    """Numbers of the samples, in the order of the whole epoch; int64.
+    """The sample numbers in the order of the whole epoch, as int64.
 
     Args:
-        drawn: By whom.
+        drawn: The backend that drew it.
         data: The same arrays, here.
 
     Raises:
         DataNotResumableError: It cannot be drawn again here.
-        MalformedError: It says nothing that can be drawn from.
+        MalformedError: It holds nothing to draw from.
     """
     backend = drawn["backend"]
     if data.shuffled == "batch":
@@ -61,7 +61,7 @@ def order(drawn: DrawnBy, data: "SeekableArrays") -> np.ndarray:
 
 
 def _drawn_apart(asked: Order) -> np.ndarray:
-    """The same in a process of that backend."""
+    """The same order, drawn in a process with that backend."""
     told = {
         "KERAS_BACKEND": asked.backend,
         "CUDA_VISIBLE_DEVICES": "",
@@ -88,5 +88,5 @@ def _cannot_be_drawn(backend: str, why: str) -> DataNotResumableError:
         f"The order of this epoch was drawn by {backend}, which cannot draw the rest "
         "of it here.",
         received=why[:500],
-        hint=f"Install it beside the other: pip install {backend}. {_AT_ITS_END}",
+        hint=f"Install that backend as well: pip install {backend}. {_AT_ITS_END}",
     )

@@ -1,8 +1,8 @@
-"""What an array holds, in a few bytes: so that other data is noticed on a resume.
+"""Fingerprints an array in a few bytes, so that a resume notices different data.
 
-Up to ``FULL`` bytes every row is hashed; of a larger array ``BLOCKS`` blocks spread
-evenly from the first row to the last. Keras's own slicing reads the rows, so every
-kind of array that ``fit`` takes is covered.
+Arrays of up to ``FULL`` bytes are hashed whole; of a larger one, ``BLOCKS`` blocks
+spread evenly from the first row to the last. Keras's own slicing reads the rows, so
+every kind of array that ``fit`` takes is covered.
 """
 
 from collections.abc import Iterable

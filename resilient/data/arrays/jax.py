@@ -1,10 +1,10 @@
-"""Arrays on JAX: Keras's own order, drawn again from the same random state.
+"""Arrays on JAX: redraws Keras's own order from the same random state.
 
 Keras draws one permutation per epoch (``shuffle=True``) or one per batch
-(``shuffle="batch"``). We keep what it draws each from (before Keras 3.16 the state of
-numpy's global generator, see ``keras_internals.keras_3_12``), let Keras draw it again
-in a resumed run, and slice from the batch asked for: no data is read to get back to a
-position.
+(``shuffle="batch"``). We save the random state that each is drawn from (before Keras
+3.16, that of NumPy's global generator, see ``keras_internals.keras_3_12``), let Keras
+redraw it in a resumed run, and slice from the requested batch: returning to a position
+reads no data.
 
 ``SeekableArrays``, the part shared by all backends, holds the position that the next
 iterator starts at and the fingerprint of the data.
@@ -40,12 +40,14 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
     Subclasses say which global random state their backend draws orders from, if any.
 
     Attributes:
-        schema: What ``source`` of a position is.
+        schema: The schema of a position's ``source``.
     """
 
     schema: Any
 
-    _elsewhere: DrawnBy | None = None  # who drew the order in use, if not this backend
+    _elsewhere: DrawnBy | None = (
+        None  # which backend drew the order in use, if not this one
+    )
     _again: "tuple[DrawnBy, np.ndarray] | None" = None
     _start: DataPosition | None = None
     _random_state: Callable[[], Any]
@@ -65,7 +67,7 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
         self._draw_seed = (share or ShardedData()).seed
 
     def position(self, drawn: int, *, held: bool) -> DataPosition:
-        """The part that all backends share."""
+        """The part of the position that all backends share."""
         return DataPosition(
             drawn=drawn,
             epochs=keras_internals.generation.epochs(self),
@@ -95,7 +97,7 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
         self._start = position
 
     def require_same_orders(self, position: DataPosition) -> None:
-        """Raise DataNotResumableError where orders are drawn in another way now."""
+        """Raise DataNotResumableError if orders are drawn differently now."""
         theirs, ours = position.source["drawn_from"], self._orders()
         if position.source.get("order") is not None and theirs != ours:
             raise DataNotResumableError(
@@ -111,25 +113,25 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
             )
 
     def order_again(self, source: JSON) -> np.ndarray:
-        """The samples in the order of an epoch that this backend drew."""
+        """The order of the samples in an epoch, drawn by this backend."""
         raise NotImplementedError
 
     def _order_of(self, drawn: DrawnBy) -> np.ndarray:
-        """The samples in the order of an epoch that another backend drew."""
+        """The order of the samples in an epoch, drawn by another backend."""
         if self._again is None or self._again[0] != drawn:
             self._again = drawn, drawn_elsewhere.order(drawn, self)
         return self._again[1]
 
     def _has_order(self, position: DataPosition) -> bool:
-        """Whether a position says in which order the batches to come are."""
+        """Whether a position determines the order of the coming batches."""
         raise NotImplementedError
 
     def _orders(self) -> str:
-        """What orders are drawn from, in words."""
+        """The source of randomness for orders, in words."""
         return keras_internals.generation.orders
 
     def _take_start(self) -> DataPosition:
-        """The position to start at, once; by default the first batch."""
+        """The position to start at, returned once; by default the first batch."""
         start, self._start = self._start, None
         return start or DataPosition(drawn=0, source={})
 
@@ -165,7 +167,7 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
 
 
 class _Position(TypedDict):
-    """Orders are as ``_next_order`` returns them."""
+    """Orders come from ``_next_order``."""
 
     drawn_from: str
     order: NotRequired[Any]
@@ -180,7 +182,7 @@ class SlicedArrays(SeekableArrays):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._order: Any = None  # what the permutation in use is drawn from
+        self._order: Any = None  # random state of the permutation in use
         self._draws: dict[int, Any] = {}  # batch -> what it is drawn from ("batch")
         self._started = 0
 
@@ -207,13 +209,13 @@ class SlicedArrays(SeekableArrays):
     def _get_iterator(
         self, slice_and_convert_fn: Callable[..., Any], inputs: Any
     ) -> Iterator[Any]:
-        # A generator: all this happens when the first batch is asked for, as in Keras.
+        # A generator: as in Keras, all this happens when the first batch is requested.
         for rows in self._rows(SlicedArrays._keras_rows(self)):
             convert = functools.partial(slice_and_convert_fn, indices=rows)
             yield keras.tree.map_structure(convert, inputs, none_is_leaf=False)
 
     def _rows(self, keras_rows: Iterator[Any]) -> Iterator[Any]:
-        """The rows of each batch from the start on, of all that Keras draws."""
+        """The rows of each batch from the start position, as Keras draws them."""
         start = self._take_start()
         self._elsewhere = start.source.get("drawn_by") if self.shuffled else None
         if self._elsewhere is not None:
@@ -231,7 +233,7 @@ class SlicedArrays(SeekableArrays):
             drawing: AbstractContextManager[None] = nullcontext()
             if by_batch:
                 kept = {k: v for k, v in self._draws.items() if k >= i - 1}
-                if ahead:  # drawn before the kill; not a second time
+                if ahead:  # drawn before the kill; do not draw it again
                     order = ahead.pop(0)
                     drawing = self._drawing_again(order)
                 else:
@@ -243,7 +245,7 @@ class SlicedArrays(SeekableArrays):
             yield rows
 
     def _rows_elsewhere(self, first: int, drawn: DrawnBy) -> Iterator[Any]:
-        """The rows of each batch from the first on, in an order drawn elsewhere."""
+        """The rows of each batch, in an order that another backend drew."""
         self._order, self._draws = None, {}
         order, size = self._order_of(drawn), int(self.batch_size)
         for i in range(first, self.num_batches):
@@ -260,7 +262,7 @@ class SlicedArrays(SeekableArrays):
         return rows
 
     def _as_rows(self, rows: np.ndarray) -> Any:
-        """Rows, as Keras has those of a batch on this backend."""
+        """Rows, in the form that Keras uses for a batch on this backend."""
         return rows
 
 

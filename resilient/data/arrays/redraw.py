@@ -1,9 +1,9 @@
-"""Draws the order of an epoch as the backend that began it did, in its own process.
+"""Redraws the order of an epoch with the backend that began it, in its own process.
 
-``python -m resilient.data.arrays.redraw`` reads an ``Order`` from its input, and writes
-the numbers of the samples: int64, as this machine has them. Two of the libraries in one
+``python -m resilient.data.arrays.redraw`` reads an ``Order`` from stdin, and writes the
+sample numbers as int64 in this machine's byte order. Two of the libraries in one
 process may crash, or take each other's devices. JAX's orders come from NumPy, so they
-need no other process.
+need no separate process.
 """
 
 import importlib
@@ -33,11 +33,11 @@ class Order:
     """The order of an epoch.
 
     Attributes:
-        backend: That began it.
+        backend: The backend that began it.
         samples: How many there are.
-        batch_size: Of the batches.
-        shuffle: As Keras's ``fit`` has it.
-        source: What the backend's adapter says of it.
+        batch_size: The batch size.
+        shuffle: As in Keras's ``fit``.
+        source: What the backend's adapter saved about it.
     """
 
     backend: str
@@ -47,11 +47,11 @@ class Order:
     source: JSON
 
     def draw(self) -> np.ndarray:
-        """The numbers of the samples, on the backend that began it, or of JAX's.
+        """The sample numbers, drawn by the backend that began it, or for JAX.
 
         Raises:
             DataNotResumableError: It cannot be drawn again.
-            MalformedError: The checkpoint says nothing that can be drawn from.
+            MalformedError: The checkpoint holds nothing to draw from.
         """
         module, name = ADAPTERS[self.backend]
         adapter: Any = getattr(
@@ -66,9 +66,9 @@ class Order:
 
 
 def main() -> int:
-    """Draw what the input asks for."""
+    """Draw the order that stdin asks for."""
     output = os.dup(1)
-    os.dup2(2, 1)  # whatever libraries print
+    os.dup2(2, 1)  # keep what libraries print out of the output
     try:
         drawn = from_json(Order, parse(sys.stdin.buffer.read())).draw()
     except ResilientError as error:

@@ -1,13 +1,14 @@
 """Arrays on TensorFlow: a pipeline whose order and start are variables.
 
 Keras draws the order with ``tf.random.shuffle`` inside a tf.data pipeline, where the
-random state cannot be saved. So we make the order outside and feed it in by a variable:
+random state cannot be saved. So we draw the order outside and feed it in through a
+variable:
 
 * with a global seed (``keras.utils.set_random_seed``), and since Keras 3.16 always,
   Keras's pipeline gives the same order in every epoch: we run Keras's own pipeline on
   ``arange(samples)`` to get that order, and save what it was drawn from;
-* otherwise Keras's order is arbitrary: ours comes from a seed of our own, drawn once
-  for a run and saved in the position with the number of orders made from it.
+* otherwise Keras's order is arbitrary: ours comes from our own seed, drawn once per run
+    and saved in the position with the number of orders drawn from it.
 """
 
 import contextlib
@@ -39,7 +40,7 @@ def _seed() -> int | None:
 
 @contextlib.contextmanager
 def _under_seed(seed: int) -> Iterator[None]:
-    """While the global seed is this; the random state is left as it was."""
+    """Inside, the global seed is this one; the random state is left unchanged."""
     if seed == _seed():
         yield
         return
@@ -89,7 +90,7 @@ class TensorFlowArrays(SeekableArrays):
 
     def position(self, drawn: int, *, held: bool) -> DataPosition:
         found = super().position(drawn, held=held)
-        # The order also where no batch was drawn: it is made with the iterator.
+        # The order is needed even if no batch was drawn: it is drawn with the iterator.
         mine: JSON = {
             "order": self._order,
             "own_seed": self._own_seed,
@@ -109,12 +110,12 @@ class TensorFlowArrays(SeekableArrays):
 
     def resume(self, position: DataPosition) -> None:
         super().resume(position)
-        if "own_seed" in position.source:  # not where another backend drew
+        if "own_seed" in position.source:  # not if another backend drew it
             self._own_seed = position.source["own_seed"]
             self._orders_made = position.source.get("orders_made", 0)
 
     def before_iterator(self) -> None:
-        """Set order and start of the iterator that is about to be made."""
+        """Set the order and start of the iterator that is about to be created."""
         start = self._take_start()
         self._start_at.assign(start.drawn)
         if not self.shuffled:
@@ -172,7 +173,7 @@ class TensorFlowArrays(SeekableArrays):
                 self._inputs, target_backend="tensorflow"
             )
         )
-        # flat_map: the variables are read when an iterator gives its first element.
+        # flat_map: the variables are read when an iterator yields its first element.
         indices = tf.data.Dataset.range(1).flat_map(lambda _: self._batch_indices())
         whole = tf.data.Dataset.from_tensors(inputs).repeat()
         dataset = tf.data.Dataset.zip((indices, whole))
@@ -188,7 +189,7 @@ class TensorFlowArrays(SeekableArrays):
         return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)
 
     def _batch_indices(self) -> Any:
-        """The rows of every batch from the start on, sliced as Keras does: fast."""
+        """The rows of every batch from the start, sliced fast, as in Keras."""
         n, size = self.samples, self.batch_size
         order = (
             self._indices.read_value() if self.shuffled else tf.range(n, dtype="int64")
@@ -207,7 +208,7 @@ def _take_rows(indices: Any, data: Any) -> Any:
         if isinstance(x, keras_internals.TensorflowSparseWrapper):
             return keras_internals.slice_tensorflow_sparse_wrapper(x, indices)
         if isinstance(x, (list, tuple, dict)):
-            return None  # traverse goes on into it
+            return None  # traverse descends into it
         return tf.gather(x, indices, axis=0) if tf.is_tensor(x) else x
 
     return keras.tree.traverse(take, data)

@@ -1,9 +1,10 @@
-"""Arrays on torch: Keras's own batch sampler, drawn again, skipping indices only.
+"""Arrays on torch: redraws Keras's own batch sampler, skipping only indices.
 
 Keras builds a ``DataLoader`` without workers over a batch sampler that draws the order
-with its first batch. We wrap that batch sampler: we save what it draws from (before
-Keras 3.16 the state of torch's global generator, see ``keras_internals.keras_3_12``),
-let it draw again in a resumed epoch, and skip the indices of batches trained before.
+with its first batch. We wrap that batch sampler: we save the random state that it draws
+from (before Keras 3.16, that of torch's global generator, see
+``keras_internals.keras_3_12``), let it draw again in a resumed epoch, and skip the
+indices of batches that were already trained.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ class TorchArrays(SlicedArrays):
         spread = isinstance(
             keras.distribution.distribution(), keras.distribution.ModelParallel
         )
-        # Of DTensors: Keras slices batches by itself, in an order of NumPy's.
+        # For DTensors, Keras slices batches itself, in an order drawn by NumPy.
         return super()._orders() + (", by NumPy" if spread else "")
 
     def get_torch_dataloader(self) -> Any:
@@ -51,19 +52,19 @@ class TorchArrays(SlicedArrays):
         return rows.tolist()
 
     def one_order(self, batches: Any) -> Any:
-        """Keras's batch sampler; with several processes, what they draw alike."""
+        """Keras's batch sampler; several processes draw the same."""
         return batches
 
     def _draw(self, batches: Any) -> Iterator[list[int]]:
-        """The indices of each batch, from the position on."""
+        """The indices of each batch, starting at the position."""
         return self._rows(iter(batches))
 
 
 class SampledBatches(torch.utils.data.Sampler):  # type: ignore[misc]
-    """A batch sampler whose indices are drawn from it in another way.
+    """A batch sampler whose indices another function draws from it.
 
     Args:
-        draw: Gives the indices of each batch.
+        draw: Yields the indices of each batch.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Arrays on torch, in several processes: only the rank's own rows are read.
+"""Arrays on torch in several processes: each rank reads only its own rows.
 
 Keras's sampler draws the order of an epoch from torch's global generator. All ranks
-draw it from the state that rank 0's generator has, and each advances its own as one
-process would: their states may differ, and stay each rank's own.
+draw it from the state of rank 0's generator, and each advances its own generator as a
+single process would: their states may differ, and each rank keeps its own.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from resilient.distributed.strategies.torch_slices import require_divisible, row
 
 
 class RankArrays(TorchArrays):
-    """A rank's part of array input; positions count batches of the whole job."""
+    """A rank's part of the array input; positions count batches of the whole job."""
 
     gives_own_rows = True
 
@@ -25,14 +25,14 @@ class RankArrays(TorchArrays):
         share: Callable[[str], str],
         **kwargs: Any,
     ) -> None:
-        """As Keras's adapter.
+        """Create it like Keras's adapter.
 
         Args:
-            *args: Of Keras's adapter.
-            rank: Which of the processes this is.
+            *args: Arguments of Keras's adapter.
+            rank: The number of this process.
             world: How many there are.
-            share: Returns the text that rank 0 called it with; all call it.
-            **kwargs: Of Keras's adapter.
+            share: Returns the text that rank 0 called it with; all ranks call it.
+            **kwargs: Keyword arguments of Keras's adapter.
 
         Raises:
             ValueError: A batch cannot be divided evenly.
@@ -47,7 +47,8 @@ class RankArrays(TorchArrays):
     def _drawn_alike(self, batches: Any) -> Iterator[list[int]]:
         """This rank's part of Keras's batches, in the order that rank 0 draws."""
         common, own = iter(batches), iter(batches)
-        # "batch": each batch draws when its turn comes; otherwise the first draws all.
+        # "batch": each batch draws when its turn comes; otherwise the first draws
+        # everything.
         draws = len(batches) if self.shuffled == "batch" else bool(self.shuffled)
         for i in range(len(batches)):
             if i < draws:

@@ -1,7 +1,7 @@
-"""keras.utils.PyDataset: the order of the epoch, and the attributes that changed.
+"""keras.utils.PyDataset: saves the order of the epoch and changed attributes.
 
 Returning to a position takes constant time: the order is saved, and only the last batch
-is made again, if that changes nothing, to check that the data is still the same.
+is made again, if that has no side effects, to check that the data is the same.
 
 ``replay_data=True`` makes no difference: no iterator state is saved anyway.
 """
@@ -38,7 +38,7 @@ class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: 
         *,
         settings: SourceContext,
     ) -> None:
-        self.enqueuer: Any = None  # Keras's, for a moment
+        self.enqueuer: Any = None  # Keras's, temporarily
         super().__init__(x, class_weight=class_weight, shuffle=shuffle)
         self.source = PyDatasetSource(self, settings)
         self.tracked = TrackedIterable(self.source)
@@ -112,20 +112,20 @@ class PyDatasetSource(DataSource):
         self._workers = Workers(self._dataset, queue) if queue is not None else None
         self._reached = found = find_generators.find({"x": self._dataset})
         self._generators = find_generators.unclaimed(found, settings.claimed)
-        # What is named is not looked for in the attributes.
+        # Named objects are not searched for in the attributes.
         others = {n: found[n] for n in found if n not in self._generators}
         self._attributes = Tracker({"x": self._dataset, **others})
         self.in_epoch = False
-        self._at_end: Tracker | None = None  # before on_epoch_end changed it
-        self._made: Generator[tuple[int, Any]] | None = None  # what the workers make
+        self._at_end: Tracker | None = None  # before on_epoch_end changes it
+        self._made: Generator[tuple[int, Any]] | None = None  # batches from the workers
         self._last: Any = None  # its index
-        self._as_made: list[int] = []  # what it held when the last batch was made
+        self._as_made: list[int] = []  # its contents when the last batch was made
         self._say = WarnOnce()
         if workers:
             self._note_other_order()
 
     def _note_other_order(self) -> None:
-        """Say, once in a run, where ``model.fit`` itself would train other batches."""
+        """Say, once per run, if ``model.fit`` itself would train different batches."""
         how = self.settings
         by_keras = not how.as_given and how.argument == "x"
         if by_keras and how.saved is None and keras_internals.BACKEND != "tensorflow":
@@ -149,7 +149,7 @@ class PyDatasetSource(DataSource):
         self.in_epoch = False
 
     def stop(self) -> None:
-        """An epoch ended: drop what was made ahead."""
+        """An epoch ended: drop prefetched batches."""
         self._close()
         self.order.stop()
 
@@ -214,7 +214,7 @@ class PyDatasetSource(DataSource):
         }
 
     def _batches(self, given: int) -> Iterator[Any]:
-        """What Keras's generator would yield after ``given`` batches."""
+        """Yield what Keras's generator would yield after ``given`` batches."""
         length = self._adapter.num_batches  # of this process's share
         while length is None or given < length:
             index, batch = self._next(None if length is None else length - given)
@@ -248,7 +248,7 @@ class PyDatasetSource(DataSource):
         return made
 
     def _held(self) -> list[int]:
-        """The identities of its attributes: cheap enough for every batch."""
+        """The identities of its attributes, cheap enough for every batch."""
         return [id(value) for value in vars(self._dataset).values()]
 
     def _made_again(self, index: int) -> Any:

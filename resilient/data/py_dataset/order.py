@@ -1,9 +1,9 @@
-"""Which batch of a PyDataset comes next: Keras's own order, without its threads.
+"""Decides which batch of a PyDataset comes next: Keras's order, without its threads.
 
-Without workers Keras draws an order for each iterator. With workers, its enqueuer draws
-one each time it starts, when an epoch begins. When it stops at an epoch's end, it keeps
-the batches that its threads have made ahead for the next epoch, and drops the rest of
-that order. How many that are depends on threads, but is often the same in each run. So
+Without workers, Keras draws an order for each iterator. With workers, its enqueuer
+draws one each time it starts, at the beginning of an epoch. When it stops at the end of
+an epoch, it keeps prefetched batches for the next epoch and drops the rest of that
+order. How many those are depends on its threads, but is often the same in each run. So
 if Keras peeks at a batch before it trains (JAX and torch), or leaves an iterator in the
 middle of its order (``steps_per_epoch``), some batches come twice and others never.
 Here an iterator follows the order that was drawn for it, each batch once.
@@ -21,7 +21,7 @@ from resilient.serialization.schema import Count, MalformedError, vector
 
 
 class OrderPosition(TypedDict):
-    """Orders are as ``_plain`` makes them."""
+    """Orders have the form that ``_plain`` returns."""
 
     drawn: Any
     order: Any
@@ -29,7 +29,7 @@ class OrderPosition(TypedDict):
 
 
 class Order:
-    """The indices of the batches to come.
+    """The indices of the coming batches.
 
     Args:
         workers: Whether an order is drawn when an epoch begins.
@@ -45,7 +45,7 @@ class Order:
         self._at = 0
 
     def start(self) -> None:
-        """An epoch begins, or an iterator is asked for a batch outside of one."""
+        """An epoch begins, or an iterator is asked for a batch outside an epoch."""
         if self._workers and self._drawn is None:
             self._drawn = self._draw()
 
@@ -63,7 +63,7 @@ class Order:
         self._drawn = None
 
     def upcoming(self) -> Iterator[int]:
-        """The indices from here on."""
+        """The remaining indices."""
         if self._dataset.num_batches is None:
             first, step = self._share.start, self._share.step
             return itertools.count(first + step * self._at, step)
@@ -87,7 +87,7 @@ class Order:
         self._drawn = drawn if self._workers else None
 
     def _checked(self, plain: Any) -> Any:
-        """An order of a position: each batch of this dataset once."""
+        """Decode the order in a position: each batch of this dataset once."""
         length = self._dataset.num_batches or 0
         mine = range(length)[self._share]
         if type(plain) is int and range(plain) == mine:
@@ -95,7 +95,7 @@ class Order:
         order: list[int] = vector(plain, "int64", "the order of batches").tolist()
         every = len(set(order) & set(range(length))) == len(order) == len(mine)
         in_order = self._adapter.shuffle or order == list(mine)
-        if order and not (every and in_order):  # none: it was not drawn yet
+        if order and not (every and in_order):  # empty: not drawn yet
             raise MalformedError("the order of batches has not each of them once")
         return order
 

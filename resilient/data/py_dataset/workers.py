@@ -1,12 +1,12 @@
-"""Making the batches of a PyDataset in several threads or processes, in order.
+"""Makes the batches of a PyDataset in several threads or processes, in order.
 
 The threads and processes are those of Keras's enqueuer, with its names and start
 method. The queue is ours, because Keras's cannot start in the middle of an order, and
-carries what it made before an epoch's end into the next one.
+carries prefetched batches from one epoch into the next.
 
-A dataset that draws random numbers or changes its attributes while it makes a batch
-cannot give the same batches twice with several workers: which comes first is chance, in
-Keras too. The first batches are watched for that.
+A dataset that draws random numbers or changes its attributes while making a batch
+cannot yield the same batches twice with several workers: which worker comes first is
+chance, in Keras too. We watch the first batches for that.
 """
 
 import sys
@@ -32,14 +32,14 @@ class Workers:
     """Makes batches in a new pool for each iterator.
 
     Args:
-        ahead: How many batches to make ahead.
+        ahead: How many batches to prefetch.
     """
 
     def __init__(self, dataset: Any, ahead: int) -> None:
         self._dataset = dataset
         self._ahead = max(1, ahead)
         self._processes = bool(dataset.use_multiprocessing)
-        # Never started: it knows how Keras makes a pool, and its name.
+        # Never started: it only knows how Keras makes a pool, and its name.
         self._keras = keras_internals.OrderedEnqueuer(
             dataset, workers=dataset.workers, use_multiprocessing=self._processes
         )
@@ -50,7 +50,7 @@ class Workers:
     def batches(self, indices: Iterator[int]) -> Generator[tuple[int, Any]]:
         """Each index and its batch, in this order."""
         if not self._processes:
-            # In this thread, so that no other draws meanwhile.
+            # In this thread, so that no other thread draws meanwhile.
             while (
                 self._watched < _WATCHED and (index := next(indices, None)) is not None
             ):
@@ -71,8 +71,8 @@ class Workers:
                 while coming:
                     yield self._taken(*coming.popleft(), watch=watch)
             finally:
-                # Wait, or they would see what on_epoch_end changes; but when the
-                # interpreter exits, the threads that make them are gone already.
+                # Wait, or they would see what on_epoch_end changes; but at interpreter
+                # exit, the threads that make them are already gone.
                 if not self._processes and not sys.is_finalizing():
                     for _, asked in coming:
                         asked.wait()
@@ -107,10 +107,10 @@ class Workers:
 
 
 class Watching:
-    """A dataset that reports what making its first batches changed.
+    """A dataset that reports changes made by its first batches.
 
     Args:
-        forked: Whether this is in another process, which must not touch a backend.
+        forked: Whether this runs in another process, which must not touch a backend.
     """
 
     def __init__(self, dataset: Any, *, forked: bool) -> None:
@@ -123,7 +123,7 @@ class Watching:
         if self._count > _WATCHED:
             return self._dataset[index], []
         reached = find_generators.find({"self": self._dataset})
-        # What has a name is not searched for in the attributes.
+        # Named objects are not searched for in the attributes.
         held = {"self": self._dataset, **reached}
         attributes = None if self._forked else Tracker(held)
         before = (self._now(), rng.states(reached))
@@ -156,7 +156,7 @@ class Watching:
 
 
 def glance(value: Any, depth: int = 3) -> Any:
-    """Something cheap that differs if a value changed, with few exceptions."""
+    """A cheap value that almost always differs if the original has changed."""
     if value is None or isinstance(value, int | float | str | bytes):
         return value
     if depth and type(value) in (list, tuple, dict) and len(value) <= _FEW:

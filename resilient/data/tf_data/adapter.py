@@ -38,8 +38,8 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
         if self._distributed or ("begun" in source and "state" not in source):
             self._pipeline.replayed = True
         if self._distributed:
-            # A dataset made from a graph has its options, but Python does not see them,
-            # and reads from them how to distribute the data.
+            # A dataset made from a graph has the graph's options, but Python does not
+            # see them, and reads from options how to distribute the data.
             self._dataset = self._dataset.with_options(dataset.options())
         # A saved state can only be restored into an iterator of the same operations.
         elif self._pipeline.replayed and "state" not in source:
@@ -62,7 +62,7 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
         self._position = position.of(Pipeline.schema)
 
     def wrap(self, iterable: Any) -> Any:
-        """The iterator that Keras is about to make."""
+        """The iterator that Keras is about to create."""
         if self._distributed and self._checksums is None:
             replicas = len(self._pipeline.settings.strategy.extended.worker_devices)
             self._checksums = ReplicaChecksums(iterable, replicas)
@@ -75,7 +75,7 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
             return self._pipeline.begin(iterable)
         drawn, given = position.drawn, position.given or position.drawn
         before = BatchMark(given=given, last=position.last)
-        if given > drawn:  # another backend drew ahead: is all that the same?
+        if given > drawn:  # another backend prefetched: are those batches the same?
             _, last = self._pipeline.seek(position.source, given, iterable)
             self._pipeline.verify(last, before)
         live, last = self._pipeline.seek(position.source, drawn, iterable)
@@ -86,7 +86,7 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
         return live
 
     def _note_first(self) -> None:
-        """Keras also makes iterators that it never draws from."""
+        """Keras also creates iterators that it never draws from."""
         if self._checksums is not None and (first := self._checksums.of(1)):
             self._pipeline.began(checksum(first))
 
@@ -112,7 +112,7 @@ def distributes(strategy: tf.distribute.Strategy | None) -> bool:
 
 def _distributed(settings: SourceContext) -> DataNotResumableError:
     return DataNotResumableError(
-        "A dataset that is already distributed has no position to go back to.",
+        "A dataset that is already distributed has no position to return to.",
         received=f"`{settings.argument}` is a tf.distribute.DistributedDataset",
         hint="Pass the tf.data.Dataset itself: it will be distributed.",
     )

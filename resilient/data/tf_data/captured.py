@@ -1,7 +1,7 @@
-"""Making a dataset from a pipeline's graph, with the variables that it captured.
+"""Makes a dataset from a pipeline's graph, with the variables that it captured.
 
-TensorFlow writes a captured variable into the graph as a new one with the current
-value. Datasets made here have the user's own variables instead.
+TensorFlow writes a captured variable into the graph as a new variable with the current
+value. Datasets made here use the user's own variables instead.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ class Captured:
         ]
 
     def dataset(self, definition: Any, element_spec: Any) -> Any:
-        """The dataset of a graph, which may have been changed elsewhere."""
+        """The dataset of a graph, which may have been edited."""
         if not self._handles:
             return from_graph(definition, element_spec)
         open_graph, root = _opened(definition, set(self._places))
@@ -79,7 +79,7 @@ def _opened(definition: Any, places: set[str]) -> tuple[Any, str]:
     del found.node[:]
     left_out, root = set(), ""
     for node, copy in _copies(definition):
-        # The variable, and what sets it to its first value.
+        # The variable, and the operation that initialises it.
         left_out |= {copy.name, *(name.lstrip("^") for name in node.input)}
     for node in definition.node:
         if node.op == "_Retval":

@@ -1,8 +1,8 @@
-"""Checksums of batches that Python does not see, computed inside the pipeline.
+"""Computes checksums inside the pipeline, for batches that Python does not see.
 
-Only for pipelines whose batches are drawn again on a resume, to check that they are the
-same. A ring keeps the checksums of the last batches, more than a pipeline ever draws
-ahead. That of the first batch is kept, too.
+Only for pipelines whose batches are replayed on a resume, to check that they are the
+same. A ring buffer keeps the checksums of the last batches, more than a pipeline ever
+prefetches, and that of the first batch is kept as well.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ class Checksums:
     """Adds checksums to a dataset.
 
     Attributes:
-        dataset: To be iterated instead.
+        dataset: The dataset to iterate instead.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -33,7 +33,7 @@ class Checksums:
         return int(self._ring.numpy()[index and 1 + index % _SIZE])
 
     def forget_first(self) -> None:
-        """Make the first batch's checksum 0, until there is one again."""
+        """Reset the first batch's checksum to 0."""
         self._ring.scatter_nd_update([[0]], [0])
 
     def _note(self, index: Any, batch: Any) -> Any:
@@ -46,7 +46,7 @@ class ReplicaChecksums(Checksums):
     """Adds checksums to what this process draws from a distributed dataset.
 
     Not to the dataset itself, which TensorFlow searches for files to distribute over
-    workers: it would find different ones, or none.
+    workers: it would find different files, or none.
 
     Args:
         distributed: A tf.distribute.DistributedDataset; it is changed.
@@ -60,7 +60,7 @@ class ReplicaChecksums(Checksums):
         self._replicas = replicas
 
     def of(self, drawn: int) -> int:
-        """That of the first replica's part; the last batch may have no others."""
+        """The first replica's checksum; the last batch may have no other part."""
         return super().of((drawn - 1) * self._replicas + 1)
 
 

@@ -1,4 +1,4 @@
-"""What can be read from a tf.data pipeline without iterating it."""
+"""Reads facts about a tf.data pipeline without iterating it."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from resilient.data.tf_data.graph import PipelineGraph, input_of
 from resilient.data.tf_data.variables import PipelineVariables, chain, functions
 from resilient.serialization import JSON
 
-# Bytes of data that a pipeline holds in memory. A graph would be a copy of it all: of
-# more than this, none is made.
+# The most data, in bytes, that a pipeline may hold in memory for us to make its graph,
+# which copies all of it.
 LARGE_GRAPH = 2**29
 
 
 def fingerprint(dataset: Any, graph: PipelineGraph | None) -> JSON:
-    """For the fingerprint of a run."""
+    """Facts for the fingerprint of a run."""
     found: JSON = {
         "kind": "tf.data",
         "element_spec": str(dataset.element_spec),

@@ -1,7 +1,7 @@
-"""A tf.data pipeline as a graph, to read and change seeds and to list operations.
+"""Turns a tf.data pipeline into a graph, to edit seeds and list operations.
 
-``shuffle`` without a seed draws one that only its C++ object knows. In the graph of the
-pipeline we can set one, and set it again in a resumed run. A dataset made from such a
+``shuffle`` without a seed draws one that only its C++ object knows. In the pipeline's
+graph we can set a seed, and set it again in a resumed run. A dataset made from such a
 graph is the same pipeline: same operations, same order.
 """
 
@@ -18,17 +18,17 @@ from resilient.data.tf_data.captured import Captured, from_graph
 _IGNORE = tf.data.experimental.ExternalStatePolicy.IGNORE
 _FAIL = tf.data.experimental.ExternalStatePolicy.FAIL
 
-# Stateful operations without state that an iterator's would miss.
+# Stateful operations whose state the iterator's state covers.
 _HARMLESS = ("Assert", "Print", "PrintV2", "DummySeedGenerator", "VarHandleOp")
 _CALLS = ("StatefulPartitionedCall", "If", "While", "Case")
 
 
 class Seeded:
-    """An operation with two seeds that select what it draws.
+    """An operation whose draws are selected by two seeds.
 
     Attributes:
         op: Its type.
-        inside: Whether it is in a function, which may be called many times.
+        inside: Whether it is inside a function, which may be called many times.
     """
 
     def __init__(self, node: Any, places: list[Any], *, inside: bool) -> None:
@@ -55,7 +55,7 @@ class PipelineGraph:
     """The graph of a dataset."""
 
     def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset  # what it captured must stay alive
+        self._dataset = dataset  # keeps what it captured alive
         self._element_spec = dataset.element_spec
         serialized = dataset._as_serialized_graph(external_state_policy=_IGNORE)
         self.definition = graph_pb2.GraphDef.FromString(serialized.numpy())
@@ -64,15 +64,15 @@ class PipelineGraph:
 
     @property
     def has_copies(self) -> bool:
-        """Whether a dataset made from this graph would have copies of variables."""
+        """Whether a dataset made from this graph would copy variables."""
         return not self._captured.known
 
     def dataset(self) -> Any:
-        """A dataset made from this graph, as it was changed."""
+        """A dataset made from this graph, including its edits."""
         return self._captured.dataset(self.definition, self._element_spec)
 
     def rooted_at(self, node: Any) -> Any:
-        """The part of the pipeline that ends with one of its operations."""
+        """The part of the pipeline up to one of its operations."""
         part = graph_pb2.GraphDef.FromString(self.definition.SerializeToString())
         for each in part.node:
             if each.op == "_Retval":
@@ -93,7 +93,7 @@ class PipelineGraph:
         return [node for node in self.definition.node if node.op.startswith(op)]
 
     def state_outside(self) -> list[str]:
-        """Types of operations with state outside of the iterator."""
+        """Types of operations with state outside the iterator."""
         try:
             self._dataset._as_serialized_graph(external_state_policy=_FAIL)
         except tf.errors.FailedPreconditionError:
@@ -161,7 +161,7 @@ def _hide(node: Any, neighbours: Any) -> None:
 
 
 def is_stateful(op: str) -> bool:
-    """Whether operations of this type have state outside of the iterator."""
+    """Whether operations of this type have state outside the iterator."""
     definition = op_def_registry.get(op)
     return (
         definition is not None
@@ -209,7 +209,7 @@ def _seeded(nodes: Any, *, inside: bool) -> Iterator[Seeded]:
 
 
 def input_of(node: Any, name: str) -> str:
-    """Name of the node that is the input called ``name``; empty where there is none."""
+    """Name of the node that is the input called ``name``; empty if there is none."""
     definition = op_def_registry.get(node.op)
     names = [argument.name for argument in definition.input_arg]
     return node.input[names.index(name)].partition(":")[0] if name in names else ""
@@ -218,8 +218,8 @@ def input_of(node: Any, name: str) -> str:
 def _const(name: str, by_name: dict[str, Any]) -> Any:
     """The node of a constant input.
 
-    Inside functions tf.data replaces seeds (0, 0) by a choice in the graph, which is
-    resolved here.
+    Inside functions tf.data replaces seeds (0, 0) by a conditional in the graph, which
+    is resolved here.
     """
     node = by_name.get(name.partition(":")[0])
     if node is None or node.op == "Const":

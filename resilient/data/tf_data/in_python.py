@@ -21,7 +21,7 @@ class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type:
         super().__init__(*args, **kwargs)
         pipeline = _Pipeline(self._dataset, settings)
         if kwargs.get("distribution") is not None:
-            # Whatever part of it this process is given, it is this dataset.
+            # It is this dataset, whichever part this process gets.
             whole: Any = keras_internals.TFDatasetAdapter(
                 *args, **{**kwargs, "distribution": None}
             )._dataset
@@ -35,7 +35,7 @@ class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type:
 
 
 class _Pipeline(Pipeline):
-    """One whose batches Python sees."""
+    """A dataset whose batches Python sees."""
 
     def begin(self, iterable: Any = None) -> Iterator[Any]:
         self.check(lambda iterator: next(iterator, None))
@@ -50,7 +50,7 @@ class _Pipeline(Pipeline):
 
 
 class _Followed:
-    """What Keras iterates and asks in place of the dataset."""
+    """Stands in for the dataset in Keras."""
 
     def __init__(self, tracked: TrackedIterable, dataset: Any) -> None:
         self._tracked = tracked

@@ -1,7 +1,8 @@
-"""A tf.data iterator that a loop draws from by itself.
+"""Saves a tf.data iterator that a loop draws from itself.
 
-Its state is saved, and the draws of each shuffle, which are in no iterator's state.
-Pipelines that need more are refused: pass such a dataset to ``loop``.
+It saves the iterator's state and the number of draws of each shuffle, which no
+iterator's state contains. Pipelines that need more are refused: pass such a dataset to
+``loop``.
 """
 
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ def kind_of(name: str, value: Any) -> Kind | None:
 
 
 class IteratorKind(Kind):
-    """An iterator, just made.
+    """A newly created iterator.
 
     Raises:
         DataNotResumableError: Its pipeline cannot be resumed exactly in this way.

@@ -1,8 +1,8 @@
-"""The state of a tf.data iterator, in memory: as a tensor, and as bytes.
+"""Reads and sets the state of a tf.data iterator in memory, as a tensor and as bytes.
 
 ``tf.train.Checkpoint`` saves the same state, but only to files. TensorFlow refuses
-pipelines with state outside of the iterator: Python functions, stateful random
-operations, variables that change.
+pipelines with state outside the iterator: Python functions, stateful random operations,
+variables that change.
 """
 
 from typing import Any
@@ -22,8 +22,8 @@ def read(iterator: Any, *, known: bool = True) -> Any:
 
     Args:
         iterator: At any batch.
-        known: Whether the pipeline is known to have no state outside of the iterator.
-            TensorFlow counts a variable that is only read, too.
+        known: Whether the pipeline is known to have no state outside the iterator.
+            TensorFlow also counts a variable that is only read.
 
     Raises:
         tf.errors.OpError: A part of the pipeline cannot be saved.
@@ -48,17 +48,17 @@ def restore(iterator: Any, state: np.ndarray) -> None:
     """Set an iterator of an equal pipeline to what ``save`` returned.
 
     Raises:
-        MalformedError: It is no state.
-        tf.errors.OpError: It is one of another pipeline.
+        MalformedError: It is not a state.
+        tf.errors.OpError: It belongs to a different pipeline.
     """
     write(iterator, parsed(state, tf.variant, "the state of an iterator"))
 
 
 def parsed(raw: Any, dtype: Any, what: str) -> Any:
-    """The tensor whose bytes a checkpoint has.
+    """The tensor whose bytes are in a checkpoint.
 
     Raises:
-        MalformedError: It has none of this dtype.
+        MalformedError: They are not a tensor of this dtype.
     """
     try:
         return tf.io.parse_tensor(vector(raw, "uint8", what).tobytes(), dtype)

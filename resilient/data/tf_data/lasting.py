@@ -1,7 +1,7 @@
-"""What outlasts the iterators of a pipeline and is in no iterator's state.
+"""Saves pipeline state that outlasts iterators and is in no iterator's state.
 
-That is: the draws of each shuffle, variables that functions assign, and random
-generators that Python functions draw from.
+It consists of the number of draws of each shuffle, variables that functions assign, and
+random generators that Python functions draw from.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from resilient.serialization.schema import Count, MalformedError
 
 
 class LastingState(TypedDict):
-    """All of that: numbers of draws, values, and states by name."""
+    """Numbers of draws, values, and states by name."""
 
     counts: list[Count]
     variables: list[Any]
@@ -27,7 +27,7 @@ class LastingState(TypedDict):
 
 
 class Lasting:
-    """All of that, to save and restore."""
+    """Gets and sets all of that."""
 
     def __init__(self, variables: PipelineVariables) -> None:
         self.counts: list[SeedCount] = []
@@ -60,14 +60,14 @@ class Lasting:
 
 
 def _python_functions(nodes: Iterable[Any]) -> Iterator[Any]:
-    """The functions that users gave to TensorFlow, and that the pipeline calls."""
+    """The user's Python functions that the pipeline calls."""
     for token in (node.attr["token"].s for node in nodes if "token" in node.attr):
         function = script_ops._py_funcs.get(token.decode())
-        function = getattr(function, "_func", function)  # that of a py_function
+        function = getattr(function, "_func", function)  # unwraps a py_function
         if not inspect.isfunction(function):
             continue
-        # TensorFlow wraps it, to keep AutoGraph from it.
+        # TensorFlow wraps it to keep AutoGraph away.
         function = inspect.getclosurevars(function).nonlocals.get("func", function)
-        # A method of the object that has the generator function of from_generator.
+        # A method of the object that holds from_generator's generator function.
         owner = getattr(function, "__self__", None)
         yield getattr(owner, "_generator", function)

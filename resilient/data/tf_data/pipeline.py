@@ -1,13 +1,13 @@
-"""A tf.data pipeline whose iterators return to a position.
+"""Returns the iterators of a tf.data pipeline to a position.
 
-The state of an iterator is saved and restored: no data is drawn twice. What outlasts
-iterators is saved beside it: the seeds of all shuffles, caches in memory, and what
-``lasting`` covers. A shuffle without a seed is given one, drawn once for a run, and a
+The state of an iterator is saved and restored: no data is drawn twice. State that
+outlasts iterators is saved beside it: the seeds of all shuffles, in-memory caches, and
+what ``lasting`` covers. A shuffle without a seed gets one, drawn once per run, and a
 resumed run gives all shuffles the seeds they had.
 
 If an iterator's state cannot be saved (Python functions, stateful random operations),
-its batches are drawn again. Such functions may remember more from one epoch to the next
-than we can know: the first batch shows whether an epoch begins as it did.
+its batches are replayed. Such functions may carry state from one epoch to the next that
+we cannot see: the first batch shows whether an epoch begins as before.
 """
 
 import warnings
@@ -37,10 +37,11 @@ from resilient.serialization.position import BatchMark, made_by
 from resilient.serialization.schema import MalformedError
 from resilient.state import rng
 
-# Of iterator state in one checkpoint: beyond this there is a warning.
+# Bytes of iterator state in one checkpoint; above this there is a warning.
 LARGE_STATE = 64 * 2**20
 
-# TensorFlow hangs when it saves a restored iterator of one with an exhausted input.
+# TensorFlow hangs when it saves a restored iterator over one of these with an exhausted
+# input.
 HANGS = "DirectedInterleaveDataset"
 
 
@@ -52,10 +53,10 @@ class Pipeline(DataSource):
     """A dataset with positions.
 
     Attributes:
-        dataset: To be iterated instead: equal, except for seeds.
+        dataset: The dataset to iterate instead: equal, except for seeds.
         replayed: Whether the state of its iterators cannot be saved.
-        remembers: Whether its functions may remember more than we can know.
-        seeds: The type and the two seeds of each operation that has some.
+        remembers: Whether its functions may carry state that we cannot see.
+        seeds: The type and the two seeds of each operation that has seeds.
     """
 
     name = "a tf.data.Dataset"
@@ -63,7 +64,7 @@ class Pipeline(DataSource):
 
     def __init__(self, dataset: Any, settings: SourceContext) -> None:
         self.settings = settings
-        self._given = dataset  # its generators and caches live as long as it does
+        self._given = dataset  # keeps its generators and caches alive
         self.dataset = dataset
         self.replayed = settings.options.replay
         self.remembers = False
@@ -71,8 +72,8 @@ class Pipeline(DataSource):
         self.seeds: list[Any] = []
         self._inexact: list[str] = []
         self._iterator: Any = None  # the newest
-        self._begun: JSON = {}  # what was when it was made
-        self._last: JSON = {}  # the newest that gave a batch: how it began
+        self._begun: JSON = {}  # the state when it was created
+        self._last: JSON = {}  # how the newest iterator that yielded a batch began
         self._unchecked = False
         self._warned = False
         self._lasting = Lasting(PipelineVariables(dataset))
@@ -103,7 +104,7 @@ class Pipeline(DataSource):
             self._lasting.counts = shuffles.count_draws(graph)
 
     def _glance(self, dataset: Any, saved: list[Any]) -> None:
-        """Without its graph: what the Python objects show, with seeds as they are."""
+        """Without its graph: use what the Python objects show, with unchanged seeds."""
         nodes = facts.nodes_in_functions(dataset)
         if any(is_stateful(node.op) for node in nodes):
             self.remembers = self.replayed = True
@@ -147,7 +148,7 @@ class Pipeline(DataSource):
         return self._iterator
 
     def began(self, first: str) -> None:
-        """The newest iterator gave its first batch, with this checksum."""
+        """The newest iterator yielded its first batch, with this checksum."""
         if self.remembers:
             self._last = {"begun": self._begun, "first": first}
 
@@ -159,14 +160,14 @@ class Pipeline(DataSource):
 
     @property
     def first_elsewhere(self) -> bool:
-        """Whether the first batch is known from a process of another backend."""
+        """Whether the first batch comes from a process with another backend."""
         return bool(made_by(self._last.get("first", ""))[0])
 
     def check(self, first_of: Callable[[Any], Any], iterable: Any = None) -> None:
-        """Begin the previous epoch twice more: both must begin as it did.
+        """Begin the previous epoch twice more; both must begin as it did.
 
-        In a new process functions first remember no epoch, and then one. Done after a
-        resume, when the next epoch begins.
+        In a new process, functions first remember no epoch, and then one. This is done
+        after a resume, when the next epoch begins.
 
         Args:
             first_of: Draws the first batch of an iterator.
@@ -179,7 +180,7 @@ class Pipeline(DataSource):
         with rng.kept_random_state(self.settings.backend):
             for _ in range(2):
                 self._set_to(self._last["begun"])
-                # Not kept: it may draw ahead for as long as it exists.
+                # Not kept: it may prefetch for as long as it exists.
                 batch = first_of(self._iter(iterable))
                 self.verify(batch, BatchMark(given=1, last=self._last["first"]))
         self._lasting.set(lasting)
@@ -199,16 +200,16 @@ class Pipeline(DataSource):
         self._warn_once()
         found: JSON = {"seeds": self.seeds, "lasting": self._lasting.get()}
         if live:
-            # A restored iterator stays that way, whatever is wanted now.
+            # A restored iterator stays that way, whatever the option says now.
             replayed = self.replayed and self._begun
             state = None if replayed else self._state()
             if state is not None:
                 found["state"] = state
-            if self._begun:  # another number of processes replays from there
+            if self._begun:  # a different number of processes replays from there
                 found["begun"] = self._begun
         if not live or self._last.get("begun") is self._begun:
             found |= self._last
-        if self._caches:  # an iterator's state forgets those that it does not read now
+        if self._caches:  # an iterator's state omits caches that it is not reading
             found["caches"] = [iterator_state.save(iter(c)) for c in self._caches]
             self._lasting.set(found["lasting"])  # iterating caches may draw
         return found
@@ -223,9 +224,9 @@ class Pipeline(DataSource):
             self._warned = True
             warnings.warn(
                 f"The state of {self.argument} takes {state.nbytes / 2**20:,.0f} MB "
-                "in each checkpoint: the buffers of its shuffles, and its caches. "
-                "With replay_data=True, checkpoints stay small, and a resumed run "
-                "draws the batches of the epoch again.",
+                "in each checkpoint: its shuffle buffers and caches. With "
+                "replay_data=True, checkpoints stay small, and a resumed run draws "
+                "the batches of the epoch again.",
                 LargeStateWarning,
                 stacklevel=2,
             )
@@ -281,5 +282,6 @@ class Pipeline(DataSource):
                 "The pipeline cannot be set to the state in the checkpoint: the "
                 "pipeline is different, or files that it reads or writes are missing.",
                 received=f"{self.argument}: {error}",
-                hint='Make the data what it was, or start over with resume="never".',
+                hint="Restore the data to what it was, or start over with "
+                'resume="never".',
             ) from error

@@ -1,4 +1,4 @@
-"""What the position of a tf.data pipeline is, and what it says of seeds."""
+"""The position of a tf.data pipeline, and the seeds in it."""
 
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -14,14 +14,14 @@ _Seeds = Annotated[list[_Seed], Meta(min_length=2, max_length=2)]
 
 
 class Begun(TypedDict):
-    """What was when an iterator was made."""
+    """The state when an iterator was created."""
 
     lasting: LastingState
     random: JSON
 
 
 class PipelinePosition(TypedDict):
-    """The seeds are an operation's and its two, or the two where there is no graph."""
+    """Seeds: an operation and its two seeds, or just the two without a graph."""
 
     seeds: list[Annotated[list[str | _Seed | _Seeds], Meta(min_length=2, max_length=2)]]
     lasting: LastingState
@@ -32,10 +32,10 @@ class PipelinePosition(TypedDict):
 
 
 def saved_seeds(settings: SourceContext) -> list[Any]:
-    """Those of the position to resume from; none if that is of other data.
+    """The seeds in the position to resume from; none if that is for other data.
 
     Raises:
-        MalformedError: It is no position of a pipeline, though it has seeds.
+        MalformedError: It has seeds, but is not the position of a pipeline.
     """
     source = settings.saved.source if settings.saved else {}
     if "seeds" not in source:  # the fingerprint says what differs
@@ -46,7 +46,7 @@ def saved_seeds(settings: SourceContext) -> list[Any]:
 
 
 def operations(seeds: list[Any]) -> list[Any]:
-    """Those that seeds are of; None where there are the two alone."""
+    """The operations of seeds; None if there are only the two."""
     return [op if isinstance(two, list) else None for op, two in seeds]
 
 

@@ -1,11 +1,11 @@
-"""How often the seed generator of a shuffle was drawn from: read and set.
+"""Reads and sets how often a shuffle's seed generator was drawn from.
 
 ``shuffle`` takes the seed of each iteration from a generator that belongs to the
 dataset and outlasts its iterators. An iterator's state holds the number of draws, but
 only while its shuffle is in use: not under an exhausted ``batch``, nor in the second
-half of a ``concatenate``. So we make an iterator over no data for each generator, whose
-small state has that number. Nothing else in states is read or written here. Making such
-an iterator draws once, which is undone.
+half of a ``concatenate``. So for each generator we create an iterator over no data,
+whose small state has that number. Nothing else in states is read or written here.
+Creating such an iterator draws once, which is undone.
 """
 
 from typing import Any
@@ -16,30 +16,30 @@ from tensorflow.python.ops import gen_experimental_dataset_ops
 
 from resilient.data.tf_data import iterator_state
 
-_FIRST = b"@@epoch_num_random_samples@@"  # of the values of a shuffle's state
+_FIRST = b"@@epoch_num_random_samples@@"  # the first value in a shuffle's state
 # How the field `variant_val` of a TensorProto begins.
 _VARIANT_VAL = bytes([tensor_pb2.TensorProto.VARIANT_VAL_FIELD_NUMBER << 3 | 2])
 
 
 class UnknownFormat(Exception):
-    """TensorFlow stores states of iterators in a way that this module does not know."""
+    """TensorFlow stores iterator states in an unknown way."""
 
 
 class SeedCount:
     """The draws from one seed generator.
 
     Args:
-        dataset: A shuffle of no data that draws from it.
+        dataset: A shuffle over no data that draws from it.
 
     Raises:
-        UnknownFormat: Nothing was changed, but that it was drawn from once or twice.
+        UnknownFormat: Nothing was changed, except for one or two draws.
     """
 
     def __init__(self, dataset: Any) -> None:
         self._iterator = iter(dataset)
         first = self.get()
         iter(dataset)
-        self.set(2 * first - self.get())  # as before the two
+        self.set(2 * first - self.get())  # as before the two draws
 
     def get(self) -> int:
         return int(_values(self._parts()[1])[0])
@@ -73,7 +73,7 @@ def _values(shuffle: Any) -> list[Any]:
         found: list[Any] = gen_experimental_dataset_ops.uncompress_element(
             _variant(compressed), [tf.int64] * count, [[]] * count
         )
-    except Exception as error:  # however it does not fit
+    except Exception as error:  # whatever the mismatch
         raise UnknownFormat("values that are not compressed integers") from error
     return found
 

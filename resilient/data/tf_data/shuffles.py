@@ -1,4 +1,4 @@
-"""The seed generators of a pipeline's shuffles.
+"""Finds the seed generators of a pipeline's shuffles.
 
 A ``shuffle`` draws from a generator that the pipeline's graph refers to by name. A
 shuffle over no data with that name draws from the same one: see ``seed_counts``.
@@ -24,7 +24,7 @@ def with_own_generators(graph: PipelineGraph) -> list[SeedCount]:
     counts = []
     by_node = {id(seeded.node): seeded.seeds for seeded in graph.seeded}
     for node, handle in _generators(graph, all_of_them=True):
-        handle.name = "none"  # then it makes its own
+        handle.name = "none"  # then it creates its own
         if not _reshuffles(node):
             continue
         own = _of_no_data(handle, by_node[id(node)])
@@ -51,7 +51,7 @@ def _reshuffles(node: Any) -> bool:
 
 
 def _of_no_data(handle: Any, seeds: list[int] | None = None) -> Any:
-    """A shuffle of no data that draws from a generator, or makes one of that name."""
+    """A shuffle over no data that uses a generator, or creates one of that name."""
     graph = PipelineGraph(tf.data.Dataset.range(0).shuffle(1, seed=1))
     ((_, own),) = _generators(graph)
     own.CopyFrom(handle)

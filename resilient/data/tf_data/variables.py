@@ -1,8 +1,9 @@
-"""Variables that the functions of a pipeline assign: saved beside its iterators.
+"""Saves the variables that a pipeline's functions assign, beside its iterators.
 
-Such as counters, and the state of random generators (tf.random.Generator, Keras's
-random layers). They outlast iterators, and no iterator's state has them. Variables that
-are only read are not the pipeline's: a model that is being trained may be among them.
+These are counters, for example, and the state of random generators
+(tf.random.Generator, Keras's random layers). They outlast iterators, and no iterator's
+state has them. Variables that are only read do not belong to the pipeline: they may be
+those of the model in training.
 """
 
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ class PipelineVariables:
         """Restore what ``get`` returned, in this process or another.
 
         Raises:
-            MalformedError: It returned something else.
+            MalformedError: The values are not such.
         """
         if len(values) != len(self._handles):
             raise MalformedError(f"{len(values)} of {len(self._handles)} variables")
@@ -90,7 +91,7 @@ def _assigned(dataset: Any) -> Iterator[Any]:
 
 
 def _is_variable(tensor: Any) -> bool:
-    """Whether it is a variable's handle; a lookup table's, say, has no dtype."""
+    """Whether it is a variable's handle; that of a lookup table, say, has no dtype."""
     data = getattr(tensor, "_handle_data", None)
     return (
         tensor.dtype == tf.resource

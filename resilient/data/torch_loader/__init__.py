@@ -1,1 +1,1 @@
-"""torch DataLoaders, torchdata's StatefulDataLoader too."""
+"""torch DataLoaders, including torchdata's StatefulDataLoader."""

@@ -39,7 +39,7 @@ class TorchLoaderData(
         self._dataloader = self.tracked
 
     def get_numpy_iterator(self) -> Iterator[Any]:
-        # Keras's makes a tuple of each batch: of a dict, one of its keys.
+        # Keras's adapter makes a tuple of each batch: for a dict, a tuple of its keys.
         for batch in self._dataloader:
             arrays = keras.tree.map_structure(_as_array, batch, none_is_leaf=False)
             yield arrays if isinstance(batch, dict) else tuple(arrays)
@@ -63,11 +63,11 @@ class TorchLoaderData(
 
 
 class _TrackedLoader(TrackedIterable):
-    """With the attributes of a loader that Keras uses.
+    """An iterable with the attributes of a loader that Keras uses.
 
     Attributes:
         sampler: Keras 3.16 sets its epoch.
-        prefetch_factor: If set, JAX's trainer before Keras 3.14 does not draw ahead.
+        prefetch_factor: If set, JAX's trainer before Keras 3.14 does not prefetch.
     """
 
     def __init__(self, source: Replayed, loader: Any) -> None:

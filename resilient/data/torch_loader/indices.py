@@ -1,8 +1,8 @@
-"""A sampler's iterator that can draw the same indices again.
+"""Wraps a sampler's iterator so that it can draw the same indices again.
 
-A sampler may draw random numbers whenever it is asked for indices, and between two
-batches others draw from the same generators (augmentation, the model, callbacks). So
-the states before each draw that changed them are kept, and set again before the same
+A sampler may draw random numbers whenever it is asked for indices, and between batches
+other code draws from the same generators (augmentation, the model, callbacks). So we
+keep the states before each draw that changed them, and set them again before the same
 draws. torch's own samplers draw only before the first batch, so nothing is compared
 after that.
 """
@@ -19,7 +19,7 @@ _OWN = ("torch.utils.data.", "torchdata.stateful_dataloader.")
 
 
 class IndicesPosition(TypedDict):
-    """How many were drawn, and states of generators before some of these draws."""
+    """How many were drawn, and generator states before some of these draws."""
 
     drawn: Count
     before: dict[int, JSON]
@@ -29,9 +29,9 @@ class Indices:
     """Replaces the sampler's iterator.
 
     Args:
-        shared: Generators that others may draw from, too.
+        shared: Generators that other code may draw from as well.
         each: Whether the sampler may draw before any batch, not only the first.
-        again: What ``position`` returned: these draws are repeated.
+        again: What ``position`` returned; these draws are repeated.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Indices:
         self._drawn = 0
         self._known = again["drawn"] if again else 0
         self._before: dict[int, JSON] = dict(again["before"]) if again else {}
-        self.newest: Any = None  # what was drawn last
+        self.newest: Any = None  # the last draw
 
     def __iter__(self) -> Iterator[Any]:
         return self

@@ -1,9 +1,9 @@
-"""A DataLoader without workers: its order is drawn again, and only indices are skipped.
+"""A DataLoader without workers: redraws its order, skipping only indices.
 
-No samples are loaded on the way to a position, except those of the last batch, to check
-that the data is still the same; and only if loading them draws no random numbers and
-changes no attributes. At an epoch's end the indices of that batch are saved, if they
-are plain numbers.
+Returning to a position loads no samples except those of the last batch, to check that
+the data is still the same; and those only if loading them draws no random numbers and
+changes no attributes. At the end of an epoch the indices of that batch are saved, if
+they are plain numbers.
 """
 
 from collections.abc import Iterator
@@ -63,12 +63,12 @@ class PositionedLoader(Replayed):
         return batches, self._loaded(fetcher, indices, attributes, now)
 
     def _loaded(self, fetcher: Any, indices: Any, attributes: JSON, now: JSON) -> Any:
-        """The last batch; None if it may have been different when it was drawn.
+        """The last batch; None if it may have been different when it was first drawn.
 
         Args:
-            fetcher: torch's, which makes batches of indices.
-            indices: Of the batch.
-            attributes: When its iterator was made.
+            fetcher: torch's fetcher, which turns indices into batches.
+            indices: The indices of the batch.
+            attributes: The attributes when its iterator was created.
             now: The state now.
         """
         if indices is None or digest(attributes).mark != digest(now["attributes"]).mark:

@@ -1,9 +1,9 @@
-"""A DataLoader that returns to a position by drawing its batches again.
+"""Returns a DataLoader to a position by drawing its batches again.
 
-The iterator is made from the same random state, so its workers have the same seeds and
-draw the same, random augmentation included. Persistent workers carry their random
+The iterator is created from the same random state, so its workers have the same seeds
+and draw the same, random augmentation included. Persistent workers carry their random
 numbers and their copies of the dataset from one iterator to the next, so with them all
-iterators since the workers were started are made again.
+iterators since the workers were started are recreated.
 """
 
 import itertools
@@ -29,7 +29,7 @@ FOLLOWED = "_followed_by_resilient"  # attribute of a loader with persistent wor
 
 
 class _Entry(TypedDict):
-    """An iterator: how it was made, and how far it came."""
+    """An iterator: how it was created, and how far it got."""
 
     made: Moment
     given: Count
@@ -44,7 +44,7 @@ class Encoded(TypedDict):
 
 
 class Position(TypedDict):
-    """Of any DataLoader."""
+    """The position of any DataLoader."""
 
     entries: list[_Entry]
     now: Moment
@@ -57,7 +57,7 @@ class Replayed(DataSource):
     """Any DataLoader.
 
     Args:
-        loader: The user's, before anything was drawn from it.
+        loader: The user's loader, before anything was drawn from it.
     """
 
     schema = Position
@@ -74,7 +74,7 @@ class Replayed(DataSource):
         earlier = vars(loader).get(FOLLOWED) if self.persistent else None
         self.state = earlier.state if earlier else LoaderState(loader, settings)
         self._each = draws_for_each_batch(loader, self.state.shared)
-        # The iterators that a replay has to make, the newest last.
+        # The iterators that a replay has to recreate, the newest last.
         self._entries: list[JSON] = []
         self._batches: Any = None
         self._indices: Indices | None = None
@@ -94,7 +94,7 @@ class Replayed(DataSource):
         return self.make(self.state.capture())
 
     def catch_up(self) -> None:
-        """Replay what persistent workers did; the loader's own state stays."""
+        """Replay what persistent workers did; keep the loader's own state."""
         now = self.state.lasting()
         self.replay(self._entries)
         self.state.restore(now)
@@ -144,7 +144,7 @@ class Replayed(DataSource):
     # --------------------------------------------------------------------------------
 
     def entries_of(self, position: JSON) -> list[JSON]:
-        """The iterators of a position, of which one continues.
+        """The iterators in a position, one of which continues.
 
         Raises:
             MalformedError: There is none.
@@ -163,7 +163,7 @@ class Replayed(DataSource):
         """A new iterator.
 
         Args:
-            made: The state now, from which to make it again.
+            made: The current state, from which to recreate it.
             again: Position of the ``Indices`` to repeat.
         """
         self._entries = self._closed() if self._lasts else []
@@ -179,14 +179,14 @@ class Replayed(DataSource):
         return made_batches
 
     def replay(self, entries: Sequence[JSON]) -> Any:
-        """Make these iterators again; returns the last one's last batch."""
+        """Recreate these iterators, and return the last one's last batch."""
         if self.persistent:
             self.loader._iterator = None  # ends these workers
         self._entries, self._batches = [], None
         drawn = self._drawn(entries)
         count = sum(entry["given"] for entry in entries)
         last = skip(drawn, count, self)
-        for _ in drawn:  # iterators of which no batch was drawn
+        for _ in drawn:  # iterators from which no batch was drawn
             pass
         return last if entries[-1]["given"] else None
 
@@ -206,7 +206,7 @@ class Replayed(DataSource):
         return [*before, {**newest, "given": given, "indices": indices}]
 
     def _warn_early(self, earlier: "Replayed | None") -> None:
-        """Say what cannot be exact with this loader."""
+        """Warn about what cannot be exact with this loader."""
         loader, names = self.loader, []
         if loader.num_workers and not getattr(loader, "in_order", True):
             names.append(
@@ -221,13 +221,13 @@ class Replayed(DataSource):
             )
 
     def _warn(self) -> None:
-        """Say once what will not be exact."""
+        """Warn once about what will not be exact."""
         lost = self.state.uncaptured()
         names = [f"{name}: it changed and is not saved" for name in lost]
         if self._indices is not None and not self._indices.is_complete:
             names.append(
-                f"{type(self.loader.sampler).__name__}: it draws global random numbers "
-                "for every batch; give it a generator of its own"
+                f"{type(self.loader.sampler).__name__}: it draws global random "
+                "numbers for every batch; give it its own generator"
             )
         self._say(f"parts of `{self.settings.argument}` are not saved", names)
 

@@ -49,22 +49,22 @@ class LoaderState:
         self._all = shared | found
         objects = {name: part for name, part in parts.items() if part is not None}
         # Not by the state_dict of objects: that is for the middle of an iteration.
-        # What has a name here is not searched for in the attributes of others.
+        # Objects named here are not searched for in the attributes of others.
         self._attributes = Tracker(objects | found, Scope(asks=False))
         self.everything, self.restored = set(self._all), set(self._own)
         drawn = [n for n in found if n.startswith(("dataset", "collate_fn"))]
         self.shared: dict[str, Any] = shared | {name: found[name] for name in drawn}
 
     def capture(self) -> JSON:
-        """All of it, as plain values and copies of arrays."""
+        """The whole state, as plain values and copies of arrays."""
         return self._of(self._all)
 
     def lasting(self) -> JSON:
-        """The same without the global generators, which a checkpoint has anyway."""
+        """The same, without the global generators, which a checkpoint has anyway."""
         return self._of(self._lasting)
 
     def own(self) -> JSON:
-        """The same without the generators that other data of this fit restores."""
+        """The same, without the generators that other data of this fit restores."""
         return self._of(self._own)
 
     def _of(self, generators: Mapping[str, Any]) -> JSON:

@@ -103,7 +103,7 @@ class Torchdata(FromState):
 
 
 class _OfIterable(TypedDict):
-    """Of a dataset, and of its iterator if that has one of its own."""
+    """The state of a dataset, and of its iterator if that has its own."""
 
     dataset: Any
     iterator: Any
@@ -111,7 +111,7 @@ class _OfIterable(TypedDict):
 
 
 class IterableState(FromState):
-    """A plain DataLoader without workers, over an iterable dataset with state."""
+    """A plain DataLoader without workers over a stateful iterable dataset."""
 
     def position(self, *, live: bool) -> JSON:
         position = super().position(live=live)
@@ -143,7 +143,9 @@ class IterableState(FromState):
 def can_tell(loader: Any) -> bool:
     """Whether the state of a ``StatefulDataLoader`` determines its order."""
     if _is_iterable(loader):
-        return kinds.has_state_dict(loader.dataset)  # or it would replay, unverified
+        return kinds.has_state_dict(
+            loader.dataset
+        )  # otherwise it would replay, unverified
     return type(loader._index_sampler).__module__.startswith("torchdata.")
 
 

@@ -270,7 +270,7 @@ def test_a_longer_generator_is_refused(first):
     one.before_iterator()
     assert len(list(one.tracked)) == first
     position = one.position(0, held=False)
-    with pytest.raises(DataNotResumableError, match="gives more batches than before"):
+    with pytest.raises(DataNotResumableError, match="yields more batches than before"):
         drawn(again(batches(first + 1), position), 1)
 
 
