@@ -1,6 +1,6 @@
-"""How sizes, times and metrics are worded, and what is special about notebooks.
+"""Formats sizes, times and metrics for people, and detects notebooks.
 
-What is shown may come from files that somebody else wrote: all of it is escaped.
+Text may come from files that somebody else wrote, so all of it is escaped.
 """
 
 import html
@@ -11,13 +11,13 @@ from resilient.errors import printable
 
 
 def in_ipython() -> bool:
-    """Whether a cell of IPython or Jupyter runs in this process."""
+    """Whether this process runs IPython or Jupyter cells."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and ipython.get_ipython() is not None
 
 
 def table(title: str, rows: Mapping[str, str]) -> str:
-    """A table as HTML, with a line for each row: its name and its text."""
+    """An HTML table with a name and a text in each row."""
     lines = (
         f'<tr><th style="text-align: left">{_escaped(name)}</th>'
         f'<td style="text-align: left">{_escaped(text)}</td></tr>'
@@ -31,7 +31,7 @@ def _escaped(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time to the tenth of a second below a minute, to the second above."""
+    """A duration: to a tenth of a second below a minute, to the second above."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -39,7 +39,7 @@ def duration(seconds: float) -> str:
 
 
 def size(nbytes: int | None) -> str:
-    """A number of bytes in decimal units, to three digits; nothing if not known."""
+    """A number of bytes in decimal units, to three digits; empty if unknown."""
     if nbytes is None:
         return ""
     value, unit = float(nbytes), "B"

@@ -1,15 +1,15 @@
-"""Where a run is: epoch, batch within the epoch, step since the run began."""
+"""The progress of a run: epoch, batch within the epoch, step since the run began."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
 class Progress(NamedTuple):
-    """A moment between two training batches.
+    """A point between two training batches.
 
     Attributes:
         step: Batches trained since the start of the run.
-        epoch: Epoch in progress, counted from 0. At an epoch's end it is the next.
+        epoch: Epoch in progress, counted from 0. At the end of an epoch, the next one.
         batch: Batches trained in that epoch.
     """
 

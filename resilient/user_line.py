@@ -1,8 +1,8 @@
-"""Ends the traceback of an error of ours at the user's line, of which it tells.
+"""Ends the traceback of our errors at the line of user code that caused them.
 
-Only where it was raised on purpose, with a text that says all; or where Python refused
-the arguments. Frames of the user's own code stay, such as those of a callback that
-called us. The whole traceback is logged at DEBUG, and
+It shortens only errors that were raised on purpose, with a text that says everything,
+or where Python refused the arguments. Frames of user code stay, such as those of a
+callback that called us. The full traceback is logged at DEBUG, and
 ``keras.config.disable_traceback_filtering()`` keeps it.
 """
 
@@ -17,7 +17,7 @@ from resilient.errors import Text
 
 logger = logging.getLogger(__name__)
 
-# Packages whose frames are left out: ours, and what runs ours.
+# Packages whose frames are left out: ours, and those that run it.
 _LEFT_OUT = ("resilient", "keras", "concurrent", "contextlib")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -48,20 +48,20 @@ class _EndingAtUserLine:
         config = getattr(sys.modules.get("keras"), "config", None)
         if config is not None and not config.is_traceback_filtering_enabled():
             return
-        logger.debug("The whole traceback of an error:", exc_info=error)
+        logger.debug("The full traceback of an error:", exc_info=error)
         each: BaseException | None = error
         while each is not None:
             each.__traceback__ = _shortened(each.__traceback__)
             each = each.__cause__
 
 
-# Around all that is public and may raise errors from deep inside.
+# Used around every public function that may raise errors from deep inside.
 ending_at_user_line = _EndingAtUserLine()
 
 
 def _is_on_purpose(error: BaseException, trace: TracebackType) -> bool:
     if trace.tb_next is None and trace.tb_frame.f_globals is globals():
-        return True  # nothing was called: other arguments than the function has
+        return True  # nothing was called: the arguments do not match the function
     return bool(error.args) and isinstance(error.args[0], Text)
 
 

@@ -1,7 +1,7 @@
-"""Several processes that train one model: how they connect, agree, and divide the work.
+"""Connects several processes that train one model, and makes them agree.
 
-``rendezvous`` connects them, ``group`` exchanges messages by TCP, and ``strategies``
-says how each library trains one model together. Refuses set-ups that would train
-several models. Knows neither data nor callbacks. ``data``, ``saving`` and ``training``
-import it.
+``rendezvous`` connects them, ``group`` exchanges messages over TCP, and ``strategies``
+knows how each library does distributed training. It refuses setups that would train
+several models, and knows neither data nor callbacks. ``data``, ``saving`` and
+``training`` import it.
 """

@@ -1,10 +1,10 @@
-"""A star of TCP connections with process 0 in the middle; a message is a line of JSON.
+"""A star of TCP connections around process 0; each message is a line of JSON.
 
-The library's collectives are left to the training: messages between them would have to
-come at the same place in every process, and a writer's thread could not send any.
+The library's collectives are left to training: messages sent through them would have to
+come at the same point in every process, and a writer thread could not send any.
 
-Every process sends a sign of life each second. If a connection ends without a farewell,
-or is silent for too long, the other process is lost.
+Every process sends a heartbeat each second. If a connection ends without a farewell, or
+is silent for too long, the peer is lost.
 """
 
 import os
@@ -29,10 +29,10 @@ _SIGN, _LEFT = "sign", "left"
 
 
 def peer_timeout() -> float:
-    """Seconds without a sign of life after which a process counts as lost.
+    """Seconds without a heartbeat after which a process counts as lost.
 
     Raises:
-        ValueError: The environment variable is not such a number.
+        ValueError: The environment variable is not a valid number.
     """
     given = os.environ.get(VARIABLE, "")
     if not given:
@@ -59,8 +59,8 @@ class Connection:
         peer: Index of the process at the other end.
         received: Called with each message, on this connection's thread. An
             OddMessageError ends the connection.
-        lost: Called once, on that thread, with the reason, when the other process is
-            lost or has left (None: its work was done).
+        lost: Called once, on that thread, with the reason, when the peer is lost or has
+            left (None: its work was done).
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class Connection:
         connected.settimeout(self._timeout)
 
     def start(self) -> None:
-        """Begin to receive, and to send signs of life."""
+        """Start receiving, and sending heartbeats."""
         for run in (self._receive, self._give_signs):
             name = f"resilient-peer-{self.peer}"
             threading.Thread(target=run, name=name, daemon=True).start()
 
     def send(self, message: Message) -> None:
-        """Send one message. If that fails, the receiving thread says so."""
+        """Send one message. If that fails, the receiving thread reports it."""
         line = line_of(message)
         try:
             with self._lock:
@@ -99,7 +99,7 @@ class Connection:
         self._over.set()
         self.send(Message(_LEFT, why))
         try:
-            # Closing might discard what the other end has not read yet.
+            # Closing might discard data that the other end has not read yet.
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
             return
@@ -108,24 +108,26 @@ class Connection:
         try:
             why = self._until_it_leaves()
         except TimeoutError:
-            why = f"it gave no sign for {self._timeout:g} seconds"
+            why = f"it sent no heartbeat for {self._timeout:g} seconds"
         except OSError as error:
             why = f"the connection broke ({error})"
         except OddMessageError as odd:
             why = f"it sent {odd}"
-        except Exception as error:  # whatever it is, somebody may wait for this thread
-            why = f"what it sent cannot be handled ({type(error).__name__}: {error})"
+        except (
+            Exception
+        ) as error:  # whatever it is, others may be waiting for this thread
+            why = f"its message cannot be handled ({type(error).__name__}: {error})"
         finally:
             self._over.set()
             self._socket.close()
         self._lost(self.peer, why)
 
     def _until_it_leaves(self) -> str | None:
-        """Receive messages; the reason that it gave, None if its work was done."""
+        """Receive messages; return the peer's farewell (None: it was done)."""
         with self._socket.makefile("rb") as lines:
             while line := lines.readline(LONGEST + 1):
                 if len(line) <= LONGEST and not line.endswith(b"\n"):
-                    break  # it ended in the middle
+                    break  # the connection ended
                 message = message_of(line)
                 if message.to == _LEFT:
                     if not isinstance(message.body, str | None):

@@ -1,7 +1,7 @@
-"""The processes of one training: what process 0 decides, and what all contribute.
+"""Exchanges decisions and contributions between the processes of one training.
 
-Every process runs the same script. Process 0 decides for all and broadcasts what it
-decided, or gathers what each contributes. A process alone gets its own values back.
+Every process runs the same script. Process 0 decides for all and broadcasts its
+decision, or gathers contributions. A single process gets its own values back.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ from resilient.serialization import Encoded
 
 _WISH = "wish"
 _LOST = "lost"  # what process 0 tells the others
-_HEARING = 1.0  # seconds until the others know that a process ended
+_HEARING = 1.0  # seconds for the others to learn that a process ended
 
 
 class Group(Protocol):
-    """What a process knows of the others.
+    """A process's connection to the others.
 
     Attributes:
-        index: Its own number, from 0.
+        index: The number of this process, from 0.
         count: How many there are.
     """
 
@@ -34,27 +34,27 @@ class Group(Protocol):
     count: int
 
     def broadcast(self, topic: str, value: Encoded = None) -> Encoded:
-        """Returns what process 0 called it with; the others wait for that.
+        """Return what process 0 called it with; the others wait for that.
 
         Raises:
             PeerLostError: The other process is gone.
         """
 
     def gather(self, topic: str, value: Encoded = None) -> list[Encoded]:
-        """What every process called it with, by index; an empty list but in process 0.
+        """Process 0 gets what every process called it with, by index; others get [].
 
         Raises:
             PeerLostError: Another process is gone.
         """
 
     def request(self, wish: Encoded) -> None:
-        """Send process 0 a wish, without waiting for it."""
+        """Send process 0 a request, without waiting for an answer."""
 
     def take_requests(self) -> list[Encoded]:
-        """In process 0, the wishes that arrived since the last call."""
+        """In process 0, the requests that arrived since the last call."""
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
-        """Raises PeerLostError in place of the error that a lost peer caused."""
+        """Raise PeerLostError in place of an error that a lost peer caused."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class _Loss:
 
 
 class Alone:
-    """One process, with nobody to agree with."""
+    """A single process, which has nobody to agree with."""
 
     index, count = 0, 1
 
@@ -95,7 +95,8 @@ class Together:
     Args:
         index: Number of this process.
         count: How many there are.
-        sockets: By peer: in process 0 those to all others, elsewhere that to process 0.
+        sockets: By peer: in process 0, those to all others; elsewhere, the one to
+            process 0.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Together:
 
     @contextlib.contextmanager
     def joined(self) -> Iterator[None]:
-        """Left by all processes together; an error inside leaves at once."""
+        """All processes leave it together; an error inside leaves at once."""
         why = None
         try:
             yield
@@ -159,10 +160,10 @@ class Together:
         except PeerLostError:
             raise
         except Exception as error:
-            # What a library says of a connection that broke is hard to understand.
+            # A library's own error about a broken connection is hard to understand.
             lost = self._watchdog.error_within(_HEARING)
             if lost is None or _first_line(error) in str(lost):
-                raise  # no peer was lost, or all failed alike, each by itself
+                raise  # no peer was lost, or all failed alike, independently
             raise lost from error
 
     def _received(self, sender: int, message: Message) -> None:
@@ -182,7 +183,8 @@ class Together:
         if why is None:
             return
         self._watchdog.arm(error)
-        # This process may still wait for a third one, which waits for the lost one.
+        # This process may still be waiting for a third one, which waits for the lost
+        # one.
         loss = {"process": sender, "why": why}
         for each in self._connections if self.index == 0 else ():
             each.send(Message(_LOST, loss))

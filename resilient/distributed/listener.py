@@ -1,7 +1,7 @@
-"""Where process 0 waits for the others, and how they come in.
+"""Lets the other processes connect to process 0.
 
-They show a key, which they were told by a collective of their library. Whoever connects
-has some seconds for that, beside all others: strangers keep nobody waiting.
+They present a key, which they received through a collective of their library. Every
+connection has some seconds for that, concurrently: strangers keep nobody waiting.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-_CONNECT = 60.0  # seconds, from one process of ours to the next
-_HANDSHAKE = 5.0  # seconds to show the key
-_STRANGERS = 128  # may be here at a time, besides as many as we wait for
+_CONNECT = 60.0  # seconds, from one of our processes to the next
+_HANDSHAKE = 5.0  # seconds to present the key
+_STRANGERS = 128  # unauthenticated connections allowed, besides those we wait for
 _DIGITS = 8  # of a process's index
-_BACKLOG = 128  # may wait for us to look
+_BACKLOG = 128  # pending connections
 
 
 class Listener:
-    """Where process 0 waits for the others; closed once all have connected.
+    """Accepts the other processes at process 0; closed once all have connected.
 
     Args:
         host: The address of process 0, as the others know it.
@@ -36,7 +36,7 @@ class Listener:
         self.port = int(self._doors[0].getsockname()[1])
 
     def accept_all(self, count: int) -> dict[int, socket.socket]:
-        """Wait for the processes 1 to ``count - 1``; returns their sockets.
+        """Wait for processes 1 to ``count - 1``, and return their sockets.
 
         Raises:
             TimeoutError: Some did not connect.
@@ -71,18 +71,18 @@ def connect(host: str, port: int, key: str, index: int) -> socket.socket:
 
 
 class _Strangers:
-    """Those who came in and have not shown the key: a context, which closes them all.
+    """Connections that have not presented the key; a context, which closes them all.
 
     Args:
-        doors: Where they come in.
-        key: What they have to show.
-        most: How many may be here; of more, the first to come has to go.
+        doors: The listening sockets.
+        key: The key to present.
+        most: How many are allowed; beyond that, the oldest is closed.
     """
 
     def __init__(self, doors: list[socket.socket], key: str, most: int) -> None:
         self._doors, self._key, self._most = doors, key.encode() + b" ", most
         self._selector = selectors.DefaultSelector()
-        # When each came and what it said; the first to come is the first here.
+        # When each connected and what it sent, oldest first.
         self._here: dict[socket.socket, tuple[float, bytearray]] = {}
 
     def __enter__(self) -> "_Strangers":
@@ -97,7 +97,7 @@ class _Strangers:
             each.close()
 
     def listen(self, seconds: float) -> list[tuple[int, socket.socket]]:
-        """Wait for something new: indices and sockets of those who showed the key."""
+        """Wait for news: yields indices and sockets of those that presented the key."""
         ready = {key.fileobj for key, _ in self._selector.select(seconds)}
         found = [self._hear(each) for each in [*self._here] if each in ready]
         for door in self._doors:
@@ -110,7 +110,9 @@ class _Strangers:
         return [each for each in found if each is not None]
 
     def _let_in(self, door: socket.socket) -> None:
-        with contextlib.suppress(BlockingIOError, ConnectionError):  # it left again
+        with contextlib.suppress(
+            BlockingIOError, ConnectionError
+        ):  # it disconnected again
             peer, _ = door.accept()
             peer.setblocking(False)
             self._selector.register(peer, selectors.EVENT_READ)
@@ -122,7 +124,7 @@ class _Strangers:
         return peer
 
     def _hear(self, peer: socket.socket) -> tuple[int, socket.socket] | None:
-        """Read no more than what has to be shown: messages may follow."""
+        """Read no more than the key: messages may follow."""
         _, said = self._here[peer]
         length = len(self._key) + _DIGITS
         try:
@@ -141,16 +143,16 @@ class _Strangers:
 
 
 def _doors(host: str) -> list[socket.socket]:
-    """Sockets that listen where the others look for process 0, all at one port."""
+    """Sockets listening where the others look for process 0, all on one port."""
     doors: list[socket.socket] = []
     for family, (where, _, *scope) in _addresses(host):
         address = (where, doors[0].getsockname()[1] if doors else 0, *scope)
-        with contextlib.suppress(OSError):  # none of ours, or seen before
+        with contextlib.suppress(OSError):  # not one of ours, or a duplicate
             doors.append(socket.create_server(address, family=family, backlog=_BACKLOG))
     if not doors:
         logger.warning(
             "Process 0 listens on all addresses of this machine, because %r, where "
-            "the others look for it, is not one of them here.",
+            "the others look for it, is not one of them.",
             host,
         )
         both = socket.has_dualstack_ipv6()
@@ -164,7 +166,7 @@ def _doors(host: str) -> list[socket.socket]:
 
 
 def _addresses(host: str) -> list[tuple[int, Any]]:
-    """Family and address of all that a host's name means to the others, too."""
+    """Families and addresses that a host name resolves to for everyone."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -172,7 +174,8 @@ def _addresses(host: str) -> list[tuple[int, Any]]:
     return [
         (family, address)
         for family, _, _, _, address in found
-        # To itself, many a machine is 127.0.1.1; others know that name otherwise.
+        # Many machines resolve their own name to 127.0.1.1; others resolve it
+        # differently.
         if "localhost" in host
         or host == address[0]
         or not ip_address(address[0]).is_loopback

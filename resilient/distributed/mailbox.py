@@ -1,4 +1,4 @@
-"""Messages that arrived, until somebody asks for them."""
+"""Keeps received messages until somebody asks for them."""
 
 import threading
 from collections import Counter, defaultdict, deque
@@ -8,7 +8,7 @@ from resilient.serialization import Encoded
 
 
 class Mailbox:
-    """Messages of the others, by topic and sender, in order."""
+    """Messages from the others, by topic and sender, in order."""
 
     def __init__(self) -> None:
         self._messages: dict[tuple[str, int], deque[Encoded]] = defaultdict(deque)
@@ -20,7 +20,7 @@ class Mailbox:
         """Keep a message.
 
         Raises:
-            OddMessageError: Too many of this sender are here.
+            OddMessageError: Too many messages from this sender are waiting.
         """
         with self._changed:
             if self._waiting[sender] >= MOST:
@@ -30,13 +30,13 @@ class Mailbox:
             self._changed.notify_all()
 
     def end(self, sender: int, error: BaseException) -> None:
-        """Nothing more comes from this sender: ``get`` raises this error."""
+        """No more messages come from this sender: ``get`` raises this error."""
         with self._changed:
             self._ended[sender] = error
             self._changed.notify_all()
 
     def get(self, topic: str, sender: int) -> Encoded:
-        """The next message, waited for."""
+        """Wait for the next message."""
         with self._changed:
             messages = self._messages[topic, sender]
             self._changed.wait_for(lambda: messages or sender in self._ended)

@@ -1,7 +1,7 @@
-"""What processes send each other: a message is a line of JSON.
+"""The messages that processes exchange: each is a line of JSON.
 
-Limits are far above what a training sends (the longest message lists the files of a
-part of a checkpoint): they bound what another process can cost us, whatever it does.
+The limits are far above what training sends (the longest message lists the files of a
+part of a checkpoint); they bound the damage that another process can do.
 """
 
 import json
@@ -11,15 +11,15 @@ from typing import TypeVar
 from resilient.serialization import Encoded
 from resilient.serialization.schema import from_json, to_json
 
-LONGEST = 64 * 2**20  # bytes of a line
-MOST = 100_000  # messages of one process that nobody has taken yet
-_SHOWN = 100  # bytes of what was odd, and characters of why it is
+LONGEST = 64 * 2**20  # bytes per line
+MOST = 100_000  # unread messages from one process
+_SHOWN = 100  # bytes of the odd message, and characters of the reason
 
 T = TypeVar("T")
 
 
 class OddMessageError(Exception):
-    """What another process sent cannot be used; the text continues "it sent"."""
+    """Another process sent something unusable; the text continues "it sent"."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Message:
 
     Attributes:
         to: Its topic.
-        body: What is said.
+        body: Its content.
     """
 
     to: str
@@ -36,28 +36,30 @@ class Message:
 
 
 def line_of(message: Message) -> bytes:
-    """A message as it is sent."""
+    """Encode a message."""
     return json.dumps(to_json(message), separators=(",", ":")).encode() + b"\n"
 
 
 def message_of(line: bytes) -> Message:
-    """The message of a line.
+    """Decode a line.
 
     Raises:
-        OddMessageError: It is none.
+        OddMessageError: It is not a message.
     """
     if len(line) > LONGEST:
         raise OddMessageError(f"a line of more than {LONGEST:,} bytes")
     try:
-        # Not `schema.parse`: a loss that is sent may be NaN, which strict JSON has not.
+        # Not `schema.parse`: a loss may be NaN, which strict JSON does not have.
         return checked(Message, json.loads(line))
     except (ValueError, RecursionError, OddMessageError) as error:
         short = f"{str(error)[:_SHOWN]}: {line[:_SHOWN]!r}"
-        raise OddMessageError(f"what is no message of ours: {short}") from error
+        raise OddMessageError(
+            f"something that is not one of our messages: {short}"
+        ) from error
 
 
 def checked(cls: type[T], data: Encoded) -> T:
-    """What was sent, as the dataclass that it should be.
+    """A message's body, as the dataclass that it should be.
 
     Raises:
         OddMessageError: It is something else.

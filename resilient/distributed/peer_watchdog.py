@@ -1,19 +1,20 @@
-"""Ends a process that waits for a peer that is gone.
+"""Ends a process that is waiting for a lost peer.
 
-It waits in a library's own code, for half an hour by PyTorch's default, and no
-exception interrupts that. Mostly the library notices by itself: it gets some seconds.
+The process waits inside the library's own code, where no exception reaches it: by
+PyTorch's default for half an hour. Usually the library notices by itself, so it gets
+some seconds.
 """
 
 import os
 import sys
 import threading
 
-_NOTICE = 10.0  # seconds for the library to notice, and for fit to end
+_NOTICE = 10.0  # seconds for the library to notice and for fit to end
 _STATUS = 1
 
 
 class PeerLossWatchdog:
-    """Ends this process some seconds after a peer was lost, if nothing else does."""
+    """Ends this process some seconds after a peer was lost, unless fit ends first."""
 
     def __init__(self) -> None:
         self._over, self._armed = threading.Event(), threading.Event()
@@ -32,7 +33,7 @@ class PeerLossWatchdog:
         ).start()
 
     def error_within(self, seconds: float) -> BaseException | None:
-        """The error that it was armed with, within these seconds."""
+        """The error it was armed with, if that happens within these seconds."""
         self._armed.wait(seconds)
         return self._error
 
@@ -43,7 +44,8 @@ class PeerLossWatchdog:
     def _run(self, error: BaseException) -> None:
         if self._over.wait(_NOTICE):
             return
-        # Straight to the descriptor: a thread that holds stderr's lock may hang, too.
+        # Straight to the descriptor: a thread that holds stderr's lock may be hanging,
+        # too.
         line = f"\n{type(error).__module__}.{type(error).__name__}: {error}\n"
         try:
             os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line.encode())

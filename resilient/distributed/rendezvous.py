@@ -1,8 +1,8 @@
-"""How the processes of one training find each other, and share a directory.
+"""Connects the processes of one training, and checks that they share a directory.
 
-Process 0 listens on a port and broadcasts its number by a collective of the library;
-the others connect. Then process 0 makes a file in the checkpoint directory: a process
-that does not see it has another directory of the same name.
+Process 0 listens on a port and broadcasts its number through a collective of the
+library; the others connect. Then process 0 creates a file in the checkpoint directory:
+a process that does not see it has a different directory of the same name.
 """
 
 import contextlib
@@ -19,15 +19,15 @@ from resilient.distributed.listener import Listener, connect
 from resilient.errors import NotSupportedError, PeerLostError
 from resilient.storage.layout import shared_name
 
-if TYPE_CHECKING:  # it loads Keras, and nothing here does
+if TYPE_CHECKING:  # loads Keras, which nothing here does
     from resilient.distributed.strategies.base import ParallelStrategy
 
-_SEEN_WITHIN = 10.0  # seconds: network file systems cache that a file is missing
+_SEEN_WITHIN = 10.0  # seconds: network file systems cache missing files
 
 
 @contextlib.contextmanager
 def join(parallel: "ParallelStrategy", directory: Path) -> Iterator[Group]:
-    """Connect the processes that train together, as long as it is entered.
+    """Connect the processes that train together, while entered.
 
     Args:
         parallel: How they train.
@@ -86,7 +86,7 @@ def _require_shared(group: Group, directory: Path) -> None:
     if blind:
         raise NotSupportedError(
             "The processes do not share the checkpoint directory, so parts of a "
-            "checkpoint would be in several places.",
+            "checkpoint would end up in several places.",
             received=f"what process 0 wrote in {where} is missing in "
             f"{'; '.join(blind)}",
             hint="Use a checkpoint_dir (of a run in an object store: a local_dir) on a "

@@ -1,6 +1,6 @@
-"""Being asked to stop: signals, a file to touch, notices of clouds.
+"""Requests to stop: signals, a file to touch, cloud notices.
 
-``options`` is what the user chooses, ``requests`` the flag, ``signals`` and ``clouds``
-are who sets it, and ``watch`` is what a training looks at. It saves and stops nothing
-by itself. ``training`` imports it.
+``options`` holds the user's choices and ``requests`` the flag; ``signals`` and
+``clouds`` set it, and ``watch`` is what training asks. Nothing here saves or stops by
+itself. ``training`` imports it.
 """

@@ -1,12 +1,12 @@
-"""Ask a cloud whether it is about to take this machine away.
+"""Ask a cloud provider whether it is about to reclaim this machine.
 
-Each function makes a probe for ``resilient.Preemption(notices=...)``. A probe asks the
-cloud's metadata server one question and waits for the whole answer no longer than its
-timeout. What is not said in the words of the cloud's documentation is refused as an
-error; it is never taken for a notice, nor for its absence.
+Each function creates a probe for ``resilient.Preemption(notices=...)``. A probe asks
+the cloud's metadata server one question, and waits for the whole answer no longer than
+its timeout. An answer that does not match the cloud's documentation is an error; it
+never counts as a notice, nor as its absence.
 
-Advice to move elsewhere (the rebalance recommendation of AWS, Azure's maintenance
-that a machine survives) is no notice.
+Advice to move elsewhere (AWS's rebalance recommendation, Azure maintenance that a
+machine survives) is not a notice.
 """
 
 import json
@@ -17,8 +17,7 @@ from typing import Any
 from resilient.errors import message
 from resilient.preemption.metadata_server import Answer, ask, checked, odd
 
-# Gives the text of a notice, or None where there is none. OSError or ValueError: the
-# question was not answered.
+# Returns the text of a notice, or None. OSError or ValueError: no valid answer.
 Probe = Callable[[], str | None]
 
 _AZURE = {"Metadata": "true"}
@@ -26,7 +25,7 @@ _AZURE_EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 _AZURE_NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 _AWS_TOKEN = "/latest/api/token"  # noqa: S105  # a path
 _AWS_NOTICE = "/latest/meta-data/spot/instance-action"
-_AWS_TOKEN_SECONDS = 6 * 60 * 60  # the longest that AWS gives
+_AWS_TOKEN_SECONDS = 6 * 60 * 60  # the longest that AWS allows
 
 
 def gce(*, url: str = "http://metadata.google.internal", timeout: float = 1.0) -> Probe:
@@ -54,9 +53,9 @@ def gce(*, url: str = "http://metadata.google.internal", timeout: float = 1.0) -
 
 
 def aws(*, url: str = "http://169.254.169.254", timeout: float = 1.0) -> Probe:
-    """A probe for Spot instances of AWS, which give notice two minutes ahead.
+    """A probe for AWS Spot instances, which get two minutes' notice.
 
-    It speaks IMDSv2. In a container the instance's hop limit for metadata must be 2.
+    It uses IMDSv2. In a container, the instance's metadata hop limit must be 2.
 
     Args:
         url: The metadata server.
@@ -88,13 +87,13 @@ def aws(*, url: str = "http://169.254.169.254", timeout: float = 1.0) -> Probe:
 
 
 def azure(*, url: str = "http://169.254.169.254", timeout: float = 1.0) -> Probe:
-    """A probe for Spot machines of Azure, and for those that are about to be deleted.
+    """A probe for Azure Spot machines, and for machines about to be deleted.
 
-    A notice is a scheduled event "Preempt" (30 seconds ahead) or "Terminate" that
-    names this machine. The events of a scale set or availability set reach all of its
-    machines; if the metadata server does not tell this machine's name, any counts: to
-    stop once too often loses less than to be killed. Azure starts the service upon the
-    first question, and may not answer for two minutes then: meanwhile probes fail.
+    A notice is a scheduled event "Preempt" (30 seconds ahead) or "Terminate" that names
+    this machine. Events of a scale set or availability set reach all of its machines;
+    if the metadata server does not tell this machine's name, any event counts: stopping
+    once too often loses less than being killed. Azure starts the service at the first
+    question, and may take two minutes to answer: until then, probes fail.
 
     Args:
         url: The metadata server.
@@ -125,7 +124,7 @@ def _aws_token(server: str, timeout: float) -> str:
 
 
 def _azure_notice(answer: Answer, event: object) -> str | None:
-    """What an event says about the machines that it names, if it ends them."""
+    """The notice in an event, if it ends the machines that it names."""
     if not isinstance(event, dict):
         raise odd("Azure", answer, event)
     kind = _words("Azure", answer, event.get("EventType"))
@@ -133,7 +132,7 @@ def _azure_notice(answer: Answer, event: object) -> str | None:
         return None
     if not isinstance(event.get("Resources"), list):
         raise odd("Azure", answer, event)
-    # There is no time any more once it has started.
+    # Once it has started, there is no time left.
     when = _words("Azure", answer, event.get("NotBefore") or "now")
     return f"Azure: {kind} of this machine, not before {when}"
 
@@ -171,7 +170,7 @@ def _object(cloud: str, answer: Answer) -> dict[str, Any]:
 
 
 def _words(cloud: str, answer: Answer, value: object) -> str:
-    """A short text, fit for a header and for a line of a log."""
+    """A short text, safe for a header and for one line of a log."""
     if isinstance(value, str) and 0 < len(value) <= 500 and value.isprintable():
         return value
     raise odd(cloud, answer, value)

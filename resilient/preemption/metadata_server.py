@@ -1,9 +1,8 @@
-"""One question to a cloud's metadata server, and its answer within a time limit.
+"""Asks a cloud's metadata server one question, within a time limit.
 
-The limit is for all of the answer: a server that sends a byte now and then is given up
-like one that is silent. (Looking up a host name may take longer, where there is no such
-server.) Proxies are bypassed and redirections are not followed: a metadata server is on
-the machine's own link.
+The limit covers the whole answer: a server that sends a byte now and then is abandoned
+like a silent one. (Resolving a host name may take longer if there is no such server.)
+Proxies are bypassed and redirects are not followed: a metadata server is link-local.
 """
 
 import socket
@@ -15,7 +14,7 @@ from urllib.request import HTTPHandler, OpenerDirector, Request
 
 from resilient.errors import message
 
-_LONGEST = 2**20  # bytes of an answer
+_LONGEST = 2**20  # bytes of the longest answer
 _HINT = "Check that nothing else uses its address."
 
 
@@ -41,10 +40,10 @@ def ask(method: str, url: str, headers: dict[str, str], timeout: float) -> Answe
     """One answer, whatever its status.
 
     Raises:
-        OSError: There is none in time.
-        ValueError: It is no HTTP, no text, or too long.
+        OSError: No answer in time.
+        ValueError: It is not HTTP, not text, or too long.
     """
-    opener = OpenerDirector()  # an empty one knows no proxies and no redirections
+    opener = OpenerDirector()  # an empty one knows neither proxies nor redirects
     opener.add_handler(_Handler())
     request = Request(url, headers=headers, method=method)  # noqa: S310  # checked
     try:
@@ -65,7 +64,7 @@ def ask(method: str, url: str, headers: dict[str, str], timeout: float) -> Answe
 
 
 def odd(cloud: str, answer: Answer, received: object) -> ValueError:
-    """The error where an answer is not as the cloud documents it."""
+    """The error for an answer that does not match the cloud's documentation."""
     return ValueError(
         message(
             f"The metadata server of {cloud} did not answer as documented.",
@@ -76,7 +75,7 @@ def odd(cloud: str, answer: Answer, received: object) -> ValueError:
 
 
 class _Socket(socket.socket):
-    """A connected socket that receives until a time, however often it is read."""
+    """A connected socket with one deadline for all its reads."""
 
     def __init__(self, connected: socket.socket, until: float) -> None:
         super().__init__(fileno=connected.detach())
@@ -91,7 +90,7 @@ class _Socket(socket.socket):
 
 
 class _Connection(HTTPConnection):
-    """A connection whose timeout is for all that it does."""
+    """A connection whose timeout covers everything that it does."""
 
     def connect(self) -> None:
         assert self.timeout is not None

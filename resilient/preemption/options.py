@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from resilient.errors import message, require_number
 from resilient.preemption.clouds import Probe
 
-# SIGTERM: schedulers and clouds. SIGINT: Ctrl-C. SIGUSR1: SLURM, where a job asks for
-# it; Windows has none.
+# SIGTERM: schedulers and clouds. SIGINT: Ctrl-C. SIGUSR1: SLURM, if a job asks for it;
+# Windows has none.
 _NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
 SIGNALS = tuple(signal.Signals[n] for n in _NAMES if hasattr(signal, n))
 _NOT_HANDLED = {getattr(signal, name, None) for name in ("SIGKILL", "SIGSTOP")}

@@ -1,7 +1,7 @@
-"""What was asked of a running fit: to stop, by whom, and how much time that leaves.
+"""Holds a request to stop training: who asked, and how much time is left.
 
-Only a flag. Signal handlers and the watching thread set it; training looks at it where
-it can do something about it. Nothing here stops anything.
+It is only a flag. Signal handlers and the watching thread set it; training checks it
+where it can act on it. Nothing here stops anything.
 """
 
 import math
@@ -13,7 +13,7 @@ from resilient.display import in_ipython
 from resilient.errors import CellStopped, Interrupted, Preempted, TrainingStopped
 from resilient.progress import Progress
 
-STOP_FILE = "stop file"  # the reason, where somebody touched it
+STOP_FILE = "stop file"  # the reason if somebody touched it
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Stop:
 
     Attributes:
         reason: Who asked: ``"SIGTERM"``, ``"stop file"``, a cloud's notice...
-        until: When the process is going to be killed, on the clock of ``Requests``.
+        until: When the process will be killed, on the clock of ``Requests``.
     """
 
     reason: str
@@ -30,13 +30,13 @@ class Stop:
 
 
 class Requests:
-    """Holds the first request to stop; those after it change nothing.
+    """Holds the first request to stop; later ones change nothing.
 
     Args:
-        now: A clock in seconds that does not go back.
+        now: A monotonic clock, in seconds.
 
     Attributes:
-        stop: The request, if there was one.
+        stop: The request, if any.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -55,7 +55,7 @@ class Requests:
     def stopped(self, progress: Progress, *, saved: bool) -> TrainingStopped:
         """The exception that ends fit."""
         reason = "nobody" if self.stop is None else self.stop.reason
-        if in_ipython():  # which takes SystemExit for a wish to leave it
+        if in_ipython():  # which would exit on SystemExit
             return CellStopped(reason, progress, saved=saved)
         cls = Interrupted if reason == "SIGINT" else Preempted
         return cls(reason, progress, saved=saved)

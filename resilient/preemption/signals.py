@@ -1,10 +1,9 @@
-"""Signals that ask a fit to stop, for as long as it runs.
+"""Handles signals that ask training to stop, while it runs.
 
-The handler only sets a flag: it may run between any two instructions of the training.
-Handlers that were there before are called when fit is about to end, after the save, and
-are put back. Data workers that are forked meanwhile get the handlers from before; only
-SIGINT, which Ctrl-C sends to them too, is ignored by them, or they would be gone before
-the save.
+The handler only sets a flag: it may run between any two instructions. Previous handlers
+are called when fit is about to end, after the save, and are restored. Data workers
+forked meanwhile get the previous handlers, except that they ignore SIGINT, which Ctrl-C
+sends to them too: otherwise they would be gone before the save.
 """
 
 import _thread
@@ -22,7 +21,7 @@ from resilient.preemption.requests import Requests
 
 logger = logging.getLogger(__name__)
 
-# What to put back in a forked child: the handlers before ours, by signal.
+# What to restore in a forked child: the previous handlers, by signal.
 _replaced: dict[signal.Signals, Any] = {}
 
 
@@ -36,12 +35,12 @@ def listening(
     """Let these signals ask for a stop.
 
     Args:
-        signals: Which ones; those that are ignored, or that have a handler which is not
-            Python's to put back, are left alone.
+        signals: Which signals; ignored ones, and those whose handler Python cannot
+            restore, are left alone.
         requests: Where to ask.
-        grace: Seconds until the process is killed; SIGINT sets no limit.
-        overdue: What to raise from a handler, where training cannot be waited for any
-            more; None while it can.
+        grace: Seconds until the process is killed; SIGINT sets no deadline.
+        overdue: What to raise from a handler when training can no longer be waited for;
+            None until then.
     """
     if threading.current_thread() is not threading.main_thread():
         logger.info(
@@ -96,13 +95,13 @@ def _put_back_in_child() -> None:
 
 
 def wake_main_thread(signals: Iterable[signal.Signals]) -> None:
-    """Let the handler run, even where the main thread waits for something."""
+    """Make the handler run, even while the main thread waits for something."""
     for which in signals:
         if which in _replaced:
             main = threading.main_thread().ident
             assert main is not None
             if hasattr(signal, "pthread_kill"):
                 signal.pthread_kill(main, which)
-            else:  # Windows: what the main thread waits for goes on
+            else:  # Windows: the main thread's wait goes on
                 _thread.interrupt_main(which)
             return

@@ -1,10 +1,10 @@
-"""What runs beside a training: its heartbeat, and requests to save or to stop.
+"""Runs beside training: writes its heartbeat, and watches for requests.
 
-Training reports signs of life and asks whether it should stop; that costs next to
+Training reports signs of life and asks whether it should stop, which costs next to
 nothing. About twice a second a thread writes the heartbeat, looks for the files
-``save`` and ``stop`` in the checkpoint directory, and asks the clouds. If training does
-not reach a place where it can stop (it waits for data, say) before the grace period is
-over, it is interrupted there, and the last checkpoint stands.
+``save`` and ``stop`` in the checkpoint directory, and asks the clouds. If training
+cannot stop before the grace period is over (it waits for data, say), it is interrupted,
+and the last checkpoint stands.
 """
 
 import contextlib
@@ -28,18 +28,18 @@ from resilient.telemetry.heartbeat import VARIABLE, Heartbeat, Phase
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY = 0.5  # seconds
-_ASK_EVERY = 5.0  # seconds: what the clouds advise
-_LEAVE = 1.0  # seconds that stopping itself may take, without a save
+_ASK_EVERY = 5.0  # seconds, as clouds advise
+_LEAVE = 1.0  # seconds to stop in, without a save
 
 
 class Watch:
     """Watches one fit. A context: signals are handled and the thread runs inside.
 
     Args:
-        attempt: Identifies this process life.
+        attempt: Identifies this attempt.
         directory: The checkpoint directory, which this process has locked.
-        preemption: What asks to stop; None: only the files do.
-        requests: Where requests are kept.
+        preemption: What may ask to stop; None: only the files.
+        requests: Holds requests.
         leads: Whether this is process 0, which looks after the directory's files.
         request_save: Called when the file ``save`` was touched.
     """
@@ -84,12 +84,12 @@ class Watch:
     def beat(self, phase: Phase, progress: Progress | None = None) -> None:
         """Training goes on."""
         if self._heart.phase == "starting":
-            self._wake.set()  # that it began is news: from now on silence is a hang
+            self._wake.set()  # report the start at once: from now on silence is a hang
         self._heart.beat(phase, progress)
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """While a write is waited for: that is not interrupted, and may take long."""
+        """Entered while waiting for a write: no interruption, no hang."""
         before = self._heart.phase
         self.beat("saving")
         try:
@@ -98,11 +98,11 @@ class Watch:
             self.beat(before)
 
     def stop_unless_time(self, seconds: float | None) -> None:
-        """End fit, if it was asked to stop and less time is left than this needs.
+        """End fit if it was asked to stop and less time is left than needed.
 
         Args:
-            seconds: What a save takes; None if that is not known, which is taken for
-                no time: trying harms nothing.
+            seconds: How long a save takes; None if unknown, which counts as no time:
+                trying does no harm.
 
         Raises:
             TrainingStopped: The last checkpoint stands.
@@ -111,28 +111,28 @@ class Watch:
             self.stop(saved=False)
 
     def stop_if_asked(self, *, saved: bool = False) -> None:
-        """End fit if it was asked to stop, where nothing is left to be saved."""
+        """End fit if it was asked to stop and nothing is left to save."""
         if self.stopping:
             self.stop(saved=saved)
 
     def stop(self, *, saved: bool) -> NoReturn:
-        """End fit; ``saved`` says whether the state of this moment is."""
+        """End fit; ``saved`` says whether the current state is saved."""
         raise self._stopped(saved=saved)
 
     def disarm(self) -> None:
-        """Fit is ending, whatever ends it: it is not interrupted any more."""
+        """Fit is ending for whatever reason: do not interrupt it any more."""
         self._interrupted = True
 
     def _stopped(self, *, saved: bool) -> TrainingStopped:
         self.disarm()
         end = self.requests.stopped(self._heart.progress, saved=saved)
-        # Its traceback leads back here: a cycle would keep all that fit used.
+        # Its traceback leads back here: a cycle would keep everything that fit used.
         self._ended_with = weakref.ref(end)
         return end
 
     @property
     def ended_with(self) -> TrainingStopped | None:
-        """What this watch ended fit with, while that is on its way."""
+        """The exception with which this watch ended fit, while it propagates."""
         return None if self._ended_with is None else self._ended_with()
 
     @property
@@ -143,7 +143,7 @@ class Watch:
     # Around a fit. --------------------------------------------------------------------
 
     def __enter__(self) -> "Watch":
-        self.look()  # a request that was there before is seen before anything is done
+        self.look()  # notice an earlier request before doing anything
         how = self._preemption
         self._around.enter_context(
             listening(how.signals, self.requests, how.grace_period, self._overdue)
@@ -171,7 +171,7 @@ class Watch:
                 self._take(STOP)
         finally:
             self._around.close()
-        if error is None and self.stopping:  # asked while fit was about to return
+        if error is None and self.stopping:  # asked just before fit returned
             self.stop(saved=True)
 
     # On the thread. -------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Watch:
             self._wake.clear()
             try:
                 self.look()
-            except Exception:  # whatever it was: the next look may see more
+            except Exception:  # whatever it was, the next look may succeed
                 logger.exception("The thread that watches the training failed")
 
     def look(self) -> None:
@@ -196,11 +196,11 @@ class Watch:
     def _look_for_files(self) -> None:
         if self._take(SAVE):
             self._request_save()
-        if os.path.lexists(self._directory / STOP):  # taken away when it was obeyed
+        if os.path.lexists(self._directory / STOP):  # removed once it is obeyed
             self.requests.ask_to_stop(STOP_FILE)
 
     def _ask_clouds(self) -> None:
-        """On a thread of its own, since a cloud may not answer for long."""
+        """On its own thread, since a cloud may take long to answer."""
         while not self._over.is_set():
             self.ask()
             self._over.wait(_ASK_EVERY)
@@ -212,7 +212,7 @@ class Watch:
                 notice = probe()
                 if notice is not None and not (isinstance(notice, str) and notice):
                     raise TypeError(f"it returned {notice!r}, not None or a string")
-            except Exception as error:  # a cloud that does not answer stops no training
+            except Exception as error:  # a silent cloud must not stop training
                 if probe not in self._unreachable:
                     self._unreachable.add(probe)
                     logger.warning("Cannot check for preemption notices: %s", error)
@@ -222,7 +222,7 @@ class Watch:
                 self.requests.ask_to_stop(notice, self._preemption.grace_period)
 
     def _take(self, name: str) -> bool:
-        """Remove a file that was touched; whether it was there."""
+        """Remove a touched file, and return whether it was there."""
         try:
             (self._directory / name).unlink()
         except FileNotFoundError:
@@ -237,7 +237,7 @@ class Watch:
     def _interrupt(self) -> None:
         """Get the main thread out of whatever it waits for, once.
 
-        Not out of a save, and not again while the exception is on its way.
+        Not out of a save, and not again while the exception propagates.
         """
         if self._interrupted or self._heart.phase in ("saving", "ended"):
             return

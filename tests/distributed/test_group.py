@@ -86,7 +86,7 @@ group.gather("never")
         processes[1].send(signal.SIGSTOP)
         status, out = processes[0].end()
     assert status == 1
-    assert "process 1 of 2: it gave no sign for 3 seconds" in out
+    assert "process 1 of 2: it sent no heartbeat for 3 seconds" in out
 
 
 def test_a_process_that_hangs_in_a_library_is_ended_when_another_is_lost(

@@ -63,7 +63,7 @@ def test_what_is_no_message_ends_the_connection(peer, line, why):
     peer.says(line)
     said = told(peer)
     assert "Another process of this training is gone" in said
-    assert "process 1 of 2: it sent what is no message of ours: " in said
+    assert "process 1 of 2: it sent something that is not one of our messages: " in said
     assert why in said
     assert repr(line[:90])[:-1] in said
     assert len(said) < 1000
@@ -131,7 +131,7 @@ def test_an_error_of_our_own_is_told_too(peer, monkeypatch):
 
     monkeypatch.setattr(mailbox.Mailbox, "put", broken)
     peer.says(b'{"to": "x"}')
-    assert "what it sent cannot be handled (MemoryError: too much)" in told(peer)
+    assert "its message cannot be handled (MemoryError: too much)" in told(peer)
 
 
 def test_a_line_that_breaks_off_is_an_end(peer):

@@ -227,7 +227,7 @@ def test_a_process_that_sleeps_is_lost(
     stop = {victim: "train_batch_end@1:2 SIGSTOP"}
     ends = kill(run, stop, told={"RESILIENT_PEER_TIMEOUT": "5"})
     assert ends[victim].status == "stopped"
-    assert "it gave no sign for 5 seconds" in ends[1 - victim].text
+    assert "it sent no heartbeat for 5 seconds" in ends[1 - victim].text
     if victim:
         check(run, uninterrupted)
 

@@ -1,1 +1,1 @@
-"""Whether all processes train the same model, on the same number of batches."""
+"""Checks that all processes train the same model on the same number of batches."""

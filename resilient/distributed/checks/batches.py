@@ -1,8 +1,8 @@
-"""Checks that processes draw the batches that they should.
+"""Checks that every process draws the right batches.
 
-Two processes that divide the same batches, but shuffle in different orders, would train
-some samples twice and others not at all. Two that should have different parts of the
-data, but have the same one, would do all work twice. Nothing else would reveal that.
+Two processes that split the same batches, but shuffle in different orders, would train
+some samples twice and others never. Two that should have different parts of the data,
+but have the same part, would do all work twice. Nothing else would reveal that.
 """
 
 import itertools
@@ -14,8 +14,8 @@ from resilient.errors import DataNotResumableError, ResilientError
 from resilient.serialization.batches import checksum
 
 SAME_LENGTH = (
-    "Give all processes data of the same number of batches: leave out what is left "
-    "over, or pass steps_per_epoch (validation_steps) and data that goes on forever."
+    "Give all processes the same number of batches: drop the remainder, or pass "
+    "steps_per_epoch (validation_steps) and endless data."
 )
 _END: Any = object()
 
@@ -27,17 +27,17 @@ def compared(
     shard: int = 0,
     warn: Callable[[str], None] | None = None,
 ) -> Iterator[Any]:
-    """The batches, the first one compared with that of the other processes.
+    """The batches, after comparing the first one with that of the other processes.
 
-    The iterator is made now, as Keras makes it: that may draw random numbers, and Keras
-    makes some iterators that it draws no batch from.
+    The iterator is created at once, as in Keras: that may draw random numbers, and
+    Keras creates some iterators from which it draws no batch.
 
     Args:
         batches: What this process draws.
-        name: What the data is called in messages.
+        name: The data's name in messages.
         group: The processes.
-        shard: Which part of the data this process draws; processes with an equal number
-            draw the same one.
+        shard: The part of the data that this process draws; processes with the same
+            number draw the same part.
         warn: Called where different parts turn out to be the same.
 
     Raises:
@@ -58,13 +58,13 @@ def _compared(
             said = group.gather(f"first of {name}", [shard, checksum(batch)])
             others, twins = group.broadcast(f"others of {name}", _judged(said))
             if others:
-                what = "begin with a different batch than the processes before them"
+                what = "begin with a different batch than earlier processes"
                 raise _different(f"`{name}`: processes {others} {what}")
             if twins and warn is not None:
                 warn(
                     f"Processes {twins} begin with the same batch of `{name}` as "
-                    "another process, and each process trains everything that it is "
-                    "given. Give each its own part, or a tf.data.Dataset, which "
+                    "another process, and each process trains everything that it "
+                    "gets. Give each its own part, or a tf.data.Dataset, which "
                     "keras.distribution splits (auto_shard_dataset)."
                 )
         yield batch
@@ -73,12 +73,12 @@ def _compared(
 def in_step(batches: Iterable[Any], name: str, group: Group) -> Iterator[Any]:
     """The batches of data whose length is unknown.
 
-    Before each the processes agree that all have one: a process that trains a batch
-    more than another would wait for that one forever.
+    Before each batch the processes agree that all have one: a process that trains one
+    more batch than another would wait for it forever.
 
     Args:
         batches: What this process trains.
-        name: What the data is called in messages.
+        name: The data's name in messages.
         group: The processes.
 
     Raises:
@@ -106,15 +106,15 @@ def _in_step(batches: Iterator[Any], name: str, group: Group) -> Iterator[Any]:
 
 
 def require_same_length(length: list[int | None], name: str, group: Group) -> None:
-    """Raise where processes have data of different lengths, before it is trained.
+    """Raise before training if processes have data of different lengths.
 
     Args:
-        length: Batches of the data, and of an epoch if that is limited; None: unknown.
-        name: What the data is called in messages.
+        length: Batches of the data, and of an epoch if limited; None: unknown.
+        name: The data's name in messages.
         group: The processes.
 
     Raises:
-        ResilientError: They are not the same.
+        ResilientError: They differ.
     """
     everyones = group.broadcast("lengths", group.gather("length", length))
     if any(theirs != everyones[0] for theirs in everyones):
@@ -135,15 +135,15 @@ def _length(batches: int | None, steps: int | None) -> str:
 
 
 def require_same_arrays(fingerprint: Any, name: str, group: Group) -> None:
-    """Raise where processes that divide arrays have different ones.
+    """Raise if processes that split arrays have different ones.
 
     Args:
-        fingerprint: Of this process's arrays.
+        fingerprint: The fingerprint of this process's arrays.
         name: What they are called in messages.
         group: The processes.
 
     Raises:
-        DataNotResumableError: They are not the same.
+        DataNotResumableError: They differ.
     """
     everyones = group.broadcast("all arrays", group.gather("arrays", fingerprint))
     others = [n for n, theirs in enumerate(everyones) if theirs != everyones[0]]
@@ -152,7 +152,7 @@ def require_same_arrays(fingerprint: Any, name: str, group: Group) -> None:
 
 
 def _judged(said: list[tuple[int, str]]) -> tuple[list[int], list[int]]:
-    """Processes that lack what they should share, and those that share another's."""
+    """Processes that lack what they should share, and processes that share too much."""
     first: dict[int, str] = {}
     others, twins, seen = list[int](), list[int](), set[str]()
     for process, (shard, digest) in enumerate(said):

@@ -1,8 +1,8 @@
 """Checks, before the first batch, that all processes train the same model alike.
 
-Variables go by their names in a checkpoint that all processes write together. A process
-with different names would save what it cannot resume from; one that validates when
-others do not, or trains longer, would wait for them forever.
+Variables are identified by name in a checkpoint that all processes write together. A
+process with different names would save a checkpoint it cannot resume from; one that
+validates when others do not, or trains longer, would wait for them forever.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ from resilient.state.variables import Leaf
 
 
 def require_same_variables(live: Sequence[Leaf], group: Group) -> None:
-    """Raise where processes have different variables.
+    """Raise if processes have different variables.
 
     Args:
-        live: Those of this process.
+        live: The variables of this process.
         group: The processes.
 
     Raises:
@@ -30,14 +30,14 @@ def require_same_variables(live: Sequence[Leaf], group: Group) -> None:
         "variables",
         group,
         problem="The processes have different variables, or name them differently.",
-        hint="Make the same layers and optimizers in the same order in all "
-        "processes, or name them: Keras numbers unnamed ones in the order they are "
-        "created.",
+        hint="Create the same layers and optimizers in the same order in all "
+        "processes, or name them: Keras numbers unnamed ones in the order "
+        "they are created.",
     )
 
 
 def require_same_values(shared: Mapping[str, Any], group: Group) -> None:
-    """Raise where processes have different values of what is saved once for all.
+    """Raise if processes have different values of shared variables.
 
     Args:
         shared: Host arrays, by name.
@@ -58,10 +58,10 @@ def require_same_values(shared: Mapping[str, Any], group: Group) -> None:
 
 
 def require_same_settings(settings: Mapping[str, Any], group: Group) -> None:
-    """Raise where processes train with different settings.
+    """Raise if processes train with different settings.
 
     Args:
-        settings: Of this process, by name: JSON, except for `class_weight`.
+        settings: The settings of this process by name: JSON, except for `class_weight`.
         group: The processes.
 
     Raises:

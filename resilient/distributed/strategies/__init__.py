@@ -1,7 +1,7 @@
-"""How several processes train one model: TensorFlow's, JAX's, PyTorch's way.
+"""Adapts distributed training with TensorFlow, JAX and PyTorch.
 
-``parallel_strategy`` finds the one that a model trains with. ``ParallelStrategy`` is
-their interface.
+``parallel_strategy`` finds the strategy that a model trains with. ``ParallelStrategy``
+is their interface.
 """
 
 import importlib
@@ -11,14 +11,14 @@ from resilient.distributed.strategies.base import ParallelStrategy
 
 
 def parallel_strategy(strategy: Any, *, by_hand: bool = False) -> ParallelStrategy:
-    """How this process trains together with others.
+    """The strategy by which this process trains together with others.
 
     Args:
-        strategy: That of tf.distribute, on TensorFlow; else None.
+        strategy: The tf.distribute strategy on TensorFlow; else None.
         by_hand: Whether the loop is the user's own, not Keras's ``fit``.
 
     Raises:
-        NotSupportedError: Each of several processes would train a model of its own.
+        NotSupportedError: Each of several processes would train its own model.
     """
     import keras
 

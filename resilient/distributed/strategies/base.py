@@ -1,4 +1,4 @@
-"""What a parallel strategy does around Keras's ``fit`` in several processes."""
+"""The interface of a parallel strategy around Keras's ``fit`` in several processes."""
 
 import contextlib
 from collections.abc import Iterable, Mapping
@@ -15,20 +15,20 @@ from resilient.state.variables import leaves
 if TYPE_CHECKING:
     import keras
 
-LENGTH = 512  # bytes that a text may have
+LENGTH = 512  # bytes of the longest text
 
 
 class ParallelStrategy:
     """How a library trains one model, in several processes or in one.
 
-    The methods here do nothing: that is enough for one process, and for a library that
+    The methods here do nothing, which is enough for one process, and for a library that
     does everything by itself.
 
     Attributes:
         index: Number of this process, from 0.
         count: How many there are.
         host: Address of process 0, as the others know it.
-        divides_arrays: Whether all processes are given the same arrays.
+        divides_arrays: Whether all processes get the same arrays.
     """
 
     index: int = 0
@@ -37,10 +37,10 @@ class ParallelStrategy:
     divides_arrays: bool = False
 
     def broadcast(self, text: str) -> str:
-        """The text of process 0, by a collective; called by all at the same place.
+        """Share process 0's text by a collective; all call it at the same point.
 
         Args:
-            text: ASCII, at most ``LENGTH`` characters; only that of process 0 counts.
+            text: ASCII, at most ``LENGTH`` characters; only process 0's counts.
         """
         raise NotImplementedError
 
@@ -54,9 +54,9 @@ class ParallelStrategy:
         """Called when everything is built, before anything is restored or trained.
 
         Args:
-            model: Which is trained.
+            model: The model to train.
             group: The processes.
-            settings: What they should have in common, by name.
+            settings: Settings that they should share, by name.
 
         Raises:
             ResilientError: They have different models, or train them differently.
@@ -66,10 +66,10 @@ class ParallelStrategy:
             require_same_settings(settings, group)
 
     def warm_up(self, model: "keras.Model", iterator: Any, backend: Backend) -> None:
-        """Called before a restore: do what happens only once in a process.
+        """Called before a restore: do one-time work of the process.
 
         Args:
-            model: Which is built; the restore overwrites any change to it.
+            model: The built model; the restore overwrites any change to it.
             iterator: The training iterator of this fit.
             backend: The backend's adapter.
         """
@@ -77,10 +77,10 @@ class ParallelStrategy:
     def rows(
         self, batches: Iterable[Any], data: Any, name: str, group: Group
     ) -> Iterable[Any]:
-        """What this process trains of the batches that its data gives.
+        """The part of each batch that this process trains.
 
         Args:
-            batches: Those that are drawn.
+            batches: The batches drawn.
             data: What the user passed.
             name: What the data is called in messages.
             group: The processes.
@@ -88,10 +88,10 @@ class ParallelStrategy:
         return batches
 
     def draws_all(self, data: Any) -> bool:
-        """Whether every process draws the same batches, and trains its part of each.
+        """Whether every process draws the same batches and trains its part of each.
 
-        If so, another number of processes can continue with them. If not, each process
-        draws its own part of the data.
+        If so, a different number of processes can continue with them. If not, each
+        process draws its own part of the data.
 
         Args:
             data: What the user passed.
@@ -108,10 +108,10 @@ def host_of(address: str) -> str:
 
 
 def as_bytes(text: str) -> list[int]:
-    """A text for a collective: always ``LENGTH`` numbers."""
+    """Encode a text for a collective, as ``LENGTH`` numbers."""
     return list(text.encode("ascii").ljust(LENGTH, b"\0"))
 
 
 def as_text(numbers: Iterable[int]) -> str:
-    """The text again."""
+    """Decode the text."""
     return bytes(map(int, numbers)).rstrip(b"\0").decode("ascii")

@@ -33,11 +33,11 @@ class JaxProcesses(KerasProcesses):
         return as_text(np.asarray(multihost_utils.broadcast_one_to_all(said)))
 
     def peer_lost(self) -> None:
-        atexit.register(_leave)  # before what JAX registered
+        atexit.register(_leave)  # runs before JAX's own handlers
 
 
 def parallel_strategy(strategy: None, *, by_hand: bool) -> JaxProcesses | None:
-    """The processes of this program, if there are several."""
+    """The JAX processes of this program, if there are several."""
     if jax.process_count() == 1:
         told = os.environ.get(_COUNT, "1")
         if told in ("", "1"):
@@ -52,7 +52,7 @@ def parallel_strategy(strategy: None, *, by_hand: bool) -> JaxProcesses | None:
         )
     if not hasattr(distribution, "num_model_replicas"):
         raise NotSupportedError(
-            "Several JAX processes need a newer Keras: this one does not say which "
+            "Several JAX processes need a newer Keras: this one does not tell which "
             "part of a batch belongs to which process.",
             received=f"Keras {keras.__version__}",
             hint="Update Keras, or train in one process.",
@@ -63,10 +63,10 @@ def parallel_strategy(strategy: None, *, by_hand: bool) -> JaxProcesses | None:
 def _leave() -> None:
     """Let this process exit without waiting for the others.
 
-    JAX waits for all of them, lost ones too: for a minute and a half, then it aborts.
+    JAX waits for all of them, even lost ones, for a minute and a half, and then aborts.
     """
     state = distributed.global_state
     for held in (state.client, state.service, state.preemption_sync_manager):
-        # Its destructor would wait, too, or abort.
+        # Its destructor would also wait or abort.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
     state.client = state.service = state.preemption_sync_manager = None

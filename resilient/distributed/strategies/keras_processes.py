@@ -1,6 +1,6 @@
-"""Processes that Keras itself trains one model in: on JAX, and on torch since 3.16.
+"""Processes in which Keras itself trains one model: on JAX, and on torch since 3.16.
 
-Each trains all that its data gives it; ``keras.distribution`` divides what it can.
+Each trains everything its data yields; ``keras.distribution`` splits what it can.
 """
 
 import warnings
@@ -26,7 +26,7 @@ class KerasProcesses(ParallelStrategy):
     ) -> Iterable[Any]:
         distribution = keras.distribution.distribution()
         shard = self.index if distribution is None else distribution.data_shard_id
-        warn = self._warn_once if name == "x" else None  # validation may be in common
+        warn = self._warn_once if name == "x" else None  # validation data may be shared
         return compared(batches, name, group, int(shard), warn)
 
     def draws_all(self, data: Any) -> bool:
@@ -46,10 +46,10 @@ class KerasProcesses(ParallelStrategy):
 
 
 def models_of_their_own(received: str) -> NotSupportedError:
-    """The error where each process would train a model of its own.
+    """The error if each process would train its own model.
 
     Args:
-        received: What says that there are several processes, and what is missing.
+        received: What indicates several processes, and what is missing.
     """
     return NotSupportedError(
         "The processes are not connected: each would train its own model.",

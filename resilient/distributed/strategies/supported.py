@@ -1,4 +1,4 @@
-"""Refuses strategies whose state could be saved only in part."""
+"""Refuses strategies whose state could be saved only partly."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from resilient.errors import NotSupportedError
 
 
 def require_supported(strategy: Any) -> None:
-    """Raise where training under a strategy cannot be resumed exactly.
+    """Raise if training under a strategy cannot be resumed exactly.
 
-    Supported are those that keep a copy of every variable on every replica:
+    Strategies that keep a copy of every variable on every replica are supported:
     ``MirroredStrategy``, ``MultiWorkerMirroredStrategy``, and ``TPUStrategy``, which
-    was never run.
+    has never been tested.
 
     Args:
-        strategy: Of tf.distribute; None on other backends.
+        strategy: The tf.distribute strategy; None on other backends.
 
     Raises:
         NotSupportedError: Names the strategy that was found.
@@ -25,12 +25,13 @@ def require_supported(strategy: Any) -> None:
 
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         raise NotSupportedError(
-            "Keras 3 does not train with parameter servers: its fit has no way to "
-            "send steps to workers that do not wait for each other.",
+            "Keras 3 does not train with parameter servers: its fit cannot send "
+            "steps to workers that do not wait for each other.",
             received=f"{type(strategy).__name__}",
-            hint="Write the loop yourself, with tf.distribute.coordinator."
-            "ClusterCoordinator and resilient.Checkpoints (see the docs, Parameter "
-            "servers), or use MultiWorkerMirroredStrategy.",
+            hint="Write a custom training loop with "
+            "tf.distribute.coordinator.ClusterCoordinator and "
+            "resilient.Checkpoints (see Parameter servers in the "
+            "documentation), or use MultiWorkerMirroredStrategy.",
         )
     known = (
         tf.distribute.MirroredStrategy,
@@ -39,7 +40,7 @@ def require_supported(strategy: Any) -> None:
     )
     if strategy.num_replicas_in_sync > 1 and not isinstance(strategy, known):
         raise NotSupportedError(
-            "Training distributed in this way cannot be resumed exactly.",
+            "Training under this strategy cannot be resumed exactly.",
             received=f"{type(strategy).__name__}, {strategy.num_replicas_in_sync} "
             "replicas",
             hint="Use MirroredStrategy or MultiWorkerMirroredStrategy, or model.fit.",

@@ -28,7 +28,7 @@ class MultiWorker(ParallelStrategy):
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         resolver = strategy.cluster_resolver
         cluster = resolver.cluster_spec().as_dict()
-        # As the strategy numbers them: a chief comes first.
+        # Numbered as by the strategy: a chief comes first.
         tasks = [(job, i) for job in _JOBS for i in range(len(cluster.get(job, ())))]
         job, number = tasks[0]
         self.index = tasks.index((resolver.task_type, resolver.task_id))
@@ -77,8 +77,8 @@ def parallel_strategy(
                 f"under {type(strategy).__name__}"
             ),
             hint="Create and compile the model in the scope of "
-            "tf.distribute.MultiWorkerMirroredStrategy(), which must be created "
-            "before anything else in TensorFlow is used.",
+            "tf.distribute.MultiWorkerMirroredStrategy(). Create that "
+            "strategy before using anything else in TensorFlow.",
         )
     return None
 

@@ -1,7 +1,7 @@
 """PyTorch: ranks of ``torch.distributed``.
 
 Since 3.16 Keras trains on them by itself, with ``DistributedDataParallel`` or DTensors.
-Older ones train in one process, and ``torch_dp`` makes the ranks data-parallel.
+Older versions train in one process, and ``torch_dp`` makes the ranks data-parallel.
 """
 
 from typing import Any
@@ -23,10 +23,10 @@ class KerasRanks(KerasProcesses, Ranks):
     """Ranks that Keras's own ``fit`` trains on."""
 
     def warm_up(self, model: keras.Model, iterator: Any, backend: Backend) -> None:
-        """Take the step after which ``DistributedDataParallel`` rebuilds its buckets.
+        """Run the step after which ``DistributedDataParallel`` rebuilds its buckets.
 
-        It orders them as gradients arrived. The place of a gradient in its bucket
-        decides in which order more than two ranks are summed.
+        It orders them as gradients arrive. The place of a gradient in its bucket
+        decides the order in which more than two ranks are summed.
         """
         parallel = keras.distribution.distribution()
         spread = isinstance(parallel, keras.distribution.ModelParallel)  # no buckets

@@ -1,7 +1,7 @@
-"""Ranks of ``torch.distributed``: how they connect, and which rows each trains.
+"""Ranks of ``torch.distributed``: connects them, and assigns each its rows.
 
-A loop by hand averages its gradients by itself. If all ranks draw the same batches,
-each gets its rows of them.
+A custom training loop averages its gradients itself. If all ranks draw the same
+batches, each gets its rows of them.
 """
 
 import os
@@ -19,12 +19,12 @@ from resilient.distributed.strategies.base import ParallelStrategy, as_bytes, as
 from resilient.distributed.strategies.torch_slices import is_own_part, sliced
 from resilient.errors import ResilientError
 
-# Of collectives. A lost process is noticed long before.
+# Timeout of collectives. A lost process is noticed long before.
 TIMEOUT = timedelta(minutes=30)
 
 
 class Ranks(ParallelStrategy):
-    """The ranks of the default process group, which exists."""
+    """The ranks of the existing default process group."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Ranks(ParallelStrategy):
 
 
 class DividingRanks(Ranks):
-    """Ranks that draw the same batches, and train their rows of each."""
+    """Ranks that draw the same batches and train their rows of each."""
 
     divides_arrays = True
 
@@ -56,10 +56,10 @@ class DividingRanks(Ranks):
 
 
 def have_met() -> bool:
-    """Whether the script made a process group of several processes.
+    """Whether the script created a process group of several processes.
 
     Raises:
-        ResilientError: It has another size than the launcher's.
+        ResilientError: Its size differs from the launcher's.
     """
     if not (distributed.is_available() and distributed.is_initialized()):
         return False
@@ -102,11 +102,11 @@ def initialize() -> bool:
 
 
 def _of_this_start() -> dict[str, Any]:
-    """Where ranks that torchrun starts again find the others that it starts with them.
+    """The key under which ranks restarted by torchrun find each other.
 
-    On one machine torchrun keeps one store for all its starts, and a rank may read the
-    address of a process that is gone (pytorch#135712). On several machines each counts
-    its starts by itself: they share no number.
+    On one machine torchrun keeps one store for all restarts, and a rank may read the
+    address of a process that is gone (pytorch#135712). On several machines, each counts
+    its own restarts: they share no number.
     """
     variables = os.environ
     if (
@@ -128,7 +128,7 @@ def _take_device() -> None:
         raise ResilientError(
             "Every process needs its own CUDA device.",
             received=f"LOCAL_RANK={local or 'not set'}, {count} devices",
-            hint="Start no more processes on a machine than it has devices, or hide "
-            "them all with CUDA_VISIBLE_DEVICES=''.",
+            hint="Start at most as many processes per machine as it has devices, "
+            "or hide all devices with CUDA_VISIBLE_DEVICES=''.",
         )
     torch.cuda.set_device(int(local))

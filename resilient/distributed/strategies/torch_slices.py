@@ -1,10 +1,10 @@
-"""Each rank's rows of a batch.
+"""Slices each rank's rows out of a batch.
 
 All ranks draw the same batches of the whole job, in the same order, and each trains its
 rows: contiguous, and equally many on every rank, so that the mean of the ranks'
 gradients is that of the batch.
 
-Refuses batches that cannot be divided evenly, and data without rows.
+It refuses batches that cannot be split evenly, and data without rows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,11 +28,11 @@ def rows(size: int, rank: int, world: int) -> slice:
 
     Args:
         size: Rows of the whole batch.
-        rank: Which of the processes.
+        rank: The number of this process.
         world: How many there are.
 
     Raises:
-        ValueError: They cannot be divided evenly.
+        ValueError: They cannot be split evenly.
     """
     if not size or size % world:
         raise ValueError(
@@ -47,10 +47,10 @@ def rows(size: int, rank: int, world: int) -> slice:
 
 
 def require_divisible(samples: int, batch_size: int, world: int) -> None:
-    """Raise, before training, if a batch of an epoch could not be divided.
+    """Raise before training if some batch of an epoch cannot be split.
 
     Args:
-        samples: How many there are in an epoch.
+        samples: Samples per epoch.
         batch_size: Rows of the whole batch.
         world: How many processes there are.
 
@@ -64,7 +64,7 @@ def require_divisible(samples: int, batch_size: int, world: int) -> None:
         raise ValueError(
             message(
                 "Each process must get the same number of rows of the last batch of "
-                "an epoch, too.",
+                "an epoch as well.",
                 received=(
                     f"{samples} samples in batches of {batch_size}: the last one has "
                     f"{last} rows, for {world} processes"
@@ -75,22 +75,22 @@ def require_divisible(samples: int, batch_size: int, world: int) -> None:
 
 
 def sliced(batches: Iterable[Any], rank: int, world: int) -> Iterator[Any]:
-    """This rank's part of each batch. The iterator is made now, as Keras makes it.
+    """This rank's part of each batch. The iterator is created at once, as in Keras.
 
     Args:
         batches: Structures of arrays, the same on all ranks.
-        rank: Which of the processes.
+        rank: The number of this process.
         world: How many there are.
 
     Raises:
-        NotSupportedError: A leaf has no rows that can be taken.
-        ValueError: A batch cannot be divided evenly.
+        NotSupportedError: A leaf cannot be sliced by rows.
+        ValueError: A batch cannot be split evenly.
     """
     return (part(batch, rank, world) for batch in iter(batches))
 
 
 def part(batch: Any, rank: int, world: int) -> Any:
-    """This rank's part of one batch; a view, where the library has views."""
+    """This rank's part of one batch; a view if the library has views."""
     leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
     sizes = {_size(leaf) for leaf in leaves}
     if len(sizes) > 1:
@@ -110,10 +110,10 @@ def part(batch: Any, rank: int, world: int) -> Any:
 
 
 def is_own_part(loader: Any, rank: int, world: int) -> bool:
-    """Whether a torch DataLoader gives this rank its own samples already.
+    """Whether a torch DataLoader already yields this rank's own samples.
 
     Raises:
-        NotSupportedError: It does so for another rank or number of processes.
+        NotSupportedError: It does so for a different rank or number of processes.
     """
     samplers = (
         getattr(loader, "sampler", None),
@@ -139,7 +139,7 @@ def _size(leaf: Any) -> int:
         shape
         and dense
         and hasattr(leaf, "__getitem__")
-        and type(leaf).__name__ != "SparseTensor"  # of TensorFlow: other indices
+        and type(leaf).__name__ != "SparseTensor"  # TensorFlow's: indexed differently
     ):
         return int(shape[0])
     raise _no_rows(leaf)

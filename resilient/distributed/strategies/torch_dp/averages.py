@@ -1,10 +1,10 @@
-"""The mean of every rank's gradients, summed in one collective after the backward pass.
+"""Averages all ranks' gradients in one collective after the backward pass.
 
-The layout of the sum follows from the variables alone. It decides the order in which
-ranks are added, so equal layouts give equal bytes, on all ranks and in every run.
+The layout of the sum depends only on the variables. It decides the order in which ranks
+are added, so equal layouts give equal bytes, on all ranks and in every run.
 
-Refuses gradients whose mean is not what one process would compute, and ranks that are
-not at the same step.
+It refuses gradients whose mean differs from what one process would compute, and ranks
+that are not at the same step.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Averages:
     """Averages the gradients of one optimizer.
 
     Args:
-        name: Of the optimizer, the same on all ranks.
+        name: The optimizer's name, the same on all ranks.
         host: A group of all ranks that communicates through host memory.
     """
 
@@ -33,7 +33,7 @@ class Averages:
         self._layout: list[Any] | None = None
         self._mark = 0
         # One flat tensor for each dtype and device, and a view of it per variable.
-        # They are kept: allocating them took a tenth of a step.
+        # Kept, because allocating them took a tenth of a step.
         self._flat: list[torch.Tensor] = []
         self._views: list[torch.Tensor] = []
 
@@ -42,7 +42,7 @@ class Averages:
     ) -> list[torch.Tensor | None]:
         """The averages. A gradient that only some ranks have is zero on the others.
 
-        The next call overwrites them. None where no rank has a gradient.
+        The next call overwrites them. None if no rank has a gradient.
 
         Raises:
             NotSupportedError: A gradient cannot be averaged, or the ranks are not at
@@ -65,7 +65,7 @@ class Averages:
         ]
 
     def _lay_out(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Make room for gradients of these variables, unless there is."""
+        """Allocate buffers for gradients of these variables, unless done."""
         layout = [(tuple(t.shape), t.dtype, t.device) for t in tensors]
         if layout == self._layout:
             return
@@ -102,7 +102,7 @@ class Averages:
         return list(map(bool, self._maximum(present))) if some_missing else present
 
     def _maximum(self, numbers: Sequence[int]) -> list[int]:
-        """The highest of all ranks' numbers, at each place."""
+        """The elementwise maximum over all ranks."""
         highest = torch.tensor(numbers, dtype=torch.int64)
         distributed.all_reduce(highest, distributed.ReduceOp.MAX, group=self._host)
         found: list[int] = highest.tolist()
@@ -110,7 +110,7 @@ class Averages:
 
 
 def tensor_of(variable: Any) -> torch.Tensor:
-    """The tensor of a Keras variable itself, which `value` may have cast."""
+    """The tensor of a Keras variable itself; `value` may have been cast."""
     tensor: torch.Tensor = getattr(variable, "_value", variable)
     return tensor
 
@@ -118,7 +118,7 @@ def tensor_of(variable: Any) -> torch.Tensor:
 def _require_averageable(
     gradients: Gradients, tensors: Sequence[torch.Tensor], variables: Sequence[Any]
 ) -> None:
-    """Raise where an average would not be what one process computes."""
+    """Raise if an average would differ from what one process computes."""
     for gradient, tensor, variable in zip(gradients, tensors, variables, strict=True):
         wrong = ""
         if getattr(variable, "overwrite_with_gradient", False):
@@ -134,6 +134,6 @@ def _require_averageable(
             raise NotSupportedError(
                 "This gradient cannot be averaged over several processes.",
                 received=f"{wrong}, for {path} ({tuple(tensor.shape)} {tensor.dtype})",
-                hint="Use dense gradients of the variable's dtype (for an embedding of "
-                "torch, sparse=False), or train in one process.",
+                hint="Use dense gradients of the variable's dtype (for a torch "
+                "embedding, sparse=False), or train in one process.",
             )

@@ -1,12 +1,12 @@
-"""Gradients averaged over the ranks inside the step of Keras's optimizers.
+"""Averages gradients over the ranks inside the step of Keras's optimizers.
 
-``train_step`` stays as it is: ``apply`` of each optimizer that hangs on the model
-averages the gradients that it is called with. ``apply_gradients`` calls it; gradient
-accumulation and loss scaling happen behind it, so all ranks see the same numbers and
-agree on whether they are finite.
+``train_step`` is unchanged: ``apply`` of each optimizer attached to the model averages
+the gradients that it gets. ``apply_gradients`` calls it; gradient accumulation and loss
+scaling come after it, so all ranks see the same numbers and agree on whether they are
+finite.
 
-What changes weights otherwise (an optimizer of torch, one that was set after ``fit``
-began, a callback on one rank) is not seen here: each save compares the ranks' weights.
+Other ways to change weights (a torch optimizer, one set after ``fit`` began, a callback
+on one rank) are not seen here: each save compares the ranks' weights.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ def averaged_gradients(model: keras.Model, host: Any) -> Iterator[None]:
     """While entered, the model's optimizers average gradients over all ranks.
 
     Args:
-        model: Whose optimizers are meant.
+        model: The model whose optimizers to use.
         host: A group of all ranks that communicates through host memory.
     """
     found = list(_optimizers(model))
@@ -55,9 +55,9 @@ def _averaging(optimizer: Any, averages: Averages) -> Callable[..., Any]:
 
 
 def _optimizers(model: keras.Model) -> Iterator[Any]:
-    """Keras's optimizers that hang on a model or its layers, each once.
+    """The Keras optimizers attached to a model or its layers, each once.
 
-    Not those inside of another optimizer, which calls them with averages.
+    Not those inside another optimizer, which calls them with averages.
     """
     seen: set[int] = set()
     for layer in model._flatten_layers():

@@ -1,9 +1,9 @@
-"""Refuses losses whose gradients, averaged over the ranks, are not those of the batch.
+"""Refuses losses whose averaged gradients are not those of the whole batch.
 
 Each rank computes the loss of its rows, and all have equally many: the average is right
-for a mean over rows, Keras's default. Of a sum it is too small, and if each rank weighs
-its mean by its own rows, it differs. Keras does so wherever a mask reaches the loss:
-that is a warning, not an error, because TensorFlow's strategies do the same.
+for a mean over rows, Keras's default. For a sum it is too small, and if each rank
+weights its mean by its own rows, it differs. Keras does so wherever a mask reaches the
+loss; that is a warning, not an error, because TensorFlow's strategies do the same.
 """
 
 from collections.abc import Iterator
@@ -34,10 +34,10 @@ def refuse_sums(model: keras.Model) -> None:
 
 
 def warn_of_masks(model: keras.Model) -> None:
-    """Warn where a loss is a mean over what a mask leaves of a rank's rows.
+    """Warn if a loss is a mean over the unmasked rows of a rank.
 
     Args:
-        model: Built.
+        model: The built model.
     """
     masked = _masked(model)
     if masked:

@@ -1,13 +1,13 @@
-"""Epoch logs as one process would report them.
+"""Makes epoch logs what one process would report.
 
-A metric's variables are what it has counted so far. Each says by its ``aggregation``
-how the counts of several ranks become one. Results are computed from these, and then
-each rank gets its own counts back. Logs of single batches stay the rank's own.
+A metric's variables hold its counts. The ``aggregation`` of each says how to merge the
+counts of several ranks. Results are computed from the merged counts, and then each rank
+gets its own counts back. Logs of single batches stay each rank's own.
 
-Logs of a ``train_step`` that are not the model's metrics are numbers of the last batch.
-Their average over the ranks is reported: right for a mean over rows, and a warning says
-that it is not exact. Refuses what is not a number, and metrics that keep counts outside
-their variables.
+Logs of a ``train_step`` that are not metrics of the model are numbers of the last
+batch. Their average over the ranks is reported: right for a mean over rows, and a
+warning says that it is not exact. Anything that is not a number is refused, and so are
+metrics that keep counts outside their variables.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,11 +28,11 @@ _MERGED = keras_internals.EPOCH_LOGS
 class MergedLogs:
     """While entered, the model's epoch logs are those of all ranks.
 
-    Those of ``fit`` and of its validation. An evaluation that a callback makes, perhaps
-    on one rank only, is left alone.
+    This covers ``fit`` and its validation. An evaluation by a callback, perhaps on one
+    rank only, is left alone.
 
     Args:
-        model: Whose logs are meant.
+        model: The model whose logs to merge.
         host: A group of all ranks that communicates through host memory.
     """
 
@@ -93,7 +93,7 @@ class MergedLogs:
         }
 
     def _require_equal(self, results: Mapping[str, Any]) -> None:
-        # As text, in which NaN equals NaN.
+        # As text, so that NaN equals NaN.
         everyones = self._gathered({k: repr(_plain(v)) for k, v in results.items()})
         names = [n for n in results if len({each.get(n) for each in everyones}) > 1]
         if names:
@@ -114,10 +114,10 @@ class MergedLogs:
 
 @contextmanager
 def _merged_variables(model: keras.Model) -> Iterator[None]:
-    """The model's metrics hold what all ranks counted; then again this rank's own.
+    """Inside, the model's metrics hold what all ranks counted; then this rank's again.
 
     Raises:
-        NotSupportedError: A variable does not say how.
+        NotSupportedError: A variable does not say how to merge it.
     """
     variables = list(model.metrics_variables)
     tensors = [tensor_of(variable) for variable in variables]
@@ -148,7 +148,7 @@ def _merge(variable: Any, tensor: torch.Tensor) -> None:
             "A metric's variable does not say how to merge its values from several "
             "processes.",
             received=f"{variable.path} ({tensor.dtype}) with aggregation={how!r}",
-            hint='Make it with aggregation "sum", "mean" or "only_first_replica".',
+            hint='Create it with aggregation "sum", "mean" or "only_first_replica".',
         )
 
 
@@ -164,10 +164,10 @@ def _number(name: str, value: Any) -> float:
 
 
 def _kept(value: Any) -> Any:
-    """A result that stays when the variables that it came from change."""
+    """A copy of a result, unaffected by later changes of variables."""
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def _plain(value: Any) -> Any:
-    """The same number, or numbers, in Python's types."""
+    """The same numbers as Python types."""
     return value.tolist() if hasattr(value, "tolist") else float(value)

@@ -1,6 +1,6 @@
-"""Checks and preparations before the ranks take a first step together.
+"""Checks and prepares a model before the ranks' first step together.
 
-Refuses parameters that are sharded over the ranks (FSDP, DTensor).
+It refuses parameters that are sharded over the ranks (FSDP, DTensor).
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from resilient.errors import NotSupportedError
 
 
 def refuse_sharded(model: keras.Model) -> None:
-    """Raise where a rank holds only its part of a parameter or buffer.
+    """Raise if a rank holds only its shard of a parameter or buffer.
 
     Raises:
         NotSupportedError: Names the first one.
@@ -43,14 +43,14 @@ def _sharded(model: keras.Model) -> Iterator[str]:
         for name, module in layer.named_modules():
             if isinstance(module, FullyShardedDataParallel):
                 yield f"{name or layer.name}, a FullyShardedDataParallel"
-        # Those of torch's modules need not be variables of the layer.
+        # Parameters of torch modules need not be variables of the layer.
         for name, tensor in chain(layer.named_parameters(), layer.named_buffers()):
             if isinstance(tensor, DTensor):
                 yield f"{layer.name}.{name}, a DTensor"
 
 
 def broadcast_variables(targets: Iterable[Any]) -> None:
-    """Give every rank the values that rank 0 has.
+    """Give every rank the values of rank 0.
 
     Args:
         targets: Keras variables and tensors, of the same shapes and dtypes in the same
@@ -58,7 +58,7 @@ def broadcast_variables(targets: Iterable[Any]) -> None:
     """
     for target in targets:
         tensor = tensor_of(target).detach()
-        # As bytes, so that every dtype arrives as it is.
+        # As bytes, so that every dtype arrives unchanged.
         value = tensor.contiguous().view(-1).view(torch.uint8)
         distributed.broadcast(value, 0)
         tensor.copy_(value.view(tensor.dtype).view(tensor.shape))

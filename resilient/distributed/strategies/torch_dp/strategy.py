@@ -1,4 +1,4 @@
-"""Ranks whose gradients are averaged here, by the optimizers of the model."""
+"""Ranks whose gradients the model's optimizers average."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -22,13 +22,13 @@ _SEEDS = "seed_generator_state"  # each rank draws its own masks
 
 
 class AveragingRanks(DividingRanks):
-    """Ranks that train their rows of the same batches; ``train_step`` stays as is."""
+    """Ranks that train their rows of the same batches; ``train_step`` is unchanged."""
 
     @contextlib.contextmanager
     def training(self, model: keras.Model) -> Iterator[None]:
         refuse_sharded(model)
         refuse_sums(model)
-        # Its own, for the one that checkpoints use is busy while they are written.
+        # Its own group: the one for checkpoints is busy while they are written.
         host = distributed.new_group(backend="gloo", timeout=TIMEOUT)
         try:
             with averaged_gradients(model, host), MergedLogs(model, host):
