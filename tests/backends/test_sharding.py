@@ -1,12 +1,11 @@
 """JAX arrays spread over several devices: restored where they were."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from support import gang
 from support.tensor_cases import differing
 
 from resilient.backends import Backend
@@ -14,6 +13,8 @@ from resilient.backends.base import Part
 from resilient.errors import NotSupportedError
 
 CODE = """
+import warnings
+warnings.simplefilter("error")
 import jax, keras, numpy as np, sys
 from resilient.backends import get_backend
 from resilient.errors import NotSupportedError
@@ -51,21 +52,16 @@ print("kept")
 
 
 def test_sharding_and_device_are_kept(
-    backend: str, tmp_path: object, child_environment: dict[str, str]
+    backend: str, tmp_path: Path, child_environment: dict[str, str]
 ) -> None:
     """On two devices, which XLA makes of one CPU."""
     if backend != "jax":
         pytest.skip("only JAX spreads one tensor over devices")
     flags = child_environment["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"
-    child = subprocess.run(
-        [sys.executable, "-W", "error", "-c", CODE, str(tmp_path)],
-        env=child_environment | {"XLA_FLAGS": flags},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert child.returncode == 0, child.stderr
-    assert child.stdout == "kept\n"
+    script = tmp_path / "script.py"
+    script.write_text(CODE)
+    ended = gang.run_with([{"XLA_FLAGS": flags}], script, tmp_path, timeout=120)
+    assert (ended.statuses, ended.outputs) == ([0], ["kept\n"])
 
 
 def test_what_each_process_has_of_its_own_is_in_a_tree_of_its_own(

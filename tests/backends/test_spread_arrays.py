@@ -7,15 +7,13 @@ act in turns: neither needs the other to save or to load.
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support import SUPPORT
+from support import SUPPORT, gang
 
 from resilient.errors import CorruptCheckpointError
 from resilient.supervise.environment import free_ports, of_process, ports_needed
@@ -48,24 +46,11 @@ class Saved:
     def run(self, what: str, directory: Path, processes: int) -> list[Lines]:
         """Let some processes act on a directory; what each of them says."""
         ports = free_ports(ports_needed(processes))
-        children = [
-            subprocess.Popen(
-                [sys.executable, SCRIPT, what, directory],
-                env=self._process(rank, processes, ports),
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(processes)
-        ]
-        try:
-            outputs = [child.communicate(timeout=300)[0] for child in children]
-        finally:
-            for child in children:
-                child.kill()
-        assert [child.returncode for child in children] == [0] * processes
+        each = [self._process(rank, processes, ports) for rank in range(processes)]
+        ended = gang.run_with(each, SCRIPT, what, directory, timeout=300).check()
         return [
             [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-            for output in outputs
+            for output in ended.outputs
         ]
 
     def _process(self, rank: int, processes: int, ports: list[int]) -> dict[str, str]:
@@ -74,8 +59,7 @@ class Saved:
             "XLA_FLAGS": f"{self._environment['XLA_FLAGS']} {flag}",
             "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
         }
-        base = {**self._environment, **mine}
-        return of_process(base, Path("unused"), rank, processes, ports)
+        return of_process(mine, Path("unused"), rank, processes, ports)
 
 
 def put_together(source: Path, target: Path) -> None:

@@ -11,7 +11,7 @@ from .harness import Fresh, assert_same
     ("name", "kills"),
     [
         ("all_at_once", ["train_batch_end@1:3", "epoch_end@2"]),
-        ("convolution", ["train_batch_end@1:5"]),
+        pytest.param("convolution", ["train_batch_end@1:5"], marks=pytest.mark.long),
     ],
 )
 def test_resumed_by_a_new_interpreter(

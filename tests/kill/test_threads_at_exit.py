@@ -1,13 +1,10 @@
 """A process whose fit was ended while threads make batches: it exits, and soon."""
 
-import subprocess
-import sys
-
 import pytest
+from support.gang import run_alone
 
 SCRIPT = """
-import os, signal, sys, threading
-sys.path[:0] = {paths!r}
+import os, signal, threading
 from support import fitting
 import keras, resilient
 
@@ -35,11 +32,9 @@ resilient.fit(net, checkpoint_dir={home!r}, callbacks=callbacks, **given)
 
 @pytest.mark.spread
 @pytest.mark.parametrize(("how", "status"), [("raise", 1), ("stop", 143)])
-def test_it_exits(how, status, tmp_path, child_environment):
-    script = SCRIPT.format(paths=sys.path, how=how, home=str(tmp_path))
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(
-        command, env=child_environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == status, done.stderr[-3000:]
-    assert ("ValueError: mine" in done.stderr) == (how == "raise")
+def test_it_exits(how, status, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(how=how, home=str(tmp_path / "run")))
+    ended, told = run_alone(script)
+    assert ended == status, told[-3000:]
+    assert ("ValueError: mine" in told) == (how == "raise")

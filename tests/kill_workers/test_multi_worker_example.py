@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 import pytest
 from own_data import NO_PARTS
-from support import EXAMPLES, SUPPORT
+from support import EXAMPLES, SUPPORT, gang
 
 pytestmark = pytest.mark.skipif(NO_PARTS, reason="refused, see test_loops.py")
 
@@ -60,9 +60,9 @@ def test_killed_in_mid_epoch_it_ends_with_the_digest_of_a_run_left_alone(
 ) -> None:
     """On each worker: one is killed, all are started again and resume."""
     example = EXAMPLES / name
-    alone = run(example, tmp_path / "alone", child_environment)
-    ends = digests(alone)
-    assert set(ends) == {0, 1}, alone
+    alone = gang.run(example, "--checkpoint-dir", tmp_path / "alone", timeout=280)
+    ends = digests("\n".join(alone.check().outputs))
+    assert set(ends) == {0, 1}, alone.outputs
     assert ends[0] == ends[1]
     options = ("--kill-worker=1", "--at-step=20")
     killed = run(example, tmp_path / "killed", child_environment, *options)

@@ -24,8 +24,8 @@ from . import BACKENDS, ROOT
 
 OF_PROCESSES = ("docs", "kill", "kill_workers", "supervise")
 
-# Of ten tests. TensorFlow traces and JAX compiles for longer than a test takes torch.
-TURNS = {"torch": 8, "jax": 1, "tensorflow": 1}
+# Of 20 tests. TensorFlow traces and JAX compiles for longer than a test takes torch.
+TURNS = {"torch": 18, "jax": 1, "tensorflow": 1}
 
 
 @dataclass(frozen=True)

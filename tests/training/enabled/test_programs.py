@@ -15,7 +15,8 @@ FOLDS = Path(__file__).with_name("folds.py")
 # Batches of one attempt: in the second call, and in the last of the sweep.
 KILLS = "7,15"
 
-pytestmark = pytest.mark.xdist_group("programs")
+# On one backend, since all of them share what the program leaves without us.
+pytestmark = [pytest.mark.xdist_group("programs"), pytest.mark.spread]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,6 @@ def assert_equal(left, plain):
     assert not different
 
 
-@pytest.mark.spread
 def test_run_save_makes_a_program_resumable_that_knows_nothing_of_it(
     plain, child_environment, tmp_path
 ):
@@ -78,10 +78,7 @@ def test_backup_and_restore_is_exact(plain, tmp_path):
     ("how", "file", "kills"),
     [
         ("enabled", "best.keras", "batch:20,whole:1,fit:3"),
-        pytest.param(
-            *("callback", "best.weights.h5", "batch:20,begun:1,fit:3"),
-            marks=pytest.mark.spread,
-        ),
+        ("callback", "best.weights.h5", "batch:20,begun:1,fit:3"),
     ],
     ids=["enabled", "callback"],
 )
@@ -118,7 +115,6 @@ model.fit(x, x[:, :1], verbose=0, callbacks=[{made}(sys.argv[1])])
 """
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize(
     ("imported", "made", "error"),
     [
