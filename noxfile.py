@@ -398,12 +398,13 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def pictures(session: nox.Session) -> None:
-    """Draw the pictures of the README; the loss, from trainings that are killed."""
+    """Draw the pictures of the README: from tables, and from trainings it kills."""
     install(session, *BACKENDS["jax"], *group("pictures"))
     runs = session.create_tmp()
     shutil.rmtree(runs)
     env = {"KERAS_BACKEND": "jax"}
     session.run("python", "docs/pictures/loss.py", runs, env=env)
+    session.run("python", "docs/pictures/bars.py")
 
 
 @nox.session

@@ -1,0 +1,45 @@
+"""Reads the figures of the bar charts from the tables of the documentation.
+
+They are recorded there and nowhere else.
+"""
+
+import re
+from pathlib import Path
+
+DOCS = Path(__file__).parents[1]
+WAYS = ("keras-resilient", "BackupAndRestore", "ModelCheckpoint", "OrbaxCheckpoint")
+BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+STALLS = "| 100 MB of state |"
+FITS = "| `fit` with a save every 50 batches"
+
+
+def table(begin: str) -> list[list[str]]:
+    """The rows below the header that begins so, in whichever page it is."""
+    (page,) = [p for p in DOCS.glob("*.md") if f"\n{begin}" in p.read_text()]
+    text = page.read_text().split(f"\n{begin}", 1)[1].split("\n\n", 1)[0]
+    rows = text.splitlines()[2:]  # without the header and the line below it
+    return [[cell.strip(" *¹") for cell in row.split("|")[1:-1]] for row in rows]
+
+
+def stalls() -> list[dict]:
+    """How long training stops for a save of 100 MB, in milliseconds."""
+    found, backend = [], ""
+    for name, stall, *_ in table(STALLS):
+        backend = BACKENDS.get(name.split(":")[0], backend)
+        if name in WAYS:
+            text = re.search(r"\((.*?) ms\)", stall)[1]
+            row = {"way": name, "backend": backend, "value": float(text)}
+            found.append(row | {"label": f"{text} ms"})
+    return found
+
+
+def fits() -> list[dict]:
+    """How much longer a fit takes with saves than `model.fit` without."""
+    found = []
+    for name, *ratios in table(FITS):
+        if name in WAYS:
+            for backend, ratio in zip(BACKENDS.values(), ratios, strict=True):
+                text = ratio.split()[0]
+                row = {"way": name, "backend": backend, "value": float(text)}
+                found.append(row | {"label": f"{text} x"})
+    return found
