@@ -1,10 +1,10 @@
-"""When a checkpoint is due, and its way from a snapshot to a commit.
+"""Decides when a checkpoint is due, and sees it from snapshot to commit.
 
-The training's thread decides and hands over the snapshot; the writer's thread writes,
+The training thread decides and hands over the snapshot; the writer thread writes,
 commits, prunes and emits events. At most one snapshot is in flight: saves that fall due
-faster than the disk takes them are spaced out, so that memory stays bounded and
-training does not wait. Training does wait for what must not be skipped: the end of a
-run, and the ends of epochs where ``keep`` looks for the best of them.
+faster than the disk can write are spaced out, so memory stays bounded and training does
+not wait. Training does wait for saves that must not be skipped: the end of a run, and
+the ends of epochs if ``keep`` compares them.
 """
 
 import logging
@@ -25,10 +25,10 @@ logger = logging.getLogger(__name__)
 
 OnSaveError = Literal["raise", "warn"]
 
-# A device with queued steps has caught up when a snapshot was taken.
-# The write begins when training is ahead again, and can spare the interpreter.
+# Taking a snapshot drains the device's queue of steps. The write begins when training
+# is ahead again and can spare the interpreter.
 _HEAD_START = 0.015  # seconds
-_SHARE = 0.25  # of the time since the last save, at most
+_SHARE = 0.25  # at most this share of the time since the last save
 
 
 class Checkpointer:
@@ -42,7 +42,7 @@ class Checkpointer:
         on_error: ``"raise"`` the ``CheckpointWriteError`` of a failed save, at the next
             batch or at the end of fit, or ``"warn"`` and train on.
         say: Prints a line about the chosen interval.
-        waiting: Entered while a write is waited for.
+        waiting: Entered while waiting for a write.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Checkpointer:
         self._writer = BackgroundWriter()
         self._meter = CostMeter()
         self._due_since = 0.0
-        self._chosen = False  # whether the interval was said
+        self._chosen = False  # whether the interval has been printed
         self._requested = False
         self._spaced_out = self._postponed = False
         self.start(Progress(0, 0, 0))
@@ -82,13 +82,13 @@ class Checkpointer:
             self._writer.close()
 
     def start(self, progress: Progress) -> None:
-        """Intervals count from here; nothing of what follows is committed yet."""
+        """Intervals count from here; nothing after it is committed yet."""
         self._committer.newest = None
         self._last, self._last_now = progress, self._now()
 
     @property
     def slowest(self) -> float | None:
-        """Seconds that a save took at the worst; None before there was one."""
+        """The longest time a save has taken, in seconds; None before the first."""
         return self._meter.slowest
 
     @property
@@ -110,7 +110,7 @@ class Checkpointer:
 
         Args:
             progress: Where training is.
-            must: Whether there has to be one: at the end of a run, or of a process.
+            must: Whether a save is required: at the end of a run or of a process.
 
         Raises:
             CheckpointWriteError: The last save failed.
@@ -135,16 +135,16 @@ class Checkpointer:
         return True
 
     def get_ready(self, now: float | None = None) -> None:
-        """A snapshot is due (since ``now``): wait for the write before it.
+        """A snapshot is due (since ``now``): wait for the previous write.
 
         Raises:
-            CheckpointWriteError: That failed.
+            CheckpointWriteError: That write failed.
         """
         self._due_since = self._now() if now is None else now
         self.wait()
 
     def stalled(self) -> float:
-        """Seconds since a snapshot was due: training waited for it that long."""
+        """Seconds since a snapshot fell due: how long training has waited."""
         return self._now() - self._due_since
 
     def save(self, save: Save, content: PendingCheckpoint) -> None:
@@ -152,12 +152,12 @@ class Checkpointer:
 
         Args:
             save: What the snapshot is of.
-            content: The snapshot, and all that belongs to it.
+            content: The snapshot and everything that belongs to it.
 
         Raises:
-            CheckpointWriteError: The file system failed. Raised here for the end of a
-                run, else at the next batch boundary; with ``on_error="warn"`` it is
-                logged, and the next save that is due is the next try.
+            CheckpointWriteError: The file system failed. Raised here at the end of a
+                run, otherwise at the next batch boundary; with ``on_error="warn"`` it
+                is logged, and the next due save tries again.
         """
         save = replace(save, postponed=self._postponed)
         self._requested = self._postponed = False
@@ -188,7 +188,7 @@ class Checkpointer:
                 self._told(self._writer.wait)
 
     def _told(self, ask: Callable[[], object]) -> bool:
-        """Ask the writer, and do with its error what ``on_error`` says."""
+        """Query the writer, and treat its error as ``on_error`` says."""
         try:
             return bool(ask())
         except CheckpointWriteError as error:

@@ -1,4 +1,4 @@
-"""Which checkpoint a run resumes from, and what becomes of those it passes over."""
+"""Chooses the checkpoint to resume from, and moves away those it passes over."""
 
 import logging
 from dataclasses import replace
@@ -16,7 +16,7 @@ from resilient.telemetry.events import Events, read_events
 logger = logging.getLogger(__name__)
 
 Resume = Literal["auto", "best", "never", "must"] | int
-# The same, where it is known what "best" is by.
+# The same, with the metric for "best" resolved.
 ResumeFrom = Literal["auto", "never", "must"] | int | Best
 T = TypeVar("T")
 
@@ -27,14 +27,14 @@ def find(
     reader: Reader[T],
     events: Events,
 ) -> tuple[Checkpoint, T] | None:
-    """The checkpoint that ``resume`` asks for, with what the reader made of it.
+    """The checkpoint that ``resume`` asks for, with the reader's result.
 
     Returns:
-        None where a run begins: once it has saved, only ``resume="never"`` starts anew.
+        None if the run starts: once it has saved, only ``resume="never"`` starts over.
 
     Raises:
-        CheckpointNotFoundError: It asks for one that is not there, or all are gone.
-        CorruptCheckpointError: There are some, and none that may be used is intact.
+        CheckpointNotFoundError: It does not exist, or all checkpoints are gone.
+        CorruptCheckpointError: There are checkpoints, but no usable one is intact.
     """
     if resume == "never":
         return None
@@ -54,7 +54,7 @@ def find(
         raise not_found(store)
     if told := _told_of_saves(store):
         raise CheckpointNotFoundError(
-            "This run has saved checkpoints, but none of them is there any more.",
+            "This run has saved checkpoints, but all of them are gone.",
             received=f"{store}, {told}",
             hint="Restore them under their own names (is a disk not mounted?), or "
             'start over with resume="never" or in another directory.',
@@ -73,7 +73,7 @@ def _best_step(store: Store, best: Best) -> int:
         return step
     metrics = sorted({name for each in there for name in each.metrics})
     raise CheckpointNotFoundError(
-        f"No checkpoint has a value of {best.monitor}, so none is the best.",
+        f"No checkpoint has a value for {best.monitor}, so none is the best.",
         received=f"{store}, with "
         + (printable(f"only {', '.join(metrics)}") if metrics else "no metrics at all"),
         hint="Monitor a metric under its name in History; only checkpoints at the "
@@ -83,20 +83,18 @@ def _best_step(store: Store, best: Best) -> int:
 
 
 def _told_of_saves(store: Store) -> str:
-    """What tells of a checkpoint since the run was last started over; empty if none."""
+    """Evidence of a checkpoint since the run last started over; empty if none."""
     told = ""
     try:
         for event in read_events(store.directory, all_of_them=True):
             if event["event"] in ("saved", "restored"):
                 told = f"{EVENTS} records them"
             elif event["event"] == "unknown":
-                told = told or (
-                    f"as far as is known: {EVENTS} has lines that cannot be understood"
-                )
+                told = told or f"probably: {EVENTS} has unreadable lines"
             elif event["event"] == "started over":
                 told = ""
     except OSError as error:
-        return f"as far as is known: {EVENTS} cannot be read ({error.strerror})"
+        return f"probably: {EVENTS} cannot be read ({error.strerror})"
     return told
 
 
@@ -107,10 +105,10 @@ def choose_together(
     reader: Reader[T],
     events: Events,
 ) -> tuple[Checkpoint, T] | None:
-    """The same in several processes: one that is whole for all of them.
+    """The same in several processes: one that is intact for all of them.
 
-    Process 0 chooses, as ``find`` does; each reads its part, and where that is damaged
-    for one, all use the checkpoint before.
+    Process 0 chooses, like ``find``; each process reads its part, and if one part is
+    damaged, all use the previous checkpoint.
     """
     if group.count == 1:
         return find(store, resume, reader, events)
@@ -124,10 +122,10 @@ def choose_together(
             mine = reader.read(checkpoint)
         except Exception as error:
             failure = error
-        # Whatever it was: the others read the same one, and their answers are for this.
+        # Whatever it was: the others read the same checkpoint, and answer for it.
         told = group.gather("tried", None if failure is None else str(failure))
         if failure is not None:
-            raise failure  # `Checkpoint.load` finds out whether that is damage
+            raise failure  # `Checkpoint.load` decides whether it is damage
         damage = [f"process {n}: {what}" for n, what in enumerate(told) if what]
         if damage:
             raise DamageError(damage)
@@ -141,7 +139,7 @@ def choose_together(
 def _follow(
     group: Group, store: Store, reader: Reader[T]
 ) -> tuple[Checkpoint, T] | None:
-    """Try what process 0 tries; the last one is what it uses."""
+    """Try what process 0 tries; the last one is used."""
     found = None
     while (step := group.broadcast("try")) is not None:
         problem = None
@@ -156,7 +154,7 @@ def _follow(
 def to_look_at(
     store: Store, step: int | None, reader: Reader[T]
 ) -> tuple[Checkpoint, T]:
-    """A checkpoint outside of any run: of a step, or the newest intact one.
+    """A checkpoint to inspect, outside any run: of a step, or the newest intact one.
 
     Raises:
         CheckpointNotFoundError: There is none, or none of that step.
@@ -185,12 +183,12 @@ def discard(store: Store, resume: ResumeFrom, events: Events) -> None:
 
 
 def log_fall_back(name: str, reason: str) -> None:
-    """Say that a checkpoint cannot be used."""
+    """Report that a checkpoint cannot be used."""
     logger.warning("%s is damaged, so it is skipped: %s", name, reason)
 
 
 def not_found(directory: object) -> CheckpointNotFoundError:
-    """The error that says that there is none."""
+    """The error if there is none."""
     return CheckpointNotFoundError(
         "There is no checkpoint to resume from.",
         received=str(directory),

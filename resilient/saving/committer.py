@@ -1,6 +1,6 @@
-"""Lets the store commit a snapshot, and prunes, on the writer's thread.
+"""Commits snapshots to the store, and prunes it, on the writer thread.
 
-That a commit is all or nothing is the store's (``storage/commit``).
+The store makes a commit all or nothing (``storage/commit``).
 """
 
 import math
@@ -28,7 +28,7 @@ class Save:
         finished: Whether this is the end of the run.
         staging: Name of the staging directory, if processes agreed on one.
         stall: Seconds that training waited for the snapshot.
-        postponed: Whether it was due before, while another was being written.
+        postponed: Whether it fell due while another was being written.
     """
 
     progress: Progress
@@ -45,13 +45,13 @@ class Committer:
 
     Attributes:
         store: Where checkpoints go.
-        keep: What to keep.
+        keep: The retention policy.
         events: Records every save.
         environment: Versions, for the manifest.
         group: The processes that train: each writes its part, process 0 commits.
-        now: A clock in seconds that does not go back.
+        now: A monotonic clock, in seconds.
         newest: The step of the last save, if it was committed.
-        prunes: Whether checkpoints are deleted.
+        prunes: Whether to delete checkpoints.
     """
 
     store: Store
@@ -98,7 +98,7 @@ class Committer:
             self.events.emit("save failed", step=progress.step, error=str(error))
             raise
         self.newest = progress.step
-        # A training that ended with NaN (TerminateOnNaN) may want to go back.
+        # If training ended with NaN (TerminateOnNaN), the user may want to go back.
         diverged = save.finished and not math.isfinite(save.metrics.get("loss", 0.0))
         pruned, failure = self._prune(nothing=diverged or not self.prunes)
         seconds = self.now() - began
@@ -112,13 +112,13 @@ class Committer:
             pruned=pruned,
             postponed=save.postponed,
         )
-        if failure is not None:  # the checkpoint is there all the same
+        if failure is not None:  # the checkpoint exists nevertheless
             text = str(failure)
             self.events.emit("prune failed", step=progress.step, error=text)
             raise failure
 
     def _prune(self, *, nothing: bool) -> tuple[list[int], CheckpointWriteError | None]:
-        """The steps that were deleted, and why others could not be."""
+        """The deleted steps, and why others could not be deleted."""
         try:
             return ([] if nothing else self.store.prune(self.keep)), None
         except CheckpointWriteError as error:
@@ -126,4 +126,4 @@ class Committer:
 
 
 def _nobody_else() -> None:
-    """A single process has nobody to wait for."""
+    """A single process waits for nobody."""

@@ -1,4 +1,4 @@
-"""What a checkpoint directory can tell, for ``fit`` and for loops."""
+"""Answers questions about a run's checkpoint directory, for ``fit`` and for loops."""
 
 from resilient import display
 from resilient.errors import printable
@@ -25,7 +25,7 @@ class OnDirectory:
         return display.table(type(self).__name__, self._about())
 
     def _about(self) -> dict[str, str]:
-        """What a person wants to know first; an error is no reason not to be shown."""
+        """The most important facts; an error must not keep them from being shown."""
         where = {"directory": str(self._store)}
         try:
             found = self._store.checkpoints(to_look=True)
@@ -55,5 +55,5 @@ class OnDirectory:
 
     @property
     def goodput(self) -> Goodput:
-        """Where the time of all attempts went, by ``events.jsonl``."""
+        """Where the time of all attempts went, according to ``events.jsonl``."""
         return goodput(self._store.directory)

@@ -1,7 +1,7 @@
-"""Whether this process can go on with a checkpoint that another backend saved.
+"""Decides whether this process can continue from another backend's checkpoint.
 
-Refused unless ``allow={"backend"}`` asks for it, and where several processes or
-replicas are part of it.
+It is refused unless ``allow={"backend"}`` asks for it, and if several processes or
+replicas are involved.
 """
 
 from resilient.backends import BACKENDS
@@ -11,15 +11,15 @@ from resilient.storage.checkpoint import Checkpoint
 
 
 def saver(backend: Backend, checkpoint: Checkpoint, *, allowed: bool) -> str | None:
-    """The backend that saved a checkpoint; None if it is the one that reads it.
+    """The backend that saved a checkpoint; None if it is this one.
 
     Args:
-        backend: That which reads it.
-        checkpoint: Of which only the manifest was read.
-        allowed: Whether it may be another one.
+        backend: The backend that reads it.
+        checkpoint: The checkpoint; only its manifest has been read.
+        allowed: Whether it may be a different one.
 
     Raises:
-        CheckpointMismatchError: It is, and may not.
+        CheckpointMismatchError: It is different, and may not be.
     """
     found = checkpoint.environment.keys() & set(BACKENDS)
     if not found or backend.name in found:
@@ -54,16 +54,16 @@ def saver_of(checkpoint: Checkpoint) -> str:
 
 
 def require_alone(checkpoint: Checkpoint, saver: str, saved: int, part: Part) -> None:
-    """Raise where several take part.
+    """Raise if several are involved.
 
     Args:
-        checkpoint: Which one.
+        checkpoint: The checkpoint.
         saver: The backend that saved it.
         saved: How many processes, or replicas, did.
-        part: What would go on with it.
+        part: What would continue from it.
 
     Raises:
-        NotSupportedError: They do.
+        NotSupportedError: Several are.
     """
     if max(saved, part.count, part.replicas) == 1:
         return

@@ -1,7 +1,7 @@
-"""The files of one process's part of a checkpoint, and what they have to be.
+"""Reads and checks the files of one process's part of a checkpoint.
 
-Whoever wrote them: a checkpoint is data, and what is malformed is damage. Only files
-that the manifest lists are opened.
+A checkpoint is data, whoever wrote it, and a malformed file counts as damage. Only
+files that the manifest lists are opened.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ _REPLICA = re.compile(r"\.replica_\d+\Z")
 
 
 def paths(part: Part) -> tuple[str, str]:
-    """Where a part's run and its position are."""
+    """Names of the files of a part's run and position."""
     run = f"run/{part.name}.json" if part.index else _RUN
     return run, f"data/{part.name}.json"
 
@@ -49,19 +49,19 @@ def paths(part: Part) -> tuple[str, str]:
 def readable(
     name: str, content: Encoded, read: Callable[[Any], object] = lambda _: None
 ) -> bytes:
-    """The bytes of a file of JSON that ``read_part`` will take.
+    """The bytes of a JSON file, checked to be readable by ``read_part``.
 
     Args:
-        name: Of the file.
-        content: Of it.
-        read: Raises ``SchemaError`` where it is not what this file has.
+        name: The name of the file.
+        content: Its content.
+        read: Raises ``SchemaError`` if it does not match the schema.
 
     Raises:
-        NotSupportedError: It would not.
+        NotSupportedError: It would not be readable.
     """
     raw, why = json.dumps(content, allow_nan=False).encode(), None
     if len(raw) > JSON_BYTES:
-        why = f"{len(raw):,} bytes, of at most {JSON_BYTES:,}"
+        why = f"{len(raw):,} bytes; the limit is {JSON_BYTES:,}"
     else:
         try:
             read(parse(raw))
@@ -98,14 +98,14 @@ def read_part(
     """The run, the position in the data, and the tensors.
 
     Args:
-        backend: That which reads.
-        part: Whose.
-        checkpoint: Which one.
-        saver: The backend that saved it, if that is another one.
+        backend: The backend that reads.
+        part: The process's part.
+        checkpoint: The checkpoint.
+        saver: The backend that saved it, if different.
 
     Raises:
-        CorruptCheckpointError: A file is missing, not as its schema says, or does not
-            fit the others.
+        CorruptCheckpointError: A file is missing, violates its schema, or does not
+            match the others.
     """
 
     def tensors(folder: str, files: Mapping[str, int]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def read_part(
         return written_elsewhere.tensors(saver, folder, files)
 
     run, position, found = _read(part, checkpoint, tensors)
-    # Anything but variables is needed completely.
+    # Everything except variables must be complete.
     own = {name: np.asarray(found[name]) for name in run.arrays}
     _require_well_formed(part, checkpoint, run, position, own)
     with malformed(str(checkpoint.path / paths(part)[0])):
@@ -180,7 +180,7 @@ def _require_well_formed(
 
 
 def _require_complete(run: RunJson, there: set[str], checkpoint: Checkpoint) -> None:
-    """Raise where ``run.json`` names tensors that are not there."""
+    """Raise if ``run.json`` names missing tensors."""
     expected = {*run.tensors, *run.arrays}
     of_replicas = {_REPLICA.sub("", name) for name in there}
     missing = expected - there
@@ -195,21 +195,21 @@ def _require_complete(run: RunJson, there: set[str], checkpoint: Checkpoint) -> 
 
 
 def _some(names: set[str]) -> str:
-    """Names for a message, which stays short."""
+    """A few names for a message."""
     shown = [name[:200] for name in sorted(names)[:10]]
     return ", ".join(shown) + (", ..." if len(names) > len(shown) else "")
 
 
 @contextlib.contextmanager
 def malformed(what: str) -> Iterator[None]:
-    """Whatever decoding raises inside is an error that says what is malformed."""
+    """Turn any exception from decoding into an error that says what is malformed."""
     try:
         yield
     except (MalformedError, NotKnownError) as error:
         raise _not_ours(what, error.received) from error
     except (ResilientError, MemoryError, OSError):
         raise
-    except Exception as error:  # of any class: it depends on the bytes
+    except Exception as error:  # of any class, depending on the bytes
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         raise _not_ours(what, f"{kind}{error}") from error
 

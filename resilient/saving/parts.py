@@ -1,10 +1,10 @@
-"""A checkpoint of several processes: each writes its part, process 0 makes it one.
+"""Combines the parts that several processes write into one checkpoint.
 
-Each part is staged in a directory of its own, with the names that its files will have,
-and flushed to the disk. When all parts are complete, process 0 moves their files beside
-its own and commits: a kill before that leaves directories that no reader looks at.
+Each part is staged in its own directory, with the final names of its files, and flushed
+to disk. When all parts are complete, process 0 moves their files beside its own and
+commits: a kill before that leaves directories that no reader looks at.
 
-A library may write by collectives: no process begins before all can.
+A library may write through collectives, so no process begins before all can.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ from resilient.storage import commit, layout, signature
 from resilient.storage.file_record import FileRecord
 from resilient.storage.files import is_inside
 
-# Fills a directory; calls what it is given when it is about to write tensors.
+# Fills a directory; calls its argument when it is about to write tensors.
 Write = Callable[[str, Callable[[], None]], None]
 
 _SAME_VERSION = "Run the same version of keras-resilient in all processes."
 
 
 class OthersFailedError(Exception):
-    """Another process cannot write its part; it says why by itself."""
+    """Another process cannot write its part; it reports the reason itself."""
 
 
 class Parts:
@@ -37,7 +37,7 @@ class Parts:
 
     Args:
         group: The processes.
-        name: Of the staging directory of process 0.
+        name: The name of process 0's staging directory.
     """
 
     def __init__(self, group: Group, name: str) -> None:
@@ -50,7 +50,7 @@ class Parts:
         """Wait until all processes are about to write tensors.
 
         Raises:
-            OthersFailedError: One of them is not.
+            OthersFailedError: One of them failed.
         """
         if not self._all_ready(mine=True):
             raise OthersFailedError
@@ -63,7 +63,7 @@ class Parts:
     # At process 0. ----------------------------------------------------------------
 
     def add_to(self, staging: Path) -> dict[str, FileRecord]:
-        """Move all files of the others into the staging directory; says what they are.
+        """Move the others' files into the staging directory, and return their records.
 
         Raises:
             CheckpointWriteError: One of the others could not write its part.
@@ -85,7 +85,7 @@ class Parts:
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:
-        """Tell the others what became of the commit inside."""
+        """Tell the others how the commit inside ended."""
         try:
             yield
         except Exception as error:
@@ -112,10 +112,10 @@ class Parts:
         Args:
             directory: The checkpoint directory.
             progress: Where the run is.
-            write: Fills the directory that it is given the path of.
+            write: Fills the directory whose path it gets.
 
         Raises:
-            CheckpointWriteError: There is no such checkpoint; those before are intact.
+            CheckpointWriteError: It was not committed; earlier checkpoints are intact.
             PeerLostError: Process 0 is gone.
         """
         staging = directory / layout.part_name(self.name, self._group.index)
@@ -140,7 +140,7 @@ class Parts:
 
 
 def _records(index: int, said: Encoded) -> dict[str, FileRecord]:
-    """What another process says of its files; nothing is taken on trust."""
+    """Another process's report on its files, fully validated."""
     try:
         records = from_json(dict[str, FileRecord], said)
     except SchemaError as error:
@@ -169,7 +169,7 @@ def _text(group: Group, error: Exception) -> str:
         return f"In process {group.index} of {group.count}: {error}"
     return message(
         f"Process {group.index} of {group.count} failed to write its part of a "
-        "checkpoint. The checkpoints before it are intact.",
+        "checkpoint. Earlier checkpoints are intact.",
         received=f"{type(error).__name__}: {error}",
         hint="See the traceback of that process.",
     )

@@ -1,4 +1,4 @@
-"""What is inside a checkpoint: ``run.json``, ``data/`` and ``variables/``.
+"""The contents of a checkpoint: ``run.json``, ``data/`` and ``variables/``.
 
 Composed when a snapshot is taken, written while training continues, read when a run
 resumes. Everything that is not a tensor is JSON; every tensor is in ``variables/``, in
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=RunJson)
 R_co = TypeVar("R_co", bound=RunJson, covariant=True)
 
-# Of a checkpoint that is of no data.
+# The position in a checkpoint without data.
 NOWHERE = encode(to_json(Positions()), {}, "data")
 
 _SAVED_BY: Mapping[type[RunJson], str] = {
@@ -65,10 +65,10 @@ class SavedState(Generic[R_co]):
     """One process's part of a checkpoint, in memory.
 
     Attributes:
-        run: All that is neither a position nor a tensor.
-        position: Where the data is, encoded.
+        run: Everything that is neither a position nor a tensor.
+        position: The position of the data, encoded.
         tensors: Every tensor, by name.
-        saver: The backend that saved it, if that is another one than this process's.
+        saver: The backend that saved it, if different from this process's.
     """
 
     run: R_co
@@ -87,7 +87,7 @@ class SavedState(Generic[R_co]):
         return found if self.saver is None else found.drawn_by(self.saver)
 
     def taken_by(self, live: "Sequence[Leaf]") -> "SavedState[R_co]":
-        """The same, with variables in the dtypes that these have."""
+        """The same, with variables cast to the dtypes of these."""
         if self.saver is None:
             return self
         saved = self.run.variables
@@ -98,7 +98,7 @@ class SavedState(Generic[R_co]):
         return replace(self, run=run, tensors=tensors)
 
 
-# A verified checkpoint and what is in it.
+# A verified checkpoint and its contents.
 Loaded = tuple[Checkpoint, SavedState[RunJson]]
 
 
@@ -111,7 +111,7 @@ def of_kind(found: Loaded, kind: type[R]) -> tuple[Checkpoint, SavedState[R]]:
     """The same checkpoint, if it is of this kind of run.
 
     Raises:
-        CheckpointMismatchError: It is of another one.
+        CheckpointMismatchError: It is of a different kind.
     """
     checkpoint, saved = found
     if is_of(saved, kind):
@@ -125,11 +125,11 @@ def of_kind(found: Loaded, kind: type[R]) -> tuple[Checkpoint, SavedState[R]]:
 
 @dataclass(frozen=True)
 class PendingCheckpoint:
-    """One process's part of a checkpoint that is yet to be written.
+    """One process's part of a checkpoint that has not been written yet.
 
     Attributes:
-        run: As in ``SavedState``; training changes nothing in it any more.
-        position: The same.
+        run: As in ``SavedState``; training no longer changes it.
+        position: Likewise.
         snapshot: The tensors.
         part: Which part it is.
     """
@@ -140,12 +140,12 @@ class PendingCheckpoint:
     part: Part = ALONE
 
     def write(self, directory: str, ready: Callable[[], None] = lambda: None) -> None:
-        """Fill a staging directory; committing it is the store's business.
+        """Fill a staging directory; the store commits it.
 
         Args:
-            directory: Which exists and is empty.
-            ready: Called before tensors are written; returns when all processes are
-                about to.
+            directory: An existing, empty directory.
+            ready: Called before writing tensors; returns when all processes are ready
+                to.
         """
         root = Path(directory)
         run, position = paths(self.part)
@@ -160,7 +160,7 @@ class PendingCheckpoint:
         self.snapshot.write(str(root / VARIABLES), self.part)
 
     def release(self) -> None:
-        """Let go of what the snapshot holds."""
+        """Free what the snapshot holds."""
         self.snapshot.release()
 
 
@@ -171,7 +171,7 @@ def commit(
     tensors: Mapping[str, Any],
     backend: Backend,
 ) -> Checkpoint:
-    """Make a checkpoint of tensors alone, which belong to no data, now."""
+    """Compose a checkpoint of tensors alone, without data."""
     from resilient.state import fingerprint
 
     content = PendingCheckpoint(run, NOWHERE, backend.snapshot(tensors))
@@ -194,12 +194,12 @@ def reader(
     """Reads a process's part of checkpoints in the format of this backend.
 
     Args:
-        backend: That which saved.
-        part: Which part; for another number of processes or replicas than saved, what
-            these resume with.
-        to_look: Nothing resumes: processes may differ in their position in the data and
-            in what else is their own. It is that of process 0.
-        elsewhere: Also those that another backend saved.
+        backend: The backend that saved.
+        part: Which part; if the number of processes or replicas has changed, what these
+            resume with.
+        to_look: Only inspect: processes may differ in position and other state of their
+            own, and that of process 0 is used.
+        elsewhere: Also read those that another backend saved.
     """
     compares = backend.compares and f"{VARIABLES}/{backend.compares}"
     return Reader(partial(_read, backend, part, to_look, elsewhere), compares)
@@ -208,13 +208,14 @@ def reader(
 def _read(
     backend: Backend, part: Part, to_look: bool, elsewhere: bool, checkpoint: Checkpoint
 ) -> SavedState[RunJson]:
-    """Read what a process needs, whichever processes saved it.
+    """Read what this process needs, whichever processes saved it.
 
     Raises:
         CheckpointMismatchError: Another backend saved it, which is not damage.
         CorruptCheckpointError: A file is missing, not as its schema says, or does not
             fit the others.
-        DataNotResumableError: Another number of processes has no position in the data.
+        DataNotResumableError: For a different number of processes, the data has no
+            position.
     """
     saver = other_backend.saver(backend, checkpoint, allowed=elsewhere)
     if saver is not None:

@@ -1,17 +1,17 @@
-"""Resumes with another number of processes or replicas than a checkpoint has.
+"""Adapts a checkpoint to a different number of processes or replicas.
 
-What all have in common is restored as it was. What is a replica's own is found by the
-replica's number; where there are as many replicas as before, nothing else is to be
-done, whichever processes they are in. For another number of replicas:
+Shared state is restored as it was. A replica's own state is found by the replica's
+number; with as many replicas as before, nothing else is needed, whichever processes
+they are in. For a different number of replicas:
 
-* metrics: replica 0 gets the sum of what all counted, the others nothing;
-* statistics (of BatchNorm): all replicas get the mean over those before;
-* seeds, and what was the same in all: replica k gets what replica k had, round robin
-  if there are more of them now;
+* metrics: replica 0 gets the sum of all counts, the others zero;
+* statistics (of BatchNorm): all replicas get the mean over the former ones;
+* seeds, and state that was the same in all: replica k gets what replica k had, round
+    robin if there are more replicas now;
 * anything else has no rule: the resume is refused.
 
-What is a process's own (random state, callbacks, where the data is) is that of process
-0 for all, if all had the same position in the data.
+For a process's own state (random state, callbacks, position of the data), all use that
+of process 0, if all had the same position in the data.
 """
 
 import re
@@ -36,7 +36,7 @@ _OWN = re.compile(r"(.+)\.replica_(\d{1,9})")
 
 
 class ProcessState(Protocol):
-    """What one process saved: as ``record.SavedState``."""
+    """What one process saved, like ``record.SavedState``."""
 
     @property
     def run(self) -> RunJson: ...
@@ -45,14 +45,14 @@ class ProcessState(Protocol):
     def tensors(self) -> Mapping[str, Any]: ...
 
     def positions(self) -> Positions:
-        """Where its data was."""
+        """The position of its data."""
 
 
 class ReplicaRemap(Mapping[str, Any]):
-    """The tensors of a checkpoint, as another number of replicas needs them.
+    """The tensors of a checkpoint, for a different number of replicas.
 
     Args:
-        tensors: Those of all processes, by name.
+        tensors: The tensors of all processes, by name.
         saved: How many replicas there were.
         live: How many there are.
     """
@@ -77,7 +77,7 @@ class ReplicaRemap(Mapping[str, Any]):
         return _given(base, before, replica)
 
     def _before(self, base: str) -> list[Any]:
-        """What the replicas had; one value where they had it in common."""
+        """The replicas' values; a single one if they shared it."""
         if base in self._tensors:
             return [self._tensors[base]]
         found = [self._tensors[f"{base}.replica_0"]]
@@ -92,7 +92,7 @@ class ReplicaRemap(Mapping[str, Any]):
 
 
 def _given(name: str, before: list[np.ndarray], replica: int) -> np.ndarray:
-    """What a replica gets of the values that those before had."""
+    """What a replica gets of the former replicas' values."""
     group, first = name.partition(".")[0], np.asarray(before[0])
     if group == "metrics":
         total = np.asarray(np.sum(np.stack(before), axis=0, dtype=first.dtype))
@@ -115,7 +115,7 @@ def _given(name: str, before: list[np.ndarray], replica: int) -> np.ndarray:
 def reshard_processes(
     parts: Sequence[ProcessState],
 ) -> tuple[RunJson, Encoded, dict[str, Any]]:
-    """What any process resumes with, after another number of them saved.
+    """What every process resumes with if a different number of processes saved.
 
     Returns:
         The run, the position and the tensors of a checkpoint.
@@ -151,11 +151,11 @@ def require_same_batches(position: TrainingPosition, *, drawn_by_all: bool) -> N
     """Raise if the processes would not continue with the same batches.
 
     Args:
-        position: Of the training data, as a checkpoint has it.
+        position: The position of the training data in the checkpoint.
         drawn_by_all: Whether every process draws the same batches now.
 
     Raises:
-        DataNotResumableError: They did not draw so, or are another number.
+        DataNotResumableError: They drew differently, or their number has changed.
     """
     before = position.drawn_by_all
     if position.elsewhere:
@@ -177,7 +177,7 @@ def require_same_batches(position: TrainingPosition, *, drawn_by_all: bool) -> N
 
 def _own_data(received: str) -> DataNotResumableError:
     return DataNotResumableError(
-        "Each process is given a part of the data, so a different number of "
+        "Each process gets its own part of the data, so a different number of "
         "processes cannot continue with the same batches.",
         received=received,
         hint="Start as many processes as before; or give all processes the same "
@@ -189,7 +189,7 @@ def _own_data(received: str) -> DataNotResumableError:
 
 
 def _common(positions: Positions) -> tuple[Encoded, dict[str, np.ndarray]]:
-    """What is not about a process's own share of batches, encoded, and its arrays."""
+    """The encoded position without the process's own batches, and its arrays."""
     x, validation = positions.x, positions.validation_data
     common = Positions(
         x=x and replace(x, data=x.data.shared(), elsewhere=True),
@@ -199,7 +199,7 @@ def _common(positions: Positions) -> tuple[Encoded, dict[str, np.ndarray]]:
     arrays: dict[str, np.ndarray] = {}
     try:
         return encode(to_json(common), arrays, "elastic"), arrays
-    except NotEncodable as error:  # nested deeper than anything that we write
+    except NotEncodable as error:  # nested more deeply than anything we write
         raise MalformedError(error) from None
 
 

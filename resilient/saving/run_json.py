@@ -1,6 +1,6 @@
-"""What ``run.json`` says: one schema for each kind of run.
+"""The schema of ``run.json``, one for each kind of run.
 
-Everything of a checkpoint that is neither a tensor nor a position in the data.
+It holds everything in a checkpoint that is neither a tensor nor a position in the data.
 """
 
 from collections.abc import Mapping
@@ -41,14 +41,14 @@ Counting = Literal["loop", "advance"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunJson:
-    """What all kinds say.
+    """The fields of all kinds.
 
     Attributes:
         variables: Name, path, shape and dtype of each.
-        replicas: How many there were.
+        replicas: The number of replicas.
         tensors: Names of all tensors of this part of the checkpoint.
-        arrays: Names of those among them that are no variables.
-        allowed: What attempts went on with, though the checkpoint had it otherwise.
+        arrays: Names of those that are not variables.
+        allowed: Differences from a checkpoint that attempts accepted.
     """
 
     variables: list[JSON] = field(default_factory=list)
@@ -64,18 +64,18 @@ class FitRun(RunJson):
 
     Attributes:
         progress: Where training was.
-        stop_training: The model's attribute.
+        stop_training: The model's attribute of that name.
         epoch_logs: Logs of the last epoch that ended.
         random: The random state.
-        callbacks: What each callback knew.
+        callbacks: The state of each callback.
         stateful: The user's own objects, by name.
-        fingerprint: What the run was.
-        learning_rate: That the script gave.
-        losses: What was seen of them.
-        setup: What was not as the script made it.
-        attributes: Those that steps in Python changed; None where steps are traced.
-        traces: What was compiled, by size.
-        architecture: The model's config; None where it cannot tell.
+        fingerprint: The identity of the run.
+        learning_rate: The script's learning rate.
+        losses: What the loss watch has seen.
+        setup: The training setup, where it differs from the script's.
+        attributes: Attributes that steps run as Python changed; None if traced.
+        traces: What was compiled, by batch size.
+        architecture: The model's config; None if it has none.
     """
 
     progress: JSON
@@ -95,21 +95,21 @@ class FitRun(RunJson):
 
 @dataclass(frozen=True, kw_only=True)
 class LoopRun(RunJson):
-    """A run of the user's own loop.
+    """A run of a custom training loop.
 
     Attributes:
         progress: Where it was.
-        stopped: Whether it was asked to end.
+        stopped: Whether the loop ended the run.
         counting: How it counts its steps.
         random: The random state.
-        epoch_random: The one at the epoch's beginning, for code that runs again there;
-            None between epochs, and where the loop has none.
-        objects: What each object held beside its variables, by name.
+        epoch_random: The one at the start of the epoch, for code that runs again there;
+            None between epochs, and if the loop has none.
+        objects: The state of each object apart from its variables, by name.
         history: What was logged.
-        fingerprint: What the run was.
-        data: What the data was; None where the loop draws it by itself.
-        setups: What each compiled model trains with, by name.
-        models: What each Keras model, layer or optimizer computes, by name.
+        fingerprint: The identity of the run.
+        data: The identity of the data; None if the loop draws it itself.
+        setups: The training setup of each compiled model, by name.
+        models: The configuration of each Keras model, layer or optimizer, by name.
     """
 
     progress: JSON
@@ -132,21 +132,21 @@ class VariablesRun(RunJson):
 
 @dataclass(frozen=True, kw_only=True)
 class ImportRun(RunJson):
-    """The beginning of a run, from what others wrote.
+    """The start of a run, imported from another library's files.
 
-    It holds the weights, the optimizer where its source had one, and seeds where that
-    had them. Everything else begins anew with the next fit.
+    It holds the weights, and the optimizer and seeds if the source has them. Everything
+    else starts fresh with the next fit.
 
     Attributes:
-        source: The path of that.
-        unknown: What the source does not say, for people.
+        source: The path of the source.
+        unknown: What the source does not contain, in words.
     """
 
     source: str
     unknown: list[str]
 
     def warn(self) -> None:
-        """Name what the import could not know."""
+        """Warn about what the import could not know."""
         begin_anew = f"{self.source} does not contain these, so they start from scratch"
         warn_not_exact(begin_anew, self.unknown)
 
@@ -169,7 +169,7 @@ class _Variable:
 
 @dataclass(frozen=True)
 class _Allowed:
-    """Where it went on, the name in ``allow``, and the difference in words."""
+    """Where it continued, the name in ``allow``, and the difference in words."""
 
     step: Count
     of: Annotated[str, Meta(max_length=100)]
@@ -191,7 +191,7 @@ class _Setup(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class _Inside:
-    """What is inside of fields that are used as plain JSON."""
+    """The contents of fields that are used as plain JSON."""
 
     variables: list[_Variable] = field(default_factory=list)
     allowed: Annotated[list[_Allowed], Meta(max_length=1000)] = field(
@@ -211,11 +211,11 @@ class _Inside:
 
 @dataclass(frozen=True)
 class _Decoded:
-    """What is inside of fields that are encoded."""
+    """The contents of encoded fields."""
 
     learning_rate: float | None = None
     attributes: dict[str, Any] | None = None
-    epoch_logs: dict[Any, Any] | None = None  # a user may log under any name
+    epoch_logs: dict[Any, Any] | None = None  # users may log under any name
 
 
 def encoded(run: RunJson) -> JSON:
@@ -225,10 +225,10 @@ def encoded(run: RunJson) -> JSON:
 
 
 def decoded(data: object) -> RunJson:
-    """The run that a ``run.json`` tells of.
+    """Parse ``run.json``.
 
     Raises:
-        SchemaError: It is none.
+        SchemaError: It is not valid.
     """
     kind = data.get(_KIND) if isinstance(data, dict) else None
     if not isinstance(data, dict) or not isinstance(kind, str) or kind not in KINDS:
@@ -244,13 +244,13 @@ def decoded(data: object) -> RunJson:
 def require_restorable(
     run: RunJson, backend: Backend, arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Raise, of any class, where a restore would be the first to see what is malformed.
+    """Raise (any class) for malformed values that only a restore would notice.
 
-    By then it has begun, and another checkpoint cannot be used any more.
+    By then the restore has begun, and no other checkpoint can be used.
 
     Args:
-        run: Of which every encoded value is well-formed.
-        backend: That which trains.
+        run: The run, whose encoded values are all well-formed.
+        backend: The training backend.
         arrays: The larger arrays.
     """
     if isinstance(run, FitRun | LoopRun):
@@ -273,10 +273,10 @@ def require_restorable(
 
 
 def _require_history(history: Any) -> None:
-    """Raise MalformedError unless it has the steps and the numbers of each name."""
+    """Raise MalformedError unless it has steps and numbers for each name."""
     with taking("the history"):
         for name, (steps, values) in history.items():
-            # No ranges: short in a file, and endless in memory.
+            # No ranges, which are short in a file and endless in memory.
             vector(steps, "int64", f"the steps of {name}")
             vector(values, "float64", f"the numbers of {name}")
             if not isinstance(name, str) or not 0 < len(steps) == len(values):

@@ -1,8 +1,8 @@
-"""One thread beside the training, which has one job at a time.
+"""A background thread that runs one job at a time.
 
-It exists for one write of a checkpoint: training hands it over and continues. Nothing
-queues up here: another job has to wait, or to be offered later. An error stays until
-the training's own thread asks for it.
+A job is the write of a checkpoint, which training hands over before it continues.
+Nothing queues up here: another job has to wait or be offered later. An error is kept
+until the training thread asks for it.
 """
 
 import threading
@@ -19,7 +19,7 @@ class BackgroundWriter:
     """Runs one job at a time, in the background."""
 
     def __init__(self) -> None:
-        # Makes its thread with the first job.
+        # The first job starts the thread.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="resilient-writer")
         self._job: Future[None] | None = None
         self._hurried = threading.Event()
@@ -27,15 +27,15 @@ class BackgroundWriter:
 
     @property
     def has_job(self) -> bool:
-        """Whether there is a job whose end was not reported yet."""
+        """Whether there is a job whose end has not been reported."""
         return self._job is not None
 
     def start(self, job: Callable[[], None], *, delay: float = 0.0) -> None:
-        """Run a job in the background; the one before has to be over.
+        """Run a job in the background; the previous one must be over.
 
         Args:
             job: Runs on the writer's thread.
-            delay: Seconds until it begins, if nobody hurries it or waits for it.
+            delay: Seconds until it begins, unless somebody hurries it or waits for it.
         """
         assert self._job is None
         self._hurried.clear()
@@ -55,7 +55,7 @@ class BackgroundWriter:
         return False
 
     def start_now(self) -> None:
-        """Let a job that is delayed begin."""
+        """Start a delayed job."""
         self._hurried.set()
 
     def wait(self) -> None:
@@ -67,17 +67,17 @@ class BackgroundWriter:
         job = self._job
         self.start_now()
         if job is not None:
-            job.exception()  # an interrupt while waiting leaves the job known
+            job.exception()  # if interrupted while waiting, keep the job
             self._job = None
             job.result()
 
     def close(self) -> None:
-        """Return when the thread has ended. An error that nobody asked for stays."""
+        """Return when the thread has ended. An unreported error is kept."""
         self.start_now()
         self._thread.shutdown(wait=True)
 
     def leave_to_parent(self) -> None:
-        """This process was forked: the thread, and its job, are another's."""
+        """This process was forked: the thread and its job belong to the parent."""
         self._job = None
 
     def _run(self, job: Callable[[], None], delay: float) -> None:

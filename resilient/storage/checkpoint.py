@@ -1,11 +1,11 @@
-"""One committed directory, and whether it is still what was committed.
+"""Reads one committed directory, and verifies that it is still what was committed.
 
-Verifying reads every byte that the manifest lists. Other files are no damage: network
+Verifying reads every byte that the manifest lists. Other files are not damage: network
 file systems, file browsers and editors leave their own, and readers never open them.
 The directory may be a link to where somebody moved it; a link inside it is damage.
 
-What was verified is read by its name again: who writes there at that very moment can
-still change it.
+Verified files are read again by name: somebody who writes there at that very moment can
+still change them.
 """
 
 import contextlib
@@ -44,13 +44,13 @@ class DamageError(Exception):
 
 @dataclass(frozen=True)
 class Reader(Generic[T]):
-    """Reads a checkpoint whose other files were verified.
+    """Reads a checkpoint, after its other files have been verified.
 
     Attributes:
         read: Reads it.
-        compares: Pattern of the files that ``read`` itself verifies to the last byte.
-            Only their size is verified before, so that they are read once; where there
-            is a key, their SHA-256 is.
+        compares: Pattern of the files that ``read`` itself verifies byte for byte.
+            Beforehand only their size is verified, so that they are read once; with a
+            key, their SHA-256 as well.
     """
 
     read: "Callable[[Checkpoint], T]"
@@ -59,7 +59,7 @@ class Reader(Generic[T]):
 
 @dataclass(frozen=True, repr=False)
 class Checkpoint(Manifest):
-    """A committed directory: what it held when it was committed, and where it is.
+    """A committed directory: its path, and what it held when committed.
 
     Attributes:
         path: The directory.
@@ -76,7 +76,7 @@ class Checkpoint(Manifest):
 
     @property
     def _about(self) -> dict[str, str]:
-        """What a person wants to know first."""
+        """The most important facts."""
         return {
             "at": f"{self.progress}{', finished' if self.finished else ''}",
             "saved": self.created,
@@ -92,7 +92,7 @@ class Checkpoint(Manifest):
 
     @property
     def nbytes(self) -> int:
-        """Size of all files but the manifest."""
+        """Size of all files except the manifest."""
         return sum(record.size for record in self.files.values())
 
     @classmethod
@@ -102,7 +102,7 @@ class Checkpoint(Manifest):
         Raises:
             ManifestError: If it is missing or damaged, or belongs to another step.
             NotSupportedError: If a later version of this library wrote it.
-            CheckpointReadError: If it cannot be read here and now, which is no damage.
+            CheckpointReadError: If it cannot be read right now, which is not damage.
         """
         try:
             raw = read_file(path, MANIFEST, files.JSON_BYTES)
@@ -120,31 +120,31 @@ class Checkpoint(Manifest):
 
     @classmethod
     def of(cls, manifest: Manifest, path: Path) -> "Checkpoint":
-        """The committed directory that has this manifest."""
+        """The committed directory with this manifest."""
         return cls(**vars(manifest), path=path)
 
     def verify(self) -> list[str]:
-        """What is wrong, a line for each file; compares every byte.
+        """Compare every byte; return a line for each file with a problem.
 
         Raises:
-            CheckpointReadError: If it cannot be read here and now, which is no damage.
+            CheckpointReadError: If it cannot be read right now, which is not damage.
         """
         return self._manifest_problems() or self._file_problems()
 
     def load(self, reader: "Reader[T]") -> T:
-        """Let a reader read it, if every byte is what was committed.
+        """Let a reader read it, if every byte is as committed.
 
         Raises:
-            DamageError: If it is not, or the reader cannot make sense of it.
-            CheckpointReadError: If it cannot be read here and now, which is no damage.
-            UntrustedCheckpointError: There is a key here, and it did not sign this.
+            DamageError: If not, or if the reader cannot make sense of it.
+            CheckpointReadError: If it cannot be read right now, which is not damage.
+            UntrustedCheckpointError: A key is set, and it did not sign this checkpoint.
         """
         self.require_trusted()
         compares = "" if signature.has_key() else reader.compares
         _refuse(self._manifest_problems() or self._file_problems(but=compares))
         try:
             return reader.read(self)
-        except Exception as error:  # blame damage, if there is any
+        except Exception as error:  # blame damage if there is any
             _refuse(self._file_problems())
             if isinstance(error, CorruptCheckpointError):
                 text = f"{error.problem} {error.received or ''}"
@@ -152,10 +152,10 @@ class Checkpoint(Manifest):
             raise
 
     def unlisted(self, most: int = 100) -> list[str]:
-        """What lies here and the manifest does not list, so that nobody opens it.
+        """Files that the manifest does not list, and that nobody opens.
 
         Args:
-            most: How many to name; a directory that holds nothing listed counts as one.
+            most: How many to name; a directory without listed files counts as one.
         """
         listed = [PurePosixPath(name) for name in self.files]
         directories = {str(parent) for path in listed for parent in path.parents}
@@ -169,10 +169,10 @@ class Checkpoint(Manifest):
         return sorted(found)
 
     def content(self, name: str) -> bytes:
-        """A file that is no tensor, if the manifest lists it.
+        """A file that is not a tensor, if the manifest lists it.
 
         Raises:
-            CorruptCheckpointError: It does not, or there is something else now.
+            CorruptCheckpointError: It does not, or the file has changed.
         """
         try:
             if name in self.files:
@@ -187,7 +187,7 @@ class Checkpoint(Manifest):
         )
 
     def is_trusted(self) -> bool:
-        """Whether it is signed with the key that is set, if one is."""
+        """Whether it is signed with the key, or no key is set."""
         return not signature.has_key() or self.signature is Signature.OURS
 
     def require_trusted(self) -> None:
@@ -204,7 +204,7 @@ class Checkpoint(Manifest):
 
     def _manifest_problems(self) -> list[str]:
         try:
-            # As bytes: a metric that is NaN does not equal itself.
+            # As bytes: a NaN metric does not equal itself.
             if Checkpoint.read(self.path).to_bytes() != self.to_bytes():
                 return [f"{MANIFEST} was replaced after it was read"]
         except ManifestError as error:
@@ -242,7 +242,7 @@ def _problem(
 
 
 def _why(error: OSError) -> str:
-    """Why a file is not read, after its name; raises what says nothing of the file."""
+    """Why a file cannot be read, to follow its name; raises unrelated errors."""
     files.require_readable(error)
     if error.errno == errno.ELOOP:
         return "is a symbolic link, which is not followed: copy with `cp -L`"

@@ -2,13 +2,13 @@
 
     write; fsync each file; manifest; fsync; fsync directories; rename; fsync parent
 
-The rename is the commit: before it a kill leaves staging that no reader looks at,
-after it the checkpoint is whole. A former checkpoint of the same step is renamed first;
-``recovery`` renames it back if a kill came in between. Where directories cannot be
-renamed, the manifest is the commit, see ``directories``.
+The rename is the commit: a kill before it leaves a staging directory that no reader
+looks at; after it the checkpoint is complete. An earlier checkpoint of the same step is
+renamed first; ``recovery`` renames it back if a kill came in between. Where directories
+cannot be renamed, the manifest is the commit, see ``directories``.
 
 Every failure of the file system, however the writing library reports it, becomes a
-``CheckpointWriteError``. Other errors of the writing function pass unchanged.
+``CheckpointWriteError``. Other errors of the writing function pass through unchanged.
 """
 
 import contextlib
@@ -30,8 +30,9 @@ from resilient.storage.files import JSON_BYTES, NO_DAMAGE, WINDOWS, open_file, s
 from resilient.storage.flush import flushed_meanwhile
 from resilient.storage.manifest import Manifest, ManifestError
 
-# What a full or failing disk looks like. Backends report these as TensorFlow's
-# ResourceExhaustedError, Orbax's ValueError, torch's RuntimeError: by text only.
+# Errors of a full or failing disk. Backends report them as TensorFlow's
+# ResourceExhaustedError, Orbax's ValueError or torch's RuntimeError, and only in the
+# text.
 _DISK_ERRORS = {
     errno.ENOSPC: "Free some space, or keep fewer checkpoints.",
     errno.EDQUOT: "Free some of your quota, or keep fewer checkpoints.",
@@ -61,10 +62,10 @@ def commit(
     """Make a checkpoint out of what ``write`` puts into a directory.
 
     Args:
-        staging: A directory to be made in the checkpoint directory, which exists.
+        staging: A directory to create in the existing checkpoint directory.
         progress: Where the run is.
-        write: Fills the empty directory that it is given the path of.
-        manifest: What to commit, given where which files were written.
+        write: Fills the empty directory whose path it gets.
+        manifest: Makes the manifest, from where which files were written.
 
     Raises:
         CheckpointWriteError: If the file system fails; the others are intact.
@@ -78,14 +79,14 @@ def commit(
                 _finish(place, sealed)
             return Checkpoint.of(sealed, committed)
         finally:
-            # After the rename there is nothing under this name any more.
+            # After the rename, nothing is left under this name.
             shutil.rmtree(staging, ignore_errors=True)
 
 
 def stage(
     staging: Path, progress: Progress, write: Callable[[str], None]
 ) -> dict[str, FileRecord]:
-    """Fill a new directory, and wait until its files are on the disk.
+    """Fill a new directory, and wait until its files are on disk.
 
     Returns:
         The files, by path relative to the directory.
@@ -131,7 +132,7 @@ def disk_error(error: BaseException) -> int | None:
         return disk_error(error.__cause__)
     if error.__context__ is not None and not error.__suppress_context__:
         number = disk_error(error.__context__) or 0
-        # A file that was looked for and is missing does not explain another error.
+        # A file that was looked up and is missing does not explain another error.
         return number if number in _FULL_OR_FAILING else None
     return None
 
@@ -139,10 +140,10 @@ def disk_error(error: BaseException) -> int | None:
 def _write_into(staging: Path, write: Callable[[str], None], beside: Executor) -> None:
     """Let ``write`` fill the directory, and check that it is still the same one.
 
-    TensorFlow creates missing directories: if something deletes staging, the new one
-    lacks what was written before.
+    TensorFlow creates missing directories: if something deletes the staging directory,
+    the new one lacks earlier files.
     """
-    # While it is open, no other directory gets the same inode.
+    # While it is open, no other directory can get the same inode.
     descriptor = None if WINDOWS else os.open(staging, os.O_RDONLY)
     before = os.stat(staging)
     try:
@@ -164,19 +165,19 @@ def _write_error(
     code = errno.errorcode.get(number, str(number))
     return CheckpointWriteError(
         f"The checkpoint at {progress} cannot be written: {os.strerror(number)} "
-        f"({code}). The checkpoints before it are intact.",
+        f"({code}). Earlier checkpoints are intact.",
         received=f"{path or staging}: {type(error).__name__}: {error}",
         hint=_DISK_ERRORS.get(number, "Check the file system of this directory."),
     )
 
 
 def _seal(staging: Path, files: list[str], beside: Executor) -> dict[str, FileRecord]:
-    """Record every file and wait until it is on the disk, both at the same time.
+    """Record every file, and meanwhile wait until it is on disk.
 
     Args:
-        staging: Where they are.
-        files: With all that ``write`` wrote.
-        beside: Of one thread, which has flushed them meanwhile: that is over by now.
+        staging: Their directory.
+        files: Everything that ``write`` wrote.
+        beside: One thread, which has flushed them meanwhile and is done by now.
     """
     syncing = beside.submit(_sync, files)
     names = [Path(path).relative_to(staging).as_posix() for path in files]
@@ -191,10 +192,10 @@ def _record(staging: Path, name: str) -> FileRecord:
 
 
 def _tree(directory: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
-    """Every file by name, and every directory, the inner ones first.
+    """Every file by name, and every directory, innermost first.
 
     Raises:
-        OSError: Something is neither.
+        OSError: Something is neither a file nor a directory.
     """
     files, directories = list[str](), list[str]()
     with os.scandir(directory) as entries:
@@ -217,7 +218,7 @@ def _sync(paths: Iterable[str]) -> None:
 
 
 def _finish(staging: Path, manifest: Manifest) -> None:
-    """Write the manifest, and wait until it and every name are on the disk."""
+    """Write the manifest, and wait until it and every name are on disk."""
     _, directories = _tree(staging)
     raw = manifest.to_bytes()
     _require_readable(raw)
@@ -245,7 +246,7 @@ def _require_readable(manifest: bytes) -> None:
 
 @contextlib.contextmanager
 def _published(staging: Path, step: int) -> Iterator[tuple[Path, Path]]:
-    """Where to write a checkpoint, and where it is afterwards, committed."""
+    """Where to write a checkpoint, which is committed there afterwards."""
     directory, former = staging.parent, None
     committed = directory / layout.committed_name(step)
     if not renames_directories(directory):
@@ -264,6 +265,6 @@ def _published(staging: Path, step: int) -> Iterator[tuple[Path, Path]]:
         raise
     sync(directory)
     if former is not None:
-        # What is left of it, `recovery` deletes: the commit has succeeded.
+        # `recovery` deletes the rest: the commit has succeeded.
         with contextlib.suppress(OSError):
             delete_checkpoints([former])

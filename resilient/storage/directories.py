@@ -1,11 +1,11 @@
-"""Moves and deletes whole directories so that a kill leaves no half of a checkpoint.
+"""Moves and deletes whole directories so that a kill never leaves half a checkpoint.
 
 A rename does that. Where directories cannot be renamed (``file_system``), a checkpoint
-is written and deleted under its own name. Beside it the file ``step-<n>.unfinished``
-then says from before the first change until after the last that it is none; what a kill
-left that way is one if it verifies, and is else deleted. That takes only the order of
-writes, and no more room than before except where the checkpoint of a step is replaced:
-the former one is copied first.
+is written and deleted under its own name. The file ``step-<n>.unfinished`` beside it
+says, from before the first change until after the last, that it is not a checkpoint;
+what a kill leaves that way becomes one if it verifies, and is otherwise deleted. That
+depends only on the order of writes, and takes no extra room unless the checkpoint of a
+step is replaced: the old one is copied first.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ from resilient.storage.files import sync, sync_tree
 
 
 def move(path: Path, target: Path) -> None:
-    """Give a checkpoint, a former one, or what has the name of one, another name.
+    """Rename a checkpoint, a former one, or anything with the name of one.
 
     Args:
-        path: In a checkpoint directory.
-        target: There, or in its quarantine; nothing has this name.
+        path: Its path in a checkpoint directory.
+        target: A free name there, or in its quarantine.
 
     Raises:
-        OSError: The file system failed; what was moved is at its old name or at both.
+        OSError: The file system failed; it has its old name, or both names.
     """
     if _rename(path, target):
         return
@@ -39,10 +39,10 @@ def move(path: Path, target: Path) -> None:
 
 
 def delete_checkpoints(paths: list[Path]) -> None:
-    """Delete them: a kill never leaves half of what looks like a checkpoint.
+    """Delete them so that a kill never leaves half of one that looks complete.
 
     Args:
-        paths: Of checkpoints, or former ones, of one directory.
+        paths: Paths of checkpoints, or former ones, in one directory.
     """
     renamed = []
     for path in paths:
@@ -69,11 +69,11 @@ def delete_at_once(path: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Delete what has this name; of a link, only the link. Links inside stay unread."""
+    """Delete whatever has this name; of a link, only the link. Follows no links."""
     if stat.S_ISDIR(path.lstat().st_mode):
         try:
             shutil.rmtree(path)
-        except RecursionError:  # hundreds deep: it is none of ours
+        except RecursionError:  # hundreds deep: not ours
             what = "its directories are nested too deep"
             raise OSError(errno.ELOOP, what, os.fspath(path)) from None
     else:
@@ -82,9 +82,9 @@ def delete(path: Path) -> None:
 
 @contextlib.contextmanager
 def written_in_place(committed: Path) -> Iterator[Path]:
-    """Inside, a checkpoint is written under its own name; it is one afterwards.
+    """Inside, a checkpoint is written under its own name; afterwards it is complete.
 
-    If that fails, the former one of the same step is back.
+    If that fails, the former checkpoint of the same step is restored.
 
     Args:
         committed: Its path.
@@ -101,7 +101,7 @@ def written_in_place(committed: Path) -> Iterator[Path]:
         with _unfinished(committed):
             yield committed
     except BaseException:
-        with contextlib.suppress(OSError):  # or `recovery` does it
+        with contextlib.suppress(OSError):  # otherwise `recovery` does it
             delete_at_once(committed)
             if former is not None:
                 move(former, committed)
@@ -112,9 +112,9 @@ def written_in_place(committed: Path) -> Iterator[Path]:
 
 
 def _rename(path: Path, target: Path) -> bool:
-    """Rename a directory, all at once; False where that cannot be done.
+    """Rename a directory atomically; False if that is impossible.
 
-    An overlay (a container's) renames new directories, and not those of its image.
+    An overlay (a container's) renames new directories, but not those of its image.
     """
     if not renames_directories(path.parent):
         return False
@@ -129,7 +129,7 @@ def _rename(path: Path, target: Path) -> bool:
 
 @contextlib.contextmanager
 def _unfinished(path: Path) -> Iterator[None]:
-    """What has this name is no checkpoint until the body has ended without an error."""
+    """What has this name is no checkpoint until the body ends without error."""
     if not layout.is_committed_name(path.name):
         yield
         return

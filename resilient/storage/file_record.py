@@ -1,4 +1,4 @@
-"""What one file of a checkpoint has to be: its size and its checksums."""
+"""Records and compares the size and the checksums of one file of a checkpoint."""
 
 import hashlib
 import io
@@ -19,14 +19,14 @@ Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 @dataclass(frozen=True)
 class FileRecord:
-    """What one file of a checkpoint has to be; the SHA-256 is for who has a key."""
+    """The expected size and checksums of a file; with a key, the SHA-256 too."""
 
     size: Count
     xxh3_128: Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
     sha256: Sha256 | None = None
 
     def matches(self, other: "FileRecord") -> bool:
-        """Whether all that both say is the same."""
+        """Whether everything that both contain is equal."""
         shas = {self.sha256, other.sha256} - {None}
         same = (self.size, self.xxh3_128) == (other.size, other.xxh3_128)
         return same and len(shas) < 2

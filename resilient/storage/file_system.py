@@ -1,9 +1,9 @@
-"""What the file system of a checkpoint directory can do, tried out before a run.
+"""Tests before a run what the file system of a checkpoint directory can do.
 
-Mounts of object stores, of network drives and in user space (FUSE) lack some of what a
-local disk has. A checkpoint needs that files can be renamed over others: where they
-cannot, a run is refused. Where directories cannot be renamed as one, ``directories``
-does without.
+Mounts of object stores, network drives and FUSE file systems lack some abilities of a
+local disk. A checkpoint requires that a file can be renamed over another: where that
+fails, the run is refused. Where directories cannot be renamed atomically,
+``directories`` does without.
 """
 
 import os
@@ -19,11 +19,11 @@ _COPYING = frozenset(
     for name in ("blobfuse2", "gcsfuse", "geesefs", "goofys", "ossfs", "rclone", "s3fs")
 )
 
-_in_place: set[Path] = set()  # directories in which no directory is renamed
+_in_place: set[Path] = set()  # directories in which no directory can be renamed
 
 
 def renames_directories(directory: Path) -> bool:
-    """Whether a rename of a directory in this one succeeds, and is all or nothing."""
+    """Whether renaming a directory in this one works and is atomic."""
     return directory not in _in_place
 
 
@@ -40,7 +40,7 @@ def try_out(directory: Path) -> None:
         _rename_files(place / "a")
         if _kind(directory) in _COPYING or not _renames(place / "a", place / "b"):
             _in_place.add(directory)
-    except OSError:  # a full disk, say: the first save tells
+    except OSError:  # a full disk, say: the first save will tell
         return
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -67,13 +67,13 @@ def _renames(directory: Path, target: Path) -> bool:
         os.rename(directory, target)
     except OSError as error:
         if error.errno not in files.UNABLE:
-            raise  # that says nothing of the file system
+            raise  # that says nothing about the file system
         return False
     return True
 
 
 def _kind(directory: Path) -> str | None:
-    """The type of the file system, as Linux tells it."""
+    """The type of the file system, according to Linux."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
             mounts = [line.partition(" - ") for line in file]

@@ -1,8 +1,8 @@
-"""Opens files where somebody else may have put something: regular ones only.
+"""Opens regular files only, where somebody else may have put something else.
 
-Nothing is followed and nothing blocks: a symbolic link, a FIFO, a device or a directory
-in the place of a file is an ``OSError`` that says so, and so is a path that leaves the
-directory. What is checked is what was opened, not what had the name before.
+Nothing is followed and nothing blocks: a symbolic link, FIFO, device or directory in
+place of a file is an ``OSError`` that says so, and so is a path that leaves the
+directory. The check applies to what was opened, not to what had the name before.
 """
 
 import errno
@@ -18,12 +18,12 @@ from resilient.errors import CheckpointReadError
 
 logger = logging.getLogger(__name__)
 
-# Far above real use: what is larger is not ours.
+# Far above real use: anything larger is not ours.
 JSON_BYTES = 64 << 20
 SMALL_BYTES = 1 << 20
 EVENTS_BYTES = 1 << 30
 
-# What says nothing of a file, and what to do about it.
+# Errors that say nothing about the file, and what to do about them.
 NO_DAMAGE = {
     errno.EACCES: "Allow this user to read there.",
     errno.EPERM: "Allow this user to read there.",
@@ -32,7 +32,7 @@ NO_DAMAGE = {
     errno.ENOMEM: "Free some memory.",
 }
 
-# What a file system answers that cannot do something, as against one that fails.
+# Errors of a file system that lacks an ability, as opposed to one that fails.
 UNABLE = frozenset(
     (
         *(errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL),
@@ -40,7 +40,7 @@ UNABLE = frozenset(
     )
 )
 
-WINDOWS = os.name == "nt"  # which has some of these flags only, and opens no directory
+WINDOWS = os.name == "nt"  # has only some of these flags, and cannot open directories
 
 
 def flags(*names: str) -> int:
@@ -55,7 +55,7 @@ _NOT_FOLLOWED = (errno.ELOOP, errno.EMLINK)
 
 
 def require_readable(error: OSError) -> None:
-    """Raise for an error that says nothing of the file.
+    """Raise for an error that says nothing about the file.
 
     Raises:
         CheckpointReadError: Its number is in ``NO_DAMAGE``.
@@ -77,13 +77,13 @@ def is_inside(name: str) -> bool:
 
 
 def open_file(directory: Path, name: str, how: int = os.O_RDONLY) -> int:
-    """Open a regular file inside a directory; returns its descriptor.
+    """Open a regular file inside a directory, and return its descriptor.
 
     Args:
-        directory: May itself be reached by links.
+        directory: The directory, which may itself be reached through links.
         name: Relative, with slashes: no link on this path is followed.
-        how: Flags beside those that are always set. A file that is made has the mode
-            that the umask leaves.
+        how: Flags besides those that are always set. A new file gets the mode that the
+            umask leaves.
 
     Raises:
         OSError: There is none, or something else has this name.
@@ -114,7 +114,7 @@ def _checked(descriptor: int, whole: str) -> int:
 
 
 def _open_by_path(directory: Path, name: str, how: int) -> int:
-    """For Windows: who swaps a directory for a link meanwhile is not noticed."""
+    """For Windows: swapping a directory for a link meanwhile goes unnoticed."""
     path = directory
     for part in name.split("/"):
         path /= part
@@ -146,12 +146,12 @@ def _is_link(at: int, part: str) -> bool:
 
 
 def read_file(directory: Path, name: str, limit: int) -> bytes:
-    """All of a small file inside a directory.
+    """Read a small file inside a directory.
 
     Args:
-        directory: As ``open_file`` takes it.
-        name: The same.
-        limit: Bytes that it may have.
+        directory: As for ``open_file``.
+        name: Likewise.
+        limit: The most bytes that it may have.
 
     Raises:
         OSError: It cannot be opened, or is larger.
@@ -167,19 +167,19 @@ def read_file(directory: Path, name: str, limit: int) -> bytes:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """The same with a text, in UTF-8."""
+    """The same for UTF-8 text."""
     replace_bytes(path, text.encode())
 
 
 def replace_bytes(path: Path, content: bytes) -> None:
-    """Replace a small file; a kill leaves the former one, or all of this.
+    """Replace a small file atomically: a kill leaves the old or the new one.
 
     Raises:
         OSError: The file system failed; the file is as it was.
     """
     beside = path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
     try:
-        # Nobody can have put a link where nobody knew the name.
+        # Nobody can have put a link under a name that nobody knew.
         with open(beside, "xb") as file:
             file.write(content)
             file.flush()
@@ -192,7 +192,7 @@ def replace_bytes(path: Path, content: bytes) -> None:
 
 
 def sync(path: str | os.PathLike[str]) -> None:
-    """Wait until a file's bytes, or a directory's names, are on the disk.
+    """Wait until a file's bytes, or a directory's names, are on disk.
 
     Some file systems do not sync directories: the log says so once. Windows needs
     no sync of directories, and has none.
@@ -217,7 +217,7 @@ def sync(path: str | os.PathLike[str]) -> None:
 
 
 def sync_tree(directory: Path) -> None:
-    """Do so with all that is in a directory, and itself."""
+    """Sync a directory and everything in it."""
     for parent, _, names in os.walk(directory, topdown=False):
         for name in names:
             sync(os.path.join(parent, name))
@@ -228,7 +228,7 @@ _told: set[object] = set()
 
 
 def say_once(text: str, *, of: object) -> None:
-    """Log a warning, if this process has not yet said anything of this."""
+    """Log a warning, once per process."""
     if of not in _told:
         _told.add(of)
         logger.warning("%s", text)

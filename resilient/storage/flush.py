@@ -1,9 +1,9 @@
-"""Sends files to the disk while they are still being written.
+"""Flushes files to disk while they are still being written.
 
 Writing copies memory into the system's cache, and ``fsync`` then waits for the disk:
-one after the other, though the two use different resources. Here large files are
-flushed while they grow, so that little is left for the ``fsync`` at the end, which
-still makes them durable.
+one after the other, though they use different resources. Here large files are flushed
+while they grow, so little is left for the final ``fsync``, which still makes them
+durable.
 """
 
 import contextlib
@@ -15,22 +15,22 @@ from pathlib import Path
 
 from resilient.storage.files import WINDOWS
 
-_INTERVAL = 0.004  # seconds; smaller files are through before the first look
-_GROWTH = 8 << 20  # bytes that are worth a flush of their own
+_INTERVAL = 0.004  # seconds; smaller files are done before the first look
+_GROWTH = 8 << 20  # bytes worth a flush
 
 
 @contextlib.contextmanager
 def flushed_meanwhile(directory: Path, beside: Executor) -> Iterator[None]:
-    """Flush what grows in ``directory`` while the body writes there.
+    """Flush growing files in ``directory`` while the body writes there.
 
     Args:
-        directory: And all directories in it.
+        directory: The directory, with its subdirectories.
         beside: Runs the flushes.
 
     Raises:
         OSError: A flush failed. Linux reports that once: a later ``fsync`` succeeds.
     """
-    if WINDOWS:  # which flushes for writers only
+    if WINDOWS:  # flushes only files open for writing
         yield
         return
     over, flushed = threading.Event(), dict[str, int]()
@@ -60,7 +60,7 @@ def _flush_growth(path: str, flushed: dict[str, int]) -> None:
             return
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
-        return  # gone already, or the last fsync will tell
+        return  # already gone, or the last fsync will tell
     try:
         flushed[path] = os.fstat(descriptor).st_size
         getattr(os, "fdatasync", os.fsync)(descriptor)  # macOS has no fdatasync

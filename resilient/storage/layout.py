@@ -40,11 +40,11 @@ ROLLBACKS = "rollbacks.json"
 REMOTE = "remote.json"
 SAVE, STOP = "save", "stop"
 MANIFEST = "manifest.json"
-REASON = ".reason.json"  # after the name of what it is of
+REASON = ".reason.json"  # follows the name of its entry
 
 LAST_STEP = 10**15 - 1
 
-# The one name of each step, in ASCII: others with the same number are not ours.
+# The only name of each step, in ASCII: other spellings of the number are not ours.
 _STEP = r"step-([0-9]{8}|[1-9][0-9]{8,14})"
 _COMMITTED = re.compile(_STEP)
 _STAGING = re.compile(_STEP + r"\.tmp-[0-9a-f]{10,}(-[0-9]+)?")
@@ -76,12 +76,12 @@ def part_name(staging: str, process: int) -> str:
 
 
 def shared_name(identity: str) -> str:
-    """A file by which processes see that they share the directory."""
+    """A file by which processes verify that they share the directory."""
     return f"shared-{identity}"
 
 
 def events_name(process: int) -> str:
-    """Where a process records events; process 0 where one alone would."""
+    """Where a process records events; process 0 uses the name for a single process."""
     return EVENTS.replace(".", f"-{process}.") if process else EVENTS
 
 
@@ -96,7 +96,7 @@ def is_events_name(name: str) -> bool:
 
 
 def unfinished_name(name: str) -> str:
-    """A fresh name under which a file is written that is to replace another one."""
+    """A fresh name for writing a file that will replace another."""
     return f"{name}.tmp-{secrets.token_hex(8)}"
 
 
@@ -106,7 +106,7 @@ def replaced_name(step: int) -> str:
 
 
 def probe_name() -> str:
-    """A fresh name for what the file system is tried out in."""
+    """A fresh name for testing the file system."""
     return f"probe-{uuid.uuid4().hex[:16]}"
 
 
@@ -116,12 +116,12 @@ def is_committed_name(name: str) -> bool:
 
 
 def unfinished_path(committed: Path) -> Path:
-    """The file that says of a checkpoint's path that none is there yet, or any more."""
+    """The file that marks a checkpoint's path as not (or no longer) a checkpoint."""
     return committed.with_name(f"{committed.name}.unfinished")
 
 
 def committed_steps(directory: Path) -> list[int]:
-    """Steps of the checkpoints, by name, ascending; opens nothing."""
+    """Steps of the checkpoints by name, ascending; opens nothing."""
     names = _names(directory)
     unfinished = {m[1] for m in map(_UNFINISHED.fullmatch, names) if m}
     matches = map(_COMMITTED.fullmatch, names)
@@ -129,13 +129,13 @@ def committed_steps(directory: Path) -> list[int]:
 
 
 def unfinished_paths(directory: Path) -> list[Path]:
-    """Where a checkpoint was being written or deleted under its own name."""
+    """Paths where a checkpoint was being written or deleted under its own name."""
     matches = map(_UNFINISHED.fullmatch, _names(directory))
     return [directory / committed_name(int(match[1])) for match in matches if match]
 
 
 def staging_paths(directory: Path) -> list[Path]:
-    """What was being written or deleted, and files that live for a moment."""
+    """What was being written or deleted, and temporary files."""
     kinds = (_STAGING, _SHARED, _PROBE, _REPLACING)
     names = [n for n in _names(directory) if any(kind.fullmatch(n) for kind in kinds)]
     return [directory / name for name in names]
@@ -149,7 +149,7 @@ def replaced_paths(directory: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def quarantined(quarantine: Path) -> list[Path]:
-    """What was moved there, by name, without the reasons."""
+    """Entries by name, without the reasons."""
     return [quarantine / n for n in _names(quarantine) if _QUARANTINED.fullmatch(n)]
 
 
@@ -164,7 +164,7 @@ def _names(directory: Path) -> list[str]:
 
 
 def foreign_names(directory: Path) -> list[str]:
-    """What somebody else has put there."""
+    """Foreign entries."""
     kinds = (
         *(_COMMITTED, _STAGING, _REPLACED, _UNFINISHED),
         *(_REPLACING, _SHARED, _PROBE, _EVENTS),
@@ -178,7 +178,7 @@ def foreign_names(directory: Path) -> list[str]:
 
 
 def leads_nowhere(path: Path) -> bool:
-    """Whether it is a link to what is missing: a disk that is not mounted, say."""
+    """Whether it is a link to a missing target: an unmounted disk, say."""
     return path.is_symlink() and not os.path.exists(path)
 
 
@@ -208,9 +208,7 @@ def local_directory(directory: str | os.PathLike[str]) -> Path:
             message(what, received=received, hint='Use a path such as "runs/mnist".')
         )
     if _URL.match(path):
-        what = (
-            "This directory must be a local path, and is an address in an object store."
-        )
+        what = "This directory must be a local path, not an address in an object store."
         todo = "Use a local path: an address can be checkpoint_dir of fit and Run."
         raise NotSupportedError(what, received=redacted(path), hint=todo)
     absolute = Path(path).expanduser().absolute()
@@ -233,7 +231,7 @@ def make_directory(directory: Path) -> None:
     missing = [p for p in (directory, *directory.parents) if not os.path.lexists(p)]
     there = missing[-1].parent if missing else directory
     try:
-        # A kill may have come right after it was made. Not everybody may read there.
+        # A kill may have come right after it was created. Not everybody may read there.
         with contextlib.suppress(PermissionError):
             files.sync(there.parent)
         for path in reversed(missing):

@@ -1,18 +1,18 @@
-"""One living run per checkpoint directory.
+"""Allows only one running process (or gang) per checkpoint directory.
 
-The operating system holds the lock, so it dies with its owner, however that dies.
+The operating system holds the lock, so it vanishes with its owner, however that dies.
 ``flock`` rather than ``lockf``: a POSIX record lock is dropped when anything in the
 process closes the file, say by copying the directory. Forked children (a data loader's
 workers) inherit an ``flock``, so they close their copy at once.
 
-What is locked is the directory itself and the file ``lock``, which says by whom: the
-one cannot be deleted under a living run, and network file systems, which lock no
-directories, lock the other. Each save looks whether the file is still there.
+We lock both the directory itself and the file ``lock``, which names the owner: the
+directory cannot be deleted under a running process, and network file systems, which
+cannot lock directories, lock the file. Each save checks that the file is still there.
 
-Hosts that share a directory exclude each other if the file system passes locks on. On
-one that locks no files, the directory is locked in this machine, or else a file in its
-temporary directory: that keeps its runs apart, and the log says once that it does no
-more.
+Hosts that share a directory exclude each other if the file system propagates locks. If
+it locks no files, the directory is locked on this machine only, or else a file in its
+temporary directory: that keeps this machine's runs apart, and the log says once that it
+does no more.
 """
 
 import errno
@@ -35,12 +35,12 @@ from resilient.storage.quarantine import now
 logger = logging.getLogger(__name__)
 
 _OWNER_BYTES = 4096
-_TRIES = 100  # to lock a file that somebody else replaces meanwhile
+_TRIES = 100  # tries to lock a file that others keep replacing
 
 
 @dataclass(frozen=True)
 class _Owner:
-    """Who holds a lock, for people."""
+    """Who holds a lock, in words."""
 
     host: str
     pid: int
@@ -51,9 +51,9 @@ _held: set["DirectoryLock"] = set()
 
 
 class DirectoryLock:
-    """The right to change a checkpoint directory; a context manager.
+    """The right to change a checkpoint directory, as a context manager.
 
-    It excludes a second lock in the same process, too.
+    It also excludes a second lock in the same process.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -61,17 +61,17 @@ class DirectoryLock:
         self._descriptors: list[int] = []
 
     def acquire(self) -> None:
-        """Take the lock without waiting; creates the directory if need be.
+        """Take the lock without waiting; create the directory if necessary.
 
         Raises:
-            DirectoryInUseError: If a living process has it.
+            DirectoryInUseError: If a running process has it.
             CheckpointWriteError: If this user may not write there.
         """
         layout.make_directory(self.directory)
         taken: list[int] = []
         try:
             apart = False
-            if not files.WINDOWS:  # which locks files only
+            if not files.WINDOWS:  # locks only files
                 taken.append(_open_directory(self.directory))
                 apart = _lock_directory(taken[0], self.directory)
             file, locked = _locked_file(self.directory)
@@ -96,11 +96,11 @@ class DirectoryLock:
         _held.add(self)
 
     def put_back(self) -> None:
-        """Lock another file if somebody removed or replaced the one that is locked.
+        """Lock the new file if somebody removed or replaced the locked one.
 
         Raises:
-            DirectoryInUseError: If another living process has locked it since.
-            OSError: If there can be none.
+            DirectoryInUseError: If another running process has locked it since.
+            OSError: If it cannot be locked.
         """
         *others, file = self._descriptors
         if not _is(self.directory / layout.LOCK, file):
@@ -108,7 +108,7 @@ class DirectoryLock:
             os.close(file)
 
     def release(self) -> None:
-        """Give the lock back; without effect if it is not held."""
+        """Release the lock; no effect if it is not held."""
         _held.discard(self)
         _close(self._descriptors)
 
@@ -121,11 +121,11 @@ class DirectoryLock:
 
 
 def put_back(directory: Path) -> None:
-    """Do so with the lock of a directory, if this process holds it; before a save.
+    """Renew this process's lock of a directory, before a save.
 
     Raises:
         DirectoryInUseError: If another run has locked the directory since.
-        OSError: If it can have no lock.
+        OSError: If it cannot be locked.
     """
     for lock in list(_held):
         if lock.directory == directory:
@@ -141,7 +141,7 @@ def _lock_directory(descriptor: int, directory: Path) -> bool:
         return _lock(descriptor, directory)
     except DirectoryInUseError:
         raise
-    except OSError:  # network file systems lock files only
+    except OSError:  # network file systems lock only files
         return False
 
 
@@ -162,7 +162,7 @@ def _locked_file(directory: Path) -> tuple[int, bool]:
 
 
 def _is(path: Path, descriptor: int) -> bool:
-    """Whether a path names the file that is open, now."""
+    """Whether a path now names the open file."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -170,7 +170,7 @@ def _is(path: Path, descriptor: int) -> bool:
 
 
 def _lock(descriptor: int, directory: Path) -> bool:
-    """Whether it is locked now, and not on a file system that has no locks."""
+    """Whether it is locked now; False on a file system without locks."""
     try:
         take(descriptor)
     except OSError as error:
@@ -183,13 +183,13 @@ def _lock(descriptor: int, directory: Path) -> bool:
 
 
 def _locked_on_this_machine(directory: Path) -> list[int]:
-    """The descriptor of a file that is locked for a directory without locks, if any."""
+    """The descriptor of a file that is locked instead of the directory, if any."""
     place = Path(tempfile.gettempdir())
     name = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()
     name = f"resilient-{name[:32]}.lock"
     taken: list[int] = []
     try:
-        try:  # one of another user may be opened, but not as if it were to be made
+        try:  # another user's may be opened, but not with O_CREAT
             taken.append(files.open_file(place, name))
         except FileNotFoundError:
             taken.append(files.open_file(place, name, os.O_RDWR | os.O_CREAT))
@@ -206,7 +206,7 @@ def _locked_on_this_machine(directory: Path) -> list[int]:
 
 def _say_what_is_apart(directory: Path, *, apart: bool) -> None:
     text = (
-        "Runs on this machine are kept apart all the same: make sure that no other "
+        "Runs on this machine still exclude each other: make sure that no other "
         "machine uses it at the same time."
         if apart
         else "Make sure that only one run uses it at a time."
@@ -243,12 +243,12 @@ def _same(one: Path, other: Path) -> bool:
 
 def _identify(descriptor: int) -> None:
     owner = asdict(_Owner(socket.gethostname(), os.getpid(), now()))
-    # A full disk must not keep a run from resuming: the identity is for people.
+    # A full disk must not keep a run from resuming: the name is only for people.
     try:
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps(owner).encode() + b"\n")
     except OSError as error:
-        logger.warning("Could not note in the lock who holds it: %s", error)
+        logger.warning("Could not write the owner into the lock: %s", error)
 
 
 def _owner(directory: Path) -> str:

@@ -1,9 +1,9 @@
-"""The file that makes a directory a checkpoint: what it holds, to the last bit.
+"""The file that makes a directory a checkpoint, and vouches for its every bit.
 
-Written last, as strict JSON. It has the size and the checksum of every other file, and
-a checksum of itself, so that a flipped bit anywhere is noticed. The checksums find
+Written last, as strict JSON. It has the size and the checksum of every other file and a
+checksum of itself, so a flipped bit anywhere is noticed. The checksums detect
 accidents, not attackers: xxh3 is not cryptographic, and anybody can compute it. So a
-manifest is believed only as far as its schema goes; see ``signature`` for more.
+manifest is trusted only as far as its schema goes; see ``signature`` for more.
 """
 
 import json
@@ -29,9 +29,9 @@ from resilient.storage.signature import Signature
 SCHEMA = 1
 LIBRARY = "keras-resilient"  # its version, in the environment
 
-# The manifest's own checksum is taken with these zeros in its place, and signed with
-# zeros for both. Every schema begins this way, so that a later one is not taken for
-# damage.
+# The manifest's own checksum is computed with zeros in its place, and the signature
+# with zeros for both. Every schema begins this way, so that a later one is not mistaken
+# for damage.
 _ZEROS, _UNSIGNED = "0" * 32, "0" * 64
 _BEGIN = re.compile(
     rb'\A\{\n "xxh3_128": "([0-9a-f]{32})",\n(?: "hmac_sha256": "([0-9a-f]{64})",\n)?'
@@ -44,7 +44,7 @@ _Time = Annotated[str, Meta(pattern=r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\Z")]
 
 
 class ManifestError(Exception):
-    """The manifest is not what was written; the text says why, after its name."""
+    """The manifest is not what was written; the text, to follow its name, says why."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{MANIFEST} {why}")
@@ -57,7 +57,7 @@ class _Schema:
 
 @dataclass(frozen=True, kw_only=True)
 class _Body:
-    """What a manifest may say."""
+    """The schema of a manifest."""
 
     progress: SavedProgress
     finished: bool
@@ -65,7 +65,7 @@ class _Body:
     created: _Time
     environment: Annotated[dict[_Text, _Text], Meta(max_length=1000)]
     files: Annotated[dict[_Path, FileRecord], Meta(max_length=1_000_000)]
-    # Not in the records of the files: version 0.1 knows what is in those.
+    # Not in the file records, whose fields version 0.1 knows.
     sha256: dict[str, Sha256] = field(default_factory=dict)
     hmac_sha256: str | None = None
 
@@ -76,13 +76,13 @@ class Manifest:
 
     Attributes:
         progress: Where the run was.
-        finished: Whether the run was over: nothing was left to train.
-        metrics: What keep policies look at.
+        finished: Whether the run was over, with nothing left to train.
+        metrics: The values that keep policies compare.
         created: When it was committed, ISO 8601 in UTC.
-        environment: Versions of what wrote it, by name.
-        files: By path relative to the checkpoint, with slashes.
+        environment: Versions of the libraries that wrote it, by name.
+        files: The file records, by path relative to the checkpoint, with slashes.
         hmac_sha256: Its signature, if it has one.
-        signature: Whose that is, as far as is known here.
+        signature: Whose signature it is, as far as known.
     """
 
     progress: Progress
@@ -95,7 +95,7 @@ class Manifest:
     signature: Signature = Signature.NONE
 
     def signed(self) -> "Manifest":
-        """The same, signed if there is a key here."""
+        """The same, signed if a key is set."""
         hmac = signature.sign(replace(self, hmac_sha256=_UNSIGNED)._unsealed())
         if hmac is None:
             return self
@@ -130,10 +130,10 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Manifest":
-        """Read a manifest, if it is exactly what was written, and a manifest.
+        """Parse a manifest, if it is exactly what was written.
 
         Raises:
-            ManifestError: If it is not.
+            ManifestError: If it is not, or is no manifest.
             NotSupportedError: If a later version of this library wrote it.
         """
         if not raw:
@@ -153,7 +153,7 @@ class Manifest:
             raise ManifestError(f"does not match its schema: {error}") from None
         signed = None if match[2] is None else match[2].decode()
         if body.hmac_sha256 != signed:
-            raise ManifestError("has a signature that is not where a manifest has one")
+            raise ManifestError("has a signature in the wrong place")
         whose = signature.whose(signed, _zeroed(zeroed, match, 2))
         return cls._of(body, whose)
 
@@ -162,9 +162,7 @@ class Manifest:
         for name in body.files:
             inside = is_inside(name) and name.isprintable()
             if not inside or name == MANIFEST:
-                raise ManifestError(
-                    f"lists what cannot be a file of a checkpoint: {name!a}"
-                )
+                raise ManifestError(f"lists an impossible file: {name!a}")
         try:
             datetime.fromisoformat(body.created)
         except ValueError:
@@ -188,13 +186,13 @@ class Manifest:
 
 
 def _zeroed(raw: bytes, match: re.Match[bytes], group: int) -> bytes:
-    """The same with zeros in place of a group, if that is there."""
+    """The same with zeros in place of a group, if present."""
     start, end = match.span(group)
     return raw if start < 0 else raw[:start] + b"0" * (end - start) + raw[end:]
 
 
 def _require_known_schema(data: Mapping[str, Any]) -> None:
-    """Raises SchemaError if it is none, NotSupportedError if it is a later one."""
+    """Raise SchemaError for an invalid version, NotSupportedError for a later one."""
     number = from_json(_Schema, data).schema
     if number == SCHEMA:
         return

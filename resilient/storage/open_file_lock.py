@@ -13,7 +13,7 @@ def take(descriptor: int) -> None:
     """Lock it without waiting.
 
     Raises:
-        BlockingIOError: Another has it; some file systems raise PermissionError.
+        BlockingIOError: Somebody else has it; some file systems raise PermissionError.
         OSError: It cannot be locked.
     """
     _take(descriptor)
@@ -24,7 +24,7 @@ def _by_flock(descriptor: int) -> None:
 
 
 def _by_portalocker(descriptor: int) -> None:
-    """There nobody else can read what is locked: who holds the lock stays unknown."""
+    """There nobody else can read a locked file: the owner stays unknown."""
     how = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING
     try:
         portalocker.lock(descriptor, how)

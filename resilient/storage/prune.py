@@ -1,7 +1,7 @@
-"""Deletes what a keep policy does not select; never the newest.
+"""Deletes checkpoints that a keep policy does not select; never the newest.
 
-After every save, so it has to be quick where a run keeps thousands: a manifest is read
-once, and again only if its file was replaced.
+It runs after every save, so it must be quick even if a run keeps thousands: a manifest
+is read once, and again only if its file was replaced.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from resilient.storage.manifest import ManifestError
 
 
 class _Known(NamedTuple):
-    """What keep policies look at, and of which file."""
+    """What keep policies compare, and the file it came from."""
 
     step: int
     metrics: Mapping[str, float]
@@ -37,11 +37,11 @@ class Pruner:
         self._known: dict[int, _Known] = {}
 
     def prune(self, keep: KeepPolicy, held: Collection[int] = frozenset()) -> list[int]:
-        """Delete what the policy does not select; returns the steps.
+        """Delete what the policy does not select, and return the steps.
 
         Args:
             keep: The policy.
-            held: Steps that stay in any case.
+            held: Steps to keep in any case.
 
         Raises:
             CheckpointWriteError: If the file system does not allow it.
@@ -62,7 +62,7 @@ class Pruner:
         return doomed
 
     def _look(self) -> None:
-        """Find the checkpoints by step, and read the manifests that are new."""
+        """Find the checkpoints by step, and read new manifests."""
         known = {}
         for step in layout.committed_steps(self._directory):
             path = self._directory / layout.committed_name(step)
@@ -71,18 +71,20 @@ class Pruner:
             if before is not None and before.file == file is not None:
                 known[step] = before
                 continue
-            # What cannot be judged stays.
+            # Keep what cannot be judged.
             with contextlib.suppress(
                 ManifestError, NotSupportedError, CheckpointReadError
             ):
                 found = Checkpoint.read(path)
-                if found.is_trusted():  # or a stranger's newest would replace ours
+                if (
+                    found.is_trusted()
+                ):  # otherwise a stranger's newest would replace ours
                     known[step] = _Known(step, found.metrics, found.created, file)
         self._known = known
 
 
 def _file(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file is replaced; None if it cannot be looked at."""
+    """A value that changes when a file is replaced; None if it cannot be read."""
     try:
         found = path.stat()
     except OSError:

@@ -5,8 +5,8 @@
 
 Damage forbids a fresh start until a good checkpoint is committed, or the user chooses
 to start over: until then an entry is ``open``. So is one whose reason cannot be read,
-and a quarantine that is not a directory of its own. The user may delete the directory
-at any time.
+and a quarantine that is not a real directory. The user may delete the directory at any
+time.
 
 A reason lies beside its entry, so that nothing is ever written into the entry, which
 may be a link to somebody else's directory.
@@ -34,7 +34,7 @@ class Reason:
     Attributes:
         kind: ``damaged`` if it failed verification, ``superseded`` if an earlier one
             was chosen to resume from, ``discarded`` if the run was started over.
-        text: What was found, for people.
+        text: What was found, in words.
         time: When it was moved, ISO 8601 in UTC.
         open: Whether it still forbids a silent fresh start.
     """
@@ -47,19 +47,19 @@ class Reason:
 
 @dataclass(frozen=True)
 class Entry:
-    """What is in quarantine; without a readable reason it counts as damaged."""
+    """An entry in quarantine; without a readable reason it counts as damaged."""
 
     path: Path
     reason: Reason
 
 
 def now() -> str:
-    """The time, as in all files of a checkpoint directory."""
+    """The current time, in the format of all files of a checkpoint directory."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def move(path: Path, kind: Kind, text: str) -> Path:
-    """Move a checkpoint, or what has the name of one, into its directory's quarantine.
+    """Move a checkpoint, or whatever has such a name, into its directory's quarantine.
 
     The reason is written first, so that a kill leaves no entry without one.
 
@@ -72,7 +72,7 @@ def move(path: Path, kind: Kind, text: str) -> Path:
     quarantine = path.parent / layout.QUARANTINE
     if not _is_there(quarantine):
         quarantine.mkdir()
-    files.sync(path.parent)  # or a power cut might take it, and what is moved into it
+    files.sync(path.parent)  # otherwise a power cut might lose it, and its contents
     target = quarantine / _free_name(quarantine, path.name)
     _write(target, Reason(kind, text, now(), open=kind == "damaged"))
     directories.move(path, target)
@@ -82,7 +82,7 @@ def move(path: Path, kind: Kind, text: str) -> Path:
 
 
 def entries(directory: Path) -> list[Entry]:
-    """What is in the quarantine of a checkpoint directory, by name."""
+    """The entries in the quarantine of a checkpoint directory, by name."""
     quarantine = directory / layout.QUARANTINE
     try:
         if not _is_there(quarantine):
@@ -109,7 +109,7 @@ def _is_there(quarantine: Path) -> bool:
     """Whether there is one.
 
     Raises:
-        OSError: Something else is there: nothing is moved or written through a link.
+        OSError: It is something else: nothing is moved or written through a link.
     """
     try:
         mode = quarantine.lstat().st_mode
@@ -124,7 +124,7 @@ def _is_there(quarantine: Path) -> bool:
 
 
 def _free_name(quarantine: Path, name: str) -> str:
-    """The name with a number that is free; asks of few, however many are taken."""
+    """A free numbered name, found in few tries however many are taken."""
 
     def taken(number: int) -> bool:
         return os.path.lexists(quarantine / f"{name}-{number}")
@@ -139,7 +139,7 @@ def _free_name(quarantine: Path, name: str) -> str:
 
 
 def _write(entry: Path, reason: Reason) -> None:
-    # All of it or nothing: a torn reason would count as open damage.
+    # Atomic: a torn reason would count as open damage.
     path = entry.with_name(entry.name + layout.REASON)
     files.replace_text(path, json.dumps(asdict(reason), indent=1) + "\n")
 

@@ -1,7 +1,7 @@
-"""Finishes changes of checkpoints that a kill interrupted, and tidies after it.
+"""Finishes changes of checkpoints that a kill interrupted, and cleans up.
 
-The former one is deleted only where the new one verifies; else it comes back, and the
-new one goes to quarantine.
+A former checkpoint is deleted only if the new one verifies; otherwise it is restored,
+and the new one goes to quarantine.
 """
 
 import contextlib
@@ -28,33 +28,35 @@ def recover(directory: Path) -> None:
         _finish(path)
     for former, committed in layout.replaced_paths(directory):
         if layout.leads_nowhere(committed):
-            continue  # to be mounted, then verified
+            continue  # its disk must be mounted first
         try:
             if os.path.lexists(committed):
                 problems = _problems(committed)
                 if problems is None:
                     continue  # the right key may be set the next time
                 if not problems:
-                    sync(directory)  # the kill may have come before that
+                    sync(directory)  # the kill may have prevented it
                     directories.delete_checkpoints([former])
                     continue
                 reason = printable("; ".join(problems))
                 quarantine.move(committed, "damaged", reason)
-                message = "%s is damaged, so the one that it was to replace is back: %s"
+                message = (
+                    "%s is damaged, so the checkpoint that it replaced is restored: %s"
+                )
                 logger.warning(message, committed.name, reason)
             directories.move(former, committed)
             sync(directory)
-        except OSError as error:  # that is seen when a checkpoint is loaded or saved
+        except OSError as error:  # loading or saving a checkpoint will report it
             logger.warning("%s stays where it is: %s", former.name, error)
 
 
 def remove_stale_staging(directory: Path) -> list[Path]:
-    """Delete what dead attempts left unfinished. Needs the lock; returns the paths."""
+    """Delete what dead attempts left unfinished; return paths. Needs the lock."""
     recover(directory)
     stale = layout.staging_paths(directory)
     with contextlib.suppress(OSError):
         if stale:
-            # A kill may have come before the disk knew that these are none.
+            # A kill may have come before their markers were on disk.
             sync(directory)
         for path in stale:
             with contextlib.suppress(OSError):
@@ -63,7 +65,7 @@ def remove_stale_staging(directory: Path) -> list[Path]:
 
 
 def _finish(path: Path) -> None:
-    """What a kill left under its own name is a checkpoint if it is complete."""
+    """What a kill left under a final name is a checkpoint if it is complete."""
     try:
         if os.path.lexists(path) and _problems(path):
             directories.delete_at_once(path)
@@ -75,7 +77,7 @@ def _finish(path: Path) -> None:
 
 
 def _problems(committed: Path) -> list[str] | None:
-    """What is wrong with it; None where it is signed with another key, or not."""
+    """What is wrong with it; None if it is not signed with this key."""
     try:
         found = Checkpoint.read(committed)
         return found.verify() if found.is_trusted() else None

@@ -1,4 +1,4 @@
-"""What a store says where it cannot give, or move, a checkpoint."""
+"""The errors of a store that cannot provide or move a checkpoint."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ _LONGEST = 2000  # characters of a reason
 
 
 def require_target(path: Path) -> None:
-    """Raise where a checkpoint is on a disk that is not there.
+    """Raise if a checkpoint is on a disk that is not mounted.
 
     Raises:
         CheckpointNotFoundError: It is a link whose target is missing.
@@ -38,7 +38,7 @@ def require_target(path: Path) -> None:
 
 @contextlib.contextmanager
 def of_quarantine(directory: Path) -> Iterator[None]:
-    """Turn what the file system says while checkpoints are moved into our own error."""
+    """Turn file system errors while moving checkpoints into our own error."""
     try:
         yield
     except OSError as error:
@@ -52,7 +52,7 @@ def of_quarantine(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def of_local_copy(directory: Path) -> Iterator[None]:
-    """The same where a local directory follows a run in an object store."""
+    """The same, for the local copy of a run in an object store."""
     try:
         yield
     except CheckpointReadError:
@@ -67,7 +67,7 @@ def of_local_copy(directory: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, reason: str) -> CorruptCheckpointError:
-    """The error for one checkpoint that was asked for."""
+    """The error for one requested checkpoint."""
     step = int(path.name.removeprefix("step-"))
     return CorruptCheckpointError(
         f"The checkpoint of step {step} is damaged.",
@@ -77,26 +77,26 @@ def damaged(path: Path, reason: str) -> CorruptCheckpointError:
 
 
 def not_uploaded(left: str) -> CheckpointWriteError:
-    """The error where something is over, and what it committed is not uploaded."""
+    """The error if training ends before its last checkpoint is uploaded."""
     return CheckpointWriteError(
         "The last checkpoint is not in the object store.",
         received=left,
-        hint="Run the script again on this machine: the upload goes on, and nothing is "
-        "trained twice.",
+        hint="Run the script again on this machine: the upload continues, and "
+        "nothing is trained twice.",
     )
 
 
 def unreachable(where: object, error: Exception) -> CheckpointReadError:
-    """The error where nothing can be done before the object store answers."""
+    """The error if nothing can be done until the object store answers."""
     return CheckpointReadError(
         "The object store cannot be read right now. Nothing there was changed.",
         received=f"{where}: {error}",
-        hint="Check the address, the credentials and the network, and run it again.",
+        hint="Check the address, the credentials and the network, and run again.",
     )
 
 
 def none_intact(directory: Path, failed: Mapping[Path, str]) -> CorruptCheckpointError:
-    """The error where each one is damaged, with the reasons by path."""
+    """The error if every checkpoint is damaged, with the reasons by path."""
     lines = "".join(
         f"\n  {path.relative_to(directory)}: {printable(reason[:_LONGEST])}"
         for path, reason in islice(failed.items(), _NAMED)

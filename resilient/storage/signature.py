@@ -1,12 +1,12 @@
-"""Who can have written a checkpoint: a key in the environment signs, and checks.
+"""Signs checkpoints with a key from the environment, and checks signatures.
 
-Where ``RESILIENT_KEY`` is set, the manifest of each new checkpoint has an HMAC-SHA256,
-and the SHA-256 of every file; a checkpoint without is refused. So nobody without the
-key can write one, or change one, that is used.
+If ``RESILIENT_KEY`` is set, the manifest of each new checkpoint has an HMAC-SHA256 and
+the SHA-256 of every file, and a checkpoint without them is refused. So nobody without
+the key can write or change a checkpoint that will be used.
 
-What it does not say: that a checkpoint is the newest. Who can write to the directory
-can delete checkpoints, and put back, or bring from another run, what was signed with
-the same key, under the name of its own step. Files beside the checkpoints
+It does not prove that a checkpoint is the newest. Anyone who can write to the directory
+can delete checkpoints, and put back older ones, or ones from another run signed with
+the same key, under the name of their own step. Files beside the checkpoints
 (``rollbacks.json``, events, requests) are not signed.
 """
 
@@ -20,7 +20,7 @@ from resilient.errors import message
 VARIABLE = "RESILIENT_KEY"
 
 _LEAST = 16  # characters
-# Each has a key of its own.
+# Each purpose has its own derived key.
 _MANIFEST = b"keras-resilient manifest v1"
 _PROCESS = b"keras-resilient process v1"
 
@@ -38,27 +38,27 @@ def has_key() -> bool:
     """Whether checkpoints are signed here.
 
     Raises:
-        ValueError: The key is too short to be one.
+        ValueError: The key is too short.
     """
     return _key(_MANIFEST) is not None
 
 
 def sign(content: bytes) -> str | None:
-    """The HMAC of a manifest; None where there is no key."""
+    """The HMAC of a manifest; None without a key."""
     return _hmac(_MANIFEST, content)
 
 
 def shown(challenge: str) -> str | None:
-    """What shows another process that it has the same key, or as well none (None)."""
+    """Proof for another process of having the same key; None without a key."""
     return _hmac(_PROCESS, challenge.encode())
 
 
 def whose(signature: str | None, content: bytes) -> Signature:
-    """Whose signature it is.
+    """Whose signature it is, in words.
 
     Args:
-        signature: That the manifest has, in hexadecimal; None if it has none.
-        content: What was signed.
+        signature: The manifest's signature in hexadecimal, or None.
+        content: The signed content.
     """
     if signature is None:
         return Signature.NONE
@@ -78,7 +78,7 @@ def _key(purpose: bytes) -> bytes | None:
     given = os.environ.get(VARIABLE)
     if given is None:
         return None
-    if len(given) < _LEAST:  # also where a secret that should be there is empty
+    if len(given) < _LEAST:  # also if an expected secret is empty
         raise ValueError(
             message(
                 f"{VARIABLE} is too short to be a key.",

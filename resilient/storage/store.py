@@ -1,8 +1,8 @@
-"""Finds, verifies, falls back, prunes: a checkpoint directory as the library sees it.
+"""A checkpoint directory as the library sees it: finds, verifies, falls back, prunes.
 
 Callers of methods that change the directory hold its ``DirectoryLock``. A checkpoint
-that fails verification is never used and never deleted, but moved to quarantine with
-the reason. If no good one is left the store raises, and does not start over silently.
+that fails verification is never used nor deleted, but moved to quarantine with the
+reason. If no good one is left, the store raises rather than start over silently.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class Store:
 
     Attributes:
         directory: Absolute path; it need not exist yet.
-        report: Called with the name of an event, and what belongs to it.
+        report: Called with the name of an event, and its fields.
         say: Called with a line for the user.
     """
 
@@ -48,7 +48,7 @@ class Store:
         self.report: Callable[..., None] = _nobody
         self.say: Callable[[str], object] = logger.info
         self._settled = False
-        signature.has_key()  # one that is too short is an error now, not at a save
+        signature.has_key()  # a key that is too short is an error now, not at a save
         self._pruner = Pruner(self.directory)
 
     def __str__(self) -> str:
@@ -56,13 +56,13 @@ class Store:
 
     @contextlib.contextmanager
     def opened(self, *, anew: bool = False) -> Iterator[None]:
-        """The right to change the directory, tidied up; made if need be.
+        """Lock the directory, created if necessary, and tidy it.
 
         Args:
             anew: Whether the run is about to be started over.
 
         Raises:
-            DirectoryInUseError, CheckpointWriteError: It is not to be had.
+            DirectoryInUseError, CheckpointWriteError: It cannot be locked.
         """
         with DirectoryLock(self.directory):
             remove_stale_staging(self.directory)
@@ -70,29 +70,29 @@ class Store:
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
-        """The same where nothing is trained; raises DirectoryInUseError."""
+        """The same without training; raises DirectoryInUseError."""
         there = self.directory.is_dir()
         with DirectoryLock(self.directory) if there else contextlib.nullcontext():
             yield
 
     def uploaded(self, seconds: float) -> bool:
-        """Wait, at most so long, for uploads; False if waiting longer may help."""
+        """Wait for uploads, at most this long; False if waiting longer may help."""
         return True
 
     def not_uploaded(self) -> str:
-        """Which checkpoints are not, and why; empty for none."""
+        """Which checkpoints are not uploaded, and why; empty if all are."""
         return ""
 
     def checkpoints(self, *, to_look: bool = False) -> list[Checkpoint]:
         """The committed checkpoints by step, from their manifests alone.
 
-        Without those whose manifest is damaged or of a later version, see ``problems``.
+        Without those that have a damaged or later manifest, see ``problems``.
 
         Args:
-            to_look: Also without those that cannot be read here and now.
+            to_look: Also leave out those that cannot be read right now.
 
         Raises:
-            CheckpointReadError: One cannot be read here and now.
+            CheckpointReadError: One cannot be read right now.
         """
         unread = (CheckpointReadError,) if to_look else ()
         found = []
@@ -102,15 +102,15 @@ class Store:
         return found
 
     def steps(self) -> list[int]:
-        """Steps of what has the name of a checkpoint, ascending."""
+        """Steps of everything with the name of a checkpoint, ascending."""
         return layout.committed_steps(self.directory)
 
     def problems(self, step: int) -> list[str]:
-        """What is wrong with the checkpoint of a step; compares every byte.
+        """Compare every byte of a step's checkpoint, and return what is wrong.
 
         Raises:
             NotSupportedError: If a later version of this library wrote it.
-            CheckpointReadError: If it cannot be read here and now.
+            CheckpointReadError: If it cannot be read right now.
         """
         if layout.leads_nowhere(self._path(step)):
             return ["it is a link whose target is missing"]
@@ -129,11 +129,11 @@ class Store:
             report: Called with the name of each that does not verify, and the reason.
 
         Returns:
-            The checkpoint, and what was read. None only if nothing tells of one.
+            The checkpoint and what was read. None only without any trace of one.
 
         Raises:
             CheckpointNotFoundError: If it is a link whose target is missing.
-            CorruptCheckpointError: If there were some and none is good.
+            CorruptCheckpointError: If there are some, but none is good.
         """
         recover(self.directory)
         failed = {}
@@ -192,7 +192,7 @@ class Store:
             raise CheckpointNotFoundError(
                 f"There is no checkpoint of step {step} in {self}.",
                 received=f"step {step}",
-                hint=f"Choose one of the steps that are there: {available}.",
+                hint=f"Choose one of the existing steps: {available}.",
             )
         refusals.require_target(self._path(step))
         try:
@@ -213,16 +213,16 @@ class Store:
     ) -> Checkpoint:
         """Make a checkpoint out of what ``write`` puts into a directory.
 
-        A checkpoint of the same step is replaced, without a moment without either.
+        A checkpoint of the same step is replaced, with never a moment without either.
 
         Args:
             progress: Where the run is.
-            write: Fills the empty staging directory that it is given the path of.
-            metrics: What keep policies look at.
+            write: Fills the empty staging directory whose path it gets.
+            metrics: The values that keep policies compare.
             finished: Whether the run is over.
-            environment: Versions of what writes it, beside this library.
-            name: Of the staging directory, where others have to know it.
-            others: Moves into it what other processes wrote and flushed.
+            environment: Versions of the writing libraries, besides this one.
+            name: The name of the staging directory, if others have to know it.
+            others: Moves in what other processes wrote and flushed.
 
         Raises:
             CheckpointWriteError: If the file system fails; the others are intact.
@@ -243,7 +243,7 @@ class Store:
         return checkpoint
 
     def prune(self, keep: KeepPolicy) -> list[int]:
-        """Delete what the policy does not select, never the newest; returns the steps.
+        """Delete what the policy does not select, never the newest; return the steps.
 
         Raises:
             CheckpointWriteError: If the file system does not allow it.
@@ -251,7 +251,7 @@ class Store:
         return self._pruner.prune(keep)
 
     def discard_after(self, step: int) -> list[int]:
-        """Move checkpoints newer than ``step`` to quarantine; returns their steps.
+        """Move checkpoints newer than ``step`` to quarantine, and return their steps.
 
         Raises:
             CheckpointWriteError: If the file system does not allow it.
@@ -264,7 +264,7 @@ class Store:
         return newer
 
     def discard_all(self) -> list[int]:
-        """Start over: move every checkpoint to quarantine; returns their steps.
+        """Start over: move every checkpoint to quarantine, and return their steps.
 
         Raises:
             CheckpointWriteError: If the file system does not allow it.
@@ -283,7 +283,7 @@ class Store:
         return reversed(layout.committed_steps(self.directory))
 
     def _get_ready(self, step: int) -> None:
-        """Raise DamageError where a step cannot even be tried."""
+        """Raise DamageError if a step cannot even be tried."""
 
     def _path(self, step: int) -> Path:
         return self.directory / layout.committed_name(step)
@@ -292,7 +292,7 @@ class Store:
         try:
             return quarantine.move(self._path(step), "damaged", reason)
         except OSError as error:
-            # In a read-only directory an earlier checkpoint can still be used.
+            # In a read-only directory, an earlier checkpoint can still be used.
             logger.warning("%s stays where it is: %s", self._path(step).name, error)
             return self._path(step)
 

@@ -1,4 +1,4 @@
-"""The store that a ``checkpoint_dir`` means: in a local directory or far away."""
+"""Opens the store that a ``checkpoint_dir`` names: a local directory or remote."""
 
 import contextlib
 import os
@@ -27,13 +27,12 @@ def store_of(
 
     Args:
         checkpoint_dir: A local path, or an address such as ``s3://bucket/run``.
-        local_dir: For an address: where the run is kept near.
-        upload: For an address: how checkpoints get there.
+        local_dir: For an address: the local copy.
+        upload: For an address: how to upload.
 
     Raises:
-        TypeError: One is of another type.
-        ValueError: An address that cannot be one, or what belongs to an address where
-            there is none.
+        TypeError: One has the wrong type.
+        ValueError: The address is invalid, or an option needs an address.
     """
     address, how = Address.of(checkpoint_dir), checked_upload(upload)
     if address is not None:
@@ -51,10 +50,10 @@ def store_of(
 
 
 def near(checkpoint_dir: CheckpointDir, local_dir: CheckpointDir | None = None) -> Path:
-    """The local directory of a run: ``checkpoint_dir`` itself, or the one in front.
+    """The local directory of a run: ``checkpoint_dir`` itself, or its local copy.
 
     Raises:
-        TypeError, ValueError, NotSupportedError: It is none.
+        TypeError, ValueError, NotSupportedError: It is not usable.
     """
     address = Address.of(checkpoint_dir)
     if address is None:
@@ -63,17 +62,17 @@ def near(checkpoint_dir: CheckpointDir, local_dir: CheckpointDir | None = None) 
 
 
 def place(store: Store, checkpoint: Checkpoint) -> str:
-    """Where a checkpoint of a run is, for people."""
+    """Where a checkpoint of a run is, in words."""
     if isinstance(store, TieredStore):
         return f"{store} ({checkpoint.path})"
     return str(checkpoint.path)
 
 
 def wait_for_uploads(store: Store) -> None:
-    """Return when everything is where it has to be.
+    """Return when everything is uploaded.
 
     Raises:
-        CheckpointWriteError: The object store does not take it.
+        CheckpointWriteError: The object store does not accept it.
     """
     while not store.uploaded(1.0):
         pass
@@ -83,9 +82,9 @@ def wait_for_uploads(store: Store) -> None:
 
 @contextlib.contextmanager
 def looked_at(checkpoint_dir: CheckpointDir) -> Iterator[Store]:
-    """The store of a run that somebody only looks at.
+    """The store of a run, for inspection only.
 
-    What is in an object store is fetched into a temporary directory as it is needed.
+    Files in an object store are fetched into a temporary directory as needed.
     """
     address = Address.of(checkpoint_dir)
     if address is None:

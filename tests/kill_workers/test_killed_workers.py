@@ -272,7 +272,7 @@ def test_a_full_disk_under_one_part_is_an_error_in_all(
             or ("CheckpointWriteError: The checkpoint at " in end.text)
         )
         assert "No space left on device (ENOSPC)" in end.text
-        assert "The checkpoints before it are intact" in end.text
+        assert "Earlier checkpoints are intact" in end.text
     assert len(run.committed()) == 2
     check(run, uninterrupted)
 

@@ -57,7 +57,7 @@ def test_events_that_are_none_may_have_told_of_saves(tmp_path, content):
     (tmp_path / "events.jsonl").write_bytes(content)
     store, log = gone(tmp_path, "started")
     with pytest.raises(
-        CheckpointNotFoundError, match="lines that cannot be understood"
+        CheckpointNotFoundError, match="unreadable lines"
     ):
         find(store, "auto", READER, log)
     discard(store, "never", log)

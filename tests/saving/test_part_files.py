@@ -284,7 +284,7 @@ def test_a_position_counts_from_0(change):
     ("run", "why"),
     [
         (VariablesRun(replicas=0), ">= 1"),
-        (ImportRun(source="x" * 2000, unknown=[]), "2,123 bytes, of at most 2,000"),
+        (ImportRun(source="x" * 2000, unknown=[]), "2,123 bytes; the limit is 2,000"),
     ],
 )
 def test_what_could_not_be_read_back_is_not_saved(tmp_path, monkeypatch, run, why):

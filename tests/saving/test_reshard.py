@@ -129,7 +129,7 @@ def test_processes_at_different_places_are_refused(length):
     same = [part(source={"order": np.arange(length)}) for _ in range(2)]
     assert reshard_processes(same)[0] == same[0].run
     parts = [part(source={"order": np.arange(length) + k}) for k in range(2)]
-    with pytest.raises(DataNotResumableError, match="a part of the data"):
+    with pytest.raises(DataNotResumableError, match="its own part of the data"):
         reshard_processes(parts)
 
 

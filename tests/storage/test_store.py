@@ -207,7 +207,7 @@ def test_a_replacement_that_is_damaged_is_undone(tmp_path, look, damaged, caplog
     assert moved.name == "step-00000020-1"
     assert (moved / damaged).read_bytes() == b"x"
     assert (
-        "step-00000020 is damaged, so the one that it was to replace is back"
+        "step-00000020 is damaged, so the checkpoint that it replaced is restored"
         in caplog.text
     )
 

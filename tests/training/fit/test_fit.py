@@ -390,7 +390,7 @@ def test_where_no_checkpoint_has_the_metric_there_is_no_best(tmp_path):
     fitting.interrupted(tmp_path, epoch=1, batch=2, save_freq="epoch")
     with pytest.raises(CheckpointNotFoundError, match="with only loss") as found:
         fitting.fit(fitting.model(), tmp_path, **given)
-    assert "No checkpoint has a value of val_loss" in str(found.value)
+    assert "No checkpoint has a value for val_loss" in str(found.value)
     assert fitting.steps(tmp_path) == [6]
 
 
