@@ -25,8 +25,6 @@ from resilient.storage.lock import DirectoryLock
 from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.signature import Signature, has_key
 from resilient.storage.store import Store
-from resilient.telemetry.events import read_events
-from resilient.telemetry.goodput import goodput
 
 OK, DAMAGED, USAGE, NOTHING, IN_USE, FAILED = range(6)
 
@@ -219,17 +217,6 @@ def prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
         "nbytes": sum(checkpoint.nbytes for checkpoint in doomed),
     }
     return OK, data
-
-
-def report(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    """Where a run's time went."""
-    found = goodput(store.directory)
-    if not found.attempts:
-        next(
-            read_events(store.directory, all_of_them=True), None
-        )  # raises if it cannot be read
-        raise nothing("No events of a run can be read in", store)
-    return OK, {"directory": str(store), **found.to_json()}
 
 
 def _summary(checkpoint: Checkpoint) -> JSON:

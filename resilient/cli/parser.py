@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from resilient._version import __version__
-from resilient.cli import commands, completion, contents, convert
+from resilient.cli import commands, completion, contents, convert, report
 from resilient.cli import run as run_command
 from resilient.cli import text as texts
 from resilient.cli.places import step
@@ -108,7 +108,7 @@ def _add_lookers(add: convert.Add) -> None:
     show.add_argument("step", metavar="STEP", type=step, nargs="?", help=newest)
     show.add_argument("--files", action="store_true", help="list files and checksums")
     show.set_defaults(report=lambda data, given: contents.show(data, files=given.files))
-    add("report", commands.report, texts.report, "Show how a run spent its time.")
+    report.add_to(add)
     text = "Read every byte of the checkpoints and compare checksums."
     verify = add("verify", commands.verify, texts.verify, text, directory=False)
     _add_checkpoint(verify)

@@ -1,7 +1,5 @@
 """What the commands print for people; ``--json`` prints the same data as JSON."""
 
-import time
-
 from resilient.cli.style import (
     BAD,
     GOOD,
@@ -12,14 +10,9 @@ from resilient.cli.style import (
     say,
     when,
 )
-from resilient.display import duration, metrics, size
+from resilient.display import metrics, size
 from resilient.serialization import JSON
 from resilient.storage.signature import Signature, has_key
-
-_OUTCOMES = {
-    "died": "exited without reporting an error",
-    "unknown": "none (running, or died)",
-}
 
 
 def ls(data: JSON) -> None:
@@ -118,45 +111,3 @@ def prune(data: JSON) -> None:
     removed = ", ".join(f"{step:,}" for step in data["removed"]) or "nothing"
     kept = ", ".join(f"{step:,}" for step in data["kept"])
     say(f"{verb}: {removed} ({size(data['nbytes'])}). Kept: {kept}.")
-
-
-def report(data: JSON) -> None:
-    """Print where a run's time went, then a line for each attempt."""
-    seconds = data["seconds"]
-    say(f"goodput {data['goodput']:.1%} of {duration(seconds['whole'])}")
-    rows = Rows("part", "time", "share")
-    for name, value in seconds.items():
-        if name != "whole":
-            share = value / seconds["whole"] if seconds["whole"] else 0.0
-            rows.add(name, duration(value), f"{share:.1%}")
-    rows.print()
-    say(_steps(data))
-    if late := data["postponed_saves"]:
-        say(
-            "saves postponed because the previous one was still being written: "
-            f"{late:,}"
-        )
-    rows = Rows("attempt", "started", "time", "from step", "to step", "end", "host")
-    for attempt in data["attempts"]:
-        rows.add(
-            attempt["attempt"],
-            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(attempt["started"])),
-            duration(attempt["ended"] - attempt["started"]),
-            f"{attempt['restored'] or 0:,}",
-            f"{attempt['step']:,}",
-            _OUTCOMES.get(attempt["outcome"], attempt["outcome"]),
-            attempt["host"],
-        )
-    rows.print()
-
-
-def _steps(data: JSON) -> str:
-    """The surviving and the lost steps, as far as known.
-
-    A killed process trained a little beyond its last heartbeat.
-    """
-    surviving, lost = data["steps"]["surviving"], data["steps"]["lost"]
-    if not any(attempt["outcome"] == "died" for attempt in data["attempts"]):
-        return f"steps: {surviving:,}, plus {lost:,} lost"
-    known = f"plus at least {lost:,} lost" if lost else "none known to be lost"
-    return f"steps: {surviving:,}, {known} (a killed attempt leaves no exact count)"

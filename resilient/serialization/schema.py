@@ -27,6 +27,8 @@ T = TypeVar("T")
 # How many of something; what JSON keeps exactly.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
+# What ``strict`` writes for a number that JSON does not have.
+NotFinite = Annotated[str, msgspec.Meta(pattern=r"\A(nan|-?inf)\Z")]
 
 # What fits into the integers of a library.
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

@@ -19,7 +19,13 @@ from msgspec import Meta
 from resilient.errors import NotSupportedError
 from resilient.progress import Progress
 from resilient.serialization import strict
-from resilient.serialization.schema import SavedProgress, SchemaError, from_json, parse
+from resilient.serialization.schema import (
+    NotFinite,
+    SavedProgress,
+    SchemaError,
+    from_json,
+    parse,
+)
 from resilient.storage import signature
 from resilient.storage.file_record import FileRecord, Sha256
 from resilient.storage.files import is_inside
@@ -39,7 +45,6 @@ _BEGIN = re.compile(
 
 _Text = Annotated[str, Meta(max_length=1000)]
 _Path = Annotated[str, Meta(max_length=4096)]
-_NotFinite = Annotated[str, Meta(pattern=r"\A(nan|-?inf)\Z")]
 _Time = Annotated[str, Meta(pattern=r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\Z")]
 
 
@@ -61,7 +66,7 @@ class _Body:
 
     progress: SavedProgress
     finished: bool
-    metrics: Annotated[dict[_Text, float | _NotFinite], Meta(max_length=10_000)]
+    metrics: Annotated[dict[_Text, float | NotFinite], Meta(max_length=10_000)]
     created: _Time
     environment: Annotated[dict[_Text, _Text], Meta(max_length=1000)]
     files: Annotated[dict[_Path, FileRecord], Meta(max_length=1_000_000)]

@@ -6,7 +6,7 @@ defines what the parts mean.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from resilient.telemetry.event import Event
@@ -18,13 +18,37 @@ Outcome = Literal[
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Time that went into one part of the whole, without a break.
+
+    Attributes:
+        attempt: Its place among the attempts, from 0.
+        part: As of ``Goodput.parts``.
+        begin: Unix seconds.
+        end: Unix seconds.
+    """
+
+    attempt: int
+    part: str
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Piece:
     """Seconds of training up to a step, from the step of the previous piece."""
 
     step: int
     seconds: float
     saved: bool  # a checkpoint holds the state at its end
+    attempt: int = 0
+    begin: float = 0.0  # Unix seconds
+
+    def span(self, part: str, since: float = 0.0) -> Span:
+        """Its time, but for the first seconds."""
+        end = self.begin + self.seconds
+        return Span(self.attempt, part, self.begin + since, end)
 
 
 class Ledger:
@@ -34,15 +58,18 @@ class Ledger:
         spent: Seconds that were not training, by category.
         lost: Seconds of training that a restore discarded.
         lost_steps: Steps that a restore discarded.
+        attempt: Which attempt is booked, from 0.
     """
 
     def __init__(self) -> None:
         # Starting over goes back to step 0, which needs no checkpoint.
         self._pieces = [_Piece(0, 0.0, saved=True)]
+        self._spans: list[Span] = []
         not_training = ("saving", "starting", "restoring", "replaying")
         self.spent = dict.fromkeys(not_training, 0.0)
         self.lost = 0.0
         self.lost_steps = 0
+        self.attempt = 0
 
     @property
     def step(self) -> int:
@@ -54,14 +81,28 @@ class Ledger:
         """Seconds of training that have survived so far."""
         return math.fsum(piece.seconds for piece in self._pieces)
 
+    def spans(self) -> list[Span]:
+        """When each of these seconds was, attempt by attempt."""
+        productive = (piece.span("productive") for piece in self._pieces)
+        found = [span for span in (*self._spans, *productive) if span.end > span.begin]
+        return sorted(found, key=lambda span: (span.attempt, span.begin))
+
     def is_saved(self, step: int | None) -> bool:
         """Whether training is at this step and has done nothing since saving it."""
         return self._pieces[-1].step == step and self._pieces[-1].saved
 
-    def reach(self, step: int, seconds: float, *, saved: bool = False) -> None:
+    def spend(self, part: str, begin: float, seconds: float) -> None:
+        """Do something other than training."""
+        self.spent[part] += seconds
+        self._spans.append(Span(self.attempt, part, begin, begin + seconds))
+
+    def reach(
+        self, step: int, begin: float, seconds: float, *, saved: bool = False
+    ) -> None:
         """Train up to a step; an earlier step leaves training where it is."""
         saved = saved and step >= self.step
-        self._pieces.append(_Piece(max(step, self.step), seconds, saved))
+        reached = max(step, self.step)
+        self._pieces.append(_Piece(reached, seconds, saved, self.attempt, begin))
 
     def go_back(self, step: int) -> None:
         """Continue from a step's checkpoint: everything after it is lost.
@@ -71,18 +112,23 @@ class Ledger:
         one is taken to have been reached in no time.
         """
         if step > self.step:
-            self.reach(step, 0.0, saved=True)
+            self.reach(step, 0.0, 0.0, saved=True)
             return
         self.lost_steps += self.step - step
         undone = _Piece(self.step, 0.0, saved=False)
         while not self._survives(self._pieces[-1], step):
-            self.lost += undone.seconds
+            self._lose(undone)
             undone = self._pieces.pop()
         kept, before = 0.0, self.step
         if before < step:
             kept = undone.seconds * ((step - before) / (undone.step - before))
-            self.reach(step, kept, saved=True)
-        self.lost += undone.seconds - kept
+            self._pieces.append(replace(undone, step=step, seconds=kept, saved=True))
+        self._lose(undone, but=kept)
+
+    def _lose(self, piece: _Piece, but: float = 0.0) -> None:
+        """Training that is gone back over, but for its first seconds."""
+        self.lost += piece.seconds - but
+        self._spans.append(piece.span("lost", but))
 
     @staticmethod
     def _survives(piece: _Piece, step: int) -> bool:
@@ -184,18 +230,18 @@ class Accounting:
         if not self._training:
             self._spend("starting", until)
             return
-        seconds = self._pass(until)
+        begin, seconds = self._pass(until)
         stalled = min(self._stall, seconds)
         self._stall -= stalled
-        self._ledger.spent["saving"] += stalled
+        self._ledger.spend("saving", begin, stalled)
         reached = self._ledger.step if step is None else step
-        self._ledger.reach(reached, seconds - stalled, saved=saved)
+        begin += stalled
+        self._ledger.reach(reached, begin, seconds - stalled, saved=saved)
 
     def _spend(self, part: str, until: float) -> None:
-        self._ledger.spent[part] += self._pass(until)
+        self._ledger.spend(part, *self._pass(until))
 
-    def _pass(self, until: float) -> float:
-        """Seconds until then; 0 if that time is already booked."""
-        seconds = max(0.0, until - self.now)
-        self.now = max(self.now, until)
-        return seconds
+    def _pass(self, until: float) -> tuple[float, float]:
+        """Since when, and seconds until then; 0 if that time is already booked."""
+        begin, self.now = self.now, max(self.now, until)
+        return begin, self.now - begin

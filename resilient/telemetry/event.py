@@ -5,7 +5,7 @@ Other fields are for people and may hold anything.
 
 from dataclasses import dataclass, field
 
-from resilient.serialization.schema import Count
+from resilient.serialization.schema import Count, NotFinite
 from resilient.telemetry.heartbeat import Beat, ProcessId, Seconds
 
 
@@ -20,6 +20,12 @@ class Event:
         host: Where it ran.
         pid: Its process id there.
         previous: The last heartbeat of the previous attempt (in "started").
+        environment: Versions, by name (in "started").
+        processes: How many train together (in "started").
+        epoch: Epochs done.
+        batch: Batches done of the next one.
+        logs: Metrics by name (in "metrics": of the epoch that ended, or so far).
+        kind: How a process ended, in a word (in "exited", of a supervisor).
     """
 
     time: Seconds
@@ -29,6 +35,8 @@ class Event:
     pid: ProcessId
     step: Count | None = None
     from_step: Count | None = None
+    epoch: Count | None = None
+    batch: Count | None = None
     seconds: Seconds = 0.0
     stall: Seconds = 0.0
     postponed: bool = False
@@ -40,6 +48,12 @@ class Event:
     signature: str | None = None
     where: list[str] = field(default_factory=list)
     previous: Beat | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    processes: Count | None = None
+    logs: dict[str, float | NotFinite] = field(default_factory=dict)
+    nbytes: Count | None = None
+    kind: str | None = None
+    checkpoint: str | None = None
 
     @property
     def is_last_word(self) -> bool:

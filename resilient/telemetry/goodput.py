@@ -33,17 +33,11 @@ The time between a fit that ended and the next one belongs to no part, nor to th
 import math
 import os
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from resilient.display import duration, table
-from resilient.serialization.schema import from_json
-from resilient.storage.layout import HEARTBEAT
-from resilient.telemetry import heartbeat
-from resilient.telemetry.accounting import Accounting, Ledger, Outcome
-from resilient.telemetry.event import Event
-from resilient.telemetry.events import read_events
-from resilient.telemetry.heartbeat import Beat
+from resilient.telemetry.accounting import Accounting, Ledger, Outcome, Span
+from resilient.telemetry.run_log import RunLog, read_log
 
 
 @dataclass(frozen=True)
@@ -153,59 +147,47 @@ def goodput(directory: str | os.PathLike[str]) -> Goodput:
 
     A run that was started over counts from that start. Without events, all is zero.
     """
-    ledger, down = Ledger(), 0.0
+    return account(read_log(directory))[0]
+
+
+def account(log: RunLog) -> tuple[Goodput, list[Span]]:
+    """Where the time of a run went, and when each second of it was.
+
+    Args:
+        log: What is recorded of the run.
+    """
+    ledger, downs = Ledger(), list[Span]()
     reports: list[AttemptReport] = []
-    attempts, signs = _read(directory)
-    starts = [events[0].time for events in attempts[1:]] + [math.inf]
-    for events, until in zip(attempts, starts, strict=False):
+    starts = [events[0].time for events in log.attempts[1:]] + [math.inf]
+    for events, until in zip(log.attempts, starts, strict=False):
         begin = events[0]
+        ledger.attempt = len(reports)
         if reports and reports[-1].outcome != "ended":
-            down += max(0.0, begin.time - reports[-1].ended)
-        account = Accounting(begin.time, ledger)
-        account.book(events, signs.get(begin.attempt), until)
+            ended = reports[-1].ended
+            span = Span(len(reports) - 1, "down", ended, max(ended, begin.time))
+            downs.append(span)
+        books = Accounting(begin.time, ledger)
+        books.book(events, log.signs.get(begin.attempt), until)
         silent: Outcome = "died" if math.isfinite(until) else "unknown"
         reports.append(
             AttemptReport(
                 attempt=begin.attempt,
                 host=begin.host,
                 started=begin.time,
-                ended=account.now,
-                outcome=account.outcome or silent,
-                restored=account.restored,
+                ended=books.now,
+                outcome=books.outcome or silent,
+                restored=books.restored,
                 step=ledger.step,
             )
         )
-    return Goodput(
+    found = Goodput(
         **ledger.spent,
         productive=ledger.productive,
         lost=ledger.lost,
-        down=down,
+        down=sum((span.end - span.begin for span in downs), 0.0),
         steps=ledger.step,
         lost_steps=ledger.lost_steps,
-        postponed=sum(event.postponed for events in attempts for event in events),
+        postponed=sum(event.postponed for events in log.attempts for event in events),
         attempts=tuple(reports),
     )
-
-
-def _read(
-    directory: str | os.PathLike[str],
-) -> tuple[list[list[Event]], dict[str, Beat]]:
-    """The events of each attempt since the run last started over, oldest first.
-
-    Returns:
-        The events, each list beginning with "started"; and the attempts' last signs of
-        life, where known.
-    """
-    attempts: dict[str, list[Event]] = {}
-    signs = [heartbeat.read(Path(directory) / HEARTBEAT)]
-    for found in read_events(directory):
-        event = from_json(Event, found)
-        if event.event == "started":
-            attempts.setdefault(event.attempt, [])
-            signs.append(event.previous)
-        if event.attempt not in attempts:  # a supervisor's events, or foreign ones
-            continue
-        attempts[event.attempt].append(event)
-        if event.event == "started over":
-            attempts = {event.attempt: attempts[event.attempt]}
-    return list(attempts.values()), {sign.attempt: sign for sign in signs if sign}
+    return found, [*ledger.spans(), *(each for each in downs if each.end > each.begin)]

@@ -33,6 +33,7 @@ class Attempt:
         inputs: The data.
         losses: Checks the loss of each batch, if asked to.
         settle: Waits until Keras's callbacks have seen all earlier batches.
+        logged: The newest metrics of this epoch, where there are some before it ends.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Attempt:
         *,
         losses: LossWatch | None = None,
         settle: Callable[[], None] = lambda: None,
+        logged: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self._session, self._state, self._inputs = session, state, inputs
         self._saving, self._watch = session.saving, session.watch
@@ -50,7 +52,7 @@ class Attempt:
         self._monitored = MonitoredMetrics(session.options.keep.monitors)
         self._losses = losses or LossWatch(None, active=False)
         self._consensus = BoundaryConsensus(session.group, self._saving, self._watch)
-        self._settle = settle
+        self._settle, self._logged = settle, logged
         self._stopping = False  # agreed on by all processes
         self._taken: record.PendingCheckpoint | None = None
         self._uncommitted: Callable[[], None] | None = None
@@ -170,6 +172,8 @@ class Attempt:
         Raises:
             ValueError: ``keep`` monitors an unknown metric. This epoch is saved.
         """
+        if logs:
+            self._tell(progress, logs)
         unknown = self._monitored.error(logs, validates=validates)
         if unknown is not None:
             self._saving.save_without_pruning()
@@ -213,6 +217,8 @@ class Attempt:
         before = None if self._taken is None else self._taken.snapshot
         self._taken = self._snapshot(progress, logs, before, in_epoch=in_epoch)
         metrics = {} if in_epoch else logs or {}
+        if in_epoch and (newest := self._logged()):
+            self._tell(progress, newest)
         save = Save(progress, metrics, finished, staging, self._saving.stalled())
         self._uncommitted = partial(self._saving.save, save, self._taken)
 
@@ -234,6 +240,9 @@ class Attempt:
         self._settle()
         positions, random = self._inputs.positions(in_epoch=in_epoch)
         return self._state.take(progress, positions, random, logs=logs, reuse=reuse)
+
+    def _tell(self, progress: Progress, logs: Mapping[str, float]) -> None:
+        self._session.events.emit("metrics", **progress.to_json(), logs=logs)
 
     def _commit(self) -> bool:
         """Commit the last snapshot, and return whether there was one."""

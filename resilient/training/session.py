@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from resilient._version import __version__
 from resilient.backends import get_backend
 from resilient.backends.base import Part
 from resilient.data.inputs import DataInputs
@@ -26,6 +27,7 @@ from resilient.saving.record import Loaded
 from resilient.serialization.position import Positions
 from resilient.state import fingerprint, replicas
 from resilient.state.rng import kept_random_state
+from resilient.storage.manifest import LIBRARY
 from resilient.telemetry import heartbeat
 from resilient.telemetry.console import Notifier
 from resilient.telemetry.events import Events, attempts_so_far
@@ -79,7 +81,13 @@ class Session:
         self.attempts = [] if anew else attempts_so_far(directory, index)
         self.last = last_attempt(directory) if index == 0 else None
         options.store.report, options.store.say = self.events.emit, self.say
-        self.events.emit("started", previous=heartbeat.last_words(directory))
+        environment = fingerprint.environment(self.backend)
+        self.events.emit(
+            "started",
+            previous=heartbeat.last_words(directory),
+            environment={LIBRARY: __version__, **environment},
+            processes=group.count,
+        )
         self.watch = Watch(
             self.events.attempt,
             directory,
@@ -87,7 +95,6 @@ class Session:
             leads=index == 0,
             request_save=self.request_save,
         )
-        environment = fingerprint.environment(self.backend)
         self.saving = Checkpointer(
             Committer(options.store, options.keep, self.events, environment, group),
             policy=options.save_policy,

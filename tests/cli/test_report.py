@@ -4,10 +4,12 @@ import json
 import os
 
 import pytest
+from support.reported import killed_and_resumed, write_events
 
 from resilient.cli.main import main
-from resilient.cli.text import duration
-from resilient.telemetry.goodput import goodput
+from resilient.display import duration
+from resilient.report.facts import read_facts
+from resilient.storage.store import Store
 
 pytestmark = pytest.mark.once
 
@@ -18,30 +20,7 @@ START = 1_700_000_000  # 2023-11-14T22:13:20Z
 
 @pytest.fixture
 def directory(tmp_path):
-    """Killed at 80 s and step 70, resumed at 100 s from step 40, ended at 4,000 s."""
-    who = {"host": "node-7", "pid": 1, "directory": "runs", "count": 70}
-    died = {"attempt": "a1", "time": START + 80, "phase": "training", "step": 70}
-    died |= {"epoch": 0, "batch": 70, **who}
-    events = [
-        ("a1", 0, "started", {"previous": None}),
-        ("a1", 10, "training", {"step": 1}),
-        ("a1", 50, "saved", {"step": 40, "seconds": 2, "stall": 1}),
-        ("b2", 100, "started", {"previous": died}),
-        ("b2", 104, "restored", {"step": 40, "seconds": 4}),
-        ("b2", 110, "training", {"step": 41}),
-        (
-            "b2",
-            4000,
-            "saved",
-            {"step": 6000, "seconds": 0, "stall": 0, "postponed": True},
-        ),
-        ("b2", 4000, "ended", {"step": 6000}),
-    ]
-    with open(tmp_path / "events.jsonl", "w") as file:
-        for attempt, when, event, fields in events:
-            who = {"attempt": attempt, "host": "node-7", "pid": 1}
-            line = {"time": START + when, "event": event, **who, **fields}
-            file.write(json.dumps(line) + "\n")
+    killed_and_resumed(tmp_path, START)
     return tmp_path
 
 
@@ -66,10 +45,20 @@ def test_report_has_a_line_for_each_part_and_for_each_attempt(directory, capsys)
         "lost 31.0 s 0.8%",
         "down 20.0 s 0.5%",
         f"steps: 6,000, plus at least 30 lost {NOT_EXACTLY}",
+        "metrics: loss 0.25, val_loss 0.5",
+        (
+            "saves: 2, 1.5 MB each; written in 1.00 s (longest 2.00 s), while training "
+            "waited 1.00 s in all"
+        ),
         "saves postponed because the previous one was still being written: 1",
         "attempt started time from step to step end host",
         "a1 2023-11-14T22:13:20Z 0:01:20 0 70 exited without reporting an error node-7",
-        "b2 2023-11-14T22:15:00Z 1:05:00 40 6,000 ended node-7",
+        "b2 2023-11-14T22:15:00Z 1:05:00 40 6,000 ended node-8",
+        "fault at attempt step reason",
+        "killed 2023-11-14T22:14:40Z 1 70 it was killed by SIGKILL",
+        "save failed 2023-11-14T22:31:40Z 2 2,000 the disk is full",
+        "changed for attempt 2: host node-7 -> node-8",
+        "changed for attempt 2: torch 2.12.0 -> 2.13.0",
     ]
 
 
@@ -100,7 +89,28 @@ def test_report_as_json_has_the_same_data(directory, capsys):
     code, out, err = run(capsys, "report", directory, "--json")
     assert (code, err) == (OK, "")
     data = json.loads(out, parse_constant=pytest.fail)
-    assert data == {"directory": str(directory), **goodput(directory).to_json()}
+    facts = read_facts(Store(directory))
+    assert data == {"directory": str(directory), **facts.to_json(), "written": []}
+    assert data["faults"][0]["kind"] == "killed"
+
+
+def test_several_runs_have_a_line_each(directory, tmp_path, capsys):
+    top = tmp_path / "runs"
+    for name in ("a", "sweep/b"):
+        killed_and_resumed(top / name, START)
+    write_events(top / "new", START, [("c3", 0, "started", {})])
+    code, out, err = run(capsys, "report", top)
+    assert (code, err) == (OK, "")
+    header, *lines = (" ".join(line.split()) for line in out.splitlines())
+    assert header == ("run goodput time step epoch attempts faults saved metrics state")
+    assert [line.split()[0] for line in lines] == ["a", "new", "sweep/b"]
+    assert lines[0].startswith("a 98.2% 1:06:40 6,000 3 2 2 2023-11-14 loss 0.25")
+    assert lines[0].endswith("val_loss 0.5 ended")
+    assert lines[1] == "new 0.0% 0.0 s 0 1 0 never not known"
+    code, out, _ = run(capsys, "report", top, "--json")
+    runs = json.loads(out, parse_constant=pytest.fail)["runs"]
+    of_one = read_facts(Store(directory)).to_json()
+    assert runs[0] == {"name": "a", **of_one}
 
 
 def test_report_says_that_the_last_attempt_may_be_running(directory, capsys):

@@ -51,7 +51,7 @@ def test_there_is_a_line_for_each_run(directory, capsys):
     assert b[5:] == ["160", "kB"]
 
 
-@pytest.mark.parametrize("command", ["show", "verify", "report"])
+@pytest.mark.parametrize("command", ["show", "verify"])
 def test_other_commands_lead_to_the_runs(directory, capsys, command):
     code, _, err = run(capsys, command, directory)
     assert code == NOTHING

@@ -30,11 +30,14 @@ _SAID = {"attempt": "0123456789ab", "host": "one", "pid": 17}
 _EVENTS = (
     {"event": "started", "time": 1700000000.0, "previous": _BEAT},
     {"event": "restored", "time": 1700000001.0, "step": 6, "seconds": 0.5},
+    {"event": "metrics", "time": 1700000001.5, "step": 8, "logs": {"loss": 0.5}},
     {"event": "saved", "time": 1700000002.0, "step": 9, "seconds": 0.2, "stall": 0.01},
     {"event": "diverged", "time": 1700000003.0, "step": 9, "action": "rollback"},
     {"event": "rolled back", "time": 1700000004.0, "step": 6, "discarded": [9]},
     {"event": "preempted", "time": 1700000005.0, "step": 9, "reason": "SIGTERM"},
-    {"event": "started", "time": 1700000006.0, "attempt": "ba9876543210"},
+    {"event": "started", "time": 1700000006.0, "attempt": "ba9876543210"}
+    | {"environment": {"keras": "3.15.1"}, "processes": 2},
+    {"event": "exited", "time": 1700000008.0, "attempt": "s", "kind": "killed"},
     {"event": "failed", "time": 1700000009.0, "error": "ValueError", "where": ["a:1"]},
 )
 _DTYPES = ["float32", "<f8", ">i4", "<U4", "|S3", "bfloat16", "[('a', '<f4', (2,))]"]

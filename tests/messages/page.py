@@ -101,7 +101,7 @@ TOPICS = {
     "command-line": Topic(
         "The command line",
         "The command `resilient` refuses its arguments, or gives up restarting.",
-        "cli supervise",
+        "cli supervise report",
     ),
 }
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resilient.telemetry.goodput import Goodput, goodput
+from resilient.telemetry.goodput import Goodput, account, goodput
+from resilient.telemetry.run_log import read_log
 
 pytestmark = pytest.mark.once
 
@@ -453,6 +454,21 @@ def last_word(events: list[dict]) -> str | None:
     return words[-1] if words else None
 
 
+def require_spans(directory: Path, report: Goodput) -> None:
+    """Each second of each part has its place in one of the attempts' lives."""
+    again, spans = account(read_log(directory))
+    assert again == report
+    sums = dict.fromkeys(report.parts, 0.0)
+    for span in spans:
+        assert span.begin < span.end
+        sums[span.part] += span.end - span.begin
+        if span.part != "down":
+            attempt = report.attempts[span.attempt]
+            assert attempt.started - 1e-3 <= span.begin
+            assert span.end <= attempt.ended + 1e-3
+    assert sums == pytest.approx(report.parts, rel=1e-6, abs=1e-2)
+
+
 @settings(max_examples=200, deadline=None)
 @given(attempts)
 def test_the_parts_of_any_history_sum_to_its_time(tmp_path_factory, histories):
@@ -484,6 +500,7 @@ def test_the_parts_of_any_history_sum_to_its_time(tmp_path_factory, histories):
     assert 0 <= report.share <= 1
     assert 0 <= report.steps <= 50
     assert report.lost_steps >= 0
+    require_spans(log.directory, report)
 
 
 junk = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
@@ -527,6 +544,7 @@ def test_no_events_however_odd_break_the_report(tmp_path_factory, events):
     assert all(part >= 0 for part in report.parts.values())
     assert report.whole == pytest.approx(whole, rel=1e-6, abs=1e-3)
     assert 0 <= report.share <= 1
+    require_spans(log.directory, report)
 
 
 def test_an_attempt_that_was_set_back_for_another_process(tmp_path):

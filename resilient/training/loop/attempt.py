@@ -54,7 +54,8 @@ class LoopAttempt:
         found = None if standing.ends(standing.done) else standing.found
         positions = None if found is None else found[1].positions()
         inputs, self._moved = self._session.inputs(self._arguments, positions), None
-        return found, inputs, Attempt(self._session, self._state, inputs)
+        args = self._session, self._state, inputs
+        return found, inputs, Attempt(*args, logged=self._last_logs)
 
     # Called by the loop. -----------------------------------------------------
 
@@ -233,17 +234,20 @@ class LoopAttempt:
         self._attempt.between_batches(self.progress, None, certain=certain)
 
     def _end_epoch(self, count: int) -> None:
-        first, self._found = self.progress.step - self.progress.batch, None
+        logs, self._found = self._last_logs(), None
         self._attempt.all_trained(self.progress)
         self._standing.progress = Progress(
             self.progress.step, self.progress.epoch + 1, 0
         )
         self._attempt.trained(self.progress)
-        logs = self._history.last(first)
         if self._standing.is_over(count):
             self._finish(logs)
         else:
             self._attempt.at_epoch_end(self.progress, logs, finished=False)
+
+    def _last_logs(self) -> dict[str, float]:
+        """The newest numbers that this epoch logged."""
+        return self._history.last(self.progress.step - self.progress.batch)
 
     def _finish(self, logs: dict[str, float]) -> None:
         self._attempt.at_epoch_end(self.progress, logs, finished=True)

@@ -815,9 +815,18 @@ def test_on_event_gets_what_events_jsonl_records(tmp_path):
         on_event=events.append,
     )
     assert [event["event"] for event in events] == [
-        *("started", "training", "saved", "saved", "failed"),
-        *("started", "restored", "replayed", "training", "saved", "saved", "ended"),
+        *("started", "training", "saved", "metrics", "saved", "failed"),
+        *("started", "restored", "replayed", "training"),
+        *("metrics", "saved", "metrics", "saved", "ended"),
     ]
+    metrics = [event for event in events if event["event"] == "metrics"]
+    assert [(e["step"], e["epoch"], e["batch"]) for e in metrics] == [
+        *((6, 1, 0), (12, 2, 0), (18, 3, 0)),
+    ]
+    assert all({"loss"} <= set(e["logs"]) for e in metrics)
+    for start in (event for event in events if event["event"] == "started"):
+        assert start["environment"]["keras"] == keras.__version__
+        assert start["processes"] == 1
     assert [e["step"] for e in events if e["event"] == "saved"] == [4, 8, 12, 18]
     assert [e["finished"] for e in events if e["event"] == "saved"][-1] is True
     (restored,) = (e for e in events if e["event"] == "restored")

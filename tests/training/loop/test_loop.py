@@ -105,6 +105,19 @@ def test_what_is_logged_after_the_batches_belongs_to_the_epoch(tmp_path):
     }
 
 
+def test_events_have_what_was_logged_last_at_saves_and_at_epochs_ends(tmp_path):
+    run = run_on(tmp_path, v=value(), save_freq=2)
+    for _, step, _ in run.loop(arrays(), epochs=2, batch_size=BATCH):
+        run.log(loss=step / 2)
+    found = [e for e in read_events(tmp_path) if e["event"] == "metrics"]
+    told = [(e["step"], e["epoch"], e["batch"], e["logs"]["loss"]) for e in found]
+    ends = [(STEPS, 1, 0, (STEPS - 1) / 2), (2 * STEPS, 2, 0, (2 * STEPS - 1) / 2)]
+    assert [each for each in told if each[2] == 0] == ends
+    inside = [each for each in told if each[2]]
+    assert inside
+    assert all(loss == (step - 1) / 2 for step, _, _, loss in inside)
+
+
 @pytest.mark.everywhere
 def test_history_takes_scalars_of_every_kind(tmp_path):
     run = run_on(tmp_path, v=value())

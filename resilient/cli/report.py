@@ -1,0 +1,78 @@
+"""``resilient report``: what a run did, or several runs beside one another."""
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from resilient.cli.commands import OK, nothing
+from resilient.cli.convert import Add
+from resilient.cli.report_text import report_text
+from resilient.cli.runs import RunSearch
+from resilient.cli.style import say
+from resilient.display import size
+from resilient.report import extra
+from resilient.report.facts import RunFacts, read_facts
+from resilient.serialization import JSON
+from resilient.storage.store import Store
+from resilient.telemetry.events import read_events
+
+
+def add_to(add: Add) -> None:
+    """Add the command to those of ``resilient``."""
+    text = "Show how a run spent its time, or several runs side by side."
+    command = add("report", _report, _print, text)
+    page = "also write a page with charts, which needs no network"
+    command.add_argument("--html", metavar="FILE", type=Path, help=page)
+    picture = "also write the charts as a picture"
+    command.add_argument("--png", metavar="FILE", type=Path, help=picture)
+
+
+def _report(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
+    wanted = {"html": arguments.html, "png": arguments.png}
+    files = {kind: path for kind, path in wanted.items() if path is not None}
+    if files:
+        extra.require()
+    found, search = read_facts(store), RunSearch(store.directory)
+    runs = [found] if found is not None else list(facts_below(store, search))
+    if not runs:
+        next(read_events(store.directory, all_of_them=True), None)  # or why not
+        raise nothing("No events of a run can be read in", store)
+    data: JSON = {"directory": str(store)}
+    if found is not None:
+        data |= found.to_json()
+    else:
+        data["runs"] = [{"name": run.name, **run.to_json()} for run in runs]
+        data |= {"complete": search.complete, "unreadable": search.unreadable}
+    for kind, path in files.items():
+        path.write_bytes(_drawn(kind, str(store), runs, several=found is None))
+    return OK, data | {"written": [str(path) for path in files.values()]}
+
+
+def _drawn(kind: str, name: str, runs: Sequence[RunFacts], *, several: bool) -> bytes:
+    if kind == "png":
+        from resilient.report.picture import png
+
+        return png(runs)
+    if several:
+        from resilient.report.comparison import page_of_several
+
+        return page_of_several(name, runs).html().encode()
+    from resilient.report.sections import page_of
+
+    return page_of(runs[0]).html().encode()
+
+
+def _print(data: JSON) -> None:
+    report_text(data)
+    for path in data["written"]:
+        say(f"wrote {path} ({size(os.path.getsize(path))})")
+
+
+def facts_below(store: Store, search: RunSearch) -> Iterator[RunFacts]:
+    """What there is to tell of each run below a directory that has left events."""
+    for path in search.found():
+        name = os.fspath(path.relative_to(store.directory))
+        found = read_facts(Store(path), name)
+        if found is not None:
+            yield found

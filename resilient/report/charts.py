@@ -1,0 +1,257 @@
+"""The charts of one run, as Altair draws them.
+
+All that is drawn is values, in long form: names from files never become names of fields
+or parts of expressions.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from resilient.display import duration, size
+from resilient.errors import printable
+from resilient.report.bars import Timeline, timeline
+from resilient.report.curves import Curve
+from resilient.report.facts import RunFacts, Saved
+from resilient.report.look import DASHES, PARTS, SERIES, SHAPES, Look
+from resilient.telemetry.accounting import Span
+
+Chart = Any  # Altair's classes share none that mypy could check
+_MOST_SAVES = 1500
+_MOST_KILLS = 60
+_ROW = 26  # pixels of a row of bars
+
+
+def finished(chart: Chart, look: Look, *, height: int | None = None) -> Chart:
+    """A chart with the width and the colours of all."""
+    given = {} if height is None else {"height": height}
+    return chart.properties(width=look.width, **given)
+
+
+def data_of(rows: Sequence[Mapping[str, Any]]) -> alt.Data:
+    """Rows as they are."""
+    return alt.Data(values=[dict(row) for row in rows])
+
+
+def part_color(look: Look) -> alt.Color:
+    """The colour of a part of the time; the page says which is which."""
+    colors = [look.color(f"part-{name}") for name in PARTS]
+    scale = alt.Scale(domain=list(PARTS), range=colors)
+    return alt.Color("part:N", scale=scale, legend=look.legend)
+
+
+def shares(parts: Mapping[str, Mapping[str, float]], look: Look) -> Chart:
+    """A bar for each run, of the parts that its time went into.
+
+    Args:
+        parts: Seconds of each part, by run.
+        look: How it is drawn.
+    """
+    order = list(PARTS)
+    rows = [
+        {
+            "run": printable(run),
+            "part": part,
+            "order": order.index(part),
+            "share": seconds / whole,
+            "text": f"{duration(seconds)} ({seconds / whole:.1%})",
+        }
+        for run, found in parts.items()
+        for whole in [sum(found.values()) or 1.0]
+        for part, seconds in found.items()
+        if seconds
+    ]
+    axis = alt.Axis(title=None, ticks=False, domain=False, labelPadding=8)
+    base = alt.Chart(data_of(rows)).mark_bar(height={"band": 0.7})
+    chart = base.encode(
+        x=alt.X(
+            "share:Q",
+            axis=alt.Axis(format="%", title="share of the time", tickCount=5),
+            scale=alt.Scale(domain=[0, 1]),
+        ),
+        y=alt.Y("run:N", sort=None, axis=axis if len(parts) > 1 else None),
+        color=part_color(look),
+        order="order:Q",
+        tooltip=_tips("run", part="part", text="time"),
+    )
+    return finished(chart, look, height=_ROW * len(parts) + 8)
+
+
+def attempts(facts: RunFacts, look: Look) -> tuple[Chart, Timeline]:
+    """A row of bars for each attempt, and a cross where one ended too early."""
+    drawn = timeline(facts.spans)
+    order = [str(n) for n in range(drawn.first + 1, len(facts.goodput.attempts) + 1)]
+    y = alt.Y("attempt:N", sort=order, title=None, scale=alt.Scale(domain=order))
+    axis = alt.Axis(title="time (UTC)", format=_TIMES, labelOverlap="greedy")
+    x = alt.X("begin:T", axis=axis, scale=alt.Scale(type="utc"))
+    heights = [each[2] for each in PARTS.values()]
+    bar_height = alt.Scale(domain=list(PARTS), range=heights)
+    bars = alt.Chart(data_of([_bar(span) for span in drawn.bars])).mark_bar()
+    bars = bars.encode(
+        x=x,
+        x2="end:T",
+        y=y,
+        color=part_color(look),
+        size=alt.Size("part:O", scale=bar_height, legend=None),
+        tooltip=_tips("attempt", part="part", text="time"),
+    )
+    crosses = alt.Chart(data_of(_ends(facts, drawn.first)))
+    cross = {"shape": _CROSS, "size": 90, "strokeWidth": 2.5}
+    ends = crosses.mark_point(**cross, color=look.color("fault"), opacity=1).encode(
+        x=x, y=y, tooltip=_tips("attempt", kind="end", step="step")
+    )
+    return finished(bars + ends, look, height=_ROW * max(1, len(order))), drawn
+
+
+# Without AM and PM.
+_TIMES = {
+    **dict.fromkeys(("hours", "minutes"), "%H:%M"),
+    "seconds": "%H:%M:%S",
+    "milliseconds": "%H:%M:%S.%L",
+    "date": "%b %d",
+}
+_CROSS = "M-1,-1L1,1M1,-1L-1,1"
+
+
+def _bar(span: Span) -> dict[str, Any]:
+    return {
+        "attempt": str(span.attempt + 1),
+        "part": span.part,
+        "begin": span.begin * 1000,  # JavaScript's time
+        "end": span.end * 1000,
+        "text": duration(span.end - span.begin),
+    }
+
+
+def _ends(facts: RunFacts, first: int = 0) -> list[dict[str, Any]]:
+    """Where attempts ended that did not come to the end of the run."""
+    return [
+        {
+            "attempt": str(number),
+            "begin": each.ended * 1000,
+            "step": each.step,
+            "kind": each.outcome,
+        }
+        for number, each in enumerate(facts.goodput.attempts, 1)
+        if each.outcome not in ("ended", "unknown") and number > first
+    ]
+
+
+def metric(group: Sequence[Curve], facts: RunFacts, look: Look) -> Chart:
+    """Curves of a metric, in training and validation, with a rule at each kill."""
+    named = {curve.name: curve for curve in group}
+    chart = curve_chart(named, look, title=group[0].group, of="metric")
+    kills = _ends(facts)[-_MOST_KILLS:]
+    if not kills:
+        return finished(chart, look, height=240)
+    rules = alt.Chart(data_of(kills)).mark_rule(
+        color=look.color("fault"), strokeDash=[3, 3], opacity=0.8
+    )
+    rules = rules.encode(x="step:Q", tooltip=_tips("attempt", kind="end", step="step"))
+    crosses = alt.Chart(data_of(kills)).mark_point(
+        shape=_CROSS, size=60, strokeWidth=2, color=look.color("fault"), opacity=1
+    )
+    crosses = crosses.encode(x="step:Q", y=alt.value(0))
+    return finished(chart + rules + crosses, look, height=240)
+
+
+def curve_chart(
+    found: Mapping[str, Curve], look: Look, *, title: str, of: str
+) -> Chart:
+    """Lines, each with a colour, a dash and a shape of its own.
+
+    Args:
+        found: By what a line is called.
+        look: How it is drawn.
+        title: Of the axis.
+        of: What the names are of.
+    """
+    names = [printable(name) for name in found]
+    rows = [
+        {
+            "line": name,
+            "step": point.step,
+            "value": point.value,
+            "attempt": point.attempt or "not known",
+        }
+        for name, curve in zip(names, found.values(), strict=True)
+        for point in curve.points
+    ]
+    few = all(len(curve.points) <= 60 for curve in found.values())
+    colors = [look.color(f"series-{name}") for name in SERIES][: len(names)]
+
+    def scale(values: Sequence[Any]) -> alt.Scale:
+        return alt.Scale(domain=names, range=list(values[: len(names)]))
+
+    base = alt.Chart(data_of(rows)).encode(
+        x=alt.X("step:Q", title="step", scale=alt.Scale(nice=False)),
+        y=alt.Y("value:Q", title=printable(title), scale=alt.Scale(zero=False)),
+        color=alt.Color("line:N", scale=scale(colors), legend=look.legend),
+    )
+    lines = base.mark_line(strokeWidth=2).encode(
+        strokeDash=alt.StrokeDash("line:N", scale=scale(DASHES), legend=look.legend),
+        order="step:Q",
+    )
+    points = base.mark_point(
+        filled=True, size=45 if few else 9, opacity=1 if few else 0.7
+    )
+    points = points.encode(
+        shape=alt.Shape("line:N", scale=scale(SHAPES), legend=look.legend),
+        tooltip=_tips(line=of, step="step", value="value", attempt="attempt"),
+    )
+    return lines + points
+
+
+def saves(facts: RunFacts, look: Look) -> tuple[Chart, Chart, int]:
+    """The seconds and the sizes of saves, and how many of them are drawn."""
+    every = -(-len(facts.saves) // _MOST_SAVES)
+    drawn = facts.saves[::every] if every else facts.saves
+    kinds = ("written in the background", "training waited")
+    rows = [
+        {"step": each.step, "what": what, "value": value, "text": f"{value:.3f} s"}
+        for each in drawn
+        for what, value in zip(kinds, (each.seconds, each.stall), strict=True)
+    ]
+    seconds = _dots(rows, kinds, look, "seconds per save")
+    rows = [_size(each) for each in drawn]
+    return seconds, _dots(rows, ("size",), look, "megabytes per save"), len(drawn)
+
+
+def _size(each: Saved) -> dict[str, Any]:
+    value = each.nbytes / 1e6
+    return {
+        "step": each.step,
+        "what": "size",
+        "value": value,
+        "text": size(each.nbytes),
+    }
+
+
+def _dots(
+    rows: Sequence[Mapping[str, Any]], kinds: Sequence[str], look: Look, title: str
+) -> Chart:
+    colors = [look.color(f"series-{name}") for name in SERIES][: len(kinds)]
+    shapes = list(SHAPES[: len(kinds)])
+    points = alt.Chart(data_of(rows)).mark_point(filled=True, size=40, opacity=0.85)
+    chart = points.encode(
+        x=alt.X("step:Q", title="step", scale=alt.Scale(nice=False)),
+        y=alt.Y("value:Q", title=title),
+        color=alt.Color(
+            "what:N", scale=alt.Scale(domain=list(kinds), range=colors), legend=None
+        ),
+        shape=alt.Shape(
+            "what:N", scale=alt.Scale(domain=list(kinds), range=shapes), legend=None
+        ),
+        tooltip=_tips("what", step="step", text="value"),
+    )
+    return finished(chart, look, height=180)
+
+
+def _tips(*fields: str, **titles: str) -> list[alt.Tooltip]:
+    named = {field: field for field in fields} | titles
+    numbers = ("step", "value")
+    return [
+        alt.Tooltip(f"{field}:{'Q' if field in numbers else 'N'}", title=title)
+        for field, title in named.items()
+    ]

@@ -1,0 +1,172 @@
+"""Collects what a report tells of one run, from one reading of its directory."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from resilient.report.changes import Change, changes
+from resilient.report.faults import Fault, faults
+from resilient.serialization import strict
+from resilient.storage.store import Store
+from resilient.telemetry.accounting import Span
+from resilient.telemetry.goodput import Goodput, account
+from resilient.telemetry.heartbeat import Beat
+from resilient.telemetry.liveness import State, state_of
+from resilient.telemetry.run_log import RunLog, read_log
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """Metrics at a step.
+
+    Attributes:
+        attempt: Which logged them, from 0; -1 where that is not known.
+        step: Batches trained.
+        epoch: Epochs done.
+        batch: Batches done of the next one; 0 at the end of an epoch.
+        metrics: By name.
+    """
+
+    attempt: int
+    step: int
+    epoch: int
+    batch: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint that was committed.
+
+    Attributes:
+        time: When, Unix seconds.
+        step: Of what.
+        nbytes: Its size.
+        seconds: From the start of the write to the end.
+        stall: Seconds that training waited.
+    """
+
+    time: float
+    step: int
+    nbytes: int
+    seconds: float
+    stall: float
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a report tells of a run.
+
+    Attributes:
+        name: Where it is.
+        goodput: Where its time went.
+        spans: When each second of that was.
+        state: Whether it is alive.
+        beat: Its last sign of life.
+        logged: Its metrics, oldest first; a step may be there twice.
+        saves: Its checkpoints, oldest first.
+        faults: What went wrong.
+        environment: Versions at its start, by name.
+        changes: What was different from the attempt before.
+    """
+
+    name: str
+    goodput: Goodput
+    spans: list[Span]
+    state: State
+    beat: Beat | None
+    logged: list[Logged]
+    saves: list[Saved]
+    faults: list[Fault]
+    environment: Mapping[str, str]
+    changes: list[Change]
+
+    @property
+    def epoch(self) -> int | None:
+        """Epochs done."""
+        found = self.logged[-1].epoch if self.logged else None
+        return self.beat.epoch if self.beat is not None else found
+
+    @property
+    def last_metrics(self) -> Mapping[str, float]:
+        """The newest number of each metric."""
+        return {name: x for each in self.logged for name, x in each.metrics.items()}
+
+    def save_costs(self) -> dict[str, Any]:
+        """What the saves cost and hold, for JSON; seconds and bytes."""
+        if not self.saves:
+            return {"count": 0}
+        seconds = [each.seconds for each in self.saves]
+        sizes = [each.nbytes for each in self.saves]
+        return {
+            "count": len(self.saves),
+            "last": self.saves[-1].time,
+            "seconds": {"median": median(seconds), "longest": max(seconds)},
+            "stalls": sum(each.stall for each in self.saves),
+            "nbytes": {"median": int(median(sizes)), "largest": max(sizes)},
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """All but what was logged and saved one by one, for JSON."""
+        return {
+            **self.goodput.to_json(),
+            "state": self.state,
+            "epoch": self.epoch,
+            "metrics": {name: strict(x) for name, x in self.last_metrics.items()},
+            "saves": self.save_costs(),
+            "faults": [asdict(fault) for fault in self.faults],
+            "environment": dict(self.environment),
+            "changes": [asdict(change) for change in self.changes],
+        }
+
+
+def read_facts(store: Store, name: str = "") -> RunFacts | None:
+    """What there is to tell of a run; None where it has left no events.
+
+    Args:
+        store: Of the run.
+        name: For people; where the run is, if empty.
+    """
+    log = read_log(store.directory)
+    if not log.attempts:
+        return None
+    goodput, spans = account(log)
+    last = goodput.attempts[-1]
+    return RunFacts(
+        name=name or str(store),
+        goodput=goodput,
+        spans=spans,
+        state=state_of(last.attempt, last.outcome, log.beat),
+        beat=log.beat,
+        logged=list(_logged(log)) or list(_of_checkpoints(store)),
+        saves=list(_saves(log)),
+        faults=faults(log, goodput.attempts),
+        environment=log.attempts[0][0].environment,
+        changes=changes(log.attempts),
+    )
+
+
+def _logged(log: RunLog) -> Iterator[Logged]:
+    for number, events in enumerate(log.attempts):
+        for event in events:
+            if event.event == "metrics" and event.step is not None:
+                logs = {name: float(value) for name, value in event.logs.items()}
+                place = event.step, event.epoch or 0, event.batch or 0
+                yield Logged(number, *place, logs)
+
+
+def _of_checkpoints(store: Store) -> Iterator[Logged]:
+    """Where the events have no metrics: those of the checkpoints that are left."""
+    for found in store.checkpoints(to_look=True):
+        if found.metrics:
+            metrics = {name: float(x) for name, x in found.metrics.items()}
+            yield Logged(-1, *found.progress, metrics)
+
+
+def _saves(log: RunLog) -> Iterator[Saved]:
+    for events in log.attempts:
+        for event in events:
+            if event.event == "saved" and event.step is not None:
+                costs = event.nbytes or 0, event.seconds, event.stall
+                yield Saved(event.time, event.step, *costs)

@@ -1,0 +1,100 @@
+"""Colours, heights and dashes of charts: the Okabe-Ito palette, told apart without it.
+
+On a page, colours are names of CSS variables, so that the reader's theme and a printer
+change them; in a picture they are those of the light theme.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+# Each part of a run's time: its colour in the light theme and in the dark one, and the
+# height of its bars, in pixels.
+PARTS: Mapping[str, tuple[str, str, int]] = {
+    "productive": ("#009e73", "#1fb58a", 16),
+    "saving": ("#0072b2", "#4aa8e0", 12),
+    "starting": ("#8a8a8a", "#a0a0a0", 8),
+    "restoring": ("#cc79a7", "#e094bf", 12),
+    "replaying": ("#e69f00", "#f0b429", 8),
+    "lost": ("#d55e00", "#f0793a", 16),
+    "down": ("#b0b0b0", "#6a6a6a", 3),
+}
+SERIES: Mapping[str, tuple[str, str]] = {
+    "first": ("#0072b2", "#56b4e9"),
+    "second": ("#d55e00", "#f0793a"),
+    "third": ("#009e73", "#1fb58a"),
+    "fourth": ("#a3477f", "#e094bf"),
+    "fifth": ("#9a6b00", "#f0b429"),
+    "sixth": ("#555555", "#bbbbbb"),
+}
+INK: Mapping[str, tuple[str, str]] = {
+    "ink": ("#1b1f24", "#e6e8eb"),
+    "faint": ("#5f6873", "#a2abb6"),
+    "grid": ("#e2e5e9", "#343a42"),
+    "paper": ("#ffffff", "#14171b"),
+    "panel": ("#f6f7f9", "#1c2026"),
+    "fault": ("#b3261e", "#ff8a80"),
+}
+DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [4, 1], [1, 3])
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
+SANS = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+
+
+def themes() -> tuple[dict[str, str], dict[str, str]]:
+    """The CSS variables of the light and the dark theme."""
+    every = {
+        **{f"part-{name}": values[:2] for name, values in PARTS.items()},
+        **{f"series-{name}": values for name, values in SERIES.items()},
+        **INK,
+    }
+    light = {name: values[0] for name, values in every.items()}
+    return light, {name: values[1] for name, values in every.items()}
+
+
+class Look:
+    """How charts are drawn.
+
+    Args:
+        on_page: On a page, or else in a picture.
+    """
+
+    def __init__(self, *, on_page: bool) -> None:
+        self._light = themes()[0]
+        self._on_page = on_page
+
+    def color(self, name: str) -> str:
+        """A colour, as of ``themes``."""
+        return f"var(--{name})" if self._on_page else self._light[name]
+
+    @property
+    def legend(self) -> Any:
+        """In a picture; a page has its own, which wraps where it is narrow."""
+        return None if self._on_page else {"title": None, "orient": "top"}
+
+    @property
+    def width(self) -> Any:
+        """Of a chart."""
+        return "container" if self._on_page else 720
+
+    def config(self) -> dict[str, Any]:
+        """What all charts have in common, for Vega-Lite."""
+        ink, faint, grid = map(self.color, ("ink", "faint", "grid"))
+        axis = {
+            "labelColor": faint,
+            "titleColor": faint,
+            "gridColor": grid,
+            "domainColor": grid,
+            "tickColor": grid,
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "labelLimit": 160,
+        }
+        background = "transparent" if self._on_page else self.color("paper")
+        return {
+            "background": background,
+            "font": SANS,
+            "view": {"stroke": None},
+            "axis": axis,
+            "title": {"color": ink, "anchor": "start", "fontSize": 14},
+            "legend": {"labelColor": ink, "titleColor": faint, "labelFontSize": 12},
+        }
