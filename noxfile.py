@@ -120,7 +120,7 @@ def normal(session: nox.Session, backend: str) -> None:
     """The tests, where only this backend is installed.
 
     With torch also those marked ``once``, which have nothing to do with the backend;
-    and its checkpoints are on the disk. ``-- --session=long:3/24`` asks for what
+    and its checkpoints are on the disk. ``-- --session=long:3/36`` asks for what
     ``tests_long`` runs, without another environment.
     """
     if any(arg.startswith("--session=long") for arg in session.posargs):

@@ -9,7 +9,7 @@ pytest runs whatever it is asked to.
 
     --session=short       what plain nox runs
     --session=long        the rest
-    --session=long:3/24   the third of 24 shares of the rest
+    --session=long:3/36   the third of 36 shares of the rest
 """
 
 import os

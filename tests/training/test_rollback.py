@@ -237,9 +237,10 @@ FROM_START = Rollback(steps=3, skip=4)  # of batch 2: the first four are left ou
 AFTER_START = np.arange(4 * SIZE, BATCHES * SIZE)
 
 
-@pytest.mark.everywhere
 @pytest.mark.parametrize("of", [None, unbuilt])
-@pytest.mark.parametrize("eager", [True, False])
+@pytest.mark.parametrize(
+    "eager", [True, pytest.param(False, marks=pytest.mark.everywhere)]
+)
 def test_a_run_is_taken_back_to_its_start(tmp_path, of, eager):
     """The first batches are bad, and only the start was saved by then."""
     made = {"of": of, "run_eagerly": eager, "metrics": ["mae"]}
@@ -418,9 +419,10 @@ def batches(bad=BAD):
         yield x[first : first + SIZE], y[first : first + SIZE]
 
 
-@pytest.mark.everywhere
 @pytest.mark.waits
-@pytest.mark.parametrize(("bad", "back"), [(BAD, 6), (2, 0)])
+@pytest.mark.parametrize(
+    ("bad", "back"), [pytest.param(BAD, 6, marks=pytest.mark.everywhere), (2, 0)]
+)
 def test_a_generator_goes_on_in_another_process(tmp_path, bad, back):
     """It cannot be turned back; all else is on the disk when fit ends."""
 

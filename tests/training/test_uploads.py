@@ -18,7 +18,10 @@ from resilient.storage.layout import committed_steps
 from resilient.storage.remote.objects import Objects, StoreError
 from resilient.training import uploads
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
+pytestmark = [
+    pytest.mark.spread,
+    pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning"),
+]
 
 
 def address(folder):
@@ -49,6 +52,7 @@ def no_files(self, name, content):
     return refuse() if "/" in name else PUT(self, name, content)
 
 
+@pytest.mark.everywhere
 def test_a_new_machine_ends_like_a_run_left_alone(tmp_path, capsys):
     expected = fitting.model()
     history = fitting.fit(expected, tmp_path / "plain")

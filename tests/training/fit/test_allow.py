@@ -78,6 +78,15 @@ CHANGES = {
 }
 
 
+# Each backend shows other batches, and variables of another layout.
+OF_EACH = [
+    pytest.param(name, marks=pytest.mark.everywhere)
+    if name in ("batch_size", "optimizer")
+    else name
+    for name in CHANGES
+]
+
+
 def go_on(directory, change, *at, **given):
     """Run again with a change; interrupted there, if anywhere."""
     make, changed, callbacks = CHANGES[change]
@@ -97,8 +106,7 @@ def allowed(directory):
     return json.loads((newest / "run.json").read_text())["allowed"]
 
 
-@pytest.mark.everywhere
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", OF_EACH)
 def test_a_change_is_said_once_and_the_run_is_exact_from_there(
     directory, tmp_path, change
 ):

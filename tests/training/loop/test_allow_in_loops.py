@@ -81,13 +81,21 @@ CHANGES = {
 }
 
 
+# Each backend shows other batches, and variables of another layout.
+OF_EACH = [
+    pytest.param(name, marks=pytest.mark.everywhere)
+    if name in ("batch_size", "optimizer")
+    else name
+    for name in CHANGES
+]
+
+
 def allowed(directory):
     newest = max(directory.glob("step-*"))
     return json.loads((newest / "run.json").read_text())["allowed"]
 
 
-@pytest.mark.everywhere
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", OF_EACH)
 def test_a_change_is_refused_by_default_and_else_said_once(directory, tmp_path, change):
     name = change.split(" ")[0]
     with pytest.raises(CheckpointMismatchError) as refused:
