@@ -12,6 +12,7 @@ from resilient.errors import message
 _SHELLS = ("bash", "zsh")
 _FAILED = 5
 _FILES = ("PATH", "SOURCE")
+_DIRECTORIES = ("DIR", "A", "B")
 
 
 def add_to(commands: Any, parser: argparse.ArgumentParser) -> None:
@@ -46,7 +47,7 @@ def _print(
         return _FAILED
     for command in commands.values():
         for action in command._actions:
-            if action.metavar == "DIR":
+            if action.metavar in _DIRECTORIES:
                 action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
             elif action.metavar in _FILES:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]

@@ -3,7 +3,7 @@
     resilient run -- python train.py
     resilient ls [DIR]          resilient verify DIR
     resilient show DIR [STEP]   resilient prune DIR --keep N
-    resilient report DIR
+    resilient report DIR        resilient diff A B
     resilient export DIR --to model.keras
     resilient import SOURCE --to DIR --model module:function
 

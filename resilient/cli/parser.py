@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from resilient._version import __version__
-from resilient.cli import commands, completion, contents, convert, report
+from resilient.cli import commands, completion, contents, convert, diff, report
 from resilient.cli import run as run_command
 from resilient.cli import text as texts
 from resilient.cli.places import step
@@ -17,7 +17,7 @@ _DESCRIPTION = "Run training and restart it; inspect, convert and clean up check
 
 _GROUPS = {
     "run": ("run",),
-    "inspect": ("ls", "show", "report", "verify"),
+    "inspect": ("ls", "show", "report", "diff", "verify"),
     "convert": ("export", "import"),
     "clean up": ("prune",),
     "set up": ("completion",),
@@ -28,7 +28,8 @@ _END = """\
 
 exit codes of all but run:
   0    success
-  1    damage: something fails verification, or has no readable manifest
+  1    damage: something fails verification, or has no readable manifest;
+       of diff: the states are different
   2    wrong usage
   3    not found: no such directory, no checkpoint, or none at that step
   4    the directory is in use by a running process
@@ -109,6 +110,7 @@ def _add_lookers(add: convert.Add) -> None:
     show.add_argument("--files", action="store_true", help="list files and checksums")
     show.set_defaults(report=lambda data, given: contents.show(data, files=given.files))
     report.add_to(add)
+    diff.add_diff(add)
     text = "Read every byte of the checkpoints and compare checksums."
     verify = add("verify", commands.verify, texts.verify, text, directory=False)
     _add_checkpoint(verify)

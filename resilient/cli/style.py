@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 GOOD, BAD, NEWEST, HEADER = "green", "red", "bold", "bold"
 
-_RIGHT = ("step", "epoch", "batch", "size", "time", "share", "from step", "to step")
+_RIGHT = (
+    *("step", "epoch", "batch", "size", "time", "share", "from step", "to step"),
+    *("differ", "largest", "ulps"),
+)
 _DAYS = 60  # after which a date is clearer
 
 

@@ -76,7 +76,8 @@ TOPICS = {
         "Damaged or missing checkpoints",
         "A checkpoint cannot be read, trusted or found.",
         "storage/checkpoint storage/manifest storage/signature storage/layout "
-        "storage/recovery backends saving/choose saving/record saving/part_files",
+        "storage/recovery backends saving/choose saving/record saving/part_files "
+        "saving/compare",
     ),
     "saving-and-disk": Topic(
         "Saving, disks and locks",

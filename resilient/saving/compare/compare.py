@@ -14,13 +14,13 @@ import numpy as np
 from resilient.errors import CorruptCheckpointError
 from resilient.progress import Progress
 from resilient.saving.compare import facts
-from resilient.saving.compare.contents import Contents, opened
+from resilient.saving.compare.contents import Contents, damaged, opened
 from resilient.saving.compare.distance import Distance, distance, seed_words
 from resilient.saving.compare.pairs import Variable, pairs, variables
 from resilient.saving.compare.values import ArrayPair, Arrays, differences
 from resilient.saving.part_files import malformed
+from resilient.saving.run_json import encoded
 from resilient.serialization import JSON
-from resilient.storage import refusals
 from resilient.storage.store import Store
 
 _NOT_COMPARED = "random states of the backends, and orders that they drew"
@@ -98,6 +98,7 @@ class Side:
         path: Where it is.
         progress: Where its run was.
         finished: Whether that was over.
+        saved_by: The kind of its run: ``fit``, ``loop``, ``variables`` or ``import``.
         backend: Which one saved it.
         environment: Versions.
     """
@@ -105,6 +106,7 @@ class Side:
     path: str
     progress: Progress
     finished: bool
+    saved_by: str
     backend: str
     environment: Mapping[str, str]
 
@@ -176,6 +178,7 @@ def _side(store: Store, contents: Contents) -> Side:
         f"{store}/{checkpoint.path.name}",
         checkpoint.progress,
         checkpoint.finished,
+        encoded(contents.run)["kind"],
         contents.backend,
         dict(checkpoint.environment),
     )
@@ -194,11 +197,11 @@ def _tensors(a: Contents, b: Contents, elsewhere: bool) -> Iterator[Leaf]:
 def _array(variable: Variable | None, contents: Contents) -> np.ndarray | None:
     if variable is None:
         return None
-    path = contents.checkpoint.path
     try:
         return np.asarray(variable.value)
     except CorruptCheckpointError as error:
-        raise refusals.damaged(path, f"{variable.name}: {error.received}") from error
+        why = f"{variable.name}: {error.received}"
+        raise damaged(contents.checkpoint, why) from error
 
 
 def _as_numbers(

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from resilient.backends.base import Part
+from resilient.errors import CorruptCheckpointError
 from resilient.saving import choose
 from resilient.saving.other_backend import saver_of
 from resilient.saving.part_files import look_at_part, processes
 from resilient.saving.run_json import RunJson
 from resilient.serialization import Encoded
-from resilient.storage import refusals
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
 from resilient.storage.store import Store
+
+_LONGEST = 2000  # characters of a reason
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,16 @@ def opened(store: Store, step: int | None) -> Contents:
     except DamageError as error:
         if not checkpoint.path.exists():
             raise choose.not_found(checkpoint.path) from None  # just pruned
-        raise refusals.damaged(checkpoint.path, str(error)) from None
+        raise damaged(checkpoint, str(error)) from None
+
+
+def damaged(checkpoint: Checkpoint, why: str) -> CorruptCheckpointError:
+    """The error for a checkpoint that cannot be compared."""
+    return CorruptCheckpointError(
+        f"The checkpoint of step {checkpoint.step} is damaged.",
+        received=f"{checkpoint.path}: {why[:_LONGEST]}",
+        hint="Compare another step; `resilient verify` shows which are intact.",
+    )
 
 
 def _read(checkpoint: Checkpoint) -> Contents:

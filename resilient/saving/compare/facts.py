@@ -100,7 +100,7 @@ def _of_training(run: RunJson, elsewhere: bool) -> JSON:
 
 def _position(process: ProcessContents, elsewhere: bool) -> JSON:
     if not elsewhere:
-        return {"": process.position}
+        return {"": _inside(process.position, ("x", "validation_data"))}
     plain = from_json(Positions, outline(process.position, process.arrays))
     if plain.x is None:
         return {}
@@ -109,6 +109,21 @@ def _position(process: ProcessContents, elsewhere: bool) -> JSON:
         "epochs": plain.x.data.epochs,
         "batches of an epoch": plain.x.num_batches,
     }
+
+
+def _inside(position: Encoded, keys: tuple[str, ...]) -> Encoded:
+    """A position without seeds of orders that no order was drawn from yet."""
+    if not isinstance(position, dict) or position.get("!") != "dict":
+        return position
+    pairs = position["v"]
+    if ["orders_made", 0] in pairs:
+        pairs = [pair for pair in pairs if pair[0] != "own_seed"]
+    inner = ("data",) if "data" not in keys else ("source",)
+    pairs = [
+        [key, _inside(item, inner)] if key in keys else [key, item]
+        for key, item in pairs
+    ]
+    return {**position, "v": pairs}
 
 
 def _random(states: JSON, elsewhere: bool) -> JSON:

@@ -1,0 +1,276 @@
+"""What ``resilient diff`` tells of two checkpoints."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import manifests
+from support.checkpoint_samples import filled
+
+from resilient.backends import torch_files
+from resilient.cli.main import main
+
+pytestmark = pytest.mark.once
+
+SAME, DIFFERENT, USAGE, NOTHING, _, FAILED = range(6)
+DAMAGED = 1
+SCHEMA = Path(__file__).parents[1] / "released" / "schema-1"
+STEP = "step-00000009"
+
+
+def run(capsys, *arguments):
+    """Exit code and lines of a command, with single spaces; and its errors."""
+    code = main(["diff", *map(str, arguments)])
+    output = capsys.readouterr()
+    return code, [" ".join(x.split()) for x in output.out.splitlines()], output.err
+
+
+def run_json(capsys, *arguments):
+    code = main(["diff", *map(str, arguments), "--json"])
+    return code, json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """A fit, twice."""
+    for name in "ab":
+        shutil.copytree(SCHEMA / "torch" / "fit", tmp_path / name)
+    return tmp_path / "a", tmp_path / "b"
+
+
+def rewrite(directory, act):
+    """Let `act` change what the run.json of a checkpoint says."""
+    saved = json.loads((directory / STEP / "run.json").read_text())
+    act(saved)
+    manifests.replace(directory / STEP, "run.json", json.dumps(saved).encode())
+
+
+def set_tensor(directory, name, change):
+    """Change a tensor of a checkpoint."""
+    path = directory / STEP / "variables" / "state.pt"
+    raw = path.read_bytes()
+    before = torch_files.tensors(memoryview(raw))[name]
+    after = before.copy()
+    change(after)
+    assert raw.count(before.tobytes()) == 1
+    raw = raw.replace(before.tobytes(), after.tobytes())
+    manifests.replace(directory / STEP, "variables/state.pt", raw)
+
+
+def test_equal(pair, capsys):
+    code, lines, err = run(capsys, *pair)
+    assert (code, err) == (SAME, "")
+    assert lines == [
+        f"A: {pair[0]}/{STEP} (epoch 2, batch 3, torch)",
+        f"B: {pair[1]}/{STEP} (epoch 2, batch 3, torch)",
+        "equal: the same state, byte for byte (43 tensors)",
+    ]
+    code, data = run_json(capsys, *(directory / STEP for directory in pair))
+    assert (code, data["equal"], data["facts"], data["left_out"]) == (0, True, [], [])
+    assert {leaf["how"] for leaf in data["leaves"]} == {"equal"}
+    assert len(data["leaves"]) == 43
+
+
+def test_the_largest_difference_comes_first(pair, capsys):
+    def next_up(array):
+        array[0] = np.nextafter(array[0], np.float32(np.inf))
+
+    def shift(array):
+        array += 2
+
+    set_tensor(pair[1], "trainable.0003.sequential.dense.bias", next_up)
+    set_tensor(pair[1], "trainable.0002.sequential.dense.kernel", shift)
+    code, lines, _ = run(capsys, *pair)
+    assert code == DIFFERENT
+    assert lines[2] == "different: 2 of 43 tensors, and 0 other values (weights)"
+    assert lines[3] == "part tensor differ largest ulps"
+    assert lines[4].startswith("weights sequential/dense/kernel 12 of 12 2 ")
+    assert lines[5].startswith("weights sequential/dense/bias 1 of 4 ")
+    assert lines[5].endswith(" 1")
+    code, data = run_json(capsys, *pair)
+    (bias,) = (x for x in data["leaves"] if x["name"] == "sequential/dense/bias")
+    assert (bias["how"], bias["max_ulps"], bias["count"], bias["size"]) == (
+        *("values", 1, 1, 4),
+    )
+    assert bias["a"] == bias["b"] == {"shape": [4], "dtype": "float32"}
+
+
+def test_bits_that_no_number_tells(pair, capsys):
+    def first(value):
+        def change(array):
+            array[0] = value
+
+        return change
+
+    name = "trainable.0003.sequential.dense.bias"
+    set_tensor(pair[0], name, first(0.0))
+    set_tensor(pair[1], name, first(-0.0))
+    code, lines, _ = run(capsys, *pair)
+    assert code == DIFFERENT
+    assert lines[3].startswith("All that differ are equal as numbers")
+    assert lines[5].endswith("1 of 4 only zeros' signs or NaNs' bits")
+    set_tensor(pair[1], name, first(np.nan))
+    code, lines, _ = run(capsys, *pair)
+    assert (code, lines[4]) == (
+        DIFFERENT,
+        "weights sequential/dense/bias 1 of 4 NaN on one side in 1",
+    )
+    assert run_json(capsys, *pair)[0] == DIFFERENT
+
+
+def test_what_is_no_tensor(pair, capsys):
+    def change(saved):
+        history = saved["callbacks"][-1]["changes"]
+        (metrics,) = (x["data"]["v"] for x in history.values() if x["key"] == "history")
+        assert metrics[0][0] == "loss"
+        metrics[0][1][0] += 1
+        saved["random"]["python"][2] = 0.5
+        saved["stop_training"] = True
+        saved["stateful"]["budget"]["v"][0][1] = 8
+        saved["fingerprint"]["settings"]["loss"] = "mae"
+
+    rewrite(pair[1], change)
+    code, lines, _ = run(capsys, *pair)
+    assert code == DIFFERENT
+    changed = "progress, random, history, objects"
+    assert lines[2:] == [
+        f"different: 0 of 43 tensors, and 4 other values ({changed})",
+        "part value A B",
+        "progress stop_training False True",
+        "random python[2] None 0.5",
+        "history loss, epoch 1 149.5271759033203 150.5271759033203",
+        "objects budget.batches 9 8",
+        "Not part of the state, and different:",
+        "part value A B",
+        "settings loss mse mae",
+    ]
+    _, data = run_json(capsys, *pair)
+    assert data["facts"][2] == {
+        "section": "history",
+        "name": "loss[0]",
+        "a": 149.5271759033203,
+        "b": 150.5271759033203,
+        "only": None,
+        "counts": True,
+    }
+
+
+def test_settings_and_versions_alone_are_no_difference(pair, capsys):
+    def change(saved):
+        saved["fingerprint"]["settings"]["jit_compile"] = True
+
+    rewrite(pair[1], change)
+    manifests.change(
+        pair[1] / STEP, lambda said: said["environment"].update(keras="3.16.0")
+    )
+    code, lines, _ = run(capsys, *pair)
+    assert code == SAME
+    assert lines[2:] == [
+        "equal: the same state, byte for byte (43 tensors)",
+        "Not part of the state, and different:",
+        "part value A B",
+        "settings jit_compile False True",
+        "environment keras 3.15.1 3.16.0",
+    ]
+
+
+def test_clocks_are_no_difference(pair, capsys):
+    for number, directory in enumerate(pair):
+
+        def change(saved, number=number):
+            ago = {"!": "dict", "v": [["_start", number]]}
+            bar = {"!": "dict", "v": [["ago", ago], ["seen", 3]]}
+            saved["callbacks"][0]["special"] = bar
+
+        rewrite(directory, change)
+    code, lines, _ = run(capsys, *pair)
+    assert (code, lines[-1]) == (SAME, "clocks Look.ago._start 0 1")
+
+
+def test_many_differences_are_not_all_told(pair, capsys):
+    def change(saved):
+        counts = [[str(n), n] for n in range(300)]
+        saved["stateful"]["budget"] = {"!": "dict", "v": counts}
+
+    rewrite(pair[0], change)
+    rewrite(pair[1], lambda saved: change(saved) or _add_one(saved))
+    code, lines, _ = run(capsys, *pair)
+    assert code == DIFFERENT
+    assert lines[-1] == "and 81 more, which --json lists"
+    _, data = run_json(capsys, *pair)
+    assert len(data["facts"]) == 101
+    assert data["facts"][-1]["a"] == "200 more that differ"
+
+
+def _add_one(saved):
+    for item in saved["stateful"]["budget"]["v"]:
+        item[1] += 1
+
+
+def test_two_backends(capsys):
+    pytest.importorskip("tensorstore")
+    code, lines, _ = run(capsys, SCHEMA / "torch" / "fit", SCHEMA / "jax" / "fit")
+    assert code == DIFFERENT
+    assert lines[-1].startswith("Not compared: random states of the backends")
+    assert not any("iteration" in line for line in lines)
+
+
+def test_another_kind_of_run(capsys):
+    code, lines, _ = run(capsys, SCHEMA / "torch" / "fit", SCHEMA / "torch" / "loop")
+    assert code == DIFFERENT
+    assert any("only in A" in line for line in lines)
+    assert "settings saved by fit loop" in lines
+
+
+def test_wrong_usage_and_nothing_there(pair, tmp_path, capsys):
+    code, _, err = run(capsys, pair[0], tmp_path / "gone")
+    assert code == NOTHING
+    assert "There is no directory" in err
+    (tmp_path / "empty").mkdir()
+    for directories in (
+        (pair[0], tmp_path / "empty"),
+        (tmp_path / "empty", pair[0]),
+        (pair[0], pair[1] / "step-00000010"),
+    ):
+        code, _, err = run(capsys, *directories)
+        assert code == NOTHING
+        assert "There is no checkpoint" in err
+    with pytest.raises(SystemExit) as ended:
+        run(capsys, pair[0])
+    assert ended.value.code == USAGE
+    capsys.readouterr()
+    code, _, err = run(capsys, pair[0], "s3://")
+    assert code == USAGE
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("name", ["run.json", "variables/state.pt", "manifest.json"])
+def test_damage(pair, capsys, which, name):
+    path = pair[which] / STEP / name
+    path.write_bytes(path.read_bytes()[:-3] + b"abc")
+    code, lines, err = run(capsys, *pair)
+    assert (code, lines) == (DAMAGED, [])
+    assert f"{pair[which]}/{STEP}" in err
+    code, data = run_json(capsys, *pair)
+    assert (code, data["error"]) == (DAMAGED, "CorruptCheckpointError")
+
+
+def test_values_that_nobody_wrote(pair, capsys):
+    """They verify, and are no such values."""
+
+    def change(saved):
+        saved["stateful"]["budget"] = {"!": "set", "v": 5}
+
+    rewrite(pair[1], change)
+    code, _, err = run(capsys, *pair)
+    assert code == DAMAGED
+    assert "does not match the checkpoint format" in err
+
+
+def test_what_this_version_does_not_know(tmp_path, pair, capsys):
+    filled(tmp_path / "sample", 9)
+    code, _, err = run(capsys, pair[0], tmp_path / "sample")
+    assert code == FAILED
+    assert "which backend saved it" in err
