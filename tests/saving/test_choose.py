@@ -56,9 +56,7 @@ def test_a_run_whose_checkpoints_are_gone_starts_anew_only_if_it_is_told_to(
 def test_events_that_are_none_may_have_told_of_saves(tmp_path, content):
     (tmp_path / "events.jsonl").write_bytes(content)
     store, log = gone(tmp_path, "started")
-    with pytest.raises(
-        CheckpointNotFoundError, match="unreadable lines"
-    ):
+    with pytest.raises(CheckpointNotFoundError, match="unreadable lines"):
         find(store, "auto", READER, log)
     discard(store, "never", log)
     assert find(store, "auto", READER, log) is None
