@@ -1,7 +1,7 @@
-"""Python objects: what they hold, what has changed, and how it gets back in place.
+"""Tracks Python objects: what they hold, what has changed, and how to restore it.
 
-Attributes of callbacks, of datasets, of the objects of a loop. Nothing is unpickled,
-imported or called that a checkpoint names; what cannot be seen is named in a warning.
-It opens no files but those of Keras's callbacks, and knows no position of data.
-``data``, ``saving`` and all above import it.
+It covers attributes of callbacks, of datasets and of a loop's objects. Nothing that a
+checkpoint names is unpickled, imported or called; state that cannot be seen is named in
+a warning. It opens no files except those of Keras's callbacks, and knows nothing of
+data positions. ``data``, ``saving`` and all layers above import it.
 """

@@ -2,10 +2,10 @@
 
 A step counter in ``train_step`` or a dropout rate that a callback sets is not in a
 variable. If each step runs as Python, such attributes are saved and restored. A traced
-step has some of them baked in, which restoring could not undo: they are named in one
-warning. State that must last belongs in a ``keras.Variable``, in a callback's
-attributes, or in ``stateful``. (A ``Tracker`` follows objects; Keras's own objects are
-too entangled for that, and their variables have a place of their own.)
+step has some of them baked in, which restoring could not undo: one warning names them.
+State that must last belongs in a ``keras.Variable``, in a callback's attributes, or in
+``stateful``. (A ``Tracker`` follows objects; Keras's own objects are too entangled for
+that, and their variables are saved separately.)
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ from resilient import keras_internals
 from resilient.objects.training_setup.describe import held
 
 _PLAIN = (bool, int, float, str, type(None), np.generic)
-# Keras sets these, most of them in every fit.
+# Keras sets these, mostly in every fit.
 _KERAS = frozenset(
     {
         *("built", "training", "stop_training", "stop_evaluating", "stop_predicting"),
@@ -32,10 +32,11 @@ class AttributeWatch:
     """Plain public attributes, as they were when training began.
 
     Args:
-        parts: What to look at, with names for people.
-        but: Gives the attributes of a part that others take care of.
-        new: Also those that a model gets during training, as from a callback that keeps
-            its results there. (Layers make some when they are first called.)
+        parts: The objects to watch, with names for messages.
+        but: Returns the attributes of a part that are handled elsewhere.
+        new: Also watch attributes that a model gains during training, as from a
+            callback that stores its results there. (Layers create some when they are
+            first called.)
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class AttributeWatch:
         *,
         new: bool = False,
     ) -> None:
-        # The objects themselves: building a model gives its layers other numbers.
+        # The objects themselves: building a model renumbers its layers.
         self._but, self._new = but, new
         self._before = [(name, part, _plain(part, but(part))) for name, part in parts]
 
@@ -68,7 +69,7 @@ class AttributeWatch:
         return found
 
     def restore(self, changed: Mapping[str, Any]) -> None:
-        """Set attributes to saved values, all others to those of the beginning.
+        """Set attributes to saved values, and all others to their initial values.
 
         Args:
             changed: What ``changed`` returned.
@@ -88,9 +89,9 @@ class AttributeWatch:
         before: Collection[str],
         changed: Mapping[str, Any],
     ) -> None:
-        """Give a model the attributes that it got during training."""
-        # What the script or Keras defines is not for a checkpoint to replace, nor what
-        # a class defines, unless it is the value that an attribute begins with.
+        """Give a model the attributes that it gained during training."""
+        # A checkpoint must not replace what the script or Keras defines, nor what a
+        # class defines, unless that is just an attribute's initial value.
         defined = {*before, *self._but(model), *dir(keras.Model)}
         for key, value in changed.items():
             part, _, attribute = key.rpartition(".")
@@ -117,7 +118,7 @@ def parts_of(model: keras.layers.Layer) -> list[tuple[str, Any]]:
 
 
 def _compiled_metrics(model: keras.layers.Layer) -> Iterator[keras.metrics.Metric]:
-    """The metrics that ``compile`` was given; ``model.metrics`` has them wrapped."""
+    """The metrics passed to ``compile``; in ``model.metrics`` they are wrapped."""
     arguments = keras_internals.arguments_of_compile(model)
     waiting = [arguments.get("metrics"), arguments.get("weighted_metrics")]
     while waiting:
@@ -129,12 +130,12 @@ def _compiled_metrics(model: keras.layers.Layer) -> Iterator[keras.metrics.Metri
 
 
 def is_value(value: Any) -> bool:
-    """Whether a checkpoint can hold it: not an object of the user's class."""
+    """Whether a checkpoint can hold it: not an object of a user-defined class."""
     return type(value) in _PLAIN or isinstance(value, np.generic)
 
 
 def _is_own(attribute: str) -> bool:
-    """Whether it is neither private nor one that Keras sets."""
+    """Whether it is neither private nor set by Keras."""
     return not attribute.startswith("_") and attribute not in _KERAS
 
 

@@ -1,9 +1,9 @@
-"""A value as it was when training began, to see later whether it changed.
+"""Remembers a value as it was when training began, to detect later changes.
 
-Light content is compared by a checksum of all of it. Something large is compared by its
-identity and a sample of its elements: a change of a few elements of a large array may
-go unnoticed. An array that changed is saved whole, up to a size; of a long list that
-was shuffled, the order is saved.
+Light content is compared by a full checksum. Large content is compared by its identity
+and a sample of its elements: a change of a few elements of a large array may go
+unnoticed. A changed array is saved whole, up to a size limit; of a shuffled long list,
+the order is saved.
 """
 
 import operator
@@ -35,7 +35,7 @@ from resilient.serialization.json_values import NotAdmitted, NotEncodable
 from resilient.serialization.known import Known
 from resilient.serialization.schema import MalformedError
 
-# Nobody sees whether these are the same objects.
+# Identity does not matter for these.
 IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset, type(None))
 Arrays = dict[str, np.ndarray]
 
@@ -45,20 +45,20 @@ class Lost(Exception):
 
 
 class Seen:
-    """One value, as it was when this was made.
+    """One value, as it was when this object was created.
 
     Args:
-        scope: What is state.
-        name: What the names of its arrays begin with.
+        scope: What counts as state.
+        name: Prefix for the names of its arrays.
         value: The value.
-        elsewhere: Ids of objects that are tracked by themselves.
+        elsewhere: Ids of objects that are tracked separately.
 
     Attributes:
         value: Returns the very object, or None once it is gone.
         items: The items that a long container had.
         kind: How its content was read.
-        data: Its content, but for larger arrays.
-        known: The classes and functions that are in it: later content may have these.
+        data: Its content, except for larger arrays.
+        known: The classes and functions in it, which later content may refer to.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Seen:
         elif content.size is Size.LARGE:
             self._mark = sample(value)
             self.items = _items(value)
-            if self.items is None:  # do not keep it alive when its owner drops it
+            if self.items is None:  # do not keep it alive after its owner drops it
                 self.value = _weak(value)
         self._is_of_library = classes.is_of_library(type(value))
         if self._size is Size.OTHER and (self._is_of_library or not scope.whole):
@@ -108,7 +108,7 @@ class Seen:
     def nothing(
         cls, scope: Scope, name: str, elsewhere: AnySet[int], known: Known
     ) -> "Seen":
-        """A place where nothing was, or something else."""
+        """A place that held nothing, or something else."""
         made = cls(scope, name, None, elsewhere)
         made.known = known
         made.kind, made._mark = "nothing", None
@@ -127,16 +127,16 @@ class Seen:
     def is_known(self) -> bool:
         """Whether it can be saved, or the script makes it again.
 
-        Objects of libraries are taken to be made again until they are seen to change.
+        Objects of libraries are assumed to be recreated until they are seen to change.
         """
         known = self._size is not Size.OTHER or self._is_of_library
         return known or kinds.is_configuration(self.value())
 
     def change(self, value: Any, arrays: Arrays) -> JSON | None:
-        """What to save of the value; None if it did not change.
+        """What to save for the value; None if it did not change.
 
         Args:
-            value: What is in its place now.
+            value: The current value in its place.
             arrays: Receives the larger arrays.
 
         Raises:
@@ -171,30 +171,30 @@ class Seen:
             and self.value() is not value
             and classes.is_plain(type(value))
         ):
-            return Content("value", value, Size.LIGHT)  # can be built again
+            return Content("value", value, Size.LIGHT)  # can be rebuilt
         return content
 
     def _is_same(self, value: Any) -> bool:
-        """Whether no change is seen in something that we do not understand."""
+        """Whether an object that we do not understand shows no change."""
         if self._scope.whole:
             opaque = self._size is Size.OTHER and self.kind != "object"
             if not opaque or self.value() is not value:
                 return False
             return self._mark is None or self._hash(value) in (self._mark, None)
         now = self._hash(value)
-        if self._was_nothing():  # made on demand, as handles are
+        if self._was_nothing():  # created on demand, like handles
             self._later = self._later or (type(value), now)
             return self._later in ((type(value), now), (type(value), None))
         if self.kind == "object":  # a container that grew too long
             return False
         if now is not None and self._mark is not None:
             return now == self._mark
-        # Nothing can be seen. Another of its kind is a handle that was reopened.
+        # Nothing can be seen. A different object of the same kind is a reopened handle.
         return type(value) is type(self.value())
 
     def _hash(self, value: Any) -> str | None:
         elsewhere = self._elsewhere - {self._itself}
-        # Whoever reads all of it saves no generators for what is in it.
+        # A full read saves no generators for what is in it.
         return opaque_hash(value, elsewhere, drawn=self._scope.whole)
 
     def is_whole(self) -> bool:
@@ -205,7 +205,7 @@ class Seen:
         return self._mark == sample(value) and _are(self.items, _items(value))
 
     def again(self) -> Any:
-        """Its first content, built again.
+        """Rebuild its initial content.
 
         Raises:
             LookupError: It had larger arrays, which were not copied.
@@ -242,7 +242,7 @@ class Seen:
         found: Encoding | None = None,
     ) -> JSON:
         data, names = encode_into(arrays, plain, self._name, self.known, found)
-        # Where all is read whole a snapshot follows at once, and copies the values.
+        # If everything is read whole, a snapshot follows at once and copies the values.
         if not self._scope.whole or kind not in ("value", "state_dict"):
             arrays |= {name: np.array(arrays[name]) for name in names}
         same = value is not None and self.value() is value
@@ -283,7 +283,7 @@ def _are(old: list[Any] | None, new: list[Any] | None) -> bool:
 
 
 def _order(old: list[Any] | None, new: list[Any] | None) -> np.ndarray | None:
-    """Where each item was before; None if the items are not the same."""
+    """The former index of each item; None if the items are not the same."""
     if old is None or new is None or len(old) != len(new):
         return None
     before, now = (np.fromiter(map(id, items), np.int64) for items in (old, new))

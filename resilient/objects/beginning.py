@@ -1,4 +1,4 @@
-"""Objects and what they refer to, as they were when training began."""
+"""Remembers objects, and what they refer to, as they were when training began."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,22 +9,22 @@ from resilient.objects.content import Scope
 from resilient.objects.traversal import Slot, Visit, array_name, has_items
 from resilient.serialization.known import NOTHING, Known
 
-GONE = object()  # in the place of what is not there
+GONE = object()  # stands for a missing value
 
 
 class Beginning:
-    """One look at all of it, which everything later is compared with.
+    """The initial look, with which everything later is compared.
 
     Args:
         objects: Name to object.
         scope: What is state.
-        since: An earlier one, which counts for the objects that it knows.
+        since: An earlier one, which takes precedence for the objects that it knows.
 
     Attributes:
         scope: The same.
         first: The first pass.
         seen: What was at each path.
-        unknown: Names of what no checkpoint can hold, where all is state.
+        unknown: Names of what no checkpoint can hold, if everything is state.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Beginning:
         self._objects = dict(objects)
         earlier = since.first if since is not None else None
         self.first: Visit = Visit(self._objects, scope, since=earlier)
-        # These and what they hold are tracked by themselves, wherever else they are.
+        # These and their contents are tracked separately, wherever else they appear.
         self._elsewhere = self.first.known.keys()
         self.seen: dict[str, Seen] = {}
         self.unknown: list[str] = []
@@ -50,13 +50,13 @@ class Beginning:
             for path, part in reversed(self.first.parts.items())
             if path not in self.first.homes and not isinstance(part.value, IMMUTABLE)
         }
-        # The items that containers had, in their order.
+        # The items of containers, in order.
         self.items: dict[str, dict[Any, Any]] = {
             home: {}
             for home, owner in self.first.owners.items()
             if has_items(owner)
             and not isinstance(owner, tuple)
-            and home not in self.first.roots  # of these the items are not tracked
+            and home not in self.first.roots  # whose items are not tracked
         }
         for part in self.first.parts.values():
             if part.of in self.items:
@@ -76,26 +76,26 @@ class Beginning:
         return Visit(self._objects, self.scope, self.first)
 
     def nothing(self, path: str) -> Seen:
-        """For a place where nothing was, or another object."""
+        """For a place that held nothing, or a different object."""
         return Seen.nothing(
             self.scope, array_name(path), self._elsewhere, self.known(path)
         )
 
     def known(self, path: str) -> Known:
-        """The classes and functions that what is there may refer to."""
+        """The classes and functions that its content may refer to."""
         return self.seen[path].known if path in self.seen else NOTHING
 
     def object(self, path: str) -> Any:
-        """What was there."""
+        """The former value."""
         return self.seen[path].value() if path in self.seen else None
 
     def place(self, value: Any) -> str | None:
-        """Where the very object was, if it was anywhere."""
+        """Where the same object was, if anywhere."""
         path = self._places.get(id(value))
         return path if path is not None and self.object(path) is value else None
 
     def shared(self, live: Visit) -> dict[str, str]:
-        """Paths that lead to a value of another path, to which it belongs."""
+        """Paths that lead to a value belonging to another path."""
         found: dict[int, list[str]] = {}
         for path, part in live.parts.items():
             own = isinstance(part.value, IMMUTABLE) or kinds.is_code(part.value)
@@ -114,7 +114,7 @@ class Beginning:
         if part.value is GONE:
             part = self.first.parts.get(part.path, part)
         root = self.first.root(part.path)
-        if root is None:  # as a checkpoint says that there was
+        if root is None:  # as claimed by a checkpoint
             return part.path
         cls = type(self._objects[root]).__qualname__.rpartition("<locals>.")[2]
         kind = type(part.value)

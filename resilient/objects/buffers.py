@@ -1,7 +1,7 @@
-"""Objects that hold plain content, which is written back in place.
+"""Reads and writes in place objects that hold plain content.
 
-Open files that can be read (their position; of files in memory the content, too),
-``array.array``, shared values of ``multiprocessing``, and subclasses of NumPy's arrays,
+These are open readable files (their position; for in-memory files also the content),
+``array.array``, shared values of ``multiprocessing``, and subclasses of NumPy arrays,
 including masked arrays.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 KINDS = frozenset({"file", "array", "shared", "subclass"})
 _IN_MEMORY = (io.BytesIO, io.StringIO)
-_NUMBERS = frozenset("cbBhHiIlLqQfd?")  # types of ctypes that hold no pointer
+_NUMBERS = frozenset("cbBhHiIlLqQfd?")  # ctypes type codes without pointers
 
 
 class HeldBuffer(NamedTuple):
@@ -27,7 +27,7 @@ class HeldBuffer(NamedTuple):
 
 
 def held(value: Any) -> HeldBuffer | None:
-    """What an object holds, not copied; None if it is none of these."""
+    """The content of such an object, not copied; None for other objects."""
     if isinstance(value, io.IOBase):
         return _file(value)
     if type(value) is array.array:
@@ -43,10 +43,10 @@ def held(value: Any) -> HeldBuffer | None:
 
 
 def write(value: Any, kind: str, plain: Any) -> None:
-    """Give an object the content of one like it.
+    """Give an object the content of a similar one.
 
     Raises:
-        ValueError: It is of another shape or name.
+        ValueError: Its shape or name differs.
         OSError: The file cannot be read there.
     """
     if kind == "file":
@@ -92,7 +92,7 @@ def _write_file(file: Any, name: str, place: int, content: Any) -> None:
         raise ValueError("a different file")
     if content is not None:
         if type(file) not in _IN_MEMORY:
-            raise ValueError("a file that is not in memory")  # nor for us to overwrite
+            raise ValueError("a file that is not in memory")  # nor ours to overwrite
         file.seek(0)
         file.truncate()
         file.write(content)
@@ -110,7 +110,7 @@ def _subclass(value: np.ndarray) -> HeldBuffer | None:
 
 
 def _shared(value: Any) -> Any:
-    """The number or array of ctypes in a value, shared between processes or not."""
+    """The ctypes number or array in a value, shared between processes or not."""
     inner = value
     if type(value).__module__ == "multiprocessing.sharedctypes":
         inner = value.get_obj() if hasattr(value, "get_obj") else None

@@ -1,12 +1,12 @@
-"""What an attribute holds, how its content is read, and what that costs.
+"""Reads the content of attributes, and knows what that costs.
 
 Content is read as plain values and arrays, whatever holds it: tensors of any library,
-generators of random numbers, objects with ``state_dict``, Keras objects with variables.
-Callbacks are read whole. Datasets hold gigabytes: what is ``LARGE`` there is not read
-whole until it is seen to change.
+random generators, objects with ``state_dict``, Keras objects with variables. Callbacks
+are read whole. Datasets hold gigabytes: their ``LARGE`` content is not read whole until
+it is seen to change.
 
-Whatever is not known here (handles, locks, memory maps, transforms of libraries) is
-``OTHER``: the script makes it anew.
+Everything unknown (handles, locks, memory maps, transforms of libraries) is ``OTHER``:
+the script recreates it.
 """
 
 import itertools
@@ -32,7 +32,7 @@ from resilient.serialization.json_values import NotEncodable, encode
 from resilient.serialization.known import Known
 from resilient.serialization.schema import taking
 
-KEPT_BYTES = 2**28  # kept in a checkpoint where it changed
+KEPT_BYTES = 2**28  # most that a checkpoint keeps of a changed value
 _BUILT_IN = frozenset(
     {type(None), bool, int, float, complex, str, bytes}
     | {list, tuple, dict, set, frozenset, np.ndarray}
@@ -42,15 +42,16 @@ WRITTEN = frozenset({"state_dict", "variables", "generator"}) | buffers.KINDS
 
 @dataclass(frozen=True)
 class Scope:
-    """What of some objects is state.
+    """Which parts of objects count as state.
 
     Attributes:
-        whole: Whether all of it is, however large: what cannot be kept is named from
-            the start, unless it is of a library. Otherwise what is large or not
-            understood is, once it changes.
-        asks: Whether roots with ``state_dict`` are asked for it, and not looked into.
-        own: Gives the ids of variables that others save.
-        hidden: Attributes that are somebody else's business, by the name of a root.
+        whole: Whether everything counts, however large: what cannot be kept is named
+            from the start, unless a library owns it. Otherwise, large or unknown
+            content counts once it changes.
+        asks: Whether to call ``state_dict`` on roots that have it, instead of looking
+            inside.
+        own: Returns the ids of variables that are saved elsewhere.
+        hidden: Attributes that are handled elsewhere, by the name of a root.
     """
 
     whole: bool = False
@@ -60,11 +61,11 @@ class Scope:
 
     @property
     def limit(self) -> float:
-        """Bytes of what is read at each look."""
+        """The size class of content, which decides how often it is read."""
         return math.inf if self.whole else WHOLE_BYTES
 
     def size_of(self, value: Any) -> Size:
-        """Whether something is made of plain values alone, and how large that is."""
+        """Whether something consists of plain values only, and how large it is."""
         if not self.whole:
             return size_of(value)
         try:
@@ -75,12 +76,12 @@ class Scope:
 
 
 class Content(NamedTuple):
-    """What is inside an attribute's value.
+    """The content of an attribute's value.
 
     Attributes:
-        kind: How it was read, and is to be written.
+        kind: How it was read and will be written.
         plain: The content.
-        size: Of the content.
+        size: The size of the content.
     """
 
     kind: str
@@ -90,7 +91,7 @@ class Content(NamedTuple):
 
 def read(value: Any, scope: Scope) -> Content:
     """The content of a value; reads nothing that is large."""
-    if type(value) in _BUILT_IN:  # nearly all are
+    if type(value) in _BUILT_IN:  # nearly all values
         return Content("value", value, Size.LIGHT if scope.whole else size_of(value))
     if is_table(value) and not scope.whole:
         return Content("table", value, Size.LARGE)
@@ -102,7 +103,7 @@ def read(value: Any, scope: Scope) -> Content:
             return Content("tensor", value, Size.LARGE)
         try:
             return Content("tensor", pack(value), Size.LIGHT)
-        except Exception:  # symbolic, or with elements that NumPy does not know
+        except Exception:  # symbolic, or of an element type unknown to NumPy
             return Content("value", value, Size.OTHER)
     if not scope.whole and (_is_module(value) or _is_trained(value)):
         return Content("value", value, Size.OTHER)
@@ -121,15 +122,15 @@ def read(value: Any, scope: Scope) -> Content:
         held = None  # callbacks write to files
     if held is not None and held.nbytes <= scope.limit:
         return Content(held.kind, held.plain, Size.LIGHT)
-    # Whether all of it can be encoded shows when it is.
+    # Encoding it will show whether that is possible.
     return Content("value", value, Size.LIGHT if scope.whole else size_of(value))
 
 
 def write(value: Any, kind: str, plain: Any, scope: Scope) -> None:
-    """Give a living object the content that was read from one like it.
+    """Give a live object the content that was read from a similar one.
 
     Raises:
-        ValueError: It is of another shape or name.
+        ValueError: Its shape or name differs.
         OSError: A file cannot be read there.
     """
     if kind == "state_dict":
@@ -147,10 +148,10 @@ def write(value: Any, kind: str, plain: Any, scope: Scope) -> None:
 
 
 def made(kind: str, plain: Any, scope: Scope) -> Any:
-    """A new value of content that was read and is not written in place."""
+    """A new value from content that is not written in place."""
     if kind == "tensor":
         tensor = unpack(plain)
-        # A callback's are where Keras computes.
+        # A callback's tensors are where Keras computes.
         on_torch = scope.whole and kinds.is_tensor_of_keras(tensor)
         return keras.ops.convert_to_tensor(tensor) if on_torch else tensor
     if kind != "key":
@@ -173,7 +174,7 @@ def digest(plain: Any, name: str = "content", known: Known | None = None) -> Enc
     Args:
         plain: What was read.
         name: What the names of its arrays begin with.
-        known: What it may refer to; anything, if it is never decoded.
+        known: What it may refer to; anything if it is never decoded.
 
     Raises:
         NotEncodable: Some part of it cannot be encoded.
@@ -193,14 +194,14 @@ def encode_into(
     known: Known,
     found: Encoding | None = None,
 ) -> tuple[Encoded, set[str]]:
-    """Encode content beside other content; also the names of its larger arrays.
+    """Encode content beside other content; also return names of its larger arrays.
 
     Args:
         arrays: Receives them, not copied.
         plain: What was read.
-        name: What their names begin with.
+        name: Prefix of their names.
         known: What it may refer to.
-        found: What ``digest`` returned, if it was called.
+        found: The result of ``digest``, if it was called.
 
     Raises:
         NotEncodable: Some part of it cannot be encoded.
@@ -218,7 +219,7 @@ def _encoded(
 ) -> Encoded:
     try:
         return encode(plain, arrays, name, known)
-    except RuntimeError as error:  # another thread changed a dict under our hands
+    except RuntimeError as error:  # another thread changed a dict meanwhile
         raise NotEncodable(name, plain, str(error)) from error
 
 
@@ -249,7 +250,7 @@ def _of_optimizer(value: Any, *, build: bool = False) -> list[Any]:
 
 
 def is_iterator(value: Any) -> bool:
-    """Whether this is somewhere in the middle of something, and cannot tell where."""
+    """Whether it is in the middle of something without an accessible position."""
     known = type(value).__module__ in ("builtins", "itertools")
     return isinstance(value, types.GeneratorType | itertools.count) or (
         known and isinstance(value, Iterator)
@@ -263,7 +264,7 @@ def _is_module(value: Any) -> bool:
 
 
 def _is_trained(value: Any) -> bool:
-    """The model that is trained has its own place in a checkpoint."""
+    """The model in training has its own place in a checkpoint."""
     return keras_internals.is_trainer(value) and bool(value.compiled)
 
 

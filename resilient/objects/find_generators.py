@@ -1,8 +1,8 @@
-"""Finds the random generators that the user's data draws from.
+"""Finds the random generators that user data draws from.
 
-Data draws from its attributes, and from what its functions reach: module variables,
-such as ``rng = np.random.default_rng(0)`` above a class, and closures. So the code of
-the user's methods and functions is searched for the names it uses. The global
+Data draws from generators in its attributes and within reach of its functions: module
+variables, such as ``rng = np.random.default_rng(0)`` above a class, and closures. So
+the code of the user's methods and functions is searched for the names it uses. Global
 generators of libraries are left out: every checkpoint has them.
 """
 
@@ -20,7 +20,7 @@ from resilient.serialization import classes
 from resilient.serialization.rng import global_generators, is_generator
 
 _DEPTH = 8
-_ITEMS = 64  # a longer list holds samples, not parts
+_ITEMS = 64  # longer lists hold samples, not parts
 _ENTERED = frozenset(
     {("torch", "Dataset"), ("torch", "Sampler"), ("torch", "Module")}
     | {("keras", "PyDataset")}
@@ -35,7 +35,7 @@ _DESCRIPTORS = (
 
 
 def find(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The generators that these objects lead to, by path; each once."""
+    """The generators reachable from these objects, by path, each once."""
     found: dict[str, Any] = {}
     met = {id(generator): generator for generator in global_generators().values()}
     for name, value in parts.items():
@@ -46,10 +46,10 @@ def find(parts: Mapping[str, Any]) -> dict[str, Any]:
 def unclaimed(
     found: Mapping[str, Any], claimed: MutableMapping[int, Any]
 ) -> dict[str, Any]:
-    """Those that no other data of this fit restores; they are claimed from now on.
+    """Claim the generators that no other data of this fit restores.
 
-    Validation data is prepared after some training: the generators that it shares with
-    the training data were restored before, and have been drawn from since.
+    Validation data is prepared after some training: generators that it shares with the
+    training data were already restored, and drawn from since.
     """
     mine = {path: item for path, item in found.items() if id(item) not in claimed}
     claimed.update({id(item): item for item in mine.values()})
@@ -57,13 +57,13 @@ def unclaimed(
 
 
 def _search(value: Any, path: str, found: dict[str, Any], met: dict[int, Any]) -> None:
-    """Breadth first: a long detour must not use up the depth.
+    """Breadth first, so that a long detour does not use up the depth.
 
     Args:
-        value: Where to begin.
+        value: Where to start.
         path: Its name.
         found: Receives the generators.
-        met: Id to object, of what was searched; kept alive so that ids stay unique.
+        met: Searched objects by id, kept alive so that ids stay unique.
     """
     todo = deque([(value, path, 0)])
     while todo:
@@ -84,7 +84,7 @@ def _search(value: Any, path: str, found: dict[str, Any], met: dict[int, Any]) -
 
 
 def _inner(value: Any) -> Mapping[Any, Any]:
-    """What something leads to, by name."""
+    """What an object refers to, by name."""
     if isinstance(value, functools.partial):
         return {"func": value.func, "args": value.args, "keywords": value.keywords}
     if isinstance(value, types.MethodType):  # numpy's too: `normal = rng.normal`
@@ -105,16 +105,16 @@ def _inner(value: Any) -> Mapping[Any, Any]:
 
 
 def _items(value: Any) -> Mapping[Any, Any]:
-    """Of a short list, tuple or dict."""
+    """The items of a short list, tuple or dict."""
     if not isinstance(value, list | tuple | dict) or len(value) > _ITEMS:
         return {}
     return dict(value) if isinstance(value, dict) else dict(enumerate(value))
 
 
 def _is_entered(cls: type) -> bool:
-    """Whether attributes of such objects may be generators, or draw from some.
+    """Whether attributes of such objects may be, or draw from, generators.
 
-    Objects of other libraries count, too: they call the user's functions.
+    Objects of other libraries count as well: they call user functions.
     """
     names = {(classes.top_module(base), base.__name__) for base in cls.__mro__}
     if ("keras", "KerasSaveable") in names:
@@ -123,7 +123,7 @@ def _is_entered(cls: type) -> bool:
 
 
 def _methods(cls: type) -> dict[str, Any]:
-    """The functions of the user's classes among a class and its bases."""
+    """The functions of user-defined classes among a class and its bases."""
     found: dict[str, Any] = {}
     for base in cls.__mro__:
         if classes.is_foreign(base):
@@ -136,7 +136,7 @@ def _methods(cls: type) -> dict[str, Any]:
 
 
 def _function(item: Any) -> Any:
-    """What is inside a static method, a property and the like."""
+    """The functions inside a static method, property and the like."""
     if not isinstance(item, _DESCRIPTORS):
         return item
     names = ("__func__", "fget", "func")
@@ -144,7 +144,7 @@ def _function(item: Any) -> Any:
 
 
 def _names(function: types.FunctionType) -> dict[str, Any]:
-    """The objects that a function reaches: by name, by closure and as defaults."""
+    """The objects within reach of a function: globals, closure and defaults."""
     found: dict[str, Any] = {}
     for name, cell in zip(
         function.__code__.co_freevars, function.__closure__ or (), strict=True
@@ -163,7 +163,7 @@ def _names(function: types.FunctionType) -> dict[str, Any]:
 def _global_names(function: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
     """Module, name and value of each global name in a function's code.
 
-    The user's modules are searched, too, as in `settings.rng.normal()`, also if the
+    User modules are searched as well, as in `settings.rng.normal()`, even if the
     function itself imports them.
     """
     used = dict.fromkeys(_used(function.__code__))
@@ -171,7 +171,7 @@ def _global_names(function: types.FunctionType) -> Iterator[tuple[str, str, Any]
     spaces: list[tuple[str, Mapping[str, Any]]]
     spaces = [("", function.__globals__), ("", imported)]
     entered: set[int] = set()
-    for space, values in spaces:  # grows
+    for space, values in spaces:  # grows during iteration
         for name in used:
             value = values.get(name)
             if not isinstance(value, types.ModuleType):

@@ -1,4 +1,4 @@
-"""Give a living object the content of another: others may refer to it, too."""
+"""Gives a live object the content of another, since others may refer to it."""
 
 import collections
 from typing import Any
@@ -9,7 +9,7 @@ from resilient.serialization import classes, rng
 
 
 def assign_in_place(live: Any, value: Any) -> bool:
-    """Give a mutable object the content of another; False if that cannot be done."""
+    """Give a mutable object the content of another; False if impossible."""
     if hasattr(live, "data_ptr") and hasattr(
         value, "data_ptr"
     ):  # PyTorch's, parameters

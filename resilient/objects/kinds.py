@@ -1,9 +1,8 @@
-"""What kind of thing an object is: state, configuration, or unknown.
+"""Classifies objects as state, configuration, or unknown.
 
-Configuration (functions, classes, modules, loggers, locks, datasets, losses, schedules)
-is made again by the script, so it is not captured. Captured are Keras objects with
-variables, through those variables, and objects with ``state_dict`` and
-``load_state_dict``, through these.
+The script recreates configuration (functions, classes, modules, loggers, locks,
+datasets, losses, schedules), so it is not captured. Keras objects are captured through
+their variables, and objects with ``state_dict`` and ``load_state_dict`` through these.
 """
 
 import functools
@@ -62,32 +61,32 @@ _DATASETS = frozenset(
 
 
 def is_keras(value: object) -> bool:
-    """Whether the object's class is Keras's or derived from one."""
+    """Whether the object's class is from Keras or derived from one that is."""
     return any(classes.top_module(base) == "keras" for base in type(value).__mro__)
 
 
 def is_configuration(value: object) -> bool:
-    """Whether the script makes this again, and no state of a run is in it."""
+    """Whether the script recreates this, and it holds no state of a run."""
     if isinstance(value, _CONFIGURATION):
         return True
     if is_keras(value):
         return not variables(value) and not isinstance(value, keras.callbacks.Callback)
     if classes.top_module(type(value)) == "resilient":
-        return True  # such as the ResilientFit whose save() a callback calls
+        return True  # for example, the ResilientFit whose save() a callback calls
     names = {(classes.top_module(b), b.__name__) for b in type(value).__mro__}
     return bool(names & _DATASETS)
 
 
 def is_code(value: object) -> bool:
-    """Whether it is called or imported from, rather than looked into."""
+    """Whether it is something to call or import from, not to look into."""
     return isinstance(value, _CODE)
 
 
 def names_a_place(owner: object, attribute: object) -> bool:
-    """Whether an attribute of a callback of Keras's says where it writes.
+    """Whether an attribute of a Keras callback says where it writes.
 
-    It is the script's to say: with a checkpoint's word for it, a file that somebody
-    else wrote would choose what is overwritten.
+    Only the script decides that: otherwise a checkpoint from a stranger could choose
+    which file is overwritten.
     """
     if attribute not in _PLACES or not isinstance(owner, keras.callbacks.Callback):
         return False
@@ -103,10 +102,10 @@ def is_tensor_of_keras(value: object) -> bool:
 
 
 def has_state_dict(value: object) -> bool:
-    """Whether the object returns its state and takes it back."""
+    """Whether the object can return and load its state."""
     cls = type(value)
     if is_keras(value) and not isinstance(value, keras.callbacks.Callback):
-        return False  # with PyTorch every layer has them, Keras has better
+        return False  # on PyTorch every layer has them, but Keras has better ones
     return callable(getattr(cls, "state_dict", None)) and callable(
         getattr(cls, "load_state_dict", None)
     )

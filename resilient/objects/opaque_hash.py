@@ -1,7 +1,7 @@
-"""Detects changes in objects that we do not understand, by a hash of their pickle.
+"""Detects changes in unknown objects by a hash of their pickle.
 
-The pickle is limited in size and thrown away. Left out is what has no state, what is
-tracked elsewhere, and what pickling might change (open files, the user's own
+The pickle is limited in size and thrown away. It leaves out what has no state, what is
+tracked elsewhere, and what pickling might change (open files, a user-defined
 ``__getstate__``). Locks, connections and large objects have no mark: their changes
 cannot be seen.
 """
@@ -33,19 +33,19 @@ def opaque_hash(
     Args:
         value: Anything.
         elsewhere: The ids of objects that are tracked elsewhere.
-        drawn: Whether it changes with random generators that it reaches, too.
+        drawn: Whether it also changes with random generators within its reach.
     """
     if isinstance(value, io.IOBase):
         return _unsure(value)
     if isinstance(value, np.memmap):
-        return None  # what is in the file is the file's
+        return None  # the content belongs to the file
     hashed = _Hashed()
-    # Generators that functions and attributes reach are saved by their states.
+    # The states of generators within reach of functions and attributes are saved.
     found = {} if drawn else find_generators.find({"": value})
     reached = {id(each) for each in found.values()}
     try:
         _Marking(hashed, elsewhere | reached).dump(value)
-    except Exception:  # by whatever code an object has for this
+    except Exception:  # by the object's own code
         return None
     return hashed.found.hexdigest()
 
@@ -59,11 +59,11 @@ def _unsure(file: io.IOBase) -> str | None:
 
 
 class _TooLarge(Exception):
-    """A pickle is too large to make at each checkpoint."""
+    """A pickle is too large to create at each checkpoint."""
 
 
 class _Hashed:
-    """What a pickle is written to."""
+    """The sink for a pickle."""
 
     def __init__(self) -> None:
         self.found = xxhash.xxh3_128()
@@ -82,7 +82,7 @@ class _Hashed:
 
 
 class _Marking(pickle.Pickler):
-    """Pickles what has state. The result is never unpickled."""
+    """Pickles state. The result is never unpickled."""
 
     def __init__(self, hashed: _Hashed, elsewhere: Set[int]) -> None:
         super().__init__(hashed, protocol=5, buffer_callback=hashed.write_buffer)
@@ -92,7 +92,7 @@ class _Marking(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         cls = type(value)
         if value is str:
-            return NotImplemented  # what all others are reduced to
+            return NotImplemented  # default for all other objects
         if isinstance(value, type):
             return self._as(value, None)
         if id(value) in self._elsewhere or _is_silent(value):
@@ -117,7 +117,7 @@ class _Marking(pickle.Pickler):
 
 
 def _is_silent(value: Any) -> bool:
-    """Whether the script makes this again, and it holds nothing to compare."""
+    """Whether the script recreates this, and it holds nothing to compare."""
     cls = type(value)
     return (
         isinstance(value, io.IOBase | types.MethodType | np.memmap)
@@ -132,7 +132,7 @@ def _is_silent(value: Any) -> bool:
 
 
 def _function(function: types.FunctionType) -> Any:
-    """What the user's function holds: its code, its closure and its defaults."""
+    """The content of a user function: its code, closure and defaults."""
     cells = []
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # not set yet
@@ -141,7 +141,7 @@ def _function(function: types.FunctionType) -> Any:
 
 
 def contents_of_code(code: types.CodeType) -> Any:
-    """What a function computes, without line numbers; the same in each process."""
+    """A function's code without line numbers, the same in each process."""
     return code.co_code, code.co_names, [_constant(each) for each in code.co_consts]
 
 
@@ -155,7 +155,7 @@ def _constant(value: Any) -> Any:
 
 
 def _module(value: Any) -> Any:
-    """A torch module: its plain attributes, and whether its tensors were written."""
+    """A torch module: its plain attributes, and whether its tensors were written to."""
     import torch
 
     own = vars(torch.nn.Module())

@@ -1,4 +1,4 @@
-"""Puts objects back into a captured state, whatever this process did to them."""
+"""Restores objects to a captured state, whatever this process did to them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,8 +26,8 @@ class PutBack:
 
     Args:
         beginning: The objects, as they were when training began.
-        state: What ``Tracker.capture`` returned.
-        plains: The values of its changes, decoded.
+        state: The result of ``Tracker.capture``.
+        plains: The decoded values of its changes.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class PutBack:
         self._state, self._plains = state, plains
 
     def run(self) -> list[str]:
-        """Put all of it back; the names of what could not be."""
+        """Restore everything; return the names of what could not be restored."""
         changes = self._state.get("changes", {})
         deleted = self._state.get("deleted", ())
         problems = []
@@ -65,7 +65,7 @@ class PutBack:
         return list(dict.fromkeys(problems))
 
     def _reset_containers(self) -> None:
-        """Give containers the items that they had, before anything else is put back."""
+        """Give containers their former items, before anything else is restored."""
         for home, items in self._beginning.items.items():
             owner = self._first.owners[home]
             if isinstance(owner, list):
@@ -82,10 +82,10 @@ class PutBack:
         return Slot(path, of, owner, key, now)
 
     def _share(self, changes: JSON) -> list[str]:
-        """Let places lead to objects that have their content by now.
+        """Point places at objects, which have their content by now.
 
         Returns:
-            The names of those that do not: code is not for a checkpoint to hand on.
+            The names of places that failed: a checkpoint must not pass on code.
         """
         live, problems = self._beginning.visit(), []
         for path, entry in changes.items():
@@ -104,12 +104,12 @@ class PutBack:
         return problems
 
     def _apply(self, part: Slot, entry: JSON, plain: Any) -> bool:
-        """Put back what was captured; False if that cannot be done."""
+        """Restore what was captured; False if impossible."""
         seen, kind = self._beginning.seen.get(part.path), entry["kind"]
         if not _may_be_put_back(part, self._scope):
             return False
         if kind in ("alias", "object"):
-            return True  # has its turn when all others are there
+            return True  # its turn comes when all others exist
         first = seen.value() if seen is not None and entry.get("same") else None
         if "was" in entry:
             first = self._beginning.object(entry["was"])
@@ -132,17 +132,17 @@ class PutBack:
         return part.value is plain or put(part, plain)
 
     def _write(self, value: Any, kind: str, plain: Any) -> bool:
-        """Give an object this content; False if it is not one for it."""
+        """Give an object this content; False if it does not fit."""
         if read(value, self._scope).kind != kind:
             return False
         try:
             write(value, kind, plain, self._scope)
-        except Exception:  # of another shape, or whatever an object has for this
+        except Exception:  # a different shape, or the object's own code failed
             return False
         return True
 
     def _undo(self, part: Slot, live: Visit) -> bool:
-        """Undo what this process alone changed; False if that cannot be done."""
+        """Undo what only this process changed; False if impossible."""
         seen = self._beginning.seen.get(part.path)
         if seen is None:
             if not self._may_stay(part, live):
@@ -171,7 +171,7 @@ class PutBack:
             return False
 
     def _may_stay(self, part: Slot, live: Visit) -> bool:
-        """Whether something new may stay: a file opened meanwhile, a new object."""
+        """Whether a new value may stay: a file opened meanwhile, a new object."""
         home = live.homes.get(part.path)
         if home is not None:
             return home == part.path
@@ -180,12 +180,12 @@ class PutBack:
 
 
 def _may_be_put_back(part: Slot, scope: Scope) -> bool:
-    """Whether a pass looks there, at this path: nothing else is a checkpoint's."""
+    """Whether a pass looks at this path: a checkpoint may change nothing else."""
     if part.owner is None:  # a root, which is not replaced
         return True
     items = has_items(part.owner)
     if part.path != path_of(part.of, part.key, items=items):
-        return False  # what may be there goes by the path
+        return False  # its path decides what it may hold
     if kinds.names_a_place(part.owner, part.key):
         return False
     hidden = hidden_of(part.owner) | scope.hidden.get(part.of, frozenset())
@@ -195,12 +195,12 @@ def _may_be_put_back(part: Slot, scope: Scope) -> bool:
 def _assigned(live: Any, plain: Any) -> bool:
     try:
         return assign_in_place(live, plain)
-    except Exception:  # it is lent to others, or its elements share memory
+    except Exception:  # its buffer is exported, or its elements share memory
         return False
 
 
 def _sort(owner: Any, keys: list[Any]) -> None:
-    """Give a dict this order, if it has these keys."""
+    """Reorder a dict to this order, if it has these keys."""
     if isinstance(owner, dict) and set(owner) == set(keys):
         items = {key: owner[key] for key in keys}
         owner.clear()

@@ -1,6 +1,6 @@
-"""Whether something is made of plain values alone, how large it is, and a sample of it.
+"""Tells whether a value is plain, how large it is, and samples it.
 
-Datasets hold gigabytes: what is ``LARGE`` there is told by a checksum of some 4,000 of
+Datasets hold gigabytes: ``LARGE`` content is identified by a checksum of about 4,000 of
 its elements, always the same ones.
 """
 
@@ -16,7 +16,7 @@ from resilient.serialization.batches import pack
 from resilient.serialization.json_arrays import as_bytes
 from resilient.serialization.json_types import BY_TYPE
 
-WHOLE_BYTES = 2**24  # read whole to see whether it changed: 2 ms
+WHOLE_BYTES = 2**24  # read whole to detect changes: 2 ms
 LEAVES = 10_000  # of nested values
 SAMPLED = 4096
 
@@ -30,7 +30,7 @@ _NUMBERS = ({int}, {float})
 
 
 class Size(enum.Enum):
-    """Whether something is a plain value, and one that is cheap to read."""
+    """Whether something is a plain value that is cheap to read."""
 
     LIGHT = "light"
     LARGE = "large"
@@ -38,7 +38,7 @@ class Size(enum.Enum):
 
 
 def sample(value: Any) -> str:
-    """A checksum of some elements of something large, always the same ones."""
+    """A checksum of some elements of a large value, always the same ones."""
     found = xxhash.xxh3_128()
     if type(value) is np.ndarray and not value.dtype.hasobject:
         found.update(f"{value.dtype} {value.shape}".encode())
@@ -54,7 +54,7 @@ def sample(value: Any) -> str:
             item = value[place]
             if type(item) is np.ndarray and not item.dtype.hasobject and item.size:
                 found.update(as_bytes(item.flat[_places(item.size)[:64]]).data)
-    return found.hexdigest()  # the others' elements cannot be changed in place
+    return found.hexdigest()  # elements of other kinds cannot change in place
 
 
 def pack_text(tensor: Any) -> bytes:
@@ -63,7 +63,7 @@ def pack_text(tensor: Any) -> bytes:
 
 
 def tensor_size(value: Any) -> int | None:
-    """Bytes of a tensor of torch, TensorFlow or JAX; None for anything else."""
+    """Bytes of a torch, TensorFlow or JAX tensor; None for anything else."""
     cls = type(value)
     module = cls.__module__.partition(".")[0]
     if module not in ("torch", "tensorflow", "jax", "jaxlib"):
@@ -82,7 +82,7 @@ def tensor_size(value: Any) -> int | None:
 
 
 def size_of(value: Any) -> Size:
-    """Whether something is made of plain values alone, and how large that is."""
+    """Whether something consists of plain values only, and how large it is."""
     todo, leaves, nbytes = [value], 0, 0
     while todo:
         item = todo.pop()
@@ -130,13 +130,13 @@ def _is_plain_leaf(value: Any) -> bool:
 
 
 def is_table(value: Any) -> bool:
-    """Whether it is a DataFrame or a Series of pandas."""
+    """Whether it is a pandas DataFrame or Series."""
     cls = type(value)
     return classes.top_module(cls) == "pandas" and hasattr(value, "iloc")
 
 
 def _places(count: int) -> np.ndarray:
-    """Some of ``count`` places, spread at random so as to miss no pattern."""
+    """Some of ``count`` indices, spread at random so as not to miss patterns."""
     if count <= SAMPLED:
         return np.arange(count)
     return np.random.RandomState(0).randint(0, count, SAMPLED)

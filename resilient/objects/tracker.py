@@ -1,13 +1,13 @@
-"""What changed in objects since training began, and putting that back.
+"""Captures what has changed in objects since training began, and restores it.
 
-Only changes are kept: what the script configures anew (another patience, another file
-name) is not overwritten. Restoring makes the objects what they were when captured,
-whatever this process did to them since, so it may be done twice. What was changed in
-place is restored in place, since others may refer to it; what two attributes share is
-shared again.
+Only changes are kept: new configuration in the script (a different patience or file
+name) is not overwritten. Restoring returns the objects to their captured state,
+whatever this process has done to them since, so it may be done twice. What was changed
+in place is restored in place, since others may refer to it; values shared by two
+attributes are shared again.
 
-Refuses nothing: what is not kept is named by ``uncaptured``, and what could not be put
-back by what ``plan`` returns.
+It refuses nothing: ``uncaptured`` names what is not kept, and the function that
+``plan`` returns names what could not be restored.
 """
 
 from collections.abc import Callable, Mapping, Set
@@ -34,7 +34,8 @@ class Tracker:
     Args:
         objects: Name to object.
         scope: What is state.
-        since: An earlier one, whose beginning counts for the objects that it knows.
+        since: An earlier one, whose baseline takes precedence for objects that it
+            knows.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Tracker:
         self._warned = False
 
     def capture(self) -> JSON:
-        """What changed, as JSON, with its larger ``arrays`` by name."""
+        """The changes as JSON, with larger ``arrays`` by name."""
         changes: dict[str, Any] = {}
         arrays: dict[str, np.ndarray] = {}
         lost: list[str] = []
@@ -91,7 +92,7 @@ class Tracker:
         return {name: item for name, item in {**kept, "orders": orders}.items() if item}
 
     def restore(self, state: JSON) -> None:
-        """Make the objects what they were when ``state`` was captured."""
+        """Return the objects to the state captured in ``state``."""
         arrays = state.get("arrays", {}) if isinstance(state, dict) else {}
         put_back = self.plan(state, arrays)
         problems = [*state.get("lost", ()), *put_back()]
@@ -104,13 +105,13 @@ class Tracker:
             )
 
     def plan(self, state: JSON, arrays: Mapping[str, Any]) -> Callable[[], list[str]]:
-        """Read all of a state; nothing is changed before what this returns is called.
+        """Read a whole state; nothing changes until the returned function is called.
 
         Returns:
-            Puts it back, and returns the names of what could not be.
+            A function that restores it, and returns the names of what could not be.
 
         Raises:
-            NotKnownError: It refers to a class or function that is not there.
+            NotKnownError: It refers to a missing class or function.
             MalformedError: This is not a captured state.
         """
         checked = well_formed(Changes, state, "the changes of objects")
@@ -147,13 +148,13 @@ class Tracker:
         place = self._beginning.place(part.value)
         elsewhere = id(first) in present and not isinstance(first, IMMUTABLE)
         if elsewhere or place is not None or part.path in self._beginning.were_shared:
-            # Equal or not, it is another object than others have, or had.
+            # Equal or not, it is a different object from the one others refer to.
             seen = self._beginning.nothing(part.path)
         found = seen.change(part.value, arrays)
         return found if found is None or place is None else {**found, "was": place}
 
     def _leads_to(self, part: Slot, kind: str, where: str) -> JSON | None:
-        """What is kept of a place with an object at home elsewhere, or its alias."""
+        """The record of a place whose object is at home elsewhere, or an alias."""
         if part.path == where or part.value is self._beginning.object(part.path):
             return None
         return {"kind": kind, "data": where}

@@ -1,11 +1,11 @@
-"""One pass over objects: their attributes, and those of what they refer to.
+"""Walks over objects: their attributes, and those of what they refer to.
 
-Looked into are the user's own plain objects and their classes, callbacks, datasets and
-samplers of torch and Keras, and lists, tuples and dicts that hold some of these or
+It looks into user-defined plain objects and their classes; callbacks, datasets and
+samplers of torch and Keras; and lists, tuples and dicts that hold some of these or
 something large, subclasses included. Everything else is one value.
 
-An object has one home: the path at which the first pass met it. Later passes find it
-there, wherever it has moved to, and whatever else refers to it.
+An object has one home: the path at which the first pass met it. Later passes identify
+it by that path, wherever it has moved and whatever else refers to it.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from resilient.objects.sizing import Size
 from resilient.serialization import classes
 
 _DEPTH = 8
-_ITEMS = 1000  # of a container that is looked into
+_ITEMS = 1000  # most items of a container to look into
 _LOOKED_INTO = frozenset(
     {("torch", "Dataset"), ("torch", "Sampler"), ("keras", "PyDataset")}
     | {("types", "SimpleNamespace"), ("argparse", "Namespace"), ("_thread", "_local")}
@@ -41,14 +41,14 @@ Inner = list[tuple[Any, Any]]
 
 
 class Slot(NamedTuple):
-    """An attribute or an item, and whose it is.
+    """An attribute or an item, and its owner.
 
     Attributes:
         path: Where it is, from the name of a root.
         of: The home of its owner.
         owner: An object, class or container; None for a root.
         key: Name of the attribute, index or key of the item.
-        value: What is there.
+        value: The value.
     """
 
     path: str
@@ -59,20 +59,20 @@ class Slot(NamedTuple):
 
 
 class Visit:
-    """One pass; an object that is met twice is looked into once.
+    """One pass; an object met twice is looked into once.
 
     Args:
-        roots: Where it begins, by name.
+        roots: Where to start, by name.
         scope: What is state.
-        first: The first pass, which knows where objects are at home. Of others only
-            what stands in the place of a known one is looked into, or, where all is
-            state, an object that no checkpoint can make anew.
-        since: A first pass of before: roots that it knows are as they were then.
+        first: The first pass, which knows the homes of objects. Other objects are
+            looked into only if they replace a known one or, if everything is state, if
+            no checkpoint can recreate them.
+        since: An earlier first pass: roots that it knows count as they were then.
 
     Attributes:
         parts: What is at each path.
-        owners: What was looked into, by its home.
-        homes: The home of the object at a path, where it has one.
+        owners: Objects that were looked into, by home.
+        homes: The home of the object at a path, if it has one.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Visit:
                 self._look_into(name, value, inner, 1)
             elif not scope.whole:  # else by whoever made this
                 self.parts[name] = Slot(name, "", None, name, value)
-        # Others may still refer to what no root leads to any more.
+        # Others may still refer to objects that no root reaches any more.
         for home, owner in first.owners.items() if first is not None else ():
             if home not in self.owners and id(owner) not in self.known:
                 self._look_into(home, owner, _contents(owner), 1)
@@ -109,11 +109,11 @@ class Visit:
         return next((name for name in self.roots if is_below(path, name)), None)
 
     def object(self, home: str) -> Any:
-        """What is at home there; None if nothing is."""
+        """The object at home there, if any."""
         return self.owners.get(home, self.roots.get(home))
 
     def _go_on_from(self, since: "Visit") -> list[str]:
-        """Take over what is known of the same roots; the names of the others."""
+        """Take over what is known about the same roots; return the other names."""
         kept = [n for n, value in self.roots.items() if since.roots.get(n) is value]
 
         def is_kept(path: str) -> bool:
@@ -131,7 +131,7 @@ class Visit:
         for base in type(owner).__mro__:
             if not classes.is_foreign(base) and id(base) not in self.known:
                 shared = self._known_home(base) or f"{home}:{base.__name__}"
-                while shared in self.owners:  # its base has this name, too
+                while shared in self.owners:  # its base class has the same name
                     shared += "'"
                 self._look_into(shared, base, _of_class(base), depth + 1)
         items = has_items(owner)
@@ -160,10 +160,10 @@ class Visit:
         return None if home in self.owners else home  # taken by another object
 
     def _inner(self, path: str, of: str, value: Any) -> Inner | None:
-        """Attributes or items, where a value is looked into; None if it is not."""
+        """Attributes or items of a value to look into; None for others."""
         if self._first is None:
             return _inner(value, self._scope)
-        if path in self._first.owners:  # may stand in for what was there
+        if path in self._first.owners:  # may replace the former object
             alike = type(value) is type(self._first.owners[path])
             return _inner(value, self._scope) if alike else None
         if not self._scope.whole or isinstance(value, list | tuple | dict):
@@ -175,13 +175,13 @@ class Visit:
 
 
 def path_of(home: str, key: Any, *, items: bool) -> str:
-    """Where an attribute is, or an item, of what is at home there."""
+    """The path of an attribute or item of the object at home there."""
     is_name = not items and str(key).isidentifier()
     return f"{home}.{key}" if is_name else f"{home}[{key!r}]"
 
 
 def array_name(path: str) -> str:
-    """What the names of the arrays at a path begin with."""
+    """Prefix of the names of the arrays at a path."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", path)
 
 
@@ -205,14 +205,14 @@ def _inner(value: Any, scope: Scope) -> Inner | None:
     if not isinstance(value, list | tuple | dict) or len(value) > _ITEMS:
         return None
     if scope.size_of(value) is Size.LIGHT or getattr(value, "__dict__", None):
-        return None  # what has both items and attributes is one value
+        return None  # something with both items and attributes is one value
     if isinstance(value, dict) and not {type(key) for key in value} <= {str, int}:
         return None
     return _contents(value)
 
 
 def has_items(owner: Any) -> bool:
-    """Whether its items are looked into, and not its attributes."""
+    """Whether to look into its items rather than its attributes."""
     container = isinstance(owner, list | tuple | dict)
     return container and not getattr(owner, "__dict__", None)
 
@@ -225,7 +225,7 @@ def _contents(value: Any) -> Inner:
 
 
 def _attributes(value: Any) -> Inner:
-    """An object's own; these of its class are the class's."""
+    """An object's own attributes; those of its class belong to the class."""
     hidden = hidden_of(value)
     return [(k, v) for k, v in classes.attributes(value).items() if k not in hidden]
 
@@ -240,7 +240,7 @@ def hidden_of(owner: Any) -> frozenset[str]:
 
 
 def _of_class(cls: type) -> Inner:
-    """What all objects of a class share and may change: containers and values."""
+    """Mutable class attributes: containers and values."""
     return [
         (key, item)
         for key, item in vars(cls).items()
@@ -249,7 +249,7 @@ def _of_class(cls: type) -> Inner:
 
 
 def put(part: Slot, value: Any) -> bool:
-    """Set an attribute or item; False if that cannot be done."""
+    """Set an attribute or item; False if impossible."""
     owner = part.owner
     if isinstance(owner, tuple) or not (has_items(owner) or _is_data(part)):
         return False
@@ -261,7 +261,7 @@ def put(part: Slot, value: Any) -> bool:
         else:
             try:
                 object.__setattr__(owner, part.key, value)  # frozen dataclasses, too
-            except TypeError:  # a class, or an object of threads
+            except TypeError:  # a class, or a thread-local object
                 setattr(owner, part.key, value)
         return True
     return False
@@ -286,7 +286,7 @@ def delete(part: Slot) -> None:
         with contextlib.suppress(IndexError, KeyError):
             del part.owner[part.key]
     elif not isinstance(part.owner, tuple):
-        with contextlib.suppress(AttributeError):  # its class has it
+        with contextlib.suppress(AttributeError):  # it is on the class
             try:
                 object.__delattr__(part.owner, part.key)
             except TypeError:

@@ -1,4 +1,4 @@
-"""The objects that a loop was given by name, saved and restored in place.
+"""Saves and restores in place the objects that a loop was given by name.
 
 One module per library. Each kind of object lists its variables, which a checkpoint
 holds in the backend's format, and returns the rest of its state as plain values.
@@ -29,32 +29,32 @@ __all__ = ["Objects", "named_objects"]
 KindOf = Callable[[str, Any], Kind | None]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# What another one is called in ``allow``.
+# The name in ``allow`` for a changed kind.
 _OF = {
     "Keras metric": "metrics",
     "Keras optimizer": "optimizer",
     "PyTorch optimizer": "optimizer",
 }
-_GRADIENTS = ".gradients"  # beside the objects: not a name that one can have
+_GRADIENTS = ".gradients"  # beside the objects: not a valid object name
 
 
 def named_objects(
     named: Mapping[str, Any], state: Any, kind_of_data: KindOf
 ) -> "tuple[Objects, Kind | None]":
-    """Wrap what a loop was given.
+    """Wrap the objects of a loop.
 
     Args:
         named: Name to object.
         state: A pytree of JAX, or None.
-        kind_of_data: Returns the kind of an object that data is drawn from, given its
-            name and itself; None for any other.
+        kind_of_data: Returns the kind of a data object, given its name and itself; None
+            for other objects.
 
     Returns:
         All objects, and the one that holds the pytree.
 
     Raises:
         TypeError: An object is of an unknown kind.
-        NotSupportedError: It belongs to another backend than Keras runs on.
+        NotSupportedError: It belongs to a backend other than Keras's.
     """
     named = {name: kind_of_data(name, x) or x for name, x in named.items()}
     if state is None:
@@ -75,7 +75,7 @@ class Objects:
     Raises:
         TypeError: An object is of an unknown kind.
         NotSupportedError: An object belongs to another backend.
-        ValueError: A name has characters that a checkpoint does not take.
+        ValueError: A name has characters that a checkpoint does not allow.
     """
 
     def __init__(self, named: Mapping[str, Any]) -> None:
@@ -100,12 +100,12 @@ class Objects:
         return {name: thing.kind for name, thing in self._objects.items()}
 
     def strategy(self) -> Any:
-        """The tf.distribute strategy that the first of them was made under, if any."""
+        """The tf.distribute strategy of the first object that has one, if any."""
         found = (thing.strategy() for thing in self._objects.values())
         return next((strategy for strategy in found if strategy is not None), None)
 
     def leaves(self) -> list[Leaf]:
-        """Every variable once, under the first object that has it."""
+        """Every variable once, under the first object that holds it."""
         seen: set[int] = set()
         return [
             variables.leaf(group, index, path, target, of=name)
@@ -124,7 +124,7 @@ class Objects:
         }
 
     def parts(self) -> list[tuple[str, Any]]:
-        """Objects whose attributes are in no variable, with names for messages."""
+        """Objects with attributes outside variables, with names for messages."""
         return [
             (f"{name}: {part}", value)
             for name, thing in self._objects.items()
@@ -132,7 +132,7 @@ class Objects:
         ]
 
     def setups(self) -> "dict[str, TrainingSetup]":
-        """What each compiled model trains with, by name."""
+        """The training setup of each compiled model, by name."""
         found = {name: thing.setup() for name, thing in self._objects.items()}
         return {name: setup for name, setup in found.items() if setup is not None}
 
@@ -142,12 +142,12 @@ class Objects:
         return {n: x.value for n, x in self._objects.items() if x.kind == kind}
 
     def fingerprints(self) -> JSON:
-        """What each Keras model, layer or optimizer computes, by name."""
+        """The configuration of each Keras model, layer or optimizer, by name."""
         found = {name: thing.fingerprint() for name, thing in self._objects.items()}
         return {name: facts for name, facts in found.items() if facts is not None}
 
     def capture(self, live: list[Leaf], arrays: dict[str, Any]) -> Encoded:
-        """All state outside of variables.
+        """All state outside variables.
 
         Args:
             live: What ``leaves`` returned.
@@ -165,10 +165,10 @@ class Objects:
         return {**found, _GRADIENTS: torch_gradients.capture(live, arrays)}
 
     def build(self, saved: SavedObject) -> None:
-        """Build the variables that a checkpoint has and this process has not yet.
+        """Build variables that a checkpoint has and this process lacks.
 
         Raises:
-            MalformedError: It does not have what ``capture`` returned.
+            MalformedError: It does not hold what ``capture`` returned.
         """
         self._require_well_formed(saved)
         strategy = self.strategy()
@@ -225,12 +225,12 @@ class Objects:
     def restore(
         self, backend: Backend, saved: SavedObject, fresh: Collection[str]
     ) -> None:
-        """Set everything, once it was compared.
+        """Set everything, after comparing it.
 
         Args:
             backend: The backend's adapter.
             saved: What to set.
-            fresh: Groups of variables that begin as new.
+            fresh: Groups of variables that start fresh.
         """
         old = {
             name: thing
@@ -261,7 +261,7 @@ class Objects:
 
 
 def _group(of: str, name: str) -> str:
-    """The variables of the object ``name`` that may begin as new."""
+    """The variables of the object ``name`` that may start fresh."""
     return f"{of}.{name}" if of in _OF.values() else ""
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SavedObject:
-    """What a checkpoint has of all objects.
+    """A checkpoint's state of all objects.
 
     Attributes:
         objects: Name to what ``Kind.capture`` returned.
@@ -37,8 +37,8 @@ class Kind:
         value: The object.
 
     Attributes:
-        kind: What messages call it.
-        immutable: Whether its variables are values, so that two may be one object.
+        kind: Its name in messages.
+        immutable: Whether its variables are values, so that two may be the same object.
         schema: The type of what ``capture`` returns.
     """
 
@@ -50,7 +50,7 @@ class Kind:
         self.value = value
 
     def strategy(self) -> Any:
-        """The tf.distribute strategy that it was made under; None if there is none."""
+        """The tf.distribute strategy under which it was created, if any."""
         return None
 
     def variables(self) -> Iterable[Variable]:
@@ -62,22 +62,22 @@ class Kind:
         return ()
 
     def setup(self) -> "TrainingSetup | None":
-        """What its own training steps use; None if it has none."""
+        """The setup of its own training steps; None if it has none."""
         return None
 
     def fingerprint(self) -> JSON | None:
-        """What it computes, as the script made it; None if not known."""
+        """Its configuration, as the script made it; None if unknown."""
         return None
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
     ) -> Encoded:
-        """Its state outside of variables, as JSON.
+        """Its state outside variables, as JSON.
 
         Args:
             arrays: Receives the larger arrays, under names that begin with ``name``.
             name: As ``encode`` takes it.
-            known: Id of a variable to its place among all variables.
+            known: Id of a variable to its index among all variables.
         """
         return None
 
@@ -86,7 +86,7 @@ class Kind:
 
         Args:
             saved: What ``capture`` returned.
-            known: Place of a variable to the variable.
+            known: Index of a variable to the variable.
         """
 
     def differences(self, name: str, saved: Encoded) -> list[str]:
@@ -108,11 +108,11 @@ class Kind:
 
 
 def require_backend(library: str, name: str, value: Any) -> None:
-    """Raise if an object belongs to another library than the one Keras runs on.
+    """Raise if an object belongs to a library other than Keras's backend.
 
     Args:
-        library: Its library, as Keras calls the backend.
-        name: What it was passed as.
+        library: Its library, by Keras's name for the backend.
+        name: The name under which it was passed.
         value: The object.
 
     Raises:

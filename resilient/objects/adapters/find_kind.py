@@ -7,7 +7,7 @@ from typing import Any
 from resilient.errors import message
 from resilient.objects.adapters.base import Kind
 
-# In this order: a Keras model on PyTorch is a torch.nn.Module as well.
+# The order matters: on PyTorch, a Keras model is also a torch.nn.Module.
 _MODULES = {
     "keras": "keras_objects",
     "tensorflow": "tensorflow_objects",
@@ -16,15 +16,15 @@ _MODULES = {
 
 
 def kind_of(name: str, value: Any) -> Kind:
-    """How an object is saved and restored.
+    """How to save and restore an object.
 
     Args:
-        name: What it was passed as.
+        name: The name under which it was passed.
         value: The object.
 
     Raises:
-        TypeError: It is of an unknown kind.
-        NotSupportedError: It belongs to another backend than Keras runs on.
+        TypeError: Its kind is unknown.
+        NotSupportedError: It belongs to a backend other than Keras's.
     """
     if isinstance(value, Kind):
         return value

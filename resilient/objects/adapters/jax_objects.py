@@ -1,4 +1,4 @@
-"""A JAX pytree, which ``run.state`` is."""
+"""A JAX pytree: ``run.state``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypedDict
@@ -34,7 +34,7 @@ class PytreeKind(Kind):
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
-        # A leaf may be a function, or of a class of the user's.
+        # A leaf may be a function, or of a user-defined class.
         self._known = known_in(self._plain)
 
     def variables(self) -> Iterable[Variable]:
@@ -75,7 +75,7 @@ class PytreeKind(Kind):
         }
 
     def build(self, saved: Encoded, known: Mapping[str, Any]) -> None:
-        """Make arrays of numbers and NumPy arrays, as a step would."""
+        """Convert numbers and NumPy arrays to JAX arrays, as a step would."""
         leaves, tree = jax.tree.flatten(self.value)
         if [path for path, _ in self._leaves()] != saved["paths"]:
             return  # reported by ``differences``
@@ -132,7 +132,7 @@ class PytreeKind(Kind):
         return [(jax.tree_util.keystr(path), leaf) for path, leaf in found]
 
     def _plain(self) -> dict[int, Any]:
-        """Leaves that are no arrays, by index."""
+        """Leaves that are not arrays, by index."""
         return {
             index: leaf
             for index, (_, leaf) in enumerate(self._leaves())
@@ -149,7 +149,7 @@ class PytreeKind(Kind):
 
 
 def _weakly_typed(array: jax.Array) -> jax.Array:
-    """The array with a weak dtype, as a Python number has.
+    """The array with a weak dtype, like that of a Python number.
 
     Without it, a run in bfloat16 would continue in float32. JAX makes weak types from
     numbers only, hence a zero whose elements are set.

@@ -70,7 +70,7 @@ class LayerKind(Kind):
         if getattr(self.value, "compiled", False):
             found["identity"]["optimizer"] = class_names(self.value.optimizer)
             found["settings"] |= of_training(self.value)
-        if is_built(self.value):  # what the loop does to it does not change it
+        if is_built(self.value):  # later changes by the loop do not count
             self._fingerprint = found
         return found
 
@@ -84,7 +84,7 @@ class LayerKind(Kind):
         }
 
     def _build_config(self, name: str) -> Encoded:
-        """What Keras builds the layer with; None if that is unknown."""
+        """The build config of the layer; None if unknown."""
         try:
             return encode(self.value.get_build_config(), {}, name)
         except (NotEncodable, NotImplementedError, ValueError):
@@ -175,7 +175,7 @@ class KerasVariableKind(Kind):
 
 
 def _innermost(optimizer: Any) -> Any:
-    """The optimizer inside of those that wrap it."""
+    """The innermost optimizer, inside its wrappers."""
     while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
         optimizer = inner
     return optimizer

@@ -43,7 +43,7 @@ class TensorFlowVariableKind(Kind):
 
 
 class TensorFlowModuleKind(TensorFlowVariableKind):
-    """A module, with the Keras objects on it, which a module does not list.
+    """A module, with its Keras objects, which TensorFlow does not list.
 
     Raises:
         NotSupportedError: It holds something that cannot be saved with it.
@@ -94,7 +94,9 @@ class TensorFlowModuleKind(TensorFlowVariableKind):
         """The attributes of the module and its submodules, containers flattened."""
         for module in (self.value, *self.value.submodules):
             for name, held in vars(module).items():
-                if name.startswith("_self_"):  # TensorFlow's own record of the others
+                if name.startswith(
+                    "_self_"
+                ):  # TensorFlow's own record of the other attributes
                     continue
                 nested = isinstance(held, list | tuple | dict)
                 for each in tf.nest.flatten(held) if nested else [held]:

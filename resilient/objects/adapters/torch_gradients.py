@@ -1,7 +1,7 @@
-"""Gradients on PyTorch, which outlast a batch if a loop accumulates them.
+"""Saves gradients on PyTorch, which outlast a batch if a loop accumulates them.
 
 A loop that calls ``zero_grad`` first does not need them, but we cannot see that. Which
-tensors are trained is saved, too, since a loop may unfreeze layers.
+tensors are trainable is saved as well, since a loop may unfreeze layers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class Gradients(TypedDict):
 
 
 def capture(live: Sequence[Leaf], arrays: dict[str, Any]) -> JSON:
-    """Gradients, and which tensors are trained, by their index among the variables."""
+    """Gradients and which tensors are trainable, by index among the variables."""
     tensors = {str(index): _tensor(leaf.target) for index, leaf in enumerate(live)}
     return {
         "trained": [index for index, tensor in tensors.items() if tensor.requires_grad],
@@ -41,7 +41,7 @@ def capture(live: Sequence[Leaf], arrays: dict[str, Any]) -> JSON:
 def restore(
     saved: JSON, live: Sequence[tuple[int, Leaf]], arrays: Mapping[str, Any]
 ) -> None:
-    """Set what ``capture`` returned, to variables that had these indices."""
+    """Set what ``capture`` returned on the variables with these indices."""
     for index, leaf in live:
         tensor = _tensor(leaf.target)
         if not tensor.is_leaf:

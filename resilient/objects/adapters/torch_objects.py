@@ -32,7 +32,7 @@ def kind_of(name: str, value: Any) -> Kind | None:
 
 
 class TorchModuleKind(Kind):
-    """A module: parameters, all buffers, and what ``get_extra_state`` returns."""
+    """A module: its parameters, all buffers, and the result of ``get_extra_state``."""
 
     kind: ClassVar[str] = "PyTorch module"
     schema: ClassVar[Any] = dict[str, Any]
@@ -55,7 +55,7 @@ class TorchModuleKind(Kind):
     def parts(self) -> Iterable[tuple[str, Any]]:
         own = {id(module) for _, module in self._with_extra_state()}
         for path, module in self.value.named_modules():
-            # PyTorch's wrapper changes from call to call.
+            # PyTorch's wrapper differs from call to call.
             wraps = isinstance(module, torch.nn.parallel.DistributedDataParallel)
             if not wraps and id(module) not in own:
                 yield path or type(module).__name__, module
@@ -104,7 +104,7 @@ class TensorKind(Kind):
 
 
 class TorchOptimizerKind(Kind):
-    """An optimizer, whose state begins with its first step."""
+    """An optimizer, whose state exists from its first step on."""
 
     kind: ClassVar[str] = "PyTorch optimizer"
     schema: ClassVar[Any] = _Optimizer
@@ -142,7 +142,7 @@ class TorchOptimizerKind(Kind):
         for before, group in zip(options, self.value.param_groups, strict=True):
             if lost := before - set(group):
                 raise ValueError(f"it has no {', '.join(sorted(lost))}")
-        # That casts what it loads to the parameters' types.
+        # That casts loaded values to the parameters' dtypes.
         parameters = [p for group in self.value.param_groups for p in group["params"]]
         for index, values in state["state"].items():
             loaded = self.value.state[parameters[index]]
@@ -157,10 +157,10 @@ class TorchOptimizerKind(Kind):
 
 
 def _require_plain(path: str, tensor: Any) -> None:
-    """Raise for tensors that are lazy, sharded, or cannot be written to."""
+    """Raise for tensors that are lazy, sharded or not writable."""
     if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
         why = "it has no values yet"
-        todo = "Call the module on a batch before you make the run."
+        todo = "Call the module on a batch before you create the run."
     elif hasattr(tensor, "full_tensor"):
         why = "it is sharded"
         todo = "Train with DistributedDataParallel."

@@ -1,6 +1,6 @@
-"""What callbacks know: captured between batches, put back in a new process.
+"""The state of callbacks: captured between batches, restored in a new process.
 
-``capture`` is what an attempt calls. ``objects/tracker`` captures what changed on a
-callback since training began; here ``files``, ``tensorboard`` and ``orbax``
-know how far a callback that writes files had come.
+An attempt calls ``capture``. ``objects/tracker`` captures what has changed on a
+callback since training began; ``files``, ``tensorboard`` and ``orbax`` record how far
+callbacks that write files have got.
 """

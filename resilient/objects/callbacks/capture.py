@@ -1,12 +1,12 @@
-"""What Keras's callbacks know: captured between batches, put back in a new process.
+"""Captures the state of Keras callbacks between batches, and restores it.
 
-A callback with ``state_dict`` and ``load_state_dict`` is asked. Of all others what
-changed since training began is kept (see ``tracker``), and for callbacks that write
-files, how far those were written (see ``files`` and ``tensorboard``).
+A callback with ``state_dict`` and ``load_state_dict`` is asked for its state. For all
+others, changes since training began are kept (see ``tracker``), and for callbacks that
+write files, how far these were written (see ``files`` and ``tensorboard``).
 
-Refuses callbacks of other classes or in another order than those of the checkpoint, and
-a ``state_dict()`` that is not made of plain values and arrays. What closures and
-lambdas remember cannot be seen and is not captured.
+It refuses callbacks whose classes or order differ from the checkpoint's, and a
+``state_dict()`` that does not consist of plain values and arrays. The state of closures
+and lambdas cannot be seen and is not captured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,21 +36,21 @@ from resilient.state import variables
 from resilient.state.difference import edits
 
 _BAR = "keras.callbacks.ProgbarLogger"
-_BARS = "callbacks.bar"  # what their names begin with
+_BARS = "callbacks.bar"  # prefix of their names
 
 
 class CallbackStates:
     """The state of all callbacks of one ``fit``.
 
-    Make it right after every callback's ``on_train_begin``: what is changed later is
-    state, what is there already is configuration.
+    Create it right after every callback's ``on_train_begin``: later changes are state,
+    what is there already is configuration.
 
     Args:
         callbacks: Those of Keras's ``CallbackList``, in its order.
         attempts: The processes that worked on this run before and died: mappings with
-            ``host``, ``pid`` and the start, ``started`` or ``time``, in seconds.
-        since: Of an earlier ``fit`` in this process, which is being undone: what these
-            callbacks were then counts as their beginning.
+            ``host``, ``pid`` and start time (``started`` or ``time``, in seconds).
+        since: The state of an earlier ``fit`` in this process that is being undone:
+            what these callbacks were then counts as their beginning.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class CallbackStates:
         )
 
     def capture(self, arrays: dict[str, np.ndarray]) -> list[Encoded]:
-        """What every callback knows now.
+        """The current state of every callback.
 
         Args:
             arrays: Receives the larger arrays, not copied, under names that begin
@@ -106,7 +106,7 @@ class CallbackStates:
         return captured
 
     def begin_anew(self) -> None:
-        """Undo what earlier attempts left in files; there is no checkpoint of them."""
+        """Undo what earlier attempts left in files, when there is no checkpoint."""
         for extra in self._special.values():
             extra.begin_anew()
 
@@ -117,7 +117,7 @@ class CallbackStates:
     def differences(self, saved: Sequence[Encoded]) -> list[str]:
         """How the checkpoint's callbacks differ from these; empty if they do not.
 
-        ``ProgbarLogger`` does not count: it is there or not by ``verbose``.
+        ``ProgbarLogger`` does not count: ``verbose`` adds or removes it.
         """
         theirs = [entry["class"] for entry in saved if entry["class"] != _BAR]
         ours = [_class_name(each) for each in self._callbacks.values()]
@@ -130,12 +130,12 @@ class CallbackStates:
         return found
 
     def restore(self, saved: Sequence[Encoded], arrays: Arrays) -> None:
-        """Give every callback back what it knew. May be done again.
+        """Restore every callback's state. May be repeated.
 
         Raises:
             CheckpointMismatchError: The callbacks differ, or what a callback refers to
                 (a class, a function) is gone. Then nothing was changed.
-            CorruptCheckpointError: It is not what was captured; the same.
+            CorruptCheckpointError: It is not what was captured; nothing was changed.
         """
         self._own = None
         if problems := self.differences(saved):
@@ -160,7 +160,7 @@ class CallbackStates:
             warn_not_exact("parts of callbacks could not be restored", lost)
 
     def matched(self, saved: Sequence[Encoded]) -> list[Encoded]:
-        """What these get of a checkpoint that has others, by class and order."""
+        """What these get from a checkpoint with others, by class and order."""
         bars = [entry for entry in saved if entry["class"] == _BAR]
         others = [entry for entry in saved if entry["class"] != _BAR]
         ours = [c for n, c in self._callbacks.items() if not n.startswith(_BARS)]
@@ -190,7 +190,7 @@ class CallbackStates:
         return actions
 
     def _pairs(self, saved: Sequence[Encoded]) -> list[tuple[str, Encoded]]:
-        """Which callback gets which entry; the progress bars find each other."""
+        """Which callback gets which entry; progress bars are matched separately."""
         bars = [entry for entry in saved if entry["class"] == _BAR]
         others = [entry for entry in saved if entry["class"] != _BAR]
         ours = [n for n in self._callbacks if not n.startswith(_BARS)]
@@ -199,7 +199,7 @@ class CallbackStates:
         return pairs + list(zip(our_bars, bars, strict=False))
 
     def _own_variables(self) -> set[int]:
-        """Ids of what is saved with the model that is trained."""
+        """Ids of everything that is saved with the model in training."""
         if self._own is None:
             models = (getattr(c, "_model", None) for c in self._callbacks.values())
             model = next(filter(keras_internals.is_trainer, models), None)
@@ -209,7 +209,7 @@ class CallbackStates:
 
 
 def _named(callbacks: Sequence[Any]) -> dict[str, Any]:
-    """Callbacks by the names of their arrays, which bars do not change by coming."""
+    """Callbacks by the prefix of their arrays' names, unaffected by progress bars."""
     bars = [each for each in callbacks if _class_name(each) == _BAR]
     others = [each for each in callbacks if _class_name(each) != _BAR]
     return {
@@ -219,7 +219,7 @@ def _named(callbacks: Sequence[Any]) -> dict[str, Any]:
 
 
 def _below(name: str, changed: Mapping[str, Any]) -> dict[str, Encoded]:
-    """What changed of one callback."""
+    """What has changed on one callback."""
     found: dict[str, Encoded] = {
         key: {
             path: change
@@ -233,8 +233,8 @@ def _below(name: str, changed: Mapping[str, Any]) -> dict[str, Encoded]:
 
 
 def _unfit(callback: Any, entry: Encoded) -> list[str]:
-    """Why an entry of the right class cannot be restored all the same."""
-    if entry.keys() == {"class"}:  # the callback is new, and gets nothing
+    """Why an entry of the right class still cannot be restored."""
+    if entry.keys() == {"class"}:  # a new callback, which gets nothing
         return []
     name = f"callbacks: {_class_name(callback)}"
     if kinds.has_state_dict(callback) != ("state_dict" in entry):
@@ -244,7 +244,7 @@ def _unfit(callback: Any, entry: Encoded) -> list[str]:
 
 
 def monitored(logs: Mapping[str, Any] | None) -> dict[str, float]:
-    """The logs of an epoch's end that are single numbers, as floats."""
+    """The scalar logs of the end of an epoch, as floats."""
     found = {}
     for name, value in (logs or {}).items():
         try:
@@ -257,7 +257,7 @@ def monitored(logs: Mapping[str, Any] | None) -> dict[str, float]:
 
 
 def _class_name(callback: Any) -> str:
-    """The public name where there is one: private modules move between versions."""
+    """The public name, if any: private modules move between versions."""
     cls = type(callback)
     if getattr(keras.callbacks, cls.__name__, None) is cls:
         return f"keras.callbacks.{cls.__name__}"
@@ -284,7 +284,7 @@ def _changed(was: Sequence[str], now: Sequence[str]) -> str:
 
 
 def _short(name: str, other: str) -> str:
-    """The class alone, unless only its module tells it from the other."""
+    """The class name alone, unless only the module distinguishes them."""
     last = name.rpartition(".")[2]
     return name if last == other.rpartition(".")[2] else last
 

@@ -1,9 +1,8 @@
-"""Keras callbacks with state outside of their attributes.
+"""Handles Keras callbacks with state outside their attributes.
 
-``CSVLogger`` truncates its file when training begins: the checkpoint holds the rows.
-``ProgbarLogger`` continues at the batch where it was. For ``TensorBoard`` see
-``tensorboard``, for ``ModelCheckpoint`` ``model_files``, for ``OrbaxCheckpoint``
-``orbax``.
+``CSVLogger`` truncates its file when training begins, so the checkpoint holds the rows.
+``ProgbarLogger`` continues at its batch. ``TensorBoard``, ``ModelCheckpoint`` and
+``OrbaxCheckpoint`` are in ``tensorboard``, ``model_files`` and ``orbax``.
 
 Files above ``CSV_LIMIT`` and files that are not local are left as they are, with a
 warning.
@@ -50,7 +49,7 @@ def special(callback: Any, attempts: Sequence[Mapping[str, Any]]) -> Special | N
 
 @dataclass(frozen=True)
 class _Rows:
-    """What a checkpoint has of a ``CSVLogger``."""
+    """A checkpoint's state of a ``CSVLogger``."""
 
     content: Any
     written: bool
@@ -60,7 +59,7 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Bar:
-    """What a checkpoint has of a progress bar."""
+    """A checkpoint's state of a progress bar."""
 
     seen: dict[str, Any]
     ago: dict[str, float]
@@ -127,7 +126,7 @@ class CsvFile:
         callback.append_header = state.append_header
         callback.writer = None
         if state.written:
-            # Otherwise Keras makes it with the next row, and repeats the header.
+            # Otherwise Keras creates it with the next row, and repeats the header.
             callback.writer = csv.DictWriter(
                 file,
                 fieldnames=["epoch", *(state.keys or [])],
@@ -150,10 +149,10 @@ class CsvFile:
 
 
 class ProgressBar:
-    """How far Keras's progress bar is, and the means and times it shows."""
+    """The position of Keras's progress bar, and the means and times it shows."""
 
     skipped = frozenset({"progbar", "verbose", "epochs"})
-    # Attributes of keras.utils.Progbar; those that a version lacks are skipped.
+    # Attributes of keras.utils.Progbar; missing ones are skipped.
     _SEEN = ("_seen_so_far", "_values", "_values_order")
     _CLOCKS = ("_start", "_time_at_epoch_start", "_time_after_first_step")
 
@@ -177,7 +176,7 @@ class ProgressBar:
         return [lambda: self._restore(state)]
 
     def begin_anew(self) -> None:
-        """A screen holds nothing of an earlier attempt."""
+        """Nothing to undo: a screen keeps nothing of an earlier attempt."""
 
     def _restore(self, state: _Bar) -> None:
         bar = self._callback.progbar

@@ -1,7 +1,7 @@
-"""Which callback of a checkpoint is which of a run that has others, by class and order.
+"""Matches a checkpoint's callbacks to those of a changed run, by class and order.
 
-Callbacks that are new get nothing, and keep what ``on_train_begin`` left them; what a
-checkpoint has of others is left out.
+New callbacks get nothing, and keep what ``on_train_begin`` left them; state of missing
+callbacks is dropped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ _LEADS = ("alias", "object")
 
 
 def matched(saved: Sequence[Encoded], classes: Sequence[str]) -> list[Encoded]:
-    """What each callback of these classes gets of a checkpoint.
+    """What each callback of these classes gets from a checkpoint.
 
     Args:
-        saved: The entries of the checkpoint's callbacks; the n-th is of
+        saved: The entries of the checkpoint's callbacks; the n-th belongs to
             ``callbacks.n``.
-        classes: Of the run's callbacks.
+        classes: The classes of the run's callbacks.
     """
     theirs = [entry["class"] for entry in saved]
     blocks = SequenceMatcher(None, theirs, classes, autojunk=False)
@@ -36,7 +36,7 @@ def matched(saved: Sequence[Encoded], classes: Sequence[str]) -> list[Encoded]:
 
 
 def _renamed(entry: Encoded, names: Mapping[str, str]) -> Encoded:
-    """An entry whose paths are those of the callbacks that it is for now."""
+    """An entry with its paths changed to those of the matching callbacks."""
 
     def path(old: object) -> str | None:
         for before, now in names.items():
@@ -50,7 +50,7 @@ def _renamed(entry: Encoded, names: Mapping[str, str]) -> Encoded:
         leads |= {"data"} if change["kind"] in _LEADS else set()
         found = {key: path(change[key]) for key in leads}
         here = path(place)
-        # Nothing that leads to a callback which is gone.
+        # Drop whatever refers to a missing callback.
         if here is not None and None not in found.values():
             changes[here] = {**change, **found}
     orders = ((path(k), order) for k, order in entry.get("orders", {}).items())

@@ -1,13 +1,13 @@
-"""The file that a ``ModelCheckpoint`` writes.
+"""Saves and restores the file that a ``ModelCheckpoint`` writes.
 
-Code behind a fit loads it, and a later fit may write to the same path (the folds of a
-cross-validation). So each checkpoint holds the file as it was then, and a resume puts
-it back where the script has it now, if something else is there.
+Code after a fit loads it, and a later fit may write to the same path (the folds of a
+cross-validation). So each checkpoint holds the file as it was then, and a resume
+restores it to the script's current path, if something else is there.
 
-Keras writes into the file that is there, so a link to it would not keep it: the bytes
-are read. Files above ``LIMIT`` and those that are not local are left as they are, with
-a warning; files whose names have fields (``{epoch}``) are left as well: another name,
-another file.
+Keras overwrites the file in place, so a hard link would not preserve it: the bytes are
+read. Files above ``LIMIT`` and remote ones are left as they are, with a warning; files
+whose names have fields (``{epoch}``) are left alone as well, since each is a file of
+its own.
 """
 
 import os
@@ -31,13 +31,13 @@ from resilient.serialization.schema import MalformedError, well_formed
 
 LIMIT = 2 * 2**30  # bytes
 
-# A file that was changed so recently may change again without a new time.
+# A file changed this recently may change again with the same timestamp.
 _SETTLED = 2.0  # seconds
 
 
 @dataclass(frozen=True)
 class _File:
-    """What a checkpoint has of it."""
+    """A checkpoint's state of the file."""
 
     content: Any
 
@@ -69,10 +69,10 @@ class ModelFile:
         return [lambda: self._restore(content)]
 
     def begin_anew(self) -> None:
-        """What is there was there when the program came here, or is written again."""
+        """Nothing to undo: the file predates the program, or will be written again."""
 
     def _path(self) -> Path | None:
-        """Where it is, whatever links lead there; None if it is left as it is."""
+        """Its real path, links resolved; None if it is to be left alone."""
         named = self._callback.filepath
         if "://" in named:
             self._warn("it is not a local file")
@@ -82,7 +82,7 @@ class ModelFile:
         return Path(os.path.realpath(named.format()))
 
     def _read(self, path: Path) -> np.ndarray | None:
-        """Its bytes; None if it is not there, or cannot be kept."""
+        """Its bytes; None if it does not exist or cannot be kept."""
         try:
             found = path.stat()
             if not stat.S_ISREG(found.st_mode):
@@ -132,15 +132,15 @@ class ModelFile:
 
 
 def _has_fields(template: str) -> bool:
-    """Whether Keras fills something in."""
+    """Whether the name has fields for Keras to fill in."""
     return any(field is not None for _, field, *_ in string.Formatter().parse(template))
 
 
 def _replace(path: Path, content: np.ndarray) -> None:
-    """Replace a file; a kill leaves the former one, or all of this."""
+    """Replace a file atomically."""
     unfinished = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.part")
     for other in path.parent.iterdir():
-        if unfinished.fullmatch(other.name):  # of an attempt that was killed here
+        if unfinished.fullmatch(other.name):  # left by an attempt that was killed here
             other.unlink(missing_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:

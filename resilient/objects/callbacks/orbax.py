@@ -1,8 +1,8 @@
-"""The steps that Keras's ``OrbaxCheckpoint`` wrote.
+"""Tracks the steps that Keras's ``OrbaxCheckpoint`` wrote.
 
 A snapshot waits until they are written and records their numbers. A resume deletes
-later ones: the callback writes them again, and Orbax refuses a step that exists.
-Directories that are not local are left alone.
+later ones: the callback writes them again, and Orbax refuses an existing step. Remote
+directories are left alone.
 """
 
 from collections.abc import Mapping, Sequence

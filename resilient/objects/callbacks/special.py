@@ -1,4 +1,4 @@
-"""What a callback of Keras needs besides its attributes: files, and a progress bar."""
+"""The interface to a Keras callback's state in files and progress bars."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -12,10 +12,10 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Special(Protocol):
-    """One callback's.
+    """The special state of one callback.
 
     Attributes:
-        skipped: Names of attributes that are captured here, or not at all.
+        skipped: Names of attributes that are captured here or not at all.
     """
 
     skipped: frozenset[str]
@@ -24,11 +24,11 @@ class Special(Protocol):
         """What to keep; None if there is nothing."""
 
     def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        """What to do to be as captured; nothing is done before the actions run.
+        """Actions that restore what was captured; nothing happens before they run.
 
         Raises:
-            MalformedError: That was not captured.
+            MalformedError: It is not what was captured.
         """
 
     def begin_anew(self) -> None:
-        """Undo what attempts left that died before their first checkpoint."""
+        """Undo what was left by attempts that died before their first checkpoint."""

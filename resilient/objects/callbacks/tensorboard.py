@@ -1,11 +1,12 @@
-"""TensorBoard's event files, without duplicate or missing steps after a resume.
+"""Keeps TensorBoard's event files free of duplicate or missing steps.
 
 A snapshot records the length of each event file of the run. A resume truncates them to
 that length, deletes files that dead attempts began later, and gives the callback new
-writers, so that what it repeated when ``fit`` began (the model's graph) is gone, too.
+writers, so that what it repeated when ``fit`` began (the model's graph) is gone as
+well.
 
 Files that no attempt of this run wrote are never touched. Remote log directories are
-left alone, with a warning. A profile that was interrupted is not taken again.
+left alone, with a warning. An interrupted profile is not repeated.
 """
 
 import os
@@ -36,12 +37,12 @@ _WRITERS = ("train", "validation")
 
 @dataclass(frozen=True)
 class _State:
-    """What a checkpoint has of it.
+    """A checkpoint's state of the callback.
 
     Attributes:
         files: Bytes of each event file, by its path in the log directory.
-        epoch_began_ago: Seconds; None before the first epoch.
-        step: Of the default writer.
+        epoch_began_ago: Seconds since the epoch began; None before the first epoch.
+        step: The step of the default writer.
     """
 
     files: dict[str, Count]
@@ -50,11 +51,11 @@ class _State:
 
 
 class EventFile(NamedTuple):
-    """What the name of an event file says; sorts by age.
+    """The parts of an event file's name; sorts by age.
 
     Attributes:
-        created: Seconds since the epoch, whole.
-        number: Counts the writers of its process.
+        created: Unix time in whole seconds.
+        number: The number of the writer in its process.
         host: Name of the machine that wrote it.
         pid: Process that wrote it.
         path: The file.
@@ -68,7 +69,7 @@ class EventFile(NamedTuple):
 
 
 def event_files(directory: Path) -> list[EventFile]:
-    """The event files right in a directory, oldest first."""
+    """The event files directly in a directory, oldest first."""
     found = []
     for path in directory.iterdir() if directory.is_dir() else ():
         match = _NAME.fullmatch(path.name)
@@ -83,7 +84,7 @@ def _is_mine(file: EventFile) -> bool:
 
 
 def _is_key(key: object) -> bool:
-    """Whether this is an event file as ``capture`` names it: nothing else is cut."""
+    """Whether ``capture`` would name this event file; nothing else is truncated."""
     parts = Path(key).parts if isinstance(key, str) else ()
     return len(parts) == 2 and parts[0] in _WRITERS and bool(_NAME.fullmatch(parts[1]))
 
@@ -91,8 +92,8 @@ def _is_key(key: object) -> bool:
 def _shorten(path: Path, size: int) -> None:
     """Keep the first ``size`` bytes.
 
-    In a new file: a writer of the old one may still be alive in this process, and must
-    not flush into this one.
+    In a new file: a writer of the old one may still exist in this process, and must not
+    flush into this one.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     descriptor = open_file(path.parent, path.name)
@@ -135,7 +136,7 @@ class EventFiles:
         mine = [file[:2] for file in self._files() if _is_mine(file)]
         if mine:
             newest = max(mine)
-            # If the callback has a writer already, it is the newest one.
+            # A writer that the callback already has is the newest one.
             self._first = newest if callback._writers else (newest[0], newest[1] + 1)
 
     def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
@@ -162,7 +163,7 @@ class EventFiles:
         return [lambda: self._restore(state)]
 
     def begin_anew(self) -> None:
-        """Delete what attempts wrote that died before their first checkpoint."""
+        """Delete files of attempts that died before their first checkpoint."""
         if not self._is_remote():
             self._remove_later({})
 
@@ -187,7 +188,7 @@ class EventFiles:
                 file.path.unlink()
         self._remove_later(files)
         if pushed:
-            # The default writer of summaries, which also records those of others.
+            # The default summary writer, which also records other code's summaries.
             step = state.step
             if step is None:
                 step = callback._global_train_batch
@@ -212,7 +213,7 @@ class EventFiles:
             _shorten(path, size)
 
     def _remove_later(self, recorded: Mapping[str, int]) -> None:
-        """Delete files of dead attempts that no checkpoint knows."""
+        """Delete files of dead attempts that are in no checkpoint."""
         own = {file.path for file in self._own()}
         for file in self._files():
             key = str(file.path.relative_to(self._root))

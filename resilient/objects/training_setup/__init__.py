@@ -1,6 +1,5 @@
-"""What a model trains with outside of variables: optimizer, loss, metrics, settings.
+"""The training setup of a model outside variables: optimizer, loss, metrics, settings.
 
-``look`` reads it, ``describe`` describes it so that two of them compare, ``changes``
-knows what training changed. It sets nothing. ``training`` and ``objects/adapters``
-import it.
+``look`` reads it, ``describe`` describes it for comparison, and ``changes`` knows what
+training changed. It sets nothing. ``training`` and ``objects/adapters`` import it.
 """

@@ -1,13 +1,13 @@
-"""What a model trains with outside of variables, and whether training changed it.
+"""Detects changes to a model's training setup in the middle of training.
 
-The optimizer, the loss and the metrics; the layers, which of their weights are trained,
-and their settings (a dropout rate). A callback may replace any of it in mid-training,
-while a resumed process begins with what the script makes. That cannot be restored: a
-traced step keeps what it was traced with, which nobody can look up. So a save warns of
-it, and a resume is refused.
+The setup is the optimizer, the loss and the metrics; the layers, which of their weights
+are trainable, and their settings (a dropout rate). A callback may replace any of these
+in mid-training, while a resumed process begins with what the script creates. That
+cannot be restored: a traced step keeps what it was traced with, which nobody can look
+up. So a save warns about it, and a resume is refused.
 
-What a callback does before the first batch of every attempt is no such change: it only
-has to be done before the checkpoint is restored.
+What a callback does before the first batch of every attempt is not such a change: it
+only has to happen before the checkpoint is restored.
 """
 
 import re
@@ -29,7 +29,7 @@ from resilient.state.build import is_built
 # Public attributes of a model that `compile` sets; they are compared elsewhere.
 OF_COMPILE = ("compiled", "loss", "steps_per_execution")
 
-# Prefixes of the facts that building settles, besides those of layers.
+# Prefixes of facts that building determines, besides those of layers.
 _METRICS = ("metrics[", "weighted_metrics[")
 # Facts of containers, arrays and tensors.
 _CONTENT = re.compile(r"\w+ of \d+(, checksum \w+)?|array of .*|\w*(Tensor|Tracer)")
@@ -38,7 +38,7 @@ _COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
 
 class TrainingSetup:
-    """What one model trains with: as the script made it, at the first batch, and now.
+    """The setup of one model: as made by the script, at the first batch, and now.
 
     Args:
         model: The compiled model, before any callback is called.
@@ -59,32 +59,32 @@ class TrainingSetup:
         if self._moving is None:
             self._moving = self._changed_by_the_first_batch()
         late = _METRICS if self._built else (*_METRICS, OF_LAYERS)
-        self._seen = Look(self._model, before=self._seen)  # it has variables now
+        self._seen = Look(self._model, before=self._seen)  # it has its variables now
         self._settled = self._built or is_built(self._model)
         self._script = self._settle(self._script, late)
         if self._began is not None:
             self._began = self._settle(self._began, late)
 
     def begin(self) -> None:
-        """The first batch is about to be trained, and the step to be traced."""
+        """The first batch is about to be trained and the step traced."""
         if self._began is None:
             self._began = self.now()
 
     def now(self) -> Facts:
-        """What it trains with, by name."""
+        """The setup, by name."""
         if self._seen.is_old(self._model):
             self._seen = Look(self._model, before=self._seen)
         return self._seen.facts
 
     def to_json(self, but: Collection[str] = ()) -> JSON:
-        """For a checkpoint: what differs from what the script made; empty if nothing.
+        """The differences from the script's setup, for a checkpoint; empty if none.
 
         Args:
             but: Names of facts that are restored.
 
         Returns:
-            ``script``: what differs from what the script made; ``now`` and ``then``:
-            what differs from the first batch.
+            ``script``: differences from what the script made; ``now`` and ``then``:
+            differences from the first batch.
         """
         now = self.now()
         if now is self._began is self._script:  # asked at each save
@@ -100,7 +100,7 @@ class TrainingSetup:
         }
 
     def differences(self, saved: JSON, but: Collection[str] = ()) -> list[str]:
-        """Why a checkpoint cannot be restored into this model as it is now.
+        """Why a checkpoint cannot be restored into the model in its current state.
 
         Args:
             saved: What ``to_json`` returned.
@@ -115,7 +115,7 @@ class TrainingSetup:
         )
 
     def _changed_by_the_first_batch(self) -> tuple[str, ...]:
-        """What every process changes by itself in a first step, such as counters.
+        """Facts that every process changes in a first step, such as counters.
 
         Containers, arrays and functions only: numbers are compared elsewhere.
         """
@@ -135,7 +135,7 @@ class TrainingSetup:
         return [n for n in names if n not in but and not n.startswith(left_out)]
 
     def _settle(self, facts: Facts, late: tuple[str, ...]) -> Facts:
-        """``facts``, but those that begin with ``late`` as they are now."""
+        """``facts``, except that those beginning with ``late`` are current."""
         now = self.now()
         settled = {
             **{k: v for k, v in facts.items() if not k.startswith(late)},
@@ -145,7 +145,7 @@ class TrainingSetup:
 
 
 def changes(saved: JSON, but: Collection[str] = ()) -> list[str]:
-    """What changed in mid-training, one line each; no resume can reproduce it.
+    """Changes in mid-training, one line each, which no resume can reproduce.
 
     Args:
         saved: What ``TrainingSetup.to_json`` returned.
@@ -156,7 +156,7 @@ def changes(saved: JSON, but: Collection[str] = ()) -> list[str]:
         for key in ("now", "then")
     )
     names = _changed(then, now)
-    if any(name.endswith(".trainable") for name in names):  # what follows from that
+    if any(name.endswith(".trainable") for name in names):  # consequences of that
         names = [name for name in names if name != NOT_TRAINED]
     return [
         f"{name}: {difference.short(then.get(name))} when training began, "

@@ -1,8 +1,8 @@
-"""Describes, in JSON, what objects are made with, so that two can be compared.
+"""Describes in JSON how objects were constructed, so that two can be compared.
 
-Numbers and texts are described as they are, arrays by a checksum, functions by their
-name and code, anything else by its name. What containers and functions hold is
-described beside them, see ``held``.
+Numbers and strings are described as they are, arrays by a checksum, functions by name
+and code, anything else by its name. The contents of containers and functions are
+described separately, see ``held``.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from resilient.serialization import strict
 from resilient.serialization.json_values import NotEncodable
 
 CONTAINERS = (list, tuple, dict)
-ITEMS = 64  # a container with more, nested ones included, gets one checksum
+ITEMS = 64  # a container with more items, nested ones included, gets one checksum
 REMEMBERS = " remembers "  # in the names of facts about functions
 
 # Arguments that do not affect what is computed, are held by variables, or are compared
@@ -60,13 +60,13 @@ def settings_of(cls: type) -> tuple[str, ...]:
 
 
 def described(value: Any) -> Any:
-    """A value in JSON; of a container only its length."""
+    """A value as JSON; for a container only its length."""
     value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, float):
         return strict(float(value))
-    if isinstance(value, (int, str)):  # as JSON gives it back, also an enumeration's
+    if isinstance(value, (int, str)):  # as JSON returns it, also for an enumeration
         return int(value) if isinstance(value, int) else str(value)
     if isinstance(value, CONTAINERS):
         name = f"{type(value).__name__} of {len(value)}"
@@ -79,7 +79,7 @@ def described(value: Any) -> Any:
 
 
 def held(value: Any) -> dict[str, Any]:
-    """What a container or a function holds, by the suffix of its name."""
+    """The contents of a container or function, by the suffix of the name."""
     if isinstance(value, dict):
         return {f"[{key!r}]": item for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -91,7 +91,7 @@ def held(value: Any) -> dict[str, Any]:
     if not isinstance(value, types.FunctionType) or _is_keras(value):
         return {}
     found = {f"{REMEMBERS}{name}": item for name, item in _remembered(value)}
-    # Functions write to containers, mostly logs.
+    # Functions write to containers, mostly to logs.
     return {k: v for k, v in found.items() if not isinstance(v, (list, dict, set))}
 
 
@@ -103,7 +103,7 @@ def items(value: Any) -> tuple[Any, ...]:
 
 
 def is_long(value: Any) -> bool:
-    """Whether a container, with those in it, has too many items to list."""
+    """Whether a container, including nested ones, has too many items to list."""
     found, todo = 0, [value]
     while todo and found <= ITEMS:
         each = todo.pop()
@@ -138,12 +138,12 @@ def version(array: Any) -> Any:
     """Changes when the array is written to; None if nothing can write to it."""
     if isinstance(array, np.ndarray):
         return _checksum(array)
-    # Not its content: training would wait for the device.
+    # Not its content, which would make training wait for the device.
     return tensor_version(array) if hasattr(array, "data_ptr") else None
 
 
 def _checksum(value: Any) -> str | None:
-    """Of all its content, or of a sample of something very large; None if unknown."""
+    """A checksum of its content, or of a sample if very large; None if unknown."""
     content = read(value, Scope())
     if content.size is Size.LARGE:
         return sample(value)[:8]
@@ -155,7 +155,7 @@ def _checksum(value: Any) -> str | None:
 
 def _called(value: Any) -> str:
     name = type(value).__name__
-    with contextlib.suppress(Exception):  # whatever an object has for such names
+    with contextlib.suppress(Exception):  # the object's own code failed
         name = str(value.__name__)
     functions = (types.FunctionType, types.MethodType)
     if not isinstance(value, functions) or _is_keras(value):

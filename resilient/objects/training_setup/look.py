@@ -1,4 +1,4 @@
-"""One look at what a model trains with, and whether another would see the same.
+"""Reads a model's training setup, and quickly checks whether it has changed.
 
 Settings are read from attributes named like constructor arguments. ``get_config`` would
 read variables, which have no values while JAX trains, and saves would wait for it.
@@ -16,7 +16,7 @@ from resilient.objects.training_setup import describe
 
 Facts = dict[str, Any]
 
-# What the names of facts of layers begin with.
+# Prefix of the names of facts about layers.
 OF_LAYERS = "layer"
 NOT_TRAINED = f"{OF_LAYERS}s' variables that are not trained"
 
@@ -29,7 +29,7 @@ class Look:
 
     Args:
         model: The model.
-        before: The previous look. It knows tensors that may be deleted by now, and what
+        before: The previous look. It knows tensors that may have been deleted, and what
             containers and functions held before steps changed it.
 
     Attributes:
@@ -38,7 +38,7 @@ class Look:
 
     def __init__(self, model: keras.Model, before: "Look | None" = None) -> None:
         self.facts: Facts = {}
-        # To see quickly whether all of this is unchanged.
+        # For a quick check that nothing has changed.
         self._attributes: list[tuple[Mapping[str, Any], str, Any]] = []
         self._containers: list[tuple[Any, tuple[Any, ...]]] = []
         self._arrays: list[tuple[Any, Any, Any]] = []
@@ -54,7 +54,7 @@ class Look:
         self._before = None
 
     def is_old(self, model: keras.Model) -> bool:
-        """Whether anything that was looked at has changed."""
+        """Whether anything that was read has changed."""
         layers = model._flatten_layers()
         return not (
             _are(layers, self._layers)
@@ -108,7 +108,7 @@ class Look:
     def _tell_settings(self, name: str, thing: Any, depth: int) -> None:
         self._told.add(id(thing))
         attributes = getattr(thing, "__dict__", {})
-        # These fill caches and logs with every call.
+        # These fill caches and logs at every call.
         fixed = isinstance(thing, (keras.layers.Layer, keras.metrics.Metric))
         for setting in describe.settings_of(type(thing)):
             key = setting if setting in attributes else f"_{setting}"
@@ -120,7 +120,7 @@ class Look:
         self, name: str, value: Any, depth: int = 0, *, fixed: bool = False
     ) -> None:
         """Describe a value; a ``fixed`` container by what it held when first seen."""
-        if isinstance(value, (keras.layers.Layer, keras.Variable)):  # seen elsewhere
+        if isinstance(value, (keras.layers.Layer, keras.Variable)):  # read elsewhere
             self.facts[name] = type(value).__name__
         elif describe.is_array(value):
             self._tell_array(name, value)
@@ -133,9 +133,9 @@ class Look:
                     self._tell_settings(name, value, depth)
 
     def _content(self, value: Any, fixed: bool) -> tuple[Any, dict[str, Any]]:
-        """The description of a value, and what it holds."""
+        """The description of a value and of its contents."""
         if isinstance(value, (types.FunctionType, types.MethodType)):
-            fixed = not self._eager  # they matter when they are traced
+            fixed = not self._eager  # they matter when traced
         elif not isinstance(value, (list, dict)):
             fixed = False
         if fixed and self._before is not None and id(value) in self._before._fixed:
@@ -159,7 +159,7 @@ class Look:
 
 
 def is_eager(model: keras.Model) -> bool:
-    """Whether each step reads attributes again, none being baked into a trace."""
+    """Whether each step reads attributes anew, with none baked into a trace."""
     compiled = keras_internals.BACKEND != "torch" or model.jit_compile
     return bool(model.run_eagerly) or not compiled
 
@@ -167,7 +167,7 @@ def is_eager(model: keras.Model) -> bool:
 def _flags(
     model: keras.Model, layers: list[keras.layers.Layer], variables: list[Any]
 ) -> list[Any]:
-    """Settings that are not attributes with the names of arguments."""
+    """Settings that are not attributes named like arguments."""
     return [
         *(model.run_eagerly, model.jit_compile, model.steps_per_execution),
         *(layer.dtype_policy for layer in layers),
