@@ -1,9 +1,9 @@
-"""Making every variable exist before a checkpoint is restored into them.
+"""Creates every variable before a checkpoint is restored into them.
 
 TensorFlow without a strategy builds model, metrics and optimizer in the first trace of
-the train function; some custom ``train_step`` build a second optimizer when they first
-use it. A resumed run restores before its first step, so we build first: symbolically
-where Keras can, otherwise by one real step on one batch, which is undone.
+the train function; some custom ``train_step`` methods build a second optimizer on first
+use. A resumed run restores before its first step, so we build first: symbolically if
+Keras can, otherwise by one real step on one batch, which is undone.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ logger = logging.getLogger(__name__)
 def ensure_built(
     model: keras.Model, iterator: Any, saved: list[dict[str, Any]], backend: Backend
 ) -> None:
-    """Build a compiled model until its variables match those saved, if it can be.
+    """Build a compiled model until its variables match the saved ones, if possible.
 
     Args:
-        model: Its train function is made.
+        model: The model, whose train function exists.
         iterator: The training iterator of this fit.
         saved: The checkpoint's list of variables.
-        backend: Of the model.
+        backend: The model's backend.
     """
     if not _lacks_some(model, saved):
         return
@@ -40,7 +40,7 @@ def ensure_built(
     if keras_internals.BACKEND == "tensorflow":
         ways.insert(0, lambda: _build_symbolically(model, iterator))
         if type(model).train_step is not keras.Model.train_step:
-            # Its optimizer may train some of the weights only, its metrics may be
+            # Its optimizer may train only some of the weights, and its metrics may be
             # idle: a symbolic build would build more than its steps do.
             ways.reverse()
     with kept_random_state(backend):
@@ -52,24 +52,24 @@ def ensure_built(
 def build_early(
     model: keras.Model, iterator: Any, backend: Backend, leave: Container[object]
 ) -> None:
-    """Let a model have the variables before its first step that its step will make.
+    """Create before the first step the variables that the step would create.
 
-    One with a ``train_step`` of its own may make others, and is left alone.
+    A model with a custom ``train_step`` may create others, and is left alone.
 
     Args:
-        model: Compiled; about to train for the first time.
+        model: The compiled model, about to train for the first time.
         iterator: The training iterator of this fit.
-        backend: Of the model.
-        leave: Random generators that the data draws from ahead of training.
+        backend: The model's backend.
+        leave: Random generators that prefetching data draws from.
     """
     of_keras = type(model).train_step is keras.Model.train_step
     if keras_internals.BACKEND != "tensorflow" or not of_keras:
         return
-    if is_built(model):  # its `call` may draw, and does so once more
+    if is_built(model):  # its `call` may draw once more
         with kept_random_state(backend, leave):
             _build_symbolically(model, iterator)
         return
-    before = rng.capture(backend)  # its layers may draw, and do so now
+    before = rng.capture(backend)  # its layers may draw now
     _build_symbolically(model, iterator)
     if rng.capture(backend) != before:
         warn_not_exact(
@@ -80,12 +80,12 @@ def build_early(
 
 
 def is_built(model: keras.Model) -> bool:
-    """Whether the model has all its weights; the optimizer may lack some."""
+    """Whether the model has all its weights; the optimizer may lack variables."""
     return all(layer.built for layer in model._flatten_layers())
 
 
 def _lacks_some(model: keras.Model, saved: list[dict[str, Any]]) -> bool:
-    """Whether building may help: it only adds variables."""
+    """Whether building may help, which only adds variables."""
     return len(leaves(model)) < len(saved)
 
 
@@ -96,12 +96,12 @@ def _build_symbolically(model: keras.Model, iterator: Any) -> None:
             lambda s: keras.KerasTensor(tuple(s.shape), s.dtype.name), spec
         )
         model._symbolic_build(data_batch=batch)
-    except Exception:  # whatever a user's call() raises on symbolic input
+    except Exception:  # user code may raise anything on symbolic input
         logger.debug("symbolic build failed; one real step builds", exc_info=True)
 
 
 def take_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
-    """Train one step, and undo it; arguments as of ``ensure_built``."""
+    """Train one step and undo it; arguments as for ``ensure_built``."""
     with without_a_trace(model, backend):
         model.train_function(_data_for_a_step(model, iterator))
 
@@ -120,24 +120,24 @@ def without_a_trace(model: keras.Model, backend: Backend) -> Iterator[None]:
 
 def _try_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
     if keras_internals.BACKEND == "jax":
-        return  # stateless: a step creates no variables there
-    # A step that fails here fails in training, too, and shows its error there.
+        return  # stateless: steps create no variables
+    # A step that fails here also fails in training, which reports the error.
     with contextlib.suppress(Exception):
         take_a_step(model, iterator, backend)
 
 
 def keras_own(iterator: Any) -> Any:
-    """What Keras's own iterator, the base class of ours, iterates."""
+    """The iterable inside Keras's own iterator, our base class."""
     return super(type(iterator), iterator)._get_iterator()
 
 
 def _data_for_a_step(model: keras.Model, iterator: Any) -> Any:
-    """What Keras's train function takes, with at least one batch."""
+    """An input for Keras's train function, with at least one batch."""
     if keras_internals.BACKEND == "tensorflow":
         adapter = iterator.data_adapter
         if not isinstance(adapter, keras_internals.ArrayDataAdapter):
-            # Another thread draws batches ahead: the data would not be where the
-            # checkpoint left it.
+            # Another thread prefetches batches, which would move the data from the
+            # checkpoint's position.
             return _blank_batches(model, adapter.get_tf_dataset().element_spec)
     batches = iter(keras_own(iterator))
     return [next(batches)] if keras_internals.BACKEND == "torch" else batches

@@ -1,8 +1,8 @@
 """Compares a run with a checkpoint's, and says in words what differs.
 
-Another model, optimizer or data is another run: a resume is refused, and the
-differences are listed, without what only follows from another one. Settings that
-training could go on with warn once, and the script's value wins.
+A different model, optimizer or dataset means a different run: a resume is refused and
+the differences are listed, without those that only follow from others. Settings that
+training can continue with warn once, and the script's value wins.
 """
 
 import re
@@ -22,17 +22,17 @@ _SPREAD = ("device mesh", "replicas", "sums between processes")
 def identity_differences(
     saved: JSON, live: JSON, *, layers: bool = True, fits: bool = True
 ) -> list[Difference]:
-    """What makes the checkpoint another run's.
+    """The differences that make it a different run.
 
     Args:
         saved: The fingerprint in the checkpoint.
-        live: That of this run.
+        live: The fingerprint of this run.
         layers: Whether the layers are known; otherwise they are left out.
-        fits: Whether weights have the same shapes, so that these layers could go on
-            with those.
+        fits: Whether the weights have the same shapes, so that these layers could
+            continue with them.
     """
     theirs, ours = saved["identity"], live["identity"]
-    # The others have their own words, or nothing to compare yet.
+    # Others are worded separately, or cannot be compared yet.
     own = ("data ", "inputs of layer ", "layers", "dtype policies", "objects")
     mine, yours = (
         {k: v for k, v in each.items() if not k.startswith(own)}
@@ -89,12 +89,12 @@ def _layer_differences(saved: JSON, live: JSON, of: str) -> list[Difference]:
 
 
 def _of_function(saved: JSON, live: JSON) -> set[str]:
-    """Names of the settings that decide which function the model computes."""
+    """Names of settings that determine the function that the model computes."""
     theirs, ours = saved["settings"], live["settings"]
     found = set()
     for name in {**theirs, **ours}:
         layer = _LAYER_SETTING.fullmatch(name)
-        # Another version of Keras may name what was always there.
+        # Another Keras version may name things that were always there.
         both = name in theirs and name in ours
         if layer and (both or theirs.get("keras") == ours.get("keras")):
             _, kind, setting = layer.groups()
@@ -112,7 +112,7 @@ def _picked(saved: JSON, live: JSON, names: set[str]) -> tuple[JSON, JSON]:
 
 
 def refrozen(saved: JSON, live: JSON) -> list[str]:
-    """Which layers are frozen in one of two runs only, in words; of equal layers."""
+    """Which layers are frozen in only one of two runs, in words; for equal layers."""
     now: dict[bool, int] = {True: 0, False: 0}
     for name, value in live["settings"].items():
         was = saved["settings"].get(name)
@@ -130,12 +130,12 @@ def refrozen(saved: JSON, live: JSON) -> list[str]:
 
 
 def warn_of_settings(saved: JSON, live: JSON, *, optimizer: bool = True) -> None:
-    """Warn of what changed but does not block; arguments of ``changed_settings``."""
+    """Warn about non-blocking changes; arguments of ``changed_settings``."""
     warn_of(changed_settings(saved, live, optimizer=optimizer))
 
 
 def warn_of(changed: Sequence[str]) -> None:
-    """Warn of settings that changed, a line each."""
+    """Warn about changed settings, a line each."""
     if changed:
         warn_not_exact(
             "these settings changed since the checkpoint; training continues with "
@@ -147,16 +147,16 @@ def warn_of(changed: Sequence[str]) -> None:
 def changed_settings(
     saved: JSON, live: JSON, *, optimizer: bool = True, but: Sequence[str] = ()
 ) -> list[str]:
-    """What changed but does not block, a line each.
+    """Non-blocking changes, a line each.
 
     Args:
         saved: The fingerprint in the checkpoint.
-        live: That of this run.
+        live: The fingerprint of this run.
         optimizer: Whether the settings of two optimizers can be compared.
         but: Names of settings to leave out.
     """
     backends = (each["identity"].get("backend") for each in (saved, live))
-    elsewhere = len(set(backends)) > 1  # what follows from that is not listed
+    elsewhere = len(set(backends)) > 1  # consequences of that are not listed
     left_out = {*_of_function(saved, live), *_SPREAD, *but}
     if elsewhere:
         left_out |= {*_OF_BACKENDS}
@@ -176,7 +176,7 @@ def changed_settings(
 
 
 def _of_devices(saved: JSON, live: JSON) -> list[str]:
-    """On how many devices or replicas the runs trained, where that differs."""
+    """The numbers of devices or replicas of the runs, if they differ."""
     was, now = (_devices(each["settings"]) for each in (saved, live))
     line = f"devices: the checkpoint was trained on {was}, this run trains on {now}"
     return [line] if was != now else []

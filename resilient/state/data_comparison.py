@@ -1,6 +1,7 @@
-"""How the data of a run differs from a checkpoint's, in words.
+"""Says in words how a run's data differs from a checkpoint's.
 
-Another kind or number of samples is all that is said: the rest follows from it.
+If the kind of data or the number of samples differs, nothing else is said: the rest
+follows from that.
 """
 
 from typing import Any
@@ -19,7 +20,7 @@ _KINDS = {
 
 
 def data_differences(saved: JSON, live: JSON) -> list[Difference]:
-    """How the data differs: facts whose names begin with ``data``, of two runs."""
+    """How the facts of two runs whose names begin with ``data`` differ."""
     theirs, ours = (
         {k.removeprefix("data "): v for k, v in each.items() if k.startswith("data ")}
         for each in (saved, live)
@@ -54,7 +55,7 @@ def _is_array(fact: Any) -> bool:
 
 
 def _of_array(was: Any, now: Any, *, samples: bool) -> str | None:
-    """How an array differs, unless only in the number of samples that was said."""
+    """How an array differs, beyond a difference in samples already reported."""
     if not (_is_array(was) and _is_array(now)):
         return "only in the checkpoint" if now is None else "not in the checkpoint"
     shapes = tuple(was["shape"]), tuple(now["shape"])

@@ -14,8 +14,8 @@ class Difference:
 
     Attributes:
         of: What differs: ``"data"``, ``"optimizer"``, ``"config"``, ``"run"``...
-        line: How.
-        group: The variables that begin as new if it is allowed: ``"optimizer.net"``.
+        line: How it differs.
+        group: The variables that start fresh if it is allowed: ``"optimizer.net"``.
     """
 
     of: str
@@ -27,8 +27,8 @@ def differences(saved: JSON, live: JSON) -> list[str]:
     """Which facts differ, one line each.
 
     Args:
-        saved: Those of a checkpoint, by name.
-        live: Those of this run.
+        saved: The facts of a checkpoint, by name.
+        live: The facts of this run.
     """
     return [
         line(name, saved.get(name), live.get(name))
@@ -50,7 +50,7 @@ def short(value: Any) -> str:
 
 
 def edits(was: Sequence[str], now: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """What makes one list of names of the other: what is done, and where in each.
+    """The edits that turn one list of names into the other, and where in each.
 
     Yields:
         ``"insert"``, ``"delete"`` or ``"replace"``, of one name each.

@@ -1,12 +1,12 @@
-"""What a run is, so that a checkpoint of another run is not resumed by mistake.
+"""Identifies a run, so that a checkpoint of a different run is not resumed by mistake.
 
 Three kinds of facts, which ``comparison`` compares:
 
-* ``identity``: what the run is (layers, optimizer, data, initial epoch...);
+* ``identity``: what defines the run (layers, optimizer, data, initial epoch...);
 * ``settings``: values of layers, loss and optimizer, and versions;
-* ``determinism``: settings that decide whether a computation repeats.
+* ``determinism``: settings that decide whether computation is deterministic.
 
-Epochs, verbose, patience and the like are in none of them: they may change freely.
+Epochs, verbose, patience and the like are in none of these and may change freely.
 """
 
 import math
@@ -32,7 +32,7 @@ _SHARED = ("epochs", "validation_freq", "validation_steps", "class_weight")
 def fingerprint(
     model: keras.Model, data: JSON, fit_arguments: Mapping[str, Any], backend: Backend
 ) -> JSON:
-    """The facts of this run, as JSON; arguments as of ``RunFingerprint``."""
+    """The facts of this run as JSON; arguments as for ``RunFingerprint``."""
     function = of_layers(model)
     return {
         "identity": {
@@ -57,7 +57,7 @@ def fingerprint(
 
 
 def of_layers(model: keras.layers.Layer) -> JSON:
-    """The facts of the function that a model or a layer computes, as JSON."""
+    """Facts about the function that a model or layer computes, as JSON."""
     alone = not isinstance(model, keras.Model)
     layers = list(model._flatten_layers(include_self=alone))
     return {
@@ -88,12 +88,12 @@ def of_training(model: keras.Model) -> JSON:
 
 
 def of_optimizer(optimizer: keras.optimizers.Optimizer) -> JSON:
-    """Its settings but the learning rate, which is a variable or a schedule's."""
+    """Its settings except the learning rate, which is a variable or a schedule."""
     return {f"optimizer {key}": x for key, x in plain_config(optimizer).items()}
 
 
 def _spread(model: keras.Model) -> JSON:
-    """The replicas or devices: they decide the order in which sums are taken."""
+    """The replicas or devices, which determine the order of sums."""
     distribution = keras.distribution.distribution()
     number, found = replicas.count(model), JSON()
     if distribution is not None:
@@ -101,7 +101,7 @@ def _spread(model: keras.Model) -> JSON:
         number, found = math.prod(shape), {"device mesh": shape}
     elif number > 1:
         found = {"replicas": number}
-    if number > 2:  # two can be summed in one order only
+    if number > 2:  # two have only one order
         found["sums between processes"] = replicas.are_in_several_processes(model)
     return found
 
@@ -110,13 +110,13 @@ class RunFingerprint:
     """This run's fingerprint, complete once the model is built.
 
     Args:
-        model: Compiled; it may not be built yet.
+        model: The compiled model, which may not be built yet.
         data: Fingerprint of the training data.
         fit_arguments: Local variables of Keras's ``fit``.
         backend: Of the model.
 
     Attributes:
-        learning_rate: The script's rate, where it is a plain number.
+        learning_rate: The script's rate, if it is a plain number.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class RunFingerprint:
         self._complete: JSON | None = None
 
     def current(self) -> JSON:
-        """The fingerprint; what callbacks do to a built model does not change it."""
+        """The fingerprint, which callbacks' changes to a built model do not affect."""
         if self._complete is not None:
             return self._complete
         found = fingerprint(self._model, *self._rest)
@@ -141,7 +141,7 @@ class RunFingerprint:
         return found
 
     def of_all_processes(self) -> JSON:
-        """What must be the same in all processes: not the data, and not versions."""
+        """What must be equal in all processes: everything except data and versions."""
         found, (_, arguments, backend) = self.current(), self._rest
         either = found["identity"] | found["settings"]
         mine = {"data", *environment(backend)}
@@ -155,16 +155,16 @@ class RunFingerprint:
 
 
 def learning_rate(optimizer: Any) -> float | None:
-    """The rate of an optimizer, where it is a plain number."""
+    """An optimizer's learning rate, if it is a plain number."""
     rate = getattr(optimizer, "_learning_rate", None)
     if not isinstance(rate, keras.Variable):
         return None
-    # A sum is a plain tensor, also where the variable has replicas.
+    # A sum is a plain tensor, even if the variable has replicas.
     return float(keras.ops.convert_to_tensor(rate) + 0.0)
 
 
 def environment(backend: Backend) -> dict[str, str]:
-    """Versions that decide bytes."""
+    """Versions that affect the bytes."""
     return {
         "keras": keras.__version__,
         "python": platform.python_version(),
@@ -183,7 +183,7 @@ def class_names(optimizer: Any) -> list[str]:
 
 
 def _raw_config(thing: Any) -> JSON:
-    """``get_config()``, where there is one."""
+    """``get_config()``, if available."""
     try:
         with warnings.catch_warnings():
             # Keras's own get_config of an optimizer warns under numpy 2.4.
@@ -195,10 +195,10 @@ def _raw_config(thing: Any) -> JSON:
 
 
 def plain_config(thing: Any) -> JSON:
-    """The plain values of a layer's or optimizer's config, but for names."""
-    # Seeds differ by process where the script gives none, and are restored. Shapes of
-    # input layers depend on what the model was built with; weights have their own, also
-    # those in the torch module that a layer wraps.
+    """The plain values in a layer's or optimizer's config, except names."""
+    # Seeds differ by process if the script gives none, and are restored. Shapes of
+    # input layers depend on how the model was built; weights are compared separately,
+    # including those in a torch module that a layer wraps.
     left_out = (
         *("name", "dtype", "learning_rate", "seed", "module"),
         *("batch_shape", "batch_input_shape"),
@@ -210,7 +210,7 @@ def plain_config(thing: Any) -> JSON:
 
 
 def _simple(value: Any) -> Any:
-    """``value`` where it is JSON already, otherwise None."""
+    """``value`` if it is JSON already, otherwise None."""
     if isinstance(value, float):
         return strict(value)
     if isinstance(value, (str, int, bool)):

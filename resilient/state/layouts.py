@@ -1,7 +1,7 @@
-"""How the tensors that a checkpoint lists differ from those of the model that is here.
+"""Says how a checkpoint's list of tensors differs from the live model's.
 
-They are matched by structure, and what differs is told in the user's words: metrics by
-their names, whatever else by its path, shape and dtype.
+They are matched by structure, and differences are worded for users: metrics by their
+names, everything else by path, shape and dtype.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 from resilient.state.variables import GROUPS, Leaf
 
-_NAMED = 20  # differences; with another width nearly all variables differ
+_NAMED = 20  # differences; with a changed width nearly all variables differ
 _WEIGHT_GROUPS = GROUPS[:2]
 _WEIGHTS = tuple(f"{group}." for group in _WEIGHT_GROUPS)
 
@@ -19,7 +19,7 @@ Saved = Sequence[dict[str, Any]]  # as Leaf.to_json
 def differences(
     saved: Saved, live: Sequence[Leaf], *, groups: Sequence[str] = (*GROUPS, "extra")
 ) -> list[str]:
-    """How the layout of the saved tensors differs from the live one, a line each."""
+    """The differences between the saved and the live layout, a line each."""
     found = []
     for group in groups:
         theirs = [s for s in saved if s["name"].startswith(f"{group}.")]
@@ -45,10 +45,11 @@ def differences(
 
 
 def _other_metrics(saved: Saved, live: Sequence[Leaf]) -> list[str]:
-    """Which metrics only one side has, where that is what differs.
+    """The metrics that only one side has, if that is the difference.
 
-    A metric's name is the first part of its variables' paths. Automatic names have
-    numbers that depend on what was made before, so as many variables are no difference.
+    A metric's name is the first part of its variables' paths. Numbers in automatic
+    names depend on what was created before, so an equal number of variables is not a
+    difference.
     """
     if len(saved) == len(live):
         return []

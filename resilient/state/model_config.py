@@ -1,8 +1,8 @@
-"""What a model is made of, as Keras serialises it: kept with each checkpoint of a fit.
+"""A model's architecture as serialised by Keras, kept with each checkpoint of a fit.
 
-It is for people: nothing makes a model of it, since Keras would import the modules and
-make the classes that a checkpoint names. A model without one (a class without
-``get_config``) is saved, too.
+It is for people: no model is created from it, since Keras would import the modules and
+instantiate the classes that a checkpoint names. A model without one (a class without
+``get_config``) is saved as well.
 """
 
 import json
@@ -15,12 +15,12 @@ from resilient.state.build import is_built
 
 logger = logging.getLogger(__name__)
 
-# Characters, in each checkpoint. (The argument of an initializer may be a matrix.)
+# Most characters in a checkpoint. (An initializer's argument may be a matrix.)
 _LONGEST = 1 << 22
 
 
 class Architecture:
-    """The architecture of a compiled model, as text; known once it is built."""
+    """The architecture of a compiled model as text, known once it is built."""
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
@@ -28,7 +28,7 @@ class Architecture:
         self._text: str | None = None
 
     def now(self) -> str | None:
-        """The text, computed once; None if there is none, or none yet."""
+        """The text, computed once; None if there is none (yet)."""
         if not self._built and is_built(self._model):
             self._built = True
             self._text = _serialised(self._model)
@@ -41,10 +41,10 @@ def _serialised(model: keras.Model) -> str | None:
             # Keras's own get_config of an optimizer warns under numpy 2.4.
             warnings.simplefilter("ignore")
             text = json.dumps(keras.saving.serialize_keras_object(model))
-    except Exception:  # whatever a user's get_config raises
+    except Exception:  # a custom get_config may raise anything
         logger.debug("the model has no config", exc_info=True)
         return None
     if len(text) > _LONGEST:
-        logger.debug("the model's config is too long to be kept")
+        logger.debug("the model's config is too long to keep")
         return None
     return text

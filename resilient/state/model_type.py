@@ -1,4 +1,4 @@
-"""Refuses what is not a model of Keras 3, and says what it is instead."""
+"""Refuses anything but a Keras 3 model, and says what it is instead."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def require_model(model: Any) -> None:
 
 
 def _described(bases: list[str]) -> str:
-    """A class, and the first of its bases that comes from another package."""
+    """A class, and its first base from another package."""
     own = bases[0].partition(".")[0]
     for base in bases:
         if base.partition(".")[0] not in (own, "builtins"):

@@ -1,9 +1,9 @@
-"""Variables of a checkpoint in the dtypes that another backend has for them.
+"""Casts a checkpoint's variables to the dtypes that another backend uses.
 
 Keras counts in int64 on TensorFlow and in int32 elsewhere; the state of its seed
-generators is int64, uint32 (JAX) or int32 (torch). Values stay the same; one that the
-other dtype cannot hold is an error. (A seed is 32 bits: torch shows the same ones with
-a sign.)
+generators is int64, uint32 (JAX) or int32 (torch). Values stay the same; a value that
+the other dtype cannot hold is an error. (A seed has 32 bits: torch shows them with a
+sign.)
 """
 
 import re
@@ -17,7 +17,7 @@ from resilient.errors import CheckpointMismatchError
 if TYPE_CHECKING:
     from resilient.state.variables import Leaf
 
-SEEDS = "seed_generator_state"  # what the paths of such variables end with
+SEEDS = "seed_generator_state"  # suffix of the paths of such variables
 _PLACE = re.compile(r".*?\.\d+(?=\.)")
 _INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (32, 64))
 _WORD = (1 << 32) - 1
@@ -26,11 +26,11 @@ Saved = Sequence[Mapping[str, Any]]  # as Leaf.to_json
 
 
 def layout(saved: Saved, live: "Sequence[Leaf]") -> list[dict[str, Any]]:
-    """What a checkpoint lists, with integers in the dtypes of the live variables.
+    """A checkpoint's list, with integers in the dtypes of the live variables.
 
     Args:
-        saved: What it lists.
-        live: The variables that there are already; others stay as they are listed.
+        saved: The list.
+        live: The variables that exist already; others stay as listed.
     """
     found = []
     for old, leaf in _pairs(saved, live):
@@ -44,12 +44,12 @@ class Converted(Mapping[str, Any]):
     """The tensors of a checkpoint, each in the dtype of the live variable.
 
     Args:
-        tensors: By name.
+        tensors: The tensors, by name.
         saved: The variables that the checkpoint lists.
-        live: Those that there are.
+        live: The existing variables.
 
     Raises:
-        CheckpointMismatchError: When one is asked for that this dtype cannot hold.
+        CheckpointMismatchError: On access to a value that this dtype cannot hold.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class Converted(Mapping[str, Any]):
 def _pairs(
     saved: Saved, live: "Sequence[Leaf]"
 ) -> "Iterator[tuple[Mapping[str, Any], Leaf | None]]":
-    """Each saved variable with the live one in its place, if there is one."""
+    """Each saved variable with its live counterpart, if any."""
     leaves = {place(leaf.name): leaf for leaf in live}
     for old in saved:
         yield old, leaves.get(place(old["name"]))
 
 
 def place(name: str) -> str:
-    """Group and index, and the object of a loop; what follows Keras may number."""
+    """Group, index and a loop's object; Keras may number the rest."""
     found = _PLACE.match(name)
     return found[0] if found else name
 
@@ -95,13 +95,14 @@ def _as(value: np.ndarray, dtype: str, path: str) -> np.ndarray:
     """The same values in another dtype."""
     kinds = {value.dtype.kind, np.dtype(dtype).kind} if dtype != "bfloat16" else set()
     if str(value.dtype) == dtype or not (kinds <= {*"iu"} or kinds == {"f"}):
-        return value  # where it does not fit, that is found when it is assigned
+        return value  # if it does not fit, assigning it will fail
     if path.endswith(SEEDS) and holds(value, "uint32", or_sign=True):
         value = value.astype("int64") & _WORD
         return value.astype("uint32").astype(dtype)
     if not holds(value, dtype):
         raise CheckpointMismatchError(
-            f"{path} has values in the checkpoint that this backend has no type for.",
+            f"{path} has values in the checkpoint that this backend's dtype cannot "
+            "hold.",
             received=f"{value.dtype}, of which {dtype} cannot hold all values",
             hint="Continue on the backend that saved it.",
         )
@@ -112,9 +113,9 @@ def holds(value: np.ndarray, dtype: str, *, or_sign: bool = False) -> bool:
     """Whether a dtype can hold values of the same kind of number.
 
     Args:
-        value: Them.
-        dtype: In which they are to be.
-        or_sign: Whether those count, too, that the dtype has without their sign.
+        value: The values.
+        dtype: The target dtype.
+        or_sign: Whether to accept values whose bits fit the dtype without their sign.
     """
     if value.dtype.kind == "f":
         return np.array_equal(value.astype(dtype), value, equal_nan=True)

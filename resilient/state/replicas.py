@@ -1,9 +1,9 @@
-"""Which copies of a variable this process holds, where a model has several replicas.
+"""Finds the copies of a variable in this process, if a model has several replicas.
 
 Weights and optimizer are the same in all replicas: one copy is saved, and restored to
-all of them. What a replica computes from its part of a batch (BatchNorm statistics,
-seeds, metrics) is its own. It is named by the replica's number among those of all
-processes, so a resume may place replicas in other processes.
+all. State that a replica computes from its part of a batch (BatchNorm statistics,
+seeds, metrics) is its own, and is named by the replica's global number, so a resume may
+place replicas in different processes.
 """
 
 from typing import Any
@@ -15,15 +15,15 @@ from resilient.keras_internals.strategies import is_read_by_replica, replica_com
 
 SHARED = ("trainable", "optimizer")  # groups that are equal in all replicas
 
-# What is added to a tensor's name -> copies of it in this process, all equal.
+# Suffix of a tensor's name -> its copies in this process, all equal.
 Copies = dict[str, list[Any]]
 
 
 def copies(group: str, target: Any) -> Copies:
-    """The copies of a variable, of Keras or of the backend, in this process.
+    """The copies in this process of a Keras or backend variable.
 
     Args:
-        group: Of the state that it belongs to, see ``variables``.
+        group: The group of state that it belongs to, see ``variables``.
         target: The variable.
     """
     found = _components(target)
@@ -35,17 +35,17 @@ def copies(group: str, target: Any) -> Copies:
 
 
 def count(model: keras.Model) -> int:
-    """How many replicas a model has, in all processes together."""
+    """The number of replicas of a model in all processes together."""
     return count_under(strategy_of(model))
 
 
 def count_under(strategy: Any) -> int:
-    """The same under a strategy of tf.distribute; None on other backends."""
+    """The same for a tf.distribute strategy; None on other backends."""
     if keras_internals.BACKEND == "tensorflow":
         return int(strategy.num_replicas_in_sync)
     parallel = keras.distribution.distribution()
     if keras_internals.BACKEND == "torch" and parallel is not None:
-        # A process has one, on however many devices.
+        # A process has one replica, on any number of devices.
         return min(int(parallel.num_model_replicas), _ranks())
     return _ranks()
 
@@ -56,7 +56,7 @@ def strategy_of(model: keras.Model) -> Any:
 
 
 def are_in_several_processes(model: keras.Model) -> bool:
-    """Whether sums over replicas, or over devices, are taken between processes."""
+    """Whether sums over replicas or devices cross processes."""
     if keras_internals.BACKEND == "tensorflow":
         strategy = model.distribute_strategy
         return count(model) > len(strategy.extended.worker_devices)
@@ -68,7 +68,7 @@ def are_in_several_processes(model: keras.Model) -> bool:
 
 
 def suffix(replica: int) -> str:
-    """What is added to the name of a tensor that is a replica's own."""
+    """The suffix of the name of a replica's own tensor."""
     return f".replica_{replica}"
 
 
@@ -86,14 +86,14 @@ def _of_this_rank(target: Any) -> dict[int, Any]:
     from torch.distributed.tensor import DTensor
 
     if isinstance(getattr(target, "_value", target), DTensor):
-        return {}  # ranks hold one value together, each its part
+        return {}  # ranks hold shards of one value
     parallel = keras.distribution.distribution()
-    # Ranks that hold one replica together have equal copies.
+    # Ranks that share one replica have equal copies.
     return {dist.get_rank() if parallel is None else parallel.data_shard_id: target}
 
 
 def _ranks() -> int:
-    """How many ranks of torch train; a JAX array has one value on all devices."""
+    """The number of torch ranks; a JAX array has one value on all devices."""
     if keras_internals.BACKEND != "torch":
         return 1
     import torch.distributed as dist

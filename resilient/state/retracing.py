@@ -1,9 +1,9 @@
-"""Lets a resumed process compile what the interrupted one had compiled.
+"""Makes a resumed process compile what the interrupted one had compiled.
 
-What a compiled step computes may depend on the sizes of the batches before:
-TensorFlow since Keras 3.16 (see ``traces``) and ``torch.compile`` compile for one size,
-and for all sizes once a second one comes. The two may round differently. A run begins
-with a full batch; a resumed process may begin with the last, smaller one of an epoch.
+What a compiled step computes may depend on the sizes of earlier batches: TensorFlow
+since Keras 3.16 (see ``traces``) and ``torch.compile`` compile for one size, and for
+all sizes once a second one comes. The two may round differently. A run begins with a
+full batch; a resumed process may begin with the smaller last batch of an epoch.
 """
 
 import logging
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Retracing:
-    """What a resumed process still has to compile; nothing without a checkpoint.
+    """What a resumed process still has to compile.
 
     This base class does nothing: JAX compiles for each size separately.
     """
@@ -34,11 +34,11 @@ class Retracing:
         self._left: JSON = {}
 
     def now(self) -> JSON:
-        """For a checkpoint: sizes by function name, in the order of compilation."""
+        """Sizes by function name in the order of compilation, for a checkpoint."""
         return {}
 
     def expect(self, traces: Mapping[str, Any]) -> None:
-        """Compile again what ``now`` returned when a checkpoint was made."""
+        """Compile again what ``now`` returned when the checkpoint was taken."""
         self._left = dict(traces)
 
     def before_batches(self, name: str, iterator: Any) -> None:
@@ -82,7 +82,7 @@ class TensorFlowRetracing(Retracing):
 
 
 class TorchRetracing(Retracing):
-    """Takes steps on blank batches of those sizes at the first batch, and undoes them.
+    """Runs steps on blank batches of those sizes at the first batch, and undoes them.
 
     ``torch.compile`` compiles nothing before it is called. It remembers the sizes of
     all models in the process: each fit, and each rollback, resets it.
@@ -122,12 +122,12 @@ class TorchRetracing(Retracing):
             blank = keras.tree.map_structure(lambda x: _blank(x, next(left)), batches)
             with without_a_trace(self._model, self._backend):
                 getattr(self._model, name)(blank)
-        except Exception:  # whatever a user's step says of zeros
+        except Exception:  # a custom step may raise anything on zeros
             logger.debug("a step on blank batches failed", exc_info=True)
             self._say(name)
 
     def _look_back(self) -> None:
-        """Note the batch that came last, if something was compiled for it."""
+        """Record the last batch, if something was compiled for it."""
         if self._last is None:
             return
         (name, shapes, before), self._last = self._last, None
@@ -137,7 +137,7 @@ class TorchRetracing(Retracing):
 
 
 def of(model: keras.Model, backend: Backend) -> Retracing:
-    """That of this backend."""
+    """The implementation for this backend."""
     ways = {"tensorflow": TensorFlowRetracing, "torch": TorchRetracing}
     return ways.get(BACKEND, Retracing)(model, backend)
 
@@ -164,7 +164,7 @@ def _forget() -> None:
 
 
 def _compiled() -> int:
-    """How much ``torch.compile`` compiled in this process."""
+    """How much ``torch.compile`` has compiled in this process."""
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])

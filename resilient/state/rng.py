@@ -1,12 +1,12 @@
-"""The global random state of a process: captured, and restored bit for bit.
+"""Captures and restores the global random state of a process.
 
-Python's ``random``, NumPy's legacy global generator, Keras's global seed generator, and
-the backend's own. PyTorch's and TensorFlow's also when another backend trains and they
-are merely loaded, since data pipelines draw from them. JAX has none.
+It covers Python's ``random``, NumPy's legacy global generator, Keras's global seed
+generator and the backend's own; PyTorch's and TensorFlow's even when another backend
+trains and they are merely loaded, since data pipelines draw from them. JAX has none.
 
-Not here: seed generators of layers, which are variables of the model, and the user's
+Not covered: seed generators of layers, which are variables of the model, and the user's
 own generators, which belong in ``stateful``. Keras has a global seed generator per
-thread: call from the thread that trains.
+thread: call this from the training thread.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class RandomState(TypedDict):
     numpy: dict[str, Any]
     keras: Annotated[list[Int64], Meta(min_length=2, max_length=2)] | None
     backends: dict[str, Any]
-    backend: NotRequired[str]  # the one that trains
+    backend: NotRequired[str]  # the training backend
 
 
 def capture(backend: Backend) -> JSON:
@@ -71,15 +71,15 @@ def capture(backend: Backend) -> JSON:
 def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> None:
     """Restore what ``capture`` returned, here or in another process.
 
-    Call it last: whatever else a restore does may draw random numbers.
+    Call it last: everything else in a restore may draw random numbers.
 
     Args:
-        backend: The one that trains.
-        state: What ``capture`` returned, of any backend.
+        backend: The training backend.
+        state: What ``capture`` returned, on any backend.
         leave: Which of "python", "numpy" and "torch" to leave alone.
 
     Raises:
-        MalformedError: It is nothing that ``capture`` returned.
+        MalformedError: It is not a result of ``capture``.
     """
     from resilient import keras_internals
 
@@ -93,7 +93,7 @@ def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> Non
         else:
             with taking(f"the random state of {name}"):
                 each.set_random_state(decode(backend_state, {}))
-    # Before Python's: a seed generator that is made anew may draw its seed from there.
+    # Before Python's: a recreated seed generator may draw its seed from there.
     with taking("the random state of keras"):
         keras_internals.set_global_seed_generator_state(state["keras"], backend.assign)
     if "numpy" not in leave:
@@ -103,10 +103,10 @@ def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> Non
 
 
 def check(backend: Backend, state: JSON) -> None:
-    """Raise unless ``restore`` would take it; nothing is set.
+    """Raise unless ``restore`` would accept it; set nothing.
 
     Raises:
-        MalformedError: It is nothing that ``capture`` returned.
+        MalformedError: It is not a result of ``capture``.
     """
     state = _known(backend, state)
     for name, backend_state in state["backends"].items():
@@ -122,9 +122,9 @@ def check(backend: Backend, state: JSON) -> None:
 def kept_random_state(
     backend: Backend, leave: Container[object] = ()
 ) -> Iterator[None]:
-    """Restore the global random state at the end.
+    """Restore the global random state on exit.
 
-    But for generators to leave alone, which the body may still add.
+    Except for generators to leave alone, to which the body may add.
     """
     state = capture(backend)
     try:
@@ -141,15 +141,17 @@ def drawn_from(before: JSON, after: JSON) -> set[str]:
 
 
 def _known(backend: Backend, state: JSON) -> JSON:
-    """What can be set here of a state, which a process of another backend may have had.
+    """The part of a state that can be set here; another backend may have saved it.
 
-    Libraries that this process has loaded may draw here, too, for data. Seeds of Keras
-    have 32 bits, which torch shows with a sign.
+    Libraries loaded in this process may draw here as well, for data. Keras seeds have
+    32 bits, which torch shows with a sign.
     """
     state = well_formed(RandomState, state, "the random state")
     backends, ours = state["backends"], backend.name
     others = backends.keys() & set(BACKENDS) - {ours, *_DRAWN_FROM}
-    guess = "" if others or ours not in backends else ours  # older ones do not tell
+    guess = (
+        "" if others or ours not in backends else ours
+    )  # older checkpoints do not tell
     if state.get("backend", guess) == ours:
         return state
     useless = set(BACKENDS) - {n for n in _DRAWN_FROM if n in sys.modules}
@@ -159,7 +161,7 @@ def _known(backend: Backend, state: JSON) -> JSON:
 
 
 def _of(name: str, backend: Backend) -> Backend | None:
-    """A library that draws: imported here, if it was merely loaded and can be."""
+    """A library that draws, imported here if it was loaded then and is installed."""
     if name == backend.name:
         return backend
     if name not in _DRAWN_FROM:

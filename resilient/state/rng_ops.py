@@ -1,9 +1,9 @@
 """Finds random operations whose state no checkpoint can hold.
 
-``tf.random.*`` inside a traced function keeps its state in the kernel, out of reach:
-a resume starts it over. Keras's layers and ``keras.random`` draw statelessly from seed
+``tf.random.*`` inside a traced function keeps its state in the kernel, out of reach: a
+resume starts it over. Keras's layers and ``keras.random`` draw statelessly from seed
 generators, which are variables. Other backends have no such operations: JAX's are
-stateless, torch's draw from the global generator.
+stateless, and torch's draw from the global generator.
 """
 
 from typing import Any
@@ -49,7 +49,7 @@ def operations_of_new_functions(known: set[str]) -> list[str]:
     """Names of such operations in all functions traced in this process.
 
     Args:
-        known: Functions to skip; receives those that were looked at.
+        known: Functions to skip; inspected ones are added.
     """
     if keras_internals.BACKEND != "tensorflow":
         return []

@@ -1,8 +1,8 @@
-"""How the layers of a functional model are connected, whatever they are called.
+"""Describes how the layers of a functional model are connected, independent of names.
 
-Two models may have equal layers and still compute something else: a layer has other
-inputs, an operation another constant. Keras's config says so, by automatic names that
-differ from process to process; here layers are identified by their place.
+Two models with equal layers may still compute different things: a layer has other
+inputs, or an operation another constant. Keras's config shows that, but by automatic
+names that differ from process to process; here layers are identified by position.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from resilient.serialization import JSON, strict
 
 
 def topology(config: JSON) -> JSON:
-    """What each layer is called on, from a model's ``get_config()``.
+    """The inputs of each layer, from a model's ``get_config()``.
 
     Returns:
         A fact for each layer of a functional model; none for other models.
@@ -27,7 +27,7 @@ def topology(config: JSON) -> JSON:
 
 
 def ends(config: JSON) -> JSON:
-    """Which layers are the inputs and the outputs of a functional model."""
+    """The input and output layers of a functional model."""
     places = _places(config)
     keys = ("input_layers", "output_layers")
     return {key: _placed(config[key], places) for key in keys if key in config}
@@ -59,5 +59,5 @@ def _renamed(value: Any, places: dict[Any, int]) -> Any:
         return [_renamed(item, places) for item in value]
     if isinstance(value, float):
         return strict(value)
-    # Text of other kinds may hold addresses or automatic names.
+    # Other strings may contain addresses or automatic names.
     return value if isinstance(value, (bool, int)) else None

@@ -1,20 +1,21 @@
-"""Which settings of a layer only matter while it trains.
+"""Knows which settings of a layer matter only while it trains.
 
-The rule: whatever a layer was made with belongs to the function that it computes, and
-with another value it is another layer. The exceptions are listed here, and nowhere
-else: what only regularises or trains, and how something is computed that stays the
-same. Of layers that do nothing outside of training, all settings are such.
+The rule: every constructor argument of a layer belongs to the function that it
+computes, and with a different value it is a different layer. The exceptions are listed
+here and nowhere else: settings that only regularise or train, and those that select how
+the same result is computed. For layers that do nothing outside training, all settings
+are exceptions.
 """
 
 import re
 
-# In any layer, also of a user's own.
+# In any layer, including custom ones.
 _NAMES = re.compile(
-    # Dropout and noise: names of Keras, and those of models built on it.
+    # Dropout and noise: names in Keras and in models built on it.
     r"rate|\w*drop(out|_path|_rate|_prob)\w*|noise_shape|stddev|stochastic_depth\w*"
-    # What is added to the loss, done after a step, or done once at the beginning.
+    # Added to the loss, done after a step, or done once at the start.
     r"|\w*(regularizer|constraint|initializer)|l1|l2"
-    # Moving averages: what they hold is a variable.
+    # Moving averages, whose contents are variables.
     r"|momentum|synchronized|renorm\w*"
     r"|trainable|seed|module"
     # The same function in another kernel.

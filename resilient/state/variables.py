@@ -1,11 +1,11 @@
-"""What a model's state is: every tensor that a training step may change.
+"""Lists a model's state: every tensor that a training step may change.
 
-Four groups, as Keras names them (trainable, non_trainable, optimizer, metrics), and
-``extra``: what hangs on the model or a layer as an attribute and is in none of them
-(a second optimizer, seed generators, raw backend variables, torch buffers).
+There are four groups, named as in Keras (trainable, non_trainable, optimizer, metrics),
+and ``extra``: attributes of the model or a layer that are in none of them (a second
+optimizer, seed generators, raw backend variables, torch buffers).
 
-Tensors are matched by structure (group, order, shape, dtype). Paths are for messages
-only: Keras's automatic names differ from one process to the next.
+Tensors are matched by structure (group, order, shape, dtype). Paths are only for
+messages: Keras's automatic names differ from one process to the next.
 """
 
 import re
@@ -21,23 +21,23 @@ from resilient.errors import message
 from resilient.state import replicas
 
 GROUPS = ("trainable", "non_trainable", "optimizer", "metrics")
-LOOP = "loop"  # the one group of variables that a loop of the user's own names itself
+LOOP = "loop"  # the only group whose variables a custom loop names itself
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One variable of the state: a tensor, or one for each replica.
+    """One variable of the state: a tensor, or one per replica.
 
     Attributes:
-        name: Unique, made of letters, digits, ``_``, ``-`` and ``.``.
-        path: Keras's path, or that of the attribute; for messages.
+        name: A unique name of letters, digits, ``_``, ``-`` and ``.``.
+        path: Keras's path, or the attribute's, for messages.
         shape: Static shape.
         dtype: Name of the dtype.
         target: The live variable or buffer.
         copies: Suffix of ``name`` for each tensor of this process -> variables that
             hold it.
-        slot: Group and index, where JAX keeps the value while ``fit`` runs.
+        slot: Group and index under which JAX keeps the value while ``fit`` runs.
     """
 
     name: str
@@ -62,12 +62,12 @@ Variable = tuple[str, int, str, Any]
 
 
 def leaves(model: keras.Model) -> list[Leaf]:
-    """Every tensor of the model's state, in a stable order, each once."""
+    """Every tensor of the model's state once, in a stable order."""
     return once(leaf(*variable) for variable in variables_of(model))
 
 
 def variables_of(model: Any) -> Iterator[Variable]:
-    """Every variable of a model or a layer: group, index, path, and itself."""
+    """Every variable of a model or a layer: group, index, path and variable."""
     for group in GROUPS:
         for index, variable in enumerate(_group(model, group)):
             yield group, index, variable.path, variable
@@ -76,10 +76,10 @@ def variables_of(model: Any) -> Iterator[Variable]:
 
 
 def leaves_of(variables: Iterable[Any]) -> list[Leaf]:
-    """The tensors of these variables, in their order, each once.
+    """The tensors of these variables once each, in order.
 
     Raises:
-        TypeError: One cannot be assigned to.
+        TypeError: A variable cannot be assigned to.
     """
     return once(
         leaf(LOOP, index, _path(index, variable), variable)
@@ -93,16 +93,16 @@ def _path(index: int, variable: Any) -> str:
             message(
                 "Only variables can be saved and restored here.",
                 received=f"{type(variable).__name__} at position {index}",
-                hint="Pass Keras variables, or those of the backend.",
+                hint="Pass Keras variables or variables of the backend.",
             )
         )
-    # Parameters of torch have no name.
+    # torch parameters have no name.
     names = (getattr(variable, name, None) for name in ("path", "name"))
     return next(filter(None, names), f"variable {index}")
 
 
 def once(found: Iterable[Leaf]) -> list[Leaf]:
-    """The leaves, without those of a variable that came before."""
+    """The leaves, without repeated variables."""
     seen: set[int] = set()
     return [leaf for leaf in found if is_new(leaf.target, seen)]
 
@@ -110,7 +110,7 @@ def once(found: Iterable[Leaf]) -> list[Leaf]:
 def live_tensors(model: keras.Model, state: list[Leaf]) -> dict[str, Any]:
     """The current values of ``state`` in this process, by name.
 
-    On JAX ``fit`` holds them outside the variables and updates these now and then;
+    On JAX ``fit`` holds them outside the variables, which it updates only now and then;
     reading them there avoids an update.
     """
     held: Mapping[str, Any] = getattr(model, "_jax_state", None) or {}
@@ -120,13 +120,13 @@ def live_tensors(model: keras.Model, state: list[Leaf]) -> dict[str, Any]:
     for leaf in state:
         group, index = leaf.slot
         values = held.get(f"{group}_variables")
-        if values is not None and index < len(values):  # not of what came later
+        if values is not None and index < len(values):  # not for later additions
             found[leaf.name] = values[index]
     return found
 
 
 def tensors(state: Sequence[Leaf]) -> dict[str, Any]:
-    """What holds each tensor of ``state`` in this process, by name."""
+    """The holder of each tensor of ``state`` in this process, by name."""
     return {
         leaf.name + suffix: copies[0]
         for leaf in state
@@ -142,8 +142,8 @@ def assign(
 ) -> None:
     """Set every copy of the live variables, or raise CheckpointMismatchError.
 
-    ``layout`` has the saved variables, as ``Leaf.to_json``; they match ``live``.
-    ``tensors`` are theirs, by name.
+    ``layout`` lists the saved variables, as ``Leaf.to_json``; they match ``live``.
+    ``tensors`` are their values, by name.
     """
     pairs = [
         (copy, tensors[old["name"] + suffix])
@@ -168,10 +168,10 @@ def leaf(group: str, index: int, path: str, target: Any, *, of: str = "") -> Lea
 
     Args:
         group: One of ``GROUPS``, ``"extra"`` or ``LOOP``.
-        index: Its place in the group.
-        path: For messages.
-        target: The variable, or a tensor of the backend.
-        of: Name of the object that it belongs to, where there are several.
+        index: Its index in the group.
+        path: Its path, for messages.
+        target: The variable or backend tensor.
+        of: Name of the object that it belongs to, if there are several.
     """
     safe = _UNSAFE.sub("_", path.replace("/", "."))
     first = f"{group}.{of}" if of else group
@@ -188,8 +188,8 @@ def leaf(group: str, index: int, path: str, target: Any, *, of: str = "") -> Lea
 
 
 def is_new(variable: Any, seen: set[int]) -> bool:
-    """Whether a variable is not in ``seen``, as itself or as its backend's tensor."""
-    # JAX's arrays are immutable: two variables may hold the same one for a while.
+    """Whether neither a variable nor its backend tensor is in ``seen``."""
+    # JAX arrays are immutable: two variables may temporarily hold the same one.
     mutable = keras_internals.BACKEND != "jax"
     tensor = getattr(variable, "_value", None) if mutable else None
     keys = {id(variable)} | ({id(tensor)} if tensor is not None else set())
@@ -199,24 +199,24 @@ def is_new(variable: Any, seen: set[int]) -> bool:
 
 
 def _extras(model: keras.Model) -> Iterator[tuple[str, Any]]:
-    """Variables that hang on the model or one of its layers."""
+    """Variables in attributes of the model or its layers."""
     for number, layer in enumerate(model._flatten_layers()):
         prefix = "" if layer is model else f"layer{number}_{type(layer).__name__}/"
         held = {k: v for k, v in vars(layer).items() if isinstance(v, _HOLDING)}
-        # Private ones last: public names say more than TensorFlow's own tracking.
+        # Private ones last: public names say more than TensorFlow's tracking.
         for name in sorted(held, key=lambda name: (name.startswith("_"), name)):
             for variable in _variables(held[name]):
                 yield f"{prefix}{name}", variable
         if keras_internals.BACKEND == "torch":
             # Wrapped torch modules: buffers are not Keras variables, and
-            # model.named_buffers() is empty since layers are no torch submodules.
+            # model.named_buffers() is empty since layers are not torch submodules.
             for kind in (layer.named_buffers, layer.named_parameters):
                 for name, tensor in kind():
                     yield f"{prefix}{name}", tensor
 
 
-# Whatever is or may hold a variable. Training waits while attributes are looked at, and
-# most are neither.
+# Types that are or may hold a variable. Training waits while attributes are inspected,
+# and most are neither.
 _HOLDING = (
     *(list, tuple, dict, keras.Variable, keras.optimizers.Optimizer),
     *(keras.random.SeedGenerator, keras.metrics.Metric, keras.losses.Loss),

@@ -1,7 +1,7 @@
-"""Restores weights and optimizer of a checkpoint to a model outside of ``fit``.
+"""Restores a checkpoint's weights and optimizer into a model outside ``fit``.
 
-All of them or none; matched by group, order, shape and dtype. Seeds and metrics are
-restored where the checkpoint has them, and otherwise left alone.
+All or nothing, matched by group, order, shape and dtype. Seeds and metrics are restored
+if the checkpoint has them, and otherwise left alone.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ GROUPS = ("trainable", "non_trainable", "optimizer")
 
 
 def group(name: str) -> str:
-    """The group of a variable's name in a checkpoint."""
+    """The group in a variable's name in a checkpoint."""
     return name.partition(".")[0]
 
 
 def ready(model: keras.Model, groups: Sequence[str] = GROUPS) -> list[Leaf]:
-    """The weights, seeds and optimizer's variables of a model."""
+    """The weights, seeds and optimizer variables of a model."""
     optimizer = getattr(model, "optimizer", None)  # none before compile
     if model.built and optimizer is not None and not optimizer.built:
         with _scope(model):
@@ -38,7 +38,7 @@ def ready(model: keras.Model, groups: Sequence[str] = GROUPS) -> list[Leaf]:
 
 
 def needed(model: keras.Model, live: Sequence[Leaf]) -> dict[str, Leaf]:
-    """What a checkpoint must have, by name: weights and optimizer."""
+    """The variables that a checkpoint must have, by name: weights and optimizer."""
     weights = {id(variable) for variable in model.weights}
     return {
         leaf.name: leaf
@@ -55,21 +55,21 @@ def put(
     *,
     extra: bool = False,
 ) -> Pairs:
-    """Set weights and optimizer; what the checkpoint lacks of an optimizer, none.
+    """Set the weights, and the optimizer if the checkpoint has one.
 
     Args:
-        model: Built, and compiled if the checkpoint has an optimizer.
+        model: The built model, compiled if the checkpoint has an optimizer.
         saved: The checkpoint's list of variables.
         tensors: Its tensors, by name.
         path: Where it is, for messages.
-        extra: Whether the checkpoint is of a fit, so that it has all of them, and what
-            hangs on the model besides.
+        extra: Whether the checkpoint is from a fit, so that it has all of them, and the
+            ``extra`` group.
 
     Returns:
         The saved variables with the live ones that were set.
 
     Raises:
-        CheckpointMismatchError: It is of another model; nothing was changed.
+        CheckpointMismatchError: It belongs to a different model; nothing was changed.
     """
     pairs = _pairs(model, saved, path, extra=extra)
     layout, leaves = [old for old, _ in pairs], [leaf for _, leaf in pairs]
@@ -116,7 +116,7 @@ def _pairs(
 
 @contextlib.contextmanager
 def kept(live: Sequence[Leaf]) -> Iterator[None]:
-    """Reset every variable at the end."""
+    """Reset every variable on exit."""
     backend = get_backend()
     before = dict(backend.snapshot(variables.tensors(live)).arrays)
     try:
