@@ -28,6 +28,7 @@ def test_finished_run_trains_nothing(
     assert_same(uninterrupted(name), again.record)
 
 
+@pytest.mark.spread
 def test_killed_then_finished_run_trains_nothing(
     run_of: MakeRun, uninterrupted: Expected
 ):

@@ -14,6 +14,7 @@ import sys
 import numpy as np
 import pytest
 from support import SUPPORT
+from support.gang import run_alone
 
 from resilient.telemetry.events import read_events
 from resilient.telemetry.goodput import goodput
@@ -31,9 +32,10 @@ def environment(child_environment):
 
 
 @pytest.fixture
-def undisturbed(tmp_path, environment):
+def undisturbed(tmp_path):
     home = tmp_path / "undisturbed"
-    subprocess.run([sys.executable, SCRIPT, home], env=environment, check=True)
+    ended, told = run_alone(SCRIPT, home)
+    assert ended == 0, told[-3000:]
     return home
 
 

@@ -300,6 +300,7 @@ def wrong(make, given, at, *, every=1, in_epoch=True):
     return "\n".join(found)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("in_epoch", [True, False], ids=["in an epoch", "between"])
 @pytest.mark.parametrize("name", ARRAYS)
 def test_of_arrays(name, in_epoch):

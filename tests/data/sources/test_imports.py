@@ -7,7 +7,8 @@ import sys
 import pytest
 from support import SUPPORT
 
-pytestmark = pytest.mark.sources
+# With TensorFlow as the backend it is imported anyway.
+pytestmark = [pytest.mark.sources, pytest.mark.spread(over=["jax", "torch"])]
 
 PROGRAM = SUPPORT / "fits_on_arrays.py"
 OURS = {"msgspec", "resilient", "xxhash"}

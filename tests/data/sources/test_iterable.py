@@ -93,7 +93,7 @@ def fit(directory, data, at=(), **given):
     [
         (0, 0),
         pytest.param((1, 2), marks=pytest.mark.everywhere),
-        pytest.param((1, None), marks=pytest.mark.everywhere),
+        (1, None),
         (2, 5),
     ],
 )
