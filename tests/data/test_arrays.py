@@ -340,10 +340,19 @@ def test_without_a_seed_a_position_gives_its_own_order(shuffle):
     not hasattr(keras_internals.backend_epoch_iterator(), "_one_batch_ahead_iterator"),
     reason="only JAX's trainer looks ahead; before Keras 3.14 in all tests",
 )
-@pytest.mark.parametrize("shuffle", SHUFFLES)
-@pytest.mark.parametrize("steps_per_epoch", [None, 3])
+@pytest.mark.parametrize(
+    ("steps_per_epoch", "shuffle"),
+    [
+        (None, True),
+        (3, "batch"),
+        (3, False),
+        pytest.param(None, "batch", marks=pytest.mark.long),
+        pytest.param(None, False, marks=pytest.mark.long),
+        pytest.param(3, True, marks=pytest.mark.long),
+    ],
+)
 def test_looking_one_batch_ahead_resumes_exactly(
-    tmp_path, monkeypatch, shuffle, steps_per_epoch
+    tmp_path, monkeypatch, steps_per_epoch, shuffle
 ):
     iterator = keras_internals.backend_epoch_iterator()
     looked = []

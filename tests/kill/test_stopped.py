@@ -76,6 +76,7 @@ def test_stopped_by_other_signals(
     assert_same(uninterrupted("best_weights"), run().record)
 
 
+@pytest.mark.spread
 def test_stopped_and_killed_in_turn(run_of: MakeRun, uninterrupted: Expected):
     run = run_of("best_weights", options={"save_freq": "epoch"})
     for place in ("train_batch_end@0:2 SIGTERM", "train_batch_end@0:5"):
