@@ -1,4 +1,4 @@
-"""Two workers of Ray Train, which starts them again when one dies.
+"""Two Ray Train workers; Ray restarts both when one dies.
 
     python examples/ray_workers.py
     python examples/ray_workers.py --checkpoint-dir runs/b --kill-worker 1 --at-step 20
@@ -9,7 +9,7 @@ with the first command. It trains what multi_worker.py trains, on the backend th
 KERAS_BACKEND names.
 
 To stop it, send it a SIGTERM (as `ray job stop` does) or touch the file `stop` in the
-checkpoint directory. The same command goes on from there.
+checkpoint directory. The same command continues from there.
 """
 
 import argparse

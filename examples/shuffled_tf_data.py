@@ -1,4 +1,4 @@
-"""Every sample once per epoch, in the same order, although the process was killed.
+"""Every sample once per epoch, in the same order, although the process is killed.
 
     KERAS_BACKEND=tensorflow python examples/shuffled_tf_data.py
 

@@ -43,10 +43,10 @@ class Tracker(keras.callbacks.Callback):
 
 
 class Wandb(Tracker):
-    """With the same id, W&B goes on with the run.
+    """With the same id, W&B continues the run.
 
-    It writes every 15 seconds, and what it did not write is gone with a kill. So the
-    checkpoint keeps what was logged in the last minute, and a resume logs it again.
+    It writes every 15 seconds, and a kill loses what is not written. So the checkpoint
+    keeps what was logged in the last minute, and a resume logs it again.
     """
 
     recent = ()
@@ -83,7 +83,7 @@ class Wandb(Tracker):
 
 
 class Mlflow(Tracker):
-    """MLflow keeps what it is given, so it is given no step twice."""
+    """MLflow keeps everything it gets, so no step is logged twice."""
 
     def begin(self):
         import mlflow
@@ -92,7 +92,8 @@ class Mlflow(Tracker):
         if self.id is None:
             experiment = mlflow.set_experiment("digits").experiment_id
             self.id = self.client.create_run(experiment).info.run_id
-        # Steps after the checkpoint, which the attempt before has logged as they are.
+        # Steps after the checkpoint, which the previous attempt already logged
+        # identically.
         self.logged = {
             name: max(m.step for m in self.client.get_metric_history(self.id, name))
             for name in self.client.get_run(self.id).data.metrics

@@ -1,8 +1,8 @@
-"""Finds the adapter of the backend that Keras runs on, and imports no other.
+"""Finds the adapter of Keras's backend, and imports no other.
 
 With only JAX installed, TensorFlow is never imported. Backends that do not train
 (numpy, OpenVINO) are refused. It knows neither Keras models nor checkpoint directories;
-all above import it.
+all layers above import it.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Host arrays: what every backend's snapshot is made of, and what is refused.
+"""Host arrays, of which every backend's snapshot consists, and what is refused.
 
 Numbers and booleans are stored, byte for byte. Text, Python objects, dates and sub-byte
 types are refused by name before anything is written: not every format can hold them,
@@ -41,7 +41,7 @@ NAME_PATTERN = r"^(?!\.\.?$)[A-Za-z0-9_.-]+$"
 
 @dataclass
 class HeldSnapshot:
-    """Named tensors on the host that nobody changes, and how to write them.
+    """Named, unchanging tensors on the host, and how to write them.
 
     Attributes:
         held: Name to tensor, of the kind that the backend writes fastest.
@@ -65,7 +65,7 @@ class HeldSnapshot:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse names that some format, or some file system, could not hold.
+    """Refuse names that some format or file system cannot hold.
 
     Raises:
         NotSupportedError: A name has other characters than ``[A-Za-z0-9_.-]``.
@@ -102,7 +102,7 @@ def is_countable(shape: Iterable[int]) -> bool:
 
 
 def check_count(pieces: int) -> None:
-    """Refuse what would not be read back.
+    """Refuse what could not be read back.
 
     Args:
         pieces: Tensors, and parts of those that are spread over processes.

@@ -1,4 +1,4 @@
-"""The interface to TensorFlow, JAX and PyTorch: all that differs between them.
+"""The interface to TensorFlow, JAX and PyTorch: everything that differs between them.
 
 A backend copies live tensors to the host, writes that copy in its native format, reads
 it back, and captures the backend's global random state. It knows nothing of epochs,
@@ -23,7 +23,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Part:
-    """Which part of a checkpoint is a process's.
+    """A process's part of a checkpoint.
 
     Attributes:
         index: Of the process, from 0.
@@ -65,7 +65,7 @@ class Snapshot(Protocol):
         """
 
     def release(self) -> None:
-        """Let go of live memory after writing; the next snapshot may take the rest."""
+        """Release live memory after writing; the next snapshot may reuse the rest."""
 
 
 class Backend(Protocol):
@@ -86,7 +86,7 @@ class Backend(Protocol):
     def snapshot(
         self, tensors: Mapping[str, Any], reuse: Snapshot | None = None
     ) -> Snapshot:
-        """Hold the present bytes of tensors on the host. Training waits for this.
+        """Hold the current bytes of tensors on the host. Training waits for this.
 
         Args:
             tensors: Name to backend tensor, backend variable or numpy array. Names
@@ -147,7 +147,7 @@ class Backend(Protocol):
         """Set what ``random_state`` returned."""
 
     def check_random_state(self, state: dict[str, Any]) -> None:
-        """Raise, of any class, unless ``set_random_state`` would take it."""
+        """Raise (any class) unless ``set_random_state`` would accept it."""
 
     def versions(self) -> dict[str, str]:
-        """Versions of the backend's libraries, which decide bytes."""
+        """Versions of the backend's libraries, which affect the bytes."""

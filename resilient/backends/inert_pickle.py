@@ -14,7 +14,7 @@ _MOST_OPERATIONS = 1 << 24  # each makes one small object at most
 
 
 class PickleError(ValueError):
-    """It is no pickle, or has in it what pickles of tensors do not have."""
+    """It is not a pickle, or has operations that pickles of tensors do not have."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Copies arrays with several threads, which share the work piece by piece.
+"""Copies arrays with several threads that share the work piece by piece.
 
 One core does not use all of the memory's bandwidth. Threads with fixed shares (OpenMP,
 say) wait for the slowest one, which on a busy machine may not run at all. Here each

@@ -1,4 +1,4 @@
-"""Paths that a library would misread, and files that it should not see."""
+"""Replaces paths that a library would misread, and hides files from it."""
 
 import contextlib
 import os

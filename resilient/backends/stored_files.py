@@ -1,7 +1,7 @@
-"""The files of a checkpoint, in which somebody else may have written every byte.
+"""Opens the files of a checkpoint, whose every byte may come from somebody else.
 
-Only regular files are opened, and where a manifest lists files, only those. What is in
-them is data: what cannot be right is a ``CorruptCheckpointError``.
+Only regular files are opened, and if a manifest lists files, only those. Their content
+is data: anything impossible is a ``CorruptCheckpointError``.
 """
 
 import contextlib

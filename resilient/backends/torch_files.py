@@ -1,4 +1,4 @@
-"""Reads tensors that ``torch.save`` wrote: nothing is unpickled, and torch not needed.
+"""Reads tensors that ``torch.save`` wrote, without unpickling and without torch.
 
 The file is a zip file of the tensors' bytes (``data/0`` and so on) and of a pickle that
 says how to put them together:
@@ -42,7 +42,7 @@ _TENSOR_OF_UNTYPED = "torch._utils._rebuild_tensor_v3"
 
 
 class TorchFileError(ValueError):
-    """It is no file of torch's, or one of something else than tensors."""
+    """It is not a torch file, or holds something other than tensors."""
 
 
 def tensor(data: memoryview) -> np.ndarray:

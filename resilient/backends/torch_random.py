@@ -1,4 +1,4 @@
-"""The global random generators of PyTorch: that of the CPU, and of each CUDA device."""
+"""Saves PyTorch's global random generators: the CPU's, and each CUDA device's."""
 
 import warnings
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def state() -> dict[str, Any]:
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Set what ``state`` returned; warns where there are more devices, or fewer."""
+    """Set what ``state`` returned; warn if the number of devices has changed."""
     _set_state(torch.default_generator, state["cpu"])
     live, saved = _cuda_generators(), state["cuda"]
     if len(live) != len(saved):

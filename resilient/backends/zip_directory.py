@@ -20,7 +20,7 @@ _MOST = 1 << 20  # entries
 
 
 class ZipError(ValueError):
-    """It is no zip file, or one with compressed entries."""
+    """It is not a zip file, or has compressed entries."""
 
 
 def places(data: memoryview) -> dict[str, slice]:

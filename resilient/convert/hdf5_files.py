@@ -1,4 +1,4 @@
-"""Checks a ``.weights.h5`` file before Keras reads it: all of it is in that file."""
+"""Checks that a ``.weights.h5`` file is self-contained, before Keras reads it."""
 
 import subprocess
 import sys

@@ -1,8 +1,8 @@
-"""Looks at an HDF5 file in a process of its own, since libhdf5 may hang or crash.
+"""Inspects an HDF5 file in its own process, since libhdf5 may hang or crash.
 
-Where addresses in a file are wrong, it can be caught in a loop that neither a signal
-nor another thread of Python ends. This is run as a script, which imports nothing of
-ours: ``python hdf5_look.py PATH`` prints, as JSON, what ``hdf5_files`` reads.
+Wrong addresses in a file can trap it in a loop that neither a signal nor another Python
+thread ends. This runs as a script that imports nothing of ours: ``python hdf5_look.py
+PATH`` prints, as JSON, what ``hdf5_files`` reads.
 
 An HDF5 file may refer to others, a group may be inside itself, and a small file may be
 said, or be unpacked, to hold any amount of data. Keras writes nothing of that kind.

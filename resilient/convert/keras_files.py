@@ -1,8 +1,8 @@
-"""``.weights.h5`` and ``.keras``, loaded and saved by Keras itself, then proved.
+"""Loads and saves ``.weights.h5`` and ``.keras`` through Keras, and verifies that.
 
-Keras silently skips what it does not know how to save, and what does not fit when it
-loads. So a file is compared with what Keras would save of the model, and whatever Keras
-wrote or read is proved to set every variable.
+Keras silently skips what it cannot save, and what does not fit when it loads. So a file
+is compared with what Keras would save for the model, and whatever Keras wrote or read
+is verified to set every variable.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""Whether a source is of a model: all of it is used, and every weight is set.
+"""Matches a source to a model: all of it is used, and every weight is set.
 
 Nothing is cast, and nothing is left over on either side. A source that names its
 tensors is matched by name. Any other is loaded into the model by the library that wrote
@@ -23,7 +23,7 @@ Layout = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 def mismatch(source: Path, found: Sequence[str]) -> CheckpointMismatchError:
-    """The error for a source that is not of the model."""
+    """The error for a source that does not match the model."""
     return CheckpointMismatchError(
         f"{source} does not match this model. Nothing was written, and the model was "
         "not changed.",

@@ -1,4 +1,4 @@
-"""An Orbax checkpoint: Keras's ``get_state_tree()``, lists of variables, or paths.
+"""Reads Orbax checkpoints: Keras's ``get_state_tree()``, lists of variables, or paths.
 
 {"trainable_variables": ..., "non_trainable_variables": ..., ...}
     in each a tree by paths (``get_state_tree()``, ``OrbaxCheckpoint``), or a list

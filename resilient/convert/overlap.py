@@ -1,6 +1,6 @@
-"""What a source and a model have in common: weights of one path, shape and dtype.
+"""Finds the weights that a source and a model share: same path, shape and dtype.
 
-Nothing is cast. Where all weights are to be set, all have to be there.
+Nothing is cast. If all weights are to be set, all must be there.
 """
 
 import re
@@ -91,8 +91,8 @@ def of_paths(
         raise _mismatch(what, source, left + others)
     if not pairs:
         raise _mismatch(
-            "None of the weights that were asked for is there with the "
-            "same shape and dtype",
+            "The source has none of the requested weights with the same shape and "
+            "dtype",
             source,
             left,
         )

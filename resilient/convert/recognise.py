@@ -1,7 +1,6 @@
-"""What an import starts from: which kind it is, and the variables that it holds.
+"""Recognises the format of an import's source, and reads its variables.
 
-Whatever reads it does so only in safe ways: nothing is unpickled, and no code of the
-source runs.
+Every reader is safe: nothing is unpickled, and no code from the source runs.
 """
 
 from collections.abc import Callable
@@ -44,7 +43,7 @@ def _named(read: Callable[[Path], Tensors]) -> Read:
     return lambda path, model: by_name(path, read(path), model)
 
 
-# Formats that call each variable by its path, whichever model reads them.
+# Formats that name each variable by its path, whichever model reads them.
 _BY_PATH: dict[str, Callable[[Path], Tensors]] = {
     "a safetensors file": tensor_files.read_safetensors,
     "a torch state_dict": tensor_files.read_torch,
@@ -65,7 +64,7 @@ class ImportSource:
 
     Attributes:
         path: Where it is.
-        kind: What it is called in messages.
+        kind: Its name in messages.
         epoch: Epochs done, if it says so.
         batch: The last batch trained in the next epoch; 0 if none was.
     """
@@ -77,16 +76,16 @@ class ImportSource:
 
     @property
     def by_path(self) -> bool:
-        """Whether it calls its variables by their paths."""
+        """Whether it names its variables by their paths."""
         return self.kind in _BY_PATH
 
     def values(self, model: keras.Model) -> Tensors:
         """The values of the model's variables, by their names in a checkpoint.
 
-        The model is left as it was.
+        The model is not changed.
 
         Raises:
-            CheckpointMismatchError: It lacks some, or has others.
+            CheckpointMismatchError: It lacks some, or has additional ones.
             BackendNotAvailableError: The library that reads it is missing.
             NotSupportedError: That library cannot read it.
         """
@@ -128,8 +127,8 @@ def recognised(path: Path) -> ImportSource:
     """The source at a path.
 
     Raises:
-        FileNotFoundError: There is nothing.
-        NotSupportedError: It is in no format that can be imported.
+        FileNotFoundError: Nothing is there.
+        NotSupportedError: Its format cannot be imported.
     """
     kind = _kind(path)
     if not (path.exists() or kind == _TENSORFLOW):
@@ -184,7 +183,7 @@ def _progress(metadata: Path) -> tuple[int | None, int]:
         return None, 0
     except (SchemaError, OSError) as error:
         raise NotSupportedError(
-            f"{_TRAINING} does not say how far training had come.",
+            f"{_TRAINING} does not say how far training got.",
             received=f"{metadata}: {error!r}",
             hint=f"Import {metadata.with_name(_WEIGHTS)}, and pass the epoch.",
         ) from None

@@ -1,7 +1,8 @@
-"""The weights that a new run begins with: those of another run, or of a file.
+"""Sets the initial weights of a new run, from another run or from a file.
 
-All weights of the model, or those of some layers. The optimizer, the data and the
-random state are the new run's own. Nothing is set before everything was compared.
+It sets all weights of the model, or those of some layers. The optimizer, the data and
+the random state are the new run's own. Nothing is set before everything has been
+compared.
 
 Importing this module loads neither Keras nor a backend.
 """
@@ -41,11 +42,11 @@ _SEED = "seed_generator_state"  # how Keras calls what is a variable and no weig
 
 @dataclass(frozen=True)
 class StartFrom:
-    """What a new run is to begin with.
+    """What a new run should start with.
 
     Attributes:
         source: A run's directory, one of its checkpoints, or what can be imported.
-        layers: Matches the whole paths of the weights to take; None: all are.
+        layers: Matches the full paths of the weights to take; None: all.
     """
 
     source: Path
@@ -55,11 +56,11 @@ class StartFrom:
     def checked(
         cls, source: str | os.PathLike[str] | None, layers: str | None
     ) -> "StartFrom | None":
-        """What the arguments ``start_from`` and ``start_layers`` ask for.
+        """Validate the arguments ``start_from`` and ``start_layers``.
 
         Raises:
-            TypeError: One is of another type than it can be.
-            ValueError: One has a value that means nothing.
+            TypeError: One has the wrong type.
+            ValueError: One has an invalid value.
             NotSupportedError: The source is in an object store.
         """
         if layers is not None and not isinstance(layers, str):
@@ -75,7 +76,7 @@ class StartFrom:
             raise TypeError(message(what, received=repr(source)))
         if Address.of(source) is not None:
             raise NotSupportedError(
-                "`start_from` must be a local path, and is an address.",
+                "`start_from` must be a local path, not an address.",
                 received=os.fspath(source),
                 hint="Export the weights of that run (`resilient export ADDRESS --to "
                 "model.safetensors`), and start from the file.",
@@ -90,13 +91,13 @@ class StartFrom:
 
 @dataclass(frozen=True)
 class Started:
-    """What a run began with.
+    """What a run started with.
 
     Attributes:
-        source: Where the weights are from.
+        source: The origin of the weights.
         taken: How many of the model's weights were set.
         count: How many the model has.
-        left: Those that were asked for and not set, and why.
+        left: Requested weights that were not set, and why.
     """
 
     source: Path
@@ -121,7 +122,7 @@ class Started:
 def start(
     wanted: "Sequence[tuple[StartFrom, keras.layers.Layer, str]]", group: Group
 ) -> list[Started]:
-    """Set the weights that were asked for, in each process the same.
+    """Set the requested weights, the same in every process.
 
     Args:
         wanted: What each model is to begin with, the model, and its name in a loop: of
@@ -132,7 +133,7 @@ def start(
         CheckpointMismatchError: All are to be set and some cannot, or none can. Nothing
             was changed.
         CorruptCheckpointError: No checkpoint of the run is intact.
-        FileNotFoundError: There is nothing.
+        FileNotFoundError: Nothing is there.
         NotSupportedError: It cannot be read, or the model is not built.
     """
     chosen = [_chosen(*each, group) for each in wanted]
@@ -194,7 +195,7 @@ def _steps(path: Path) -> list[Path]:
 
 
 def _require_no_runs(path: Path) -> None:
-    """Raise where somebody named a run, or several, and nothing that can be read."""
+    """Raise if the path is a run without checkpoints, or holds several runs."""
     if not path.is_dir():
         return
     if (path / layout.EVENTS).exists():
@@ -215,7 +216,7 @@ def _require_no_runs(path: Path) -> None:
 def _of_run(
     steps: Sequence[Path], name: str, group: Group
 ) -> "tuple[Path, list[Weight]]":
-    """The newest that is intact, chosen by process 0; no checkpoint is moved."""
+    """The newest intact one, chosen by process 0; no checkpoint is moved."""
     if group.index:
         path = steps[0].with_name(group.broadcast("start from"))
         return path, _read(path, name)
@@ -278,7 +279,7 @@ def _of_file(
         )
     if not hasattr(model, "save_weights"):
         raise NotSupportedError(
-            "Only a whole Keras model can begin with this file, not a layer.",
+            "Only a whole Keras model can start from this file, not a layer.",
             received=f"{asked.source} for {type(model).__name__}",
             hint="Import it into its own model with `resilient import`, and start from "
             "that directory, with start_layers=.",

@@ -1,4 +1,4 @@
-"""A file that is written completely, or not at all."""
+"""Writes a file completely, or not at all."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from resilient.storage import commit, files
 
 
 def require_free(target: Path, *, overwrite: bool) -> None:
-    """Refuse a target that exists, unless it may be replaced.
+    """Refuse an existing target, unless it may be replaced.
 
     Raises:
         FileExistsError: It exists.
@@ -38,7 +38,7 @@ def require_free(target: Path, *, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def staged(target: Path, ending: str, *, overwrite: bool) -> Iterator[Path]:
-    """A path beside the target to write to, which is renamed in the end.
+    """A path beside the target to write to, which is renamed at the end.
 
     Args:
         target: What it is renamed to.
@@ -46,7 +46,7 @@ def staged(target: Path, ending: str, *, overwrite: bool) -> Iterator[Path]:
         overwrite: Whether the target may be replaced.
 
     Raises:
-        CheckpointWriteError: The file system failed; the target is as it was.
+        CheckpointWriteError: The file system failed; the target is unchanged.
         FileExistsError: Somebody else created the target meanwhile.
     """
     beside = target.with_name(f".tmp-{uuid.uuid4().hex[:12]}{ending}")

@@ -1,4 +1,4 @@
-"""Files that hold tensors by name: safetensors, and what torch saves of a dict.
+"""Reads files that hold tensors by name: safetensors, and dicts saved by torch.
 
 The names are the paths of the variables. No Keras is loaded.
 """
@@ -71,7 +71,7 @@ def write_safetensors(path: Path, tensors: Tensors, notes: Mapping[str, str]) ->
 
 
 def read_torch(path: Path) -> Tensors:
-    """Read a ``state_dict`` that torch saved: a dict of tensors, nothing else."""
+    """Read a ``state_dict`` saved by torch: a dict of tensors, nothing else."""
     try:
         found = torch_files.tensors(contents(path))
     except torch_files.TorchFileError as error:

@@ -1,6 +1,6 @@
-"""A TensorFlow checkpoint: of objects (``tf.train.Checkpoint``), or tensors by paths.
+"""Reads TensorFlow checkpoints: of objects (``tf.train.Checkpoint``), or by paths.
 
-Objects are found again by the attributes that lead to them. So that takes Keras on
+Objects are found by the attributes that lead to them, which requires Keras on
 TensorFlow, and the model and optimizer of the program that saved.
 """
 

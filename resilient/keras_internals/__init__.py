@@ -1,4 +1,4 @@
-"""The only importer of ``keras.src``: every private name we rely on, and why.
+"""The only importer of ``keras.src``, with every private name we rely on, and why.
 
 Keras's own ``fit`` runs, whole. What we need from inside it:
 
@@ -15,22 +15,22 @@ Keras's own ``fit`` runs, whole. What we need from inside it:
 * its data adapters, each subclassed by ours;
 * attributes of model, iterator, callback list and adapters.
 
-What all supported releases call by the same name is in ``names``; ``generation``
-answers what a generation of them does in its own way, and nothing else looks at Keras's
-version. All that is relied on is listed in ``expected``; ``contract`` refuses a Keras
-that is built in another way: a silent change there would be a silent error here.
+Names shared by all supported releases are in ``names``; ``generation`` covers what one
+generation of them does differently, and nothing else looks at Keras's version.
+Everything we rely on is listed in ``expected``; ``contract`` refuses a Keras that is
+built differently: a silent change there would be a silent error here.
 
 Importing this package imports Keras and its backend.
 """
 
 from resilient.keras_internals import names
 from resilient.keras_internals.keras_3_12 import Keras312
-from resilient.keras_internals.names import *  # noqa: F403  # it says what it exports
+from resilient.keras_internals.names import *  # noqa: F403  # it defines __all__
 from resilient.keras_internals.unknown import RELEASE, unknown_keras
 
 
 def _generation() -> Keras312:
-    """That of the installed Keras; newer releases count as the newest known one."""
+    """The generation of the installed Keras; newer ones count as the newest."""
     if RELEASE < (3, 16):
         return Keras312()
     try:

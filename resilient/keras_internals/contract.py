@@ -1,9 +1,9 @@
-"""Checks that what we rely on in Keras's private parts is still there.
+"""Checks that the private parts of Keras that we rely on still exist.
 
-Names only: a part that no longer mentions one of these names was changed, and must be
-read before a resume can be promised again. A name may move to a private helper of the
-same class or module: a release of Keras that changes nothing we rely on needs no
-release of ours.
+It checks only names: a part that no longer mentions one of these names has changed, and
+must be read before an exact resume can be promised again. A name may move to a private
+helper of the same class or module: a Keras release that changes nothing we rely on
+needs no release of ours.
 """
 
 import functools
@@ -25,7 +25,7 @@ from resilient.keras_internals.unknown import unknown_keras
 
 
 def changes() -> list[str]:
-    """What is not as expected in the installed Keras, a line each."""
+    """Deviations of the installed Keras, a line each."""
     found = [
         f"keras.src.backend.{BACKEND}.trainer has no {name}"
         for name in (EPOCH_ITERATOR, "callbacks_module")
@@ -106,12 +106,12 @@ def require_known_keras() -> None:
 
 
 def require_known(part: Labels) -> None:
-    """The same for a part of Keras that not everybody uses."""
+    """The same, for a part of Keras that not everybody uses."""
     replaced = [found for label in part for found in _replacements(label)]
     if replaced:
         raise NotSupportedError(
             "Something replaced a part of Keras that an exact resume relies on, and "
-            "nobody knows what the replacement does.",
+            "what the replacement does is unknown.",
             received="; ".join(replaced),
             hint="Remove the replacement. A wrapper that uses functools.wraps is "
             "accepted, and so is any wrapper of keras.Model.fit.",
@@ -120,7 +120,7 @@ def require_known(part: Labels) -> None:
 
 
 def _replacements(label: str) -> Iterator[str]:
-    """What replaced a method of Keras, if anything did."""
+    """What replaced a Keras method, if anything."""
     owner, _, name = label.partition(".")
     found = getattr(OWNERS[owner], name, None) if name else None
     if found is None:

@@ -1,7 +1,7 @@
-"""What we rely on in Keras's private parts: each name, and where Keras has it.
+"""Lists every private name of Keras that we rely on, and where Keras has it.
 
-Only what this backend uses in every training; the rest is in parts of its own
-(``OF_...``), which are checked where they are used.
+The main list has only what this backend uses in every training; the rest is in separate
+lists (``OF_...``), which are checked where they are used.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""What one generation of Keras does in its own way; here Keras 3.12 to 3.15.
+"""What one generation of Keras does differently; here Keras 3.12 to 3.15.
 
-Orders of data come from global random generators. A later generation is a subclass that
-overrides what it changed. Nothing else asks for a version.
+The order of data comes from global random generators. A later generation is a subclass
+that overrides what has changed. Nothing else checks a version.
 """
 
 import random
@@ -11,12 +11,12 @@ from typing import Any
 
 
 class Keras312:
-    """Releases of Keras that are built alike.
+    """Keras releases that are built alike.
 
     Attributes:
         expected: What they mention beside what all generations do, see ``expected``.
-        orders: What orders of arrays are drawn from, in words.
-        trains_on_ranks: Whether it trains one model on several ranks of torch.
+        orders: The source of randomness for the order of arrays, in words.
+        trains_on_ranks: Whether it trains one model on several torch ranks.
         traces_shapes: Whether TensorFlow traces a step for the shapes of a batch, see
             ``traces``.
     """
@@ -65,10 +65,10 @@ class Keras312:
 
     def epochs(self, adapter: Any) -> int:
         """The epochs that an adapter counted."""
-        return 0  # they do not count
+        return 0  # they do not count epochs
 
     def set_epochs(self, adapter: Any, epochs: int) -> None:
-        """Let an adapter have counted so many epochs."""
+        """Set the number of epochs that an adapter has counted."""
 
     def draws_in_step(self, steps_per_execution: int) -> int:
         """How often a training step draws from its iterator."""
@@ -79,6 +79,6 @@ class Keras312:
 
         Args:
             batches: One by one.
-            steps: How many to stack; None where it draws one by one.
+            steps: How many to stack; None if it draws one by one.
         """
         return batches

@@ -1,4 +1,4 @@
-"""Keras's ``fit`` under TensorFlow's ``MultiWorkerMirroredStrategy``, corrected.
+"""Corrects Keras's ``fit`` under TensorFlow's ``MultiWorkerMirroredStrategy``.
 
 Keras 3 fails there (https://github.com/keras-team/keras/issues/20585), in two places:
 
@@ -28,7 +28,7 @@ from resilient.keras_internals import contract
 from resilient.keras_internals.expected import OF_SEVERAL_WORKERS
 from resilient.keras_internals.unknown import RELEASE, unknown_keras
 
-# The releases whose functions were read. A later one that still fails must be read
+# The releases whose functions we have read. A later one that still fails must be read
 # before anything in it is replaced.
 FIRST, LAST = (3, 12), (3, 16)
 
@@ -90,7 +90,7 @@ def _require_known_version() -> None:
 
 @contextlib.contextmanager
 def _building_from_local_batch(model: Any) -> Iterator[None]:
-    if "_maybe_symbolic_build" in vars(model):  # entered already
+    if "_maybe_symbolic_build" in vars(model):  # already entered
         yield
         return
     plain = model._maybe_symbolic_build
@@ -190,7 +190,7 @@ def builds_from_reduced_batch() -> bool:
     strategy = _stand_in(reduce)
 
     class Model:
-        """As much of a model as Keras's method needs."""
+        """The parts of a model that Keras's method needs."""
 
         _distribute_strategy = distribute_strategy = strategy
 
@@ -204,7 +204,7 @@ def builds_from_reduced_batch() -> bool:
 
 
 def _stand_in(reduce: Callable[..., Any]) -> Any:
-    """What Keras takes for a strategy of several workers, without a cluster."""
+    """A stand-in for a strategy of several workers, without a cluster."""
     import tensorflow as tf
 
     class Extended:

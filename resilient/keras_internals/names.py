@@ -1,4 +1,4 @@
-"""What every supported Keras calls by the same name, and helpers around it.
+"""The names that every supported Keras shares, and helpers around them.
 
 Importing this module imports Keras and its backend.
 """
@@ -147,7 +147,7 @@ def choose_data_adapter(ours: Mapping[str, Any], arguments: Mapping[str, Any]) -
     adapters refer to ours.
 
     Args:
-        ours: Name of Keras's adapter class -> what makes ours.
+        ours: Name of Keras's adapter class -> factory of ours.
         arguments: Keyword arguments of Keras's epoch iterator.
     """
     choose = get_data_adapter

@@ -1,9 +1,9 @@
-"""Configs without TensorFlow where another backend trains.
+"""Keeps configs from importing TensorFlow while another backend trains.
 
-Keras checks each object in a config for being TensorFlow's, and imports TensorFlow to
-do so: seconds, hundreds of megabytes, the memory of a GPU. But a library that was never
-imported has made no object. So while our fit runs, TensorFlow is available there only
-if it is imported; results are the same, in every thread.
+Keras checks whether each object in a config is TensorFlow's, and imports TensorFlow to
+do so, which costs seconds, hundreds of megabytes and a GPU's memory. But a library that
+was never imported has created no objects. So while our fit runs, TensorFlow is
+available there only if it is already imported; results are the same, in every thread.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What TensorFlow traced Keras's step for: the shapes of batches, in order.
+"""Records and repeats TensorFlow's traces of Keras's step: shapes of batches, in order.
 
 Since 3.16 Keras traces the step for the exact shapes of the first batch, and when
 others come, for all sizes of the dimensions that differ. The closest trace computes a
@@ -84,7 +84,9 @@ def trace_again(model: keras.Model, name: str, shapes: Shapes, spec: Any) -> boo
             if each.__name__ == _ONE:
                 for one in shapes:
                     each.get_concrete_function(_with_shapes(spec, one))
-    except Exception:  # whatever a user's step raises; the first batch raises it, too
+    except (
+        Exception
+    ):  # a custom step may raise anything; the first batch will raise it again
         logger.debug("a step could not be traced again", exc_info=True)
     return _shapes(model, name) == shapes
 

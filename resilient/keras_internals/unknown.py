@@ -1,4 +1,4 @@
-"""The refusal of a Keras that is not built as expected."""
+"""The error for a Keras that is not built as expected."""
 
 import re
 
@@ -6,9 +6,9 @@ import keras
 
 from resilient.errors import NotSupportedError
 
-# Of "3.16.0.dev2026102704" and "4.0rc1", too.
+# Also matches "3.16.0.dev2026102704" and "4.0rc1".
 RELEASE = tuple(int(part) for part in re.findall(r"\d+", keras.__version__)[:2])
-# The releases that were tried; pyproject.toml asks for the same.
+# The tested releases, as in pyproject.toml.
 KNOWN = "3.12 to 3.16"
 INSTALL = 'pip install "keras>=3.12,<3.17"'
 if ".dev" in keras.__version__:  # keras-nightly: files of both would be mixed
@@ -19,7 +19,7 @@ def unknown_keras(changed: str) -> NotSupportedError:
     """The error for a Keras that is not built as expected.
 
     Args:
-        changed: What is not as expected, in words.
+        changed: The deviations, in words.
     """
     return NotSupportedError(
         "keras-resilient does not know the private API of this Keras, so an exact "

@@ -2,9 +2,9 @@
 
 ``json_values`` encodes, ``decoding`` decodes; ``json_types`` has the codecs of single
 types, ``json_arrays`` those of arrays, ``rng`` those of random generators; ``classes``
-tells which objects are their attributes, ``known`` which classes and functions a value
-may refer to; ``schema`` reads dataclasses. Unknown values are refused, by place.
-Everything above may import it.
+knows which objects are just their attributes, and ``known`` which classes and functions
+a value may refer to; ``schema`` reads dataclasses. Unknown values are refused, naming
+their place. Every layer above may import it.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""Batches as plain values, and their checksums.
+"""Packs batches as plain values, and computes their checksums.
 
-A batch is a structure of tuples, lists and dicts, with arrays of any library that Keras
-takes as leaves: sparse and ragged ones too.
+A batch is a structure of tuples, lists and dicts whose leaves are arrays of any library
+that Keras accepts, including sparse and ragged ones.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from resilient.errors import NotSupportedError
 from resilient.serialization.json_arrays import as_bytes
 from resilient.serialization.schema import taking
 
-# Of a sparse matrix: its memory grows with them, whatever it holds.
+# Limits a sparse matrix, whose memory grows with them, whatever it holds.
 _MOST_ROWS = 2**26
 
 
@@ -27,10 +27,10 @@ def pack(batch: Any) -> Any:
 
 
 def unpack(packed: Any) -> Any:
-    """What was packed.
+    """Unpack a batch.
 
     Raises:
-        MalformedError: It is no packed batch.
+        MalformedError: It is not a packed batch.
     """
     with taking("a batch"):
         return _unpacked(packed)
@@ -64,7 +64,7 @@ def checksum(batch: Any) -> str:
 
 
 def outline(batch: Any) -> Any:
-    """Its structure, with dtypes and numbers of dimensions."""
+    """Its structure, with dtypes and ranks."""
 
     def of(leaf: Any) -> Any:
         kind, parts = _parts(leaf)
@@ -88,7 +88,7 @@ def _mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _parts(leaf: Any) -> tuple[str, list[np.ndarray]]:
-    """The kind of a leaf, and the plain arrays that it is made of."""
+    """The kind of a leaf, and the plain arrays it consists of."""
     cls = type(leaf)
     module, name = cls.__module__.partition(".")[0], cls.__name__
     if module == "torch":
@@ -153,7 +153,7 @@ def _built(kind: str, parts: Any) -> Any:
 
 
 def _is_plain(part: np.ndarray) -> bool:
-    """Whether it has only what arrays have; strings are objects, often."""
+    """Whether it holds only array data; strings are often objects."""
     kinds = (str, bytes, bool, int, float)
     return not part.dtype.hasobject or all(type(i) in kinds for i in part.flat)
 
@@ -168,7 +168,7 @@ def _shape(shape: np.ndarray, indices: np.ndarray) -> tuple[int, ...]:
 
 
 def _inside(shape: np.ndarray, indices: np.ndarray) -> tuple[int, ...]:
-    """The same, if all of these indices are in it."""
+    """The shape, if all indices are within it."""
     if indices.ndim != 2 or indices.shape[1] != len(shape):
         raise ValueError("indices and a shape that do not go together")
     if (indices < 0).any() or (indices >= shape).any():
@@ -244,8 +244,8 @@ def _jax_sparse(data: np.ndarray, indices: np.ndarray, shape: np.ndarray) -> Any
 
 
 _RAGGED = "tensorflow ragged"
-# How each kind of leaf is made of its parts, and how many it has; of a ragged tensor,
-# at least.
+# How to build each kind of leaf from its parts, and how many it has (for a ragged
+# tensor, at least).
 _BUILDERS: dict[str, tuple[Callable[..., Any], int]] = {
     "numpy": (lambda array: array, 1),
     "scalar": (_scalar, 1),

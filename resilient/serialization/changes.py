@@ -1,10 +1,10 @@
-"""What changed in objects since training began, as a checkpoint has it."""
+"""A checkpoint's record of what has changed in objects since training began."""
 
 from typing import Any, Literal, NotRequired, TypedDict
 
 from resilient.serialization.schema import MalformedError, vector
 
-# How content is read and written back, and what else a place may be.
+# How content is read and written back, and what else a place may hold.
 Kind = Literal[
     "value",
     "tensor",
@@ -28,7 +28,7 @@ CHECKED = (*_LEADS, _ORDER)  # kinds whose content is the same for every owner
 
 
 class Change(TypedDict):
-    """What is in one place.
+    """The content of one place.
 
     ``of`` is the home of its owner, ``key`` its name or index there. ``data`` is the
     content, encoded; of an ``alias`` or ``object`` another path. ``same`` says whether
@@ -54,15 +54,15 @@ class Changes(TypedDict, total=False):
 
 
 def require_fit(path: str, change: Change, plain: Any) -> None:
-    """Raise unless the content of a place is what its kind has.
+    """Raise unless the content of a place matches its kind.
 
     Args:
-        path: Of the place.
-        change: What is there.
+        path: The path of the place.
+        change: Its content.
         plain: Its ``data``, decoded.
 
     Raises:
-        MalformedError: It is not.
+        MalformedError: It does not.
     """
     if change["kind"] in _LEADS and not isinstance(plain, str):
         raise MalformedError(f"{path} leads to no path")

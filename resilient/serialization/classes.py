@@ -1,11 +1,11 @@
-"""Objects of the user's own plain classes: what they hold and how to rebuild one.
+"""Takes apart and rebuilds objects of user-defined plain classes.
 
-A class is plain if its instances are their attributes and nothing else: neither it nor
-a base of it belongs to the standard library, Keras, a backend or NumPy. Of other
+A class is plain if its instances are nothing but their attributes: neither it nor a
+base of it belongs to the standard library, Keras, a backend or NumPy. From other
 installed libraries only dataclasses are plain: other objects may stand for connections,
-displays or processes, which attributes of another process would break. Classes and
-functions that no dotted name reaches, such as local ones and lambdas, have no
-``reference``. Nothing here finds an object by a name: see ``known``.
+displays or processes, which another process's attributes would break. Classes and
+functions without a dotted name, such as local ones and lambdas, have no ``reference``.
+Nothing here looks up an object by name: see ``known``.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ _TRANSPARENT = frozenset({"object", "ABC", "Generic", "Protocol"})
 
 
 def top_module(cls: type) -> str:
-    """The package a class comes from."""
+    """The package of a class."""
     return str(getattr(cls, "__module__", "")).partition(".")[0]
 
 
 def is_plain(cls: type) -> bool:
-    """Whether instances of ``cls`` are their attributes and nothing else."""
+    """Whether instances of ``cls`` are nothing but their attributes."""
     if issubclass(cls, type) or vars(object)["__new__"] is not cls.__new__:
         return False
     bases = _bases(cls)
@@ -49,7 +49,7 @@ def is_foreign(cls: type) -> bool:
 
 
 def is_of_library(cls: type) -> bool:
-    """Whether it is, or is derived from, a class of another installed library."""
+    """Whether it is, or derives from, a class of another installed library."""
     bases = _bases(cls)
     return any(map(_is_installed, bases)) and not any(map(is_foreign, bases))
 
@@ -59,13 +59,13 @@ def _bases(cls: type) -> list[type]:
 
 
 def _is_installed(cls: type) -> bool:
-    """Whether the class is of a library rather than of the user's own code."""
+    """Whether the class belongs to a library rather than to user code."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
 def attributes(value: object) -> dict[str, Any]:
-    """All instance attributes, those in ``__slots__`` included."""
+    """All instance attributes, including those in ``__slots__``."""
     found: dict[str, Any] = dict(getattr(value, "__dict__", {}))
     cls: Any = type(value)
     for name, member in _slots(cls):
@@ -101,10 +101,10 @@ def reference(value: Any) -> str | None:
 
 
 def rebuild(cls: type, state: dict[str, Any]) -> Any:
-    """A new instance of a plain class with these attributes; ``__init__`` not run.
+    """A new instance of a plain class with these attributes, without ``__init__``.
 
     Raises:
-        ValueError: This is no plain class, or they would change more than its data.
+        ValueError: The class is not plain, or they would change more than its data.
     """
     if not isinstance(cls, type) or not is_plain(cls):
         raise ValueError(f"{cls!r} is not a plain class")
@@ -125,5 +125,5 @@ def set_attributes(value: object, state: dict[str, Any]) -> None:
 
 
 def is_attribute(name: object) -> bool:
-    """Whether it can name an attribute that is data, unlike ``__class__``."""
+    """Whether it can name a data attribute, unlike ``__class__``."""
     return isinstance(name, str) and not (name.startswith("__") and name.endswith("__"))

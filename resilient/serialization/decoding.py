@@ -1,9 +1,9 @@
-"""Encoded values as Python values again, by a closed table of tags.
+"""Decodes JSON into Python values, by a closed table of tags.
 
-Each tag has a function here or in ``json_types`` that builds one type from parts that
-it checks. Nothing is looked up, imported or called by a name in the data: classes and
-functions are chosen among those that ``known`` holds. Nothing is allocated before its
-size is compared with the bytes that are there.
+Each tag has a function here or in ``json_types`` that builds one type from checked
+parts. Nothing is looked up, imported or called by a name in the data: classes and
+functions are chosen among those in ``known``. Nothing is allocated before its size is
+compared with the available bytes.
 """
 
 import base64
@@ -23,12 +23,12 @@ _DEPTH = 500  # of JSON; ``encode`` stays below it
 
 
 class _Source(NamedTuple):
-    """What a value is decoded from.
+    """The source for decoding a value.
 
     Attributes:
         arrays: The larger arrays.
-        known: What it may refer to; None to check the rest alone.
-        depth: Of the value.
+        known: What it may refer to; None to check only the rest.
+        depth: The depth of the value.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -60,12 +60,12 @@ def decode(
     """Decode what ``encode`` returned into new objects that share nothing.
 
     Args:
-        data: From a checkpoint: whatever JSON has.
+        data: Any JSON, from a checkpoint.
         arrays: The larger arrays.
         known: What it may refer to.
 
     Raises:
-        NotKnownError: It refers to a class or function that is none of these.
+        NotKnownError: It refers to any other class or function.
         MalformedError: It is not what ``encode`` returned, or an array is missing.
     """
     with taking("a value"):
@@ -216,7 +216,7 @@ def _enum(data: Encoded, source: _Source) -> Any:
 
 
 def _has_missing(cls: type) -> bool:
-    """Whether code of the user's would make a member of a value that has none."""
+    """Whether user code would create a member for an unknown value."""
     users = (base for base in cls.__mro__ if base.__module__ != "enum")
     return any("_missing_" in vars(base) for base in users)
 
@@ -251,7 +251,7 @@ def _tensor(data: Encoded, source: _Source) -> Any:
     if type(array) is not np.ndarray or not isinstance(dtype, str):
         raise ValueError("a tensor of no array")
     if keras is None:
-        if source.known is None:  # who only looks at it need not load Keras
+        if source.known is None:  # just looking does not load Keras
             return array
         raise LookupError("a tensor cannot be decoded before Keras is imported")
     standard = keras.backend.standardize_dtype(dtype)

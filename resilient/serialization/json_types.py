@@ -1,8 +1,7 @@
-"""Codecs of types that JSON lacks.
+"""Codecs for types that JSON lacks.
 
 A codec turns a value into a list of simpler values, and back into an equal value of the
-same type, once these are seen to be of the types that it takes. Subclasses are not
-matched: they could hold more.
+same type after checking their types. Subclasses are not matched: they could hold more.
 """
 
 import collections
@@ -26,7 +25,7 @@ from resilient.serialization import rng
 
 Types = tuple[type, ...]
 
-INT_BITS = 1 << 16  # of the longest int: what is computed with longer ones takes long
+INT_BITS = 1 << 16  # of the longest int: computing with longer ones takes long
 _COLLIDING = 1000  # keys of one hash, which are compared with each other
 
 _NONE = type(None)
@@ -38,15 +37,15 @@ _ZONE_NAME = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,3}")
 
 @dataclass(frozen=True)
 class Codec:
-    """How to take values of a type apart, and put them together.
+    """How to take values of a type apart and put them together.
 
     Attributes:
-        tag: Of the type in JSON.
+        tag: The type's tag in JSON.
         type: The type.
         parts: Takes a value apart.
         build: Puts it together; only called with parts of the right types.
         takes: The types that each part may have, exactly; None for any number of any.
-        least: Parts that there have to be.
+        least: The smallest number of parts.
     """
 
     tag: str
@@ -137,7 +136,7 @@ def _random_state(parts: list[Any]) -> Any:
 
 
 def distinct(keys: list[Any]) -> list[Any]:
-    """The keys of a set or dict, if it does not take for ever to tell them apart.
+    """The keys of a set or dict, unless hash collisions would take forever.
 
     Raises:
         ValueError: They were made to have the same hash.

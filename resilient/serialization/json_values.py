@@ -1,14 +1,14 @@
-"""Python values as JSON; ``decoding`` makes the same types and bits of it again.
+"""Encodes Python values as JSON; ``decoding`` restores the same types and bits.
 
 JSON's own types stand for themselves, everything else is ``{"!": tag, "v": ...}``.
 Arrays above ``json_arrays.INLINE_BYTES`` go by reference into a mapping of named
 arrays, which the backend writes beside the JSON. Those arrays are not copied: write or
 copy them before training goes on.
 
-Refused with ``NotEncodable``, which says where: values that contain themselves, types
-that are neither known here, nor the user's own plain classes, and classes and functions
-that ``known`` does not admit. An object that is reachable twice inside one value
-decodes as two equal objects.
+``NotEncodable``, which says where, refuses values that contain themselves, types that
+are neither known here nor user-defined plain classes, and classes and functions that
+``known`` does not admit. An object that is reachable twice inside one value decodes as
+two equal objects.
 """
 
 import base64
@@ -47,7 +47,7 @@ class NotEncodable(TypeError):
 
 
 class NotAdmitted(NotEncodable):
-    """A value that refers to a class or function that was not there before."""
+    """A value refers to a class or function that was not there before."""
 
 
 class _Place(NamedTuple):
@@ -91,7 +91,7 @@ def encode(
 
 
 def learn(value: Any, known: Known) -> None:
-    """Let ``known`` admit what a value refers to; what is in arrays is not read.
+    """Make ``known`` admit what a value refers to, without reading arrays.
 
     Raises:
         NotEncodable: As ``encode``; what came before is known.

@@ -1,10 +1,10 @@
-"""Which classes and functions a value may refer to: those that the script holds there.
+"""Decides which classes and functions a value may refer to: the script's own.
 
-A checkpoint has names of classes and functions, and no name in it is ever looked up in
-modules. It chooses among what a place held when training began (an attribute of a
-callback, the state of an object), the built-in types below, and what the script has
-put into ``keras.saving.get_custom_objects()``. What is none of these cannot be encoded
-there either: a value is either restored, or said to be lost before.
+A checkpoint holds names of classes and functions, and no name in it is ever looked up
+in modules. A name only selects among what a place held when training began (an
+attribute of a callback, the state of an object), the built-in types below, and what the
+script has put into ``keras.saving.get_custom_objects()``. Anything else cannot be
+encoded there either: a value is either restored, or reported as lost beforehand.
 """
 
 import collections
@@ -51,7 +51,7 @@ class Known:
         self._closed = False
 
     def close(self) -> "Known":
-        """From now on, refuse what was not met yet."""
+        """From now on, refuse anything not met so far."""
         self._closed = True
         return self
 
@@ -62,7 +62,7 @@ class Known:
         return self.get(name) is value
 
     def get(self, name: str) -> Any:
-        """The class or function of this name; None where there is none."""
+        """The class or function of this name, if any."""
         if name in self._objects:
             return self._objects[name]
         return _BUILT_IN[name] if name in _BUILT_IN else _of_keras().get(name)
@@ -78,7 +78,7 @@ def is_of_all(value: Any) -> bool:
 
 
 def _of_keras() -> dict[str | None, Any]:
-    """What is registered, and what Keras's callbacks compare with."""
+    """Registered objects, and those that Keras's callbacks compare with."""
     keras = sys.modules.get("keras")
     if keras is None:
         return {}

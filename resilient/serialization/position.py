@@ -1,7 +1,7 @@
-"""Where the data of a run is: what a checkpoint holds of it, beside the source's own.
+"""The position of a run's data in a checkpoint, apart from each source's own part.
 
-A position is made of plain values and arrays. What is in ``source`` and ``again`` each
-kind of data says by a type of its own, and it sees them only when they are so.
+A position consists of plain values and arrays. Each kind of data defines types for
+``source`` and ``again``, and sees them only once they match.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,12 +17,12 @@ EPOCHS = 2**32  # Keras seeds generators with the number of one: they take no mo
 
 @dataclass(frozen=True, kw_only=True)
 class BatchMark:
-    """A batch that was given.
+    """A batch that was yielded.
 
     Attributes:
         given: Its number in its iterator, counted from 1.
         last: Its checksum; None where there was no batch.
-        again: What its source needs to make it again; empty where it cannot.
+        again: What its source needs to recreate it; empty if it cannot.
     """
 
     given: Count
@@ -32,16 +32,16 @@ class BatchMark:
 
 @dataclass(frozen=True, kw_only=True)
 class DataPosition:
-    """Where one source of data is.
+    """The position of one source of data.
 
     Attributes:
-        drawn: Batches that were trained from the live iterator.
-        source: What this kind of data needs to get back there.
-        epochs: Those that Keras's data adapter counted.
-        given: Batches that the live iterator gave; None where the next iterator is not
-            made yet.
-        pending: The last of these, which were not trained.
-        last: Checksum of the last batch given.
+        drawn: Batches of the live iterator that were trained.
+        source: What this kind of data needs to return there.
+        epochs: Epochs counted by Keras's data adapter.
+        given: Batches that the live iterator has yielded; None if the next iterator
+            does not exist yet.
+        pending: The last of these, which have not been trained.
+        last: Checksum of the last batch yielded.
         ended: The last batch of the iterator that ended last.
     """
 
@@ -95,7 +95,7 @@ class DataPosition:
         return replace(self, source=source, given=given, last=last)
 
     def shared(self) -> "DataPosition":
-        """What is not about the process's own share of batches.
+        """The position without the process's own share of batches.
 
         A pipeline can be begun again, and counts: no iterator's state is needed.
         """
@@ -109,27 +109,27 @@ class DataPosition:
 
 
 def _marked(checksum: str, backend: str) -> str:
-    """A checksum, and which backend's process made it: each does in its own way."""
+    """A checksum, and the backend that computed it: each does so in its own way."""
     return checksum if ":" in checksum else f"{backend}:{checksum}"
 
 
 def made_by(checksum: str) -> tuple[str, str]:
-    """The backend that made a checksum, empty for this one, and the checksum."""
+    """The backend that computed a checksum (empty for this one), and the checksum."""
     by, _, found = checksum.rpartition(":")
     return by, found
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPosition:
-    """Where the training data is.
+    """The position of the training data.
 
     Attributes:
-        held: Whether training goes on with the live iterator.
+        held: Whether training continues with the live iterator.
         drawn_by_all: Whether every process draws the same batches.
         data: Of the data.
         num_batches: Of an epoch, as far as Keras knows.
-        begun: Whether a loop made an iterator already.
-        elsewhere: Whether another number of processes drew so far.
+        begun: Whether a loop has created an iterator.
+        elsewhere: Whether a different number of processes has drawn so far.
     """
 
     held: bool
@@ -142,12 +142,12 @@ class TrainingPosition:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationPosition:
-    """Where the validation data is.
+    """The position of the validation data.
 
     Attributes:
-        made: Whether Keras made the input for it already.
-        fingerprint: What the data is.
-        data: Where it is.
+        made: Whether Keras has created its input.
+        fingerprint: The identity of the data.
+        data: Its position.
     """
 
     made: bool
@@ -157,7 +157,7 @@ class ValidationPosition:
 
 @dataclass(frozen=True, kw_only=True)
 class Positions:
-    """Where all data of a run is; None where it is not known yet."""
+    """The positions of all data of a run; None if not known yet."""
 
     x: TrainingPosition | None = None
     validation_data: ValidationPosition | None = None

@@ -1,8 +1,8 @@
-"""Leaves out what looks like a secret of what is recorded, which others may read.
+"""Removes anything that looks like a secret from records that others may read.
 
 A secret is recognised by the name before it (``--api-key X``, ``PASSWORD=X``), by its
-place in a URL, or by its own shape (``ghp_...``). Rather too much is left out than too
-little, but one that has none of these marks is not recognised.
+place in a URL, or by its own shape (``ghp_...``). It errs on the side of removing too
+much, but a secret with none of these marks is not recognised.
 """
 
 import re
@@ -63,7 +63,7 @@ def redacted(text: str) -> str:
 
 
 def redacted_command(arguments: Sequence[str]) -> list[str]:
-    """A command without the secrets in it: here it is known where a value ends."""
+    """A command without secrets: here it is known where a value ends."""
     return list(_redacted_arguments(arguments))
 
 
@@ -91,7 +91,7 @@ def _start_of_value(argument: str) -> int | None:
 
 
 def _hides(match: re.Match[str]) -> bool:
-    """Whether a secret follows: in a text, many a key or a token is none."""
+    """Whether a secret follows: in prose, many a "key" or "token" is harmless."""
     name, between = match["name"], match["between"]
     text, at = match.string, match.end()
     if not names_secret(name):
@@ -106,7 +106,7 @@ def _hides(match: re.Match[str]) -> bool:
 
 
 def names_secret(name: str) -> bool:
-    """Whether what has this name is a secret."""
+    """Whether a value of this name is a secret."""
     words = re.split(r"[\W_]+", _HUMP.sub("_", name).lower())
     if words[-1] in _OTHER_NAMES:
         return False

@@ -1,9 +1,9 @@
-"""The states of random generators as JSON: one codec for all that keep or compare them.
+"""Encodes the states of random generators as JSON, for everything that needs them.
 
 Generators of Python, NumPy and PyTorch are read and set in place. States are kept
-whole, not as changes since the script made the generators: it may have seeded them from
-a global generator, or not at all. NumPy's seed sequences count as generators, since
-they count the children that they spawned. JAX has no generators but keys, which are
+whole, not as changes since the script created the generators: it may have seeded them
+from a global generator, or not at all. NumPy's seed sequences count as generators,
+since they count their spawned children. JAX has no generators, only keys, which are
 values.
 """
 
@@ -38,7 +38,7 @@ _KINDS = (
 
 
 def global_generators() -> dict[str, Any]:
-    """The libraries' own generators, by library; PyTorch's where it is loaded."""
+    """The libraries' global generators, by library; PyTorch's if it is loaded."""
     found: dict[str, Any] = {"python": PYTHON, "numpy": NUMPY}
     if "torch" in sys.modules:
         found["torch"] = sys.modules["torch"].default_generator
@@ -46,7 +46,7 @@ def global_generators() -> dict[str, Any]:
 
 
 def is_generator(value: Any) -> bool:
-    """Whether it draws, or spawns what draws; of Python, NumPy or PyTorch."""
+    """Whether it is a generator or seed sequence of Python, NumPy or PyTorch."""
     return is_torch_generator(value) or isinstance(value, _KINDS)
 
 
@@ -57,14 +57,14 @@ def is_torch_generator(value: Any) -> bool:
 
 
 def kind(generator: Any) -> str:
-    """Names the algorithm: a generator takes the states of those of its own kind."""
+    """The algorithm: a generator accepts only states of its own kind."""
     if isinstance(generator, np.random.RandomState):
         return f"RandomState of {generator.get_state(legacy=False)['bit_generator']}"
     return type(getattr(generator, "bit_generator", generator)).__name__
 
 
 def state(generator: Any) -> Encoded:
-    """The state of a generator: equal states compare equal."""
+    """The state of a generator; equal states compare equal."""
     if is_torch_generator(generator):
         return _text(generator.get_state().numpy())
     if isinstance(generator, np.random.Generator):
@@ -122,7 +122,7 @@ def states(found: Mapping[Any, Any]) -> dict[Any, Encoded]:
 
 
 def set_states(found: Mapping[Any, Any], states: Mapping[Any, Encoded]) -> None:
-    """Set what ``states`` returned, of those generators that exist here."""
+    """Set what ``states`` returned, for generators that exist here."""
     for name, state in states.items():
         if name in found:
             set_state(found[name], state)
@@ -130,7 +130,7 @@ def set_states(found: Mapping[Any, Any], states: Mapping[Any, Encoded]) -> None:
 
 @contextlib.contextmanager
 def kept_states(found: Mapping[Any, Any]) -> Iterator[None]:
-    """Reset these generators at the end."""
+    """Reset these generators on exit."""
     before = states(found)
     try:
         yield
@@ -140,7 +140,7 @@ def kept_states(found: Mapping[Any, Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def drawing_from(generator: Any, state: Encoded) -> Iterator[None]:
-    """Let a generator draw from such a state, and reset it at the end."""
+    """Make a generator draw from such a state, and reset it on exit."""
     with kept_states({"": generator}):
         set_state(generator, state)
         yield
@@ -151,7 +151,7 @@ def _spawns(generator: np.random.BitGenerator) -> bool:
 
 
 def _plain(value: Any) -> Encoded:
-    """JSON of what NumPy makes states of."""
+    """NumPy's state as JSON."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,9 +1,9 @@
-"""Dataclasses as JSON objects, and back: what a file may say is what a class says.
+"""Converts dataclasses to JSON objects and back; the class is the schema.
 
-Types and bounds (``Annotated[int, Meta(ge=0)]``) are checked by msgspec. A missing
-field without a default, or a value of another type or out of bounds, is a
-``SchemaError`` that names the field. Fields that are not known are left out: a later
-version may have added them. A field of type ``Any`` is taken as it is.
+msgspec checks types and bounds (``Annotated[int, Meta(ge=0)]``). A missing field
+without a default, or a value of the wrong type or out of bounds, is a ``SchemaError``
+that names the field. Unknown fields are ignored: a later version may have added them. A
+field of type ``Any`` is taken as it is.
 """
 
 import contextlib
@@ -24,19 +24,19 @@ from resilient.serialization import JSON
 
 T = TypeVar("T")
 
-# How many of something; what JSON keeps exactly.
+# Counts, within what JSON holds exactly.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
-# What ``strict`` writes for a number that JSON does not have.
+# What ``strict`` writes for a number that JSON lacks.
 NotFinite = Annotated[str, msgspec.Meta(pattern=r"\A(nan|-?inf)\Z")]
 
-# What fits into the integers of a library.
+# What fits into a library's integers.
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
 class SavedProgress:
-    """Where a run was, as ``Progress.to_json`` says it."""
+    """The progress of a run, from ``Progress.to_json``."""
 
     step: Count
     epoch: Count
@@ -49,7 +49,7 @@ SavedShapes = list[list[list[Any] | None]]
 
 @dataclasses.dataclass(frozen=True)
 class SavedLosses:
-    """What was seen of the losses, as ``LossWatch.state`` says it."""
+    """The state of the loss watch, from ``LossWatch.state``."""
 
     batches: Count
     mean: float
@@ -57,7 +57,7 @@ class SavedLosses:
 
 
 class SchemaError(ValueError):
-    """What was read does not match the class."""
+    """The input does not match the class."""
 
 
 class MalformedError(CorruptCheckpointError, ValueError):
@@ -72,7 +72,7 @@ class MalformedError(CorruptCheckpointError, ValueError):
 
 
 def to_json(value: Any) -> JSON:
-    """The fields of a dataclass; those that are dataclasses as objects as well."""
+    """The fields of a dataclass; nested dataclasses become objects as well."""
     return {
         field.name: to_json(item) if dataclasses.is_dataclass(item) else item
         for field in dataclasses.fields(value)
@@ -81,7 +81,7 @@ def to_json(value: Any) -> JSON:
 
 
 def from_json(cls: type[T], data: object) -> T:
-    """The dataclass that ``to_json`` was given.
+    """The inverse of ``to_json``.
 
     Args:
         cls: The dataclass, or any type that msgspec knows.
@@ -98,12 +98,12 @@ def from_json(cls: type[T], data: object) -> T:
 
 
 def well_formed(kind: Any, data: object, what: str) -> Any:
-    """A part of a checkpoint, if it is as a type says.
+    """A part of a checkpoint, checked against a type.
 
     Args:
         kind: A dataclass, a ``TypedDict`` or any type that msgspec knows.
         data: What was read.
-        what: It is, for the error.
+        what: Its name, for the error.
 
     Raises:
         MalformedError: It is not.
@@ -115,7 +115,7 @@ def well_formed(kind: Any, data: object, what: str) -> Any:
 
 
 def vector(data: object, dtype: str, what: str) -> np.ndarray:
-    """An array in a checkpoint, if it is one of such numbers in a row.
+    """A one-dimensional array of such numbers in a checkpoint.
 
     Raises:
         MalformedError: It is not.
@@ -127,13 +127,13 @@ def vector(data: object, dtype: str, what: str) -> np.ndarray:
 
 @contextlib.contextmanager
 def taking(what: str) -> Iterator[None]:
-    """What somebody who is given a part of a checkpoint raises: it is none of theirs.
+    """Turn exceptions of code that receives a part of a checkpoint into our own.
 
     Args:
-        what: It is, for the error.
+        what: Its name, for the error.
 
     Raises:
-        MalformedError: Whatever was raised inside, but for errors of ours.
+        MalformedError: For anything raised inside, except our own errors.
     """
     try:
         yield
@@ -147,7 +147,7 @@ def parse(raw: bytes | str) -> Any:
     """Plain JSON values, of strict JSON.
 
     Raises:
-        SchemaError: It is none, or nested too deep.
+        SchemaError: It is not strict JSON, or nested too deeply.
     """
     try:
         return msgspec.json.decode(raw)

@@ -1,4 +1,4 @@
-"""The user's own state: objects with ``state_dict`` and ``load_state_dict``."""
+"""Saves user-defined objects with ``state_dict`` and ``load_state_dict``."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -25,10 +25,10 @@ class Stateful(Protocol):
 
 
 def known_in(state: Callable[[], Any]) -> Known:
-    """What the state of an object may refer to: what it refers to now.
+    """What an object's state may refer to: what it refers to now.
 
     Args:
-        state: Gives it; whatever it raises, it will raise again when it is needed.
+        state: Returns the state; if it raises, it will raise again when needed.
     """
     known = Known()
     with contextlib.suppress(Exception):
@@ -46,7 +46,7 @@ def encoded_state(
     """A state as JSON.
 
     Args:
-        state: What an object gave.
+        state: The state of an object.
         arrays: Receives the larger arrays, under names that begin with ``name``.
         name: As ``encode`` takes it.
         whose: Names the object in errors.
@@ -99,7 +99,7 @@ class StatefulObjects:
         return state
 
     def differences(self, saved: Mapping[str, Any]) -> list[str]:
-        """How the saved names differ from these, in a line, if they do."""
+        """How the saved names differ from these, as one line, if they do."""
         if set(saved) == set(self._objects):
             return []
         theirs, ours = sorted(saved), sorted(self._objects)

@@ -176,7 +176,7 @@ WRONG = [
     (
         {"start_from": "RUN", "start_layers": "net/head/.*"},
         CheckpointMismatchError,
-        "None of the weights that were asked for is there",
+        "The source has none of the requested weights",
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""What frameworks read from the environment, and the errors about it."""
+"""Reads and sets frameworks' environment variables, and words errors about them."""
 
 import os
 import re
@@ -6,13 +6,13 @@ import re
 from resilient.errors import ResilientError
 
 XLA_FLAGS = "XLA_FLAGS"
-# No kernels that do not repeat, and none chosen by a race between them. (The op
-# determinism of TensorFlow does not rule out the latter in all its releases.)
+# No nondeterministic kernels, and none chosen by racing them. (TensorFlow's op
+# determinism does not rule out the latter in all releases.)
 _DETERMINISTIC = "--xla_gpu_deterministic_ops"
 
 
 def xla_flags() -> str:
-    """The flags of XLA, which reads them when it starts."""
+    """XLA's flags, which it reads when it starts."""
     return os.environ.get(XLA_FLAGS, "").strip()
 
 
@@ -20,8 +20,8 @@ def deterministic_xla_flags() -> str:
     """The same with deterministic GPU kernels.
 
     Raises:
-        ResilientError: They conflict. XLA takes what does not begin like a flag for the
-            name of a file of flags, to which nothing can be added here.
+        ResilientError: They conflict. XLA takes anything that does not look like a flag
+            as the name of a file of flags, to which nothing can be added here.
     """
     flags = xla_flags()
     if flags and not flags.startswith("-"):

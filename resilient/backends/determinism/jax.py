@@ -1,4 +1,4 @@
-"""JAX: XLA reads all of it from the environment, once, when its devices are listed.
+"""JAX: XLA reads everything from the environment once, when its devices are listed.
 
 XLA's CPU sizes its threads by ``NPROC``, otherwise by the processors of this process.
 (``--xla_cpu_multi_thread_eigen=false`` changed no byte of any operation we tried.)

@@ -1,6 +1,6 @@
-"""PyTorch: flags of the running process; but cuBLAS reads the environment.
+"""PyTorch: flags of the running process, except that cuBLAS reads the environment.
 
-cuBLAS repeats if its workspace is fixed before its first use.
+cuBLAS is deterministic if its workspace is fixed before its first use.
 """
 
 import os
@@ -11,7 +11,7 @@ import torch
 from resilient.backends.determinism import environment
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-_FIXED = (":4096:8", ":16:8")  # those that NVIDIA says repeat
+_FIXED = (":4096:8", ":16:8")  # deterministic, according to NVIDIA
 
 
 def make_deterministic(threads: int | None) -> None:
@@ -23,7 +23,7 @@ def make_deterministic(threads: int | None) -> None:
         raise environment.too_late("CUDA has already been started", f"no {_WORKSPACE}")
     os.environ.setdefault(_WORKSPACE, _FIXED[0])
     torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False  # it picks the fastest kernel, by a race
+    torch.backends.cudnn.benchmark = False  # it picks the fastest kernel by racing them
     if threads is not None:
         torch.set_num_threads(threads)
 
