@@ -23,6 +23,8 @@ extensions = [
 ]
 html_theme = "furo"
 html_title = "keras-resilient"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
