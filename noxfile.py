@@ -68,10 +68,14 @@ def tested(backend: str) -> list[str]:
 
 
 def install(session: nox.Session, *requirements: str) -> None:
-    """Install; and compile on every core, which pip does on one."""
+    """Install; and compile on every core, which pip does on one.
+
+    But for what is large and hardly imported.
+    """
     session.install("--no-compile", *CONSTRAINED, *requirements)
     session.run(
-        *("python", "-m", "compileall", "-qq", "-j", "0", "-x", "/tests?/"),
+        *("python", "-m", "compileall", "-qq", "-j", "0"),
+        *("-x", "/(tests?|moto|pip|setuptools|debugpy)/"),
         str(Path(session.virtualenv.location, "lib")),
         success_codes=[0, 1],  # some packages carry templates that are no Python
         silent=True,
