@@ -30,7 +30,12 @@ from torch.distributed.checkpoint.metadata import (
     Metadata,
 )
 
-from resilient.backends import dcp_metadata, dcp_stored, torch_files
+from resilient.backends import (
+    dcp_metadata,
+    dcp_stored,
+    torch_files,
+    written_elsewhere,
+)
 from resilient.backends.dcp_chunks import StoredTensor
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -148,6 +153,15 @@ def saved_by_dcp(directory: Path) -> Metadata:
         no_dist=True,
     )
     return pickle.loads((directory / ".metadata").read_bytes())
+
+
+def test_what_ranks_wrote_is_read_without_torch(here: Path) -> None:
+    saved_by_dcp(here)
+    files = {path.name: path.stat().st_size for path in here.iterdir()}
+    found = written_elsewhere.tensors("torch", here, files, piecewise=True)
+    assert found["a"].shape == (3, 2)
+    assert np.asarray(found["a"]).tolist() == [[1, 1]] * 3
+    assert np.asarray(found["b"]).tolist() == [0] * 4
 
 
 @pytest.mark.parametrize("case", PICKLES)

@@ -209,6 +209,28 @@ def _add_one(saved):
         item[1] += 1
 
 
+def test_names_that_no_terminal_obeys(pair, capsys):
+    odd = "\x1b[31m\x9b31m\r\nforged\u202e[red]x"
+
+    def change(saved):
+        saved["variables"][0]["path"] = odd
+        saved["callbacks"][0]["class"] = f"a.{odd}"
+        saved["stateful"] = {odd: odd}
+
+    rewrite(pair[1], change)
+    set_tensor(pair[1], "trainable.0000.sequential.batch_normalization.gamma", _zero)
+    for as_json in ([], ["--json"]):
+        code = main(["diff", *map(str, pair), *as_json])
+        text = capsys.readouterr().out
+        assert code == DIFFERENT
+        assert not set(text) & set("\x1b\x9b\r\u202e")
+        assert "\nforged" not in text
+
+
+def _zero(array):
+    array[:] = 0
+
+
 def test_two_backends(capsys):
     pytest.importorskip("tensorstore")
     code, lines, _ = run(capsys, SCHEMA / "torch" / "fit", SCHEMA / "jax" / "fit")
