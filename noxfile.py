@@ -276,6 +276,14 @@ def trackers(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def pages(session: nox.Session) -> None:
+    """Reports in a browser: RESILIENT_BROWSER, or a chromium or chrome on the path."""
+    install(session, *tested("torch"), ".[report]", *group("pages"))
+    arguments = session.posargs or ["tests/pages", "tests/report"]
+    session.run("pytest", *arguments, env={"KERAS_BACKEND": "torch"})
+
+
+@nox.session(default=False)
 def stores(session: nox.Session) -> None:
     """Runs in object stores against emulators of Google's and Azure's; needs npm.
 

@@ -4,6 +4,7 @@
     resilient ls [DIR]          resilient verify DIR
     resilient show DIR [STEP]   resilient prune DIR --keep N
     resilient report DIR        resilient diff A B
+    resilient watch DIR
     resilient export DIR --to model.keras
     resilient import SOURCE --to DIR --model module:function
 
@@ -44,6 +45,7 @@ _CODES: dict[type[Exception], int] = {
     ResilientError: FAILED,
 }
 
+_INTERRUPTED = 130  # as of a program that SIGINT ended
 _PIPE = 141  # as for a program that SIGPIPE ended
 
 
@@ -61,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _command(argv)
         finally:
             sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     except BrokenPipeError:  # `| head` has seen enough
         # At exit Python flushes stdout, and would complain that it cannot.
         with contextlib.suppress(OSError):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from resilient._version import __version__
-from resilient.cli import commands, completion, contents, convert, diff, report
+from resilient.cli import commands, completion, contents, convert, diff, report, watch
 from resilient.cli import run as run_command
 from resilient.cli import text as texts
 from resilient.cli.places import step
@@ -17,7 +17,7 @@ _DESCRIPTION = "Run training and restart it; inspect, convert and clean up check
 
 _GROUPS = {
     "run": ("run",),
-    "inspect": ("ls", "show", "report", "diff", "verify"),
+    "inspect": ("ls", "show", "report", "watch", "diff", "verify"),
     "convert": ("export", "import"),
     "clean up": ("prune",),
     "set up": ("completion",),
@@ -35,6 +35,7 @@ exit codes of all but run:
   4    the directory is in use by a running process
   5    the file system denies reading or writing, another version wrote a checkpoint,
        one is not signed with RESILIENT_KEY, or the command cannot do what was asked
+  130  Ctrl-C ended it
   141  the reader of the output (such as `head`) closed it
 """
 
@@ -110,6 +111,7 @@ def _add_lookers(add: convert.Add) -> None:
     show.add_argument("--files", action="store_true", help="list files and checksums")
     show.set_defaults(report=lambda data, given: contents.show(data, files=given.files))
     report.add_to(add)
+    watch.add_to(add)
     diff.add_diff(add)
     text = "Read every byte of the checkpoints and compare checksums."
     verify = add("verify", commands.verify, texts.verify, text, directory=False)

@@ -2,7 +2,7 @@
 
 import time
 
-from resilient.cli.style import BAD, GOOD, Rows, ago, say
+from resilient.cli.style import BAD, GOOD, Rows, say, when
 from resilient.display import duration, metrics, size
 from resilient.serialization import JSON
 
@@ -34,7 +34,7 @@ def _several(data: JSON) -> None:
             "" if epoch is None else f"{epoch:,}",
             f"{len(run['attempts']):,}",
             f"{len(run['faults']):,}",
-            ago(time.time() - saves["last"]) if saves["count"] else "never",
+            when(utc(saves["last"])) if saves["count"] else "never",
             metrics(run["metrics"]),
             "",
             marks={run["state"]: STYLES.get(run["state"], "")},
@@ -98,7 +98,7 @@ def _attempts(data: JSON) -> None:
     for attempt in data["attempts"]:
         rows.add(
             attempt["attempt"],
-            _utc(attempt["started"]),
+            utc(attempt["started"]),
             duration(attempt["ended"] - attempt["started"]),
             f"{attempt['restored'] or 0:,}",
             f"{attempt['step']:,}",
@@ -116,7 +116,7 @@ def _faults(faults: list[JSON]) -> None:
         attempt, step = fault["attempt"], fault["step"]
         rows.add(
             fault["kind"],
-            _utc(fault["time"]),
+            utc(fault["time"]),
             "" if attempt is None else f"{attempt:,}",
             "" if step is None else f"{step:,}",
             " ".join(fault["why"].split()) or "not known",
@@ -135,5 +135,6 @@ def _changes(changes: list[JSON]) -> None:
         say(f"and {len(changes) - _SHOWN:,} earlier changes, which --json lists")
 
 
-def _utc(seconds: float) -> str:
+def utc(seconds: float) -> str:
+    """A time in ISO 8601."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -21,13 +21,14 @@ GOOD, BAD, NEWEST, HEADER = "green", "red", "bold", "bold"
 _RIGHT = (
     *("step", "epoch", "batch", "size", "time", "share", "from step", "to step"),
     *("differ", "largest", "ulps"),
+    *("loss", "goodput", "attempts", "faults"),
 )
 _DAYS = 60  # after which a date is clearer
 
 
 def in_terminal() -> bool:
     """Whether the output goes to a terminal."""
-    return _console().is_terminal
+    return console().is_terminal
 
 
 def say(line: str, style: str = "") -> None:
@@ -43,10 +44,10 @@ class Rows:
     def __init__(self, *columns: str) -> None:
         from rich.table import Table
 
-        self._table = Table(box=None, pad_edge=False, header_style=HEADER)
+        self.table = Table(box=None, pad_edge=False, header_style=HEADER)
         for column in columns:
             justify: Literal["left", "right"] = "right" if column in _RIGHT else "left"
-            self._table.add_column(column, justify=justify, overflow="fold")
+            self.table.add_column(column, justify=justify, overflow="fold")
 
     def add(self, *cells: str, style: str = "", marks: Mapping[str, str] = {}) -> None:
         """Add a row.
@@ -61,27 +62,28 @@ class Rows:
         shown = [Text(printable(cell)) for cell in cells]
         for mark, how in marks.items():
             shown[-1].append("  " if shown[-1] else "").append(printable(mark), how)
-        self._table.add_row(*shown, style=style)
+        self.table.add_row(*shown, style=style)
 
     def print(self) -> None:
-        _print(self._table)
+        _print(self.table)
 
 
 def _print(what: Any) -> None:
     # Not printed by rich, which ends the process when the reader is gone.
-    console = _console()
-    with console.capture() as captured:
-        console.print(what)
+    there = console()
+    with there.capture() as captured:
+        there.print(what)
     sys.stdout.write(captured.get())
 
 
-def _console() -> "Console":
+def console() -> "Console":
+    """Where output goes."""
     from rich.console import Console
 
-    console = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
-    if not console.is_terminal:
-        console.width = 1000  # nothing is cut off without a terminal's width
-    return console
+    made = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
+    if not made.is_terminal:
+        made.width = 1000  # nothing is cut off without a terminal's width
+    return made
 
 
 def when(created: str) -> str:

@@ -1,12 +1,13 @@
 """The timeline of attempts as bars, few enough to be drawn."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from resilient.telemetry.accounting import Span
 
 MOST_ATTEMPTS = 40
 _WIDTH = 600  # bars that fit beside one another
+_SEAM = 1e-3  # seconds
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,9 @@ def timeline(spans: Sequence[Span]) -> Timeline:
     whole = max(span.end for span in drawn) - min(span.begin for span in drawn)
     narrowest = whole / _WIDTH
     if all(span.end - span.begin >= narrowest for span in drawn):
-        return Timeline(drawn, first, 0.0)
-    return Timeline(list(_joined(drawn, narrowest)), first, narrowest)
+        return Timeline(list(_without_seams(drawn)), first, 0.0)
+    bars = _without_seams(_joined(drawn, narrowest))
+    return Timeline(list(bars), first, narrowest)
 
 
 @dataclass
@@ -72,3 +74,20 @@ def _joined(spans: Iterable[Span], narrowest: float) -> Iterator[Span]:
         heap.spans.append(span)
     if heap.spans:
         yield heap.bar()
+
+
+def _without_seams(spans: Iterable[Span]) -> Iterator[Span]:
+    """One bar for neighbours of one part, between which a browser would draw a line."""
+    last: Span | None = None
+    for span in spans:
+        if last is None:
+            last = span
+        elif (last.attempt, last.part) == (span.attempt, span.part) and (
+            span.begin - last.end < _SEAM
+        ):
+            last = replace(last, end=max(last.end, span.end))
+        else:
+            yield last
+            last = span
+    if last is not None:
+        yield last

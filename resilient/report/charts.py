@@ -86,7 +86,7 @@ def attempts(facts: RunFacts, look: Look) -> tuple[Chart, Timeline]:
     axis = alt.Axis(title="time (UTC)", format=_TIMES, labelOverlap="greedy")
     x = alt.X("begin:T", axis=axis, scale=alt.Scale(type="utc"))
     heights = [each[2] for each in PARTS.values()]
-    bar_height = alt.Scale(domain=list(PARTS), range=heights)
+    bar_height = alt.Scale(type="ordinal", domain=list(PARTS), range=heights)
     bars = alt.Chart(data_of([_bar(span) for span in drawn.bars])).mark_bar()
     bars = bars.encode(
         x=x,

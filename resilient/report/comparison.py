@@ -8,7 +8,7 @@ from resilient.report.curves import Curve, curves
 from resilient.report.facts import RunFacts
 from resilient.report.look import SERIES, Look
 from resilient.report.page import Figure, Key, Page, Section, Table, Tile
-from resilient.report.sections import dash_of, left_out, note_of, part_keys, utc
+from resilient.report.sections import dash_of, left_out, note_of, odd_of, part_keys, utc
 
 _ROWS = 500
 _MOST_BARS = 40
@@ -80,9 +80,10 @@ def _shares(runs: Sequence[RunFacts], look: Look) -> Section:
 def _metrics(runs: Sequence[RunFacts], look: Look) -> list[Section]:
     """A chart for each metric, with a line for each of the last runs that have it."""
     found: dict[str, dict[str, Curve]] = {}
-    for run in runs:
-        for curve in curves(run.logged):
-            found.setdefault(curve.name, {})[run.name] = curve
+    every = [(run.name, curve) for run in runs for curve in curves(run.logged)]
+    for run_name, curve in every:
+        if curve.points:
+            found.setdefault(curve.name, {})[run_name] = curve
     figures = []
     for number, (metric, of_runs) in enumerate([*found.items()][:_MOST_CHARTS], 1):
         drawn = dict([*of_runs.items()][-len(SERIES) :])
@@ -98,5 +99,6 @@ def _metrics(runs: Sequence[RunFacts], look: Look) -> list[Section]:
         caption, note = f"{metric} of each run", " ".join(filter(None, notes))
         figures.append(Figure(f"chart-metric-{number}", caption, chart, keys, note))
     more = f"{_MOST_CHARTS} of {len(found):,} metrics are drawn."
-    notes = [more] if len(found) > _MOST_CHARTS else []
+    notes = odd_of([curve for _, curve in every])
+    notes += [more] if len(found) > _MOST_CHARTS else []
     return [Section("Metrics", figures, (), notes)] if figures else []

@@ -36,7 +36,8 @@ def png(runs: Sequence[RunFacts]) -> bytes:
 def _of_one(run: RunFacts, look: Look) -> list[Chart]:
     timeline, _ = charts.attempts(run, look)
     found = [timeline.properties(title="Attempts")]
-    every = groupby(curves(run.logged), key=lambda curve: curve.group)
+    drawable = (curve for curve in curves(run.logged) if curve.points)
+    every = groupby(drawable, key=lambda curve: curve.group)
     for group, some in [(name, list(of)) for name, of in every][:_METRICS]:
         chart = charts.metric(some[: len(SERIES)], run, look)
         found.append(chart.properties(title=group))
@@ -50,7 +51,7 @@ def _of_several(runs: Sequence[RunFacts], look: Look) -> list[Chart]:
         run.name: curve
         for run in runs[-len(SERIES) :]
         for curve in curves(run.logged)
-        if curve.name == "loss"
+        if curve.name == "loss" and curve.points
     }
     if losses:
         chart = charts.curve_chart(losses, look, title="loss", of="run")

@@ -133,7 +133,8 @@ def _metrics(facts: RunFacts) -> list[Section]:
     if not facts.logged:
         return []
     every = curves(facts.logged)
-    groups = [list(group) for _, group in groupby(every, key=lambda c: c.group)]
+    drawable = (curve for curve in every if curve.points)
+    groups = [list(group) for _, group in groupby(drawable, key=lambda c: c.group)]
     figures = [
         _metric(f"chart-metric-{number}", group, facts)
         for number, group in enumerate(groups[:MOST_CHARTS], 1)
@@ -141,7 +142,7 @@ def _metrics(facts: RunFacts) -> list[Section]:
     rows = [_row(curve.name, facts.logged, curve) for curve in every[:_ROWS]]
     columns = ("metric", "first", "lowest", "highest", "last", "numbers")
     table = Table("metrics", "Metrics", columns, rows, right=columns[1:])
-    notes = []
+    notes = odd_of(every)
     if len(groups) > MOST_CHARTS:
         notes.append(f"{MOST_CHARTS} of {len(groups):,} metrics are drawn.")
     if any(each.attempt < 0 for each in facts.logged):
@@ -168,14 +169,16 @@ def dash_of(number: int) -> str:
 
 
 def note_of(drawn: Sequence[Curve]) -> str:
-    """What is not drawn of curves."""
-    odd = sum(curve.odd for curve in drawn)
+    """What a chart of curves leaves out."""
     hidden = sum(curve.count - curve.odd - len(curve.points) for curve in drawn)
-    notes = [f"{odd:,} numbers are not finite, or huge, and not drawn."] * bool(odd)
-    if hidden:
-        every = sum(curve.count for curve in drawn)
-        notes.append(f"The extremes of {every:,} numbers are drawn.")
-    return " ".join(notes)
+    every = sum(curve.count for curve in drawn)
+    return f"The extremes of {every:,} numbers are drawn." if hidden else ""
+
+
+def odd_of(every: Sequence[Curve]) -> list[str]:
+    """What no chart shows."""
+    odd = sum(curve.odd for curve in every)
+    return [f"{odd:,} numbers are not finite, or huge, and not drawn."] * bool(odd)
 
 
 def _row(name: str, logged: Sequence[Logged], curve: Curve) -> tuple[str, ...]:

@@ -104,7 +104,9 @@ def test_several_runs_have_a_line_each(directory, tmp_path, capsys):
     header, *lines = (" ".join(line.split()) for line in out.splitlines())
     assert header == ("run goodput time step epoch attempts faults saved metrics state")
     assert [line.split()[0] for line in lines] == ["a", "new", "sweep/b"]
-    assert lines[0].startswith("a 98.2% 1:06:40 6,000 3 2 2 2023-11-14 loss 0.25")
+    assert lines[0].startswith(
+        "a 98.2% 1:06:40 6,000 3 2 2 2023-11-14T23:20:00Z loss 0.25"
+    )
     assert lines[0].endswith("val_loss 0.5 ended")
     assert lines[1] == "new 0.0% 0.0 s 0 1 0 never not known"
     code, out, _ = run(capsys, "report", top, "--json")
