@@ -12,7 +12,7 @@ Parts, from the outside in:
     options    what the user may choose
     address    s3://bucket/run
 
-Training reads and writes the local directory only. A commit far away is one small
-object, the manifest, written last; objects are never renamed and never overwritten, but
-for ``claims.json``, which says whose checkpoints count.
+Training reads and writes only the local directory. A remote commit is one small object,
+the manifest, written last; objects are never renamed and never overwritten, except
+``claims.json``, which says whose checkpoints count.
 """

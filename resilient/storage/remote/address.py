@@ -13,7 +13,7 @@ from resilient.errors import CheckpointWriteError, message
 from resilient.serialization.redaction import redacted
 from resilient.storage import layout
 
-# pathlib makes one slash of two. A single letter is a drive of Windows.
+# pathlib merges two slashes into one. A single letter is a Windows drive.
 _URL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+):/+(?P<path>.*)", re.DOTALL)
 
 
@@ -22,7 +22,7 @@ class Address:
     """Where a run is in an object store.
 
     Attributes:
-        protocol: What fsspec knows the store by: ``"s3"``, ``"gs"``, ``"az"``...
+        protocol: fsspec's name for the store: ``"s3"``, ``"gs"``, ``"az"``...
         path: Bucket and prefix, without a slash at the end.
     """
 
@@ -34,7 +34,7 @@ class Address:
 
     @classmethod
     def of(cls, directory: object) -> "Address | None":
-        """The address that ``checkpoint_dir`` is; None if it is a local path.
+        """Parse ``checkpoint_dir`` as an address; None if it is a local path.
 
         Raises:
             ValueError: It names no bucket, or holds credentials.
@@ -44,7 +44,7 @@ class Address:
         if match is None and isinstance(path, str) and "://" in path:
             raise ValueError(
                 message(
-                    "The address of the run is none that can be used.",
+                    "The address of the run is not valid.",
                     received=f"checkpoint_dir={redacted(path)!r}",
                     hint='Use an address such as "s3://bucket/run", or a local path.',
                 )
@@ -65,9 +65,9 @@ class Address:
                 message(
                     problem,
                     received=f"checkpoint_dir={redacted(str(path))!r}",
-                    hint='Use an address such as "s3://bucket/run". Credentials and '
-                    "other settings of the store belong into its environment variables "
-                    "or into Upload(storage_options=...).",
+                    hint='Use an address such as "s3://bucket/run". Credentials '
+                    "and other settings of the store belong in its "
+                    "environment variables or in Upload(storage_options=...).",
                 )
             )
         return cls(match["protocol"].lower(), inner)
@@ -81,15 +81,16 @@ class Address:
         return self.path.rpartition("/")[2]
 
     def local_directory(self, chosen: str | os.PathLike[str] | None) -> Path:
-        """Where the run is kept near: the same on each start.
+        """The local directory of the run, the same on every start.
 
         Args:
-            chosen: By the user; None for a directory among the temporary files, which
-                only this user can read.
+            chosen: The user's choice; None for a temporary directory that only this
+                user can read.
 
         Raises:
-            TypeError, ValueError, NotSupportedError: What was chosen is no directory.
-            CheckpointWriteError: Somebody else has a directory of that name there.
+            TypeError, ValueError, NotSupportedError: The choice is not a usable
+            directory.
+            CheckpointWriteError: Somebody else owns a directory of that name there.
         """
         if chosen is not None:
             return layout.local_directory(chosen)

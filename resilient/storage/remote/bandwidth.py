@@ -1,11 +1,11 @@
-"""Spreads the bytes of uploads over time, so that a training has the network too."""
+"""Throttles uploads, so that training gets its share of the network."""
 
 import threading
 import time
 
 
 class Bandwidth:
-    """A limit that the threads which upload share.
+    """A rate limit that all upload threads share.
 
     Args:
         rate: Bytes per second; None for no limit.
@@ -17,7 +17,7 @@ class Bandwidth:
         self._lock, self._free = threading.Lock(), 0.0
 
     def take(self, nbytes: int) -> None:
-        """Wait until so many bytes may be sent."""
+        """Wait until this many bytes may be sent."""
         if self._rate is None:
             return
         with self._lock:

@@ -1,10 +1,10 @@
-"""Who owns a run in an object store, and which of its checkpoints are part of it.
+"""Records who owns a run in an object store, and which checkpoints are part of it.
 
-Every attempt claims the run by writing ``claims.json``, and everything that it uploads
+Every attempt claims the run by writing ``claims.json``, and everything it uploads
 carries its claim in the name. Each former claim counts up to the step from which the
-next one went on. So what an attempt uploads that does not know yet that another one has
-taken over is no part of the run, and neither is what a rollback abandons: one small
-object decides it.
+next one continued. So uploads of an attempt that has not noticed yet that another one
+has taken over are not part of the run, and neither is what a rollback abandons: one
+small object decides it.
 """
 
 import json
@@ -45,7 +45,7 @@ class Uploaded:
 
     @classmethod
     def parse(cls, name: str) -> "Uploaded | None":
-        """What a name says; None if it is that of something else."""
+        """Parse a name; None if it is the name of something else."""
         match = _UPLOADED.fullmatch(name)
         return match and cls(int(match[1]), match[2], int(match[3]))
 
@@ -56,7 +56,7 @@ class Claim:
 
     Attributes:
         id: Of the claim.
-        until: The last step that counts; None for the owner's own: all do.
+        until: The last step that counts; None for the owner's claim, where all do.
     """
 
     id: _Id
@@ -71,7 +71,7 @@ class Claims:
         claims: Oldest first; the last one is the owner's.
         host: Where the owner runs.
         pid: Its process.
-        started: When it claimed the run, ISO 8601 in UTC.
+        started: When it claimed the run, in ISO 8601 and UTC.
     """
 
     claims: Annotated[list[Claim], Meta(min_length=1, max_length=100_000)]
@@ -86,7 +86,7 @@ class Claims:
 
         Args:
             former: The claims so far.
-            until: The last step of theirs that still counts; -1 for none.
+            until: Their last step that still counts; -1 for none.
         """
         kept = [
             replace(each, until=until if each.until is None else min(each.until, until))
@@ -101,12 +101,12 @@ class Claims:
         return self.claims[-1].id
 
     def without(self, used: set[str]) -> "Claims":
-        """The same without former claims of which no checkpoint is left."""
+        """The same, without former claims that have no checkpoint left."""
         kept = [each for each in self.claims[:-1] if each.id in used]
         return replace(self, claims=[*kept, self.claims[-1]])
 
     def rank(self, uploaded: Uploaded) -> tuple[int, int] | None:
-        """The order of checkpoints of one step; None for one that is no part."""
+        """Sort key for checkpoints of one step; None for one outside the run."""
         for place, claim in enumerate(self.claims):
             if claim.id == uploaded.claim:
                 counts = claim.until is None or uploaded.step <= claim.until

@@ -1,4 +1,4 @@
-"""What a commit in the store is: a checkpoint, or a manifest that cannot be read."""
+"""The kinds of commits in a store: a checkpoint, or an unreadable manifest."""
 
 from dataclasses import dataclass
 
@@ -51,7 +51,7 @@ class FarCheckpoint(Committed):
 
 @dataclass(frozen=True)
 class Unreadable(Committed):
-    """A commit of which it is not known what it holds.
+    """A commit whose contents are unknown.
 
     Attributes:
         why: What is wrong with its manifest.
@@ -61,10 +61,10 @@ class Unreadable(Committed):
 
 
 def look_at(uploaded: Uploaded, objects: Objects) -> FarCheckpoint | Unreadable | None:
-    """What a name means; None if it was deleted since, whatever a listing says.
+    """Read the commit of a name; None if it has been deleted, whatever a listing says.
 
     Raises:
-        StoreError: The store does not say.
+        StoreError: The store does not answer.
     """
     try:
         raw = objects.get(f"{uploaded}/{MANIFEST}", files.JSON_BYTES)

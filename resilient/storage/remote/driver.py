@@ -1,4 +1,4 @@
-"""Opens what fsspec has for the kind of store that an address is in."""
+"""Opens fsspec's driver for an address."""
 
 import logging
 from collections.abc import Mapping
@@ -10,10 +10,11 @@ from resilient.storage.remote.address import Address
 if TYPE_CHECKING:
     import fsspec
 
-OURS = "keras-resilient"  # how errors of requests begin that we try again
+OURS = "keras-resilient"  # prefix of errors of requests that we retry
 
-# Drivers try again by themselves for minutes, and wait a minute for each answer: less,
-# unless the user says so. For "file", fsspec's own, directories are made as needed.
+# Drivers retry by themselves for minutes, and wait a minute for each answer: reduce
+# that, unless the user has set it. For "file", fsspec's own, create directories as
+# needed.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "s3": {
         "config_kwargs": {
@@ -36,12 +37,12 @@ def opened(
 
     Args:
         address: Of the run.
-        options: What the user has for the driver.
+        options: The user's options for the driver.
 
     Raises:
         BackendNotAvailableError: It is not installed.
         NotSupportedError: There is none.
-        Exception: Whatever the driver says, which may show credentials.
+        Exception: Whatever the driver raises, which may show credentials.
     """
     try:
         import fsspec
@@ -73,7 +74,7 @@ def opened(
         if "Protocol not known" not in str(error):
             raise
         raise NotSupportedError(
-            f"fsspec knows no store of the kind {protocol}://.",
+            f"fsspec has no driver for {protocol}://.",
             received=str(address),
             hint="Use a path on a local disk, or an address that begins with s3://, "
             "gs:// or az://.",
@@ -84,5 +85,5 @@ def opened(
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:
-    """The one warning of the upload says that the store is away, not each request."""
+    """Only the upload's one warning reports an unavailable store, not every request."""
     return not str(getattr(record, "stamina.caused_by", "")).startswith(OURS)

@@ -8,8 +8,8 @@
     .../variables/state.pt.part-00000-of-00003    a part of a file of more than 16 MiB
     events.jsonl, rollbacks.json                  as in a local directory
 
-A name is used once, so a kill in the middle of an upload leaves objects that nobody
-reads, and two writers never write the same one.
+A name is used only once, so a kill in the middle of an upload leaves objects that
+nobody reads, and two writers never write the same object.
 """
 
 from pathlib import Path
@@ -48,9 +48,9 @@ class Far:
         objects: Below its address.
 
     Attributes:
-        claims: Who owns it; None where there is no run.
+        claims: Who owns it; None if there is no run.
         found: The committed checkpoints that are part of the run, by step.
-        unreadable: The others that are part of it, by step.
+        unreadable: The unreadable ones that are part of it, by step.
         names: Every object, with its size in bytes.
     """
 
@@ -70,7 +70,7 @@ class Far:
         return far
 
     def look(self) -> None:
-        """Find out what is there.
+        """List the store's contents.
 
         Raises:
             StoreError: The store does not say.
@@ -82,7 +82,7 @@ class Far:
         at_once(self._look_at, self._part_of_the_run(), _READERS)
 
     def stop_others(self) -> None:
-        """Let nobody else commit from now on; all that is committed still counts.
+        """Stop everybody else from committing; existing commits still count.
 
         Raises:
             StoreError: The store does not take it.
@@ -124,18 +124,18 @@ class Far:
         return far is not None and far.manifest.to_bytes() == near.to_bytes()
 
     def transfer(self, near: Checkpoint) -> Transfer:
-        """The upload of a checkpoint, under a name of its own."""
+        """The upload of a checkpoint, under its own name."""
         assert self._mine is not None
         self._count += 1
         name = Uploaded(near.step, self._mine, self._count)
         return Transfer(near, str(name), self.objects)
 
     def commit(self, sent: Transfer) -> None:
-        """Make what was sent a checkpoint of the run, and delete a former one.
+        """Commit an upload as a checkpoint of the run, and delete a former one.
 
         Raises:
             DirectoryInUseError: Another attempt has claimed the run since.
-            GoneError: The local checkpoint is not there any more.
+            GoneError: The local checkpoint no longer exists.
             StoreError: The store fails.
         """
         manifest = sent.commit(self.require_mine)
@@ -148,10 +148,10 @@ class Far:
             self._delete(former)
 
     def fetch(self, step: int, directory: Path) -> None:
-        """Make a checkpoint one of a local directory.
+        """Download a checkpoint into a local directory.
 
         Raises:
-            DamageError: It is not what its manifest says.
+            DamageError: It does not match its manifest.
             NotSupportedError: A later version of this library wrote it.
             StoreError: The store fails.
             CheckpointWriteError: The local file system does.
@@ -214,7 +214,8 @@ class Far:
             "Another run has taken over this checkpoint directory.",
             received=f"{self.objects.address} now belongs to process {now.pid} on "
             f"{now.host}, since {now.started}",
-            hint="Let that run go on: this one stops. Two runs need two directories.",
+            hint="Let that run continue: this one stops. Two runs need two "
+            "directories.",
         )
 
     def _read_claims(self) -> Claims | None:
@@ -232,7 +233,7 @@ class Far:
             ) from None
 
     def _part_of_the_run(self) -> list[Uploaded]:
-        """Of each step, the last one that was committed."""
+        """For each step, the last one committed."""
         ranked: dict[int, tuple[tuple[int, int], Uploaded]] = {}
         for name in [*self.names, f"{self._newest()}/{MANIFEST}"]:
             directory, _, inner = name.partition("/")

@@ -1,9 +1,9 @@
-"""Which attempts on a run a local directory has followed: whether it is up to date.
+"""Tracks whether a local directory is up to date with the store.
 
 ``remote.json`` in the local directory names the run in the store, and the claim under
-which this directory was written last. While the store names the same owner, what is in
-the directory is what the run has done, and may be ahead of the store. Otherwise another
-machine has gone on since, and the store is right.
+which this directory was last written. While the store names the same owner, the
+directory is up to date, and may be ahead of the store. Otherwise another machine has
+continued the run, and the store is right.
 """
 
 import json
@@ -59,9 +59,9 @@ class Near:
         except (SchemaError, OSError) as error:
             raise CheckpointReadError(
                 f"{NAME} in the local directory cannot be read, so it is not known "
-                "whether the directory or the object store is further.",
+                "whether the directory or the object store is further ahead.",
                 received=f"{directory / NAME}: {error}",
-                hint=f"Delete {directory} to go on from what is in the object store.",
+                hint=f"Delete {directory} to continue from the object store.",
             ) from None
         if near.address != str(address):
             raise CheckpointMismatchError(
@@ -73,7 +73,7 @@ class Near:
         return near
 
     def write(self, directory: Path) -> None:
-        """Put it on the disk; a kill leaves the former one, or this."""
+        """Write it to disk atomically."""
         files.replace_text(directory / NAME, json.dumps(asdict(self), indent=1) + "\n")
 
     def claiming(self, owner: str) -> "Near":

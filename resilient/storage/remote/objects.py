@@ -1,7 +1,7 @@
-"""Requests to an object store, each tried again while the store is busy or away.
+"""Sends requests to an object store, retried while it is busy or unavailable.
 
-An error is a ``StoreError``, whose text has no credentials in it, and which does not
-lead to the driver's own: that may show them.
+An error is a ``StoreError``, whose text contains no credentials, and which is not
+chained to the driver's own error, which may show them.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ class StoreError(ResilientError):
     """A request to the object store failed.
 
     Attributes:
-        transient: Whether the same request may succeed later by itself.
+        transient: Whether the same request may succeed later.
     """
 
     def __init__(self, text: str, *, transient: bool) -> None:
@@ -62,7 +62,7 @@ class Objects:
         upload: Limits and settings.
 
     Attributes:
-        abandoned: Set where the run has ended: from now on no request is made.
+        abandoned: Set when the run has ended: no more requests are made.
     """
 
     def __init__(self, address: Address, upload: Upload) -> None:
@@ -98,7 +98,7 @@ class Objects:
         return self._tried(read, missing=FileNotFoundError(name))
 
     def put(self, name: str, content: bytes) -> None:
-        """Make or replace an object, all at once.
+        """Create or replace an object atomically.
 
         Raises:
             StoreError: It cannot be written.
@@ -158,7 +158,7 @@ class Objects:
                 self._tried(rm, missing=FileNotFoundError(name))
 
     def explain(self, error: BaseException) -> str:
-        """What a driver's error says, without credentials."""
+        """The text of a driver's error, without credentials."""
         late = "no answer in time" if isinstance(error, TimeoutError) else ""
         text = " ".join(f"{type(error).__name__}: {str(error) or late}".split())
         text = text.rstrip(":.")
@@ -182,7 +182,7 @@ class Objects:
     def _within(self, nbytes: int = 0) -> dict[str, float]:
         """Arguments of a request that say how long it may take, in seconds.
 
-        Where drivers have a limit for an answer, they wait for some others for ever.
+        Drivers may limit some answers, but wait for others forever.
         """
         return {"timeout": _ANSWER + nbytes / _SLOWEST} if self._fs.async_impl else {}
 

@@ -1,7 +1,7 @@
 """Makes a run in an object store this process's, and the local directory a copy of it.
 
-The order of writes is what counts: the local directory knows a new claim before the
-store does, so a kill at any moment leaves it known which of the two is further.
+The order of writes matters: the local directory records a new claim before the store
+does, so after a kill at any moment it is known which of the two is further ahead.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class Ownership:
         self._prepared: dict[int, Claims] = {}  # what a store that fails has not taken
 
     def look(self) -> None:
-        """Make the local directory a copy, where the store is further.
+        """Make the local directory a copy, if the store is further ahead.
 
         Raises:
             CheckpointReadError: The store does not answer.
@@ -81,8 +81,8 @@ class Ownership:
             if follows or near is None or not layout.committed_steps(self._directory):
                 raise refusals.unreachable(self._address, error) from None
             logger.warning(
-                "The object store does not answer: %s. The run goes on from %s, and is "
-                "uploaded once the store answers.",
+                "The object store does not answer: %s. The run continues from %s, "
+                "and is uploaded once the store answers.",
                 error,
                 self._directory,
             )
@@ -147,15 +147,15 @@ class Ownership:
         if near is None and self._far.claims is not None:
             problem = "The local directory has checkpoints of another run."
         elif near is not None and near.begun and self._far.claims is None:
-            problem = "The object store has nothing of this run any more."
+            problem = "The object store no longer has anything of this run."
         if anew or not steps or problem is None:
             return
         raise CheckpointMismatchError(
             problem,
             received=f"{self._directory} has a checkpoint of step {steps[-1]:,}; "
             f"{self._address} " + ("is another run" if near is None else "is empty"),
-            hint=f"To go on from what is in the object store, delete {self._directory} "
-            'or pass another local_dir. To start over, pass resume="never".',
+            hint=f"To continue from the object store, delete {self._directory} or "
+            'pass another local_dir. To start over, pass resume="never".',
         )
 
     def _follow(self, anew: bool) -> None:
@@ -167,7 +167,7 @@ class Ownership:
             with contextlib.suppress(ManifestError):
                 if self._far.has(Checkpoint.read(path)):
                     continue
-            reason = "another machine has gone on with this run since"
+            reason = "another machine has continued this run"
             quarantine.move(path, "superseded", reason)
         if not anew:
             SideFiles(self._far.objects, self._directory).get(self._far.names)

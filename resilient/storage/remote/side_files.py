@@ -1,4 +1,4 @@
-"""The files beside the checkpoints that a run on another machine needs as well."""
+"""Syncs the files beside the checkpoints that a run on another machine also needs."""
 
 import contextlib
 import os

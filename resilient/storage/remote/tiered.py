@@ -1,7 +1,7 @@
-"""The store of a run that is kept in an object store: near and far as one.
+"""The store of a run in an object store: the local and the remote copy as one.
 
 Everything is read and written in the local directory. What is only in the object store
-is fetched when it is needed; what was committed is copied there meanwhile.
+is fetched when needed; commits are uploaded in the background.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _LAST_EVENTS = 2.0  # seconds that the last copy of events may take
 
 
 class TieredStore(Store):
-    """The checkpoints of a run in an object store, and near in a local directory.
+    """The checkpoints of a run in an object store, with a local copy.
 
     Args:
         address: Of the run.
@@ -105,7 +105,7 @@ class TieredStore(Store):
             self._ownership.look()
 
     def uploaded(self, seconds: float) -> bool:
-        """As of ``Store``."""
+        """See ``Store``."""
         uploader = self._uploader
         if uploader is None or not uploader.wait(seconds):
             return uploader is None
@@ -115,7 +115,7 @@ class TieredStore(Store):
         return True
 
     def not_uploaded(self) -> str:
-        """As of ``Store``."""
+        """See ``Store``."""
         uploader = self._uploader
         if uploader is None or not uploader.waiting:
             return ""
@@ -135,11 +135,11 @@ class TieredStore(Store):
         return [each for _, each in sorted({**far, **near}.items())]
 
     def steps(self) -> list[int]:
-        """As of ``Store``."""
+        """See ``Store``."""
         return sorted({*super().steps(), *self._ownership.steps()})
 
     def problems(self, step: int) -> list[str]:
-        """As of ``Store``."""
+        """See ``Store``."""
         try:
             self._fetch_missing(step)
         except CorruptCheckpointError as error:
@@ -147,12 +147,12 @@ class TieredStore(Store):
         return super().problems(step)
 
     def load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
-        """As of ``Store``."""
+        """See ``Store``."""
         self._fetch_missing(step)
         return super().load(step, reader)
 
     def read(self, step: int) -> Checkpoint:
-        """As of ``Store``."""
+        """See ``Store``."""
         self._fetch_missing(step)
         return super().read(step)
 
@@ -186,12 +186,12 @@ class TieredStore(Store):
         return self._pruner.prune(self._prunes, uploader.waiting)
 
     def discard_after(self, step: int) -> list[int]:
-        """As of ``Store``."""
+        """See ``Store``."""
         self._abandon_after(step)
         return super().discard_after(step)
 
     def discard_all(self) -> list[int]:
-        """As of ``Store``."""
+        """See ``Store``."""
         self._abandon_after(-1)
         return super().discard_all()
 

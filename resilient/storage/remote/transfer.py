@@ -1,4 +1,4 @@
-"""One checkpoint on its way to the store or back, in parts and several at a time."""
+"""Transfers one checkpoint to or from the store, in concurrent parts."""
 
 import os
 import threading
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class GoneError(Exception):
-    """The local checkpoint is not there any more, or another one is."""
+    """The local checkpoint is gone or has been replaced."""
 
 
 class _Part(NamedTuple):
@@ -30,7 +30,7 @@ class _Part(NamedTuple):
 
 
 class Transfer:
-    """Uploads one checkpoint; what was sent is not sent again by another try.
+    """Uploads one checkpoint; a retry does not resend what was sent.
 
     Args:
         near: The checkpoint.

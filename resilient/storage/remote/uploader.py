@@ -1,9 +1,9 @@
-"""Copies committed checkpoints to the object store, on a thread beside the training.
+"""Copies committed checkpoints to the object store on a background thread.
 
-The newest goes first. Of those that wait, only what the keep policy would keep is
-uploaded, so a slow link skips checkpoints and never holds up a save. What is being
-uploaded is finished, unless somebody waits for the newest. While the store is away,
-everything stays in the local directory and is tried again.
+The newest goes first. Of the waiting ones, only what the keep policy would keep is
+uploaded, so a slow link skips checkpoints and never delays a save. An upload in
+progress is finished, unless somebody waits for the newest. While the store is
+unavailable, everything stays in the local directory and is retried.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ class Uploader:
         report: Records an event.
 
     Attributes:
-        fatal: Why nothing can be uploaded any more, however often it is tried.
+        fatal: Why nothing can be uploaded any more, whatever the retries.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Uploader:
 
     @property
     def failed(self) -> StoreError | None:
-        """Why the last try failed; None where it did not."""
+        """Why the last try failed; None if it did not."""
         return self._failed
 
     def add(self, checkpoint: Checkpoint) -> None:
-        """Upload a checkpoint, unless a newer one makes it superfluous before."""
+        """Upload a checkpoint, unless a newer one makes it superfluous first."""
         with self._changed:
             self._hurry = False
             self._waiting[checkpoint.step] = checkpoint
@@ -125,7 +125,7 @@ class Uploader:
             return self._is_done()
 
     def close(self, seconds: float) -> None:
-        """Stop; what is not uploaded stays in the local directory."""
+        """Stop; anything not uploaded stays in the local directory."""
         with self._changed:
             self._closing = True
             self._waiting.clear()
@@ -274,8 +274,8 @@ class Uploader:
         with self._changed:
             if self._failed is None and not self._ended:
                 logger.warning(
-                    "The object store takes no checkpoints: %s. Training goes on, and "
-                    "they stay in %s until it does.",
+                    "The object store does not accept checkpoints: %s. Training "
+                    "continues, and they stay in %s until it does.",
                     error,
                     self._directory,
                 )
@@ -287,7 +287,7 @@ class Uploader:
     def _say_recovered(self) -> None:
         with self._changed:
             if self._failed is not None and not self._ended:
-                logger.warning("The object store takes checkpoints again.")
+                logger.warning("The object store accepts checkpoints again.")
             self._failed, self._tries = None, 0
             self._changed.notify_all()
 

@@ -146,7 +146,7 @@ def test_a_store_that_fails_for_good_is_told_once(s3, commit, tmp_path, caplog, 
         while not store.uploaded(0.1):
             assert time.monotonic() < end
         assert "step 2" in store.not_uploaded()
-    assert caplog.text.count("takes no checkpoints") == 1
+    assert caplog.text.count("does not accept checkpoints") == 1
     s3.restart()
     assert commit(name, "near", 3)[0] == 0
     assert there(name, tmp_path / "new") == 3
