@@ -150,6 +150,8 @@ def _topic_of(module: str) -> str:
         for prefix in topic.modules.split()
         if f"{module}/".startswith(f"{prefix}/")
     }
+    if not covers:
+        raise LookupError(f"no topic in TOPICS covers the messages of {module}")
     return covers[max(covers)]
 
 
