@@ -12,6 +12,7 @@ import re
 import struct
 from collections.abc import Collection, Iterator
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -91,11 +92,27 @@ class Bundle:
         return array if array.flags.aligned else array.copy()
 
 
-def tensors(files: StoredFiles) -> dict[str, np.ndarray]:
+class StoredTensor:
+    """A tensor that is copied, if it has to be, when it is read."""
+
+    def __init__(self, bundle: Bundle, name: str) -> None:
+        entry = bundle.entries[name]
+        self.shape, self.dtype = entry.shape, np.dtype(entry.dtype)
+        self._bundle, self._name = bundle, name
+
+    def __array__(
+        self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
+    ) -> np.ndarray:
+        whole = self._bundle.array(self._name)
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+
+def tensors(files: StoredFiles, *, piecewise: bool = False) -> dict[str, Any]:
     """The tensors of a checkpoint of one process, as they were named.
 
     Args:
         files: Of the checkpoint, of which every byte was compared with a checksum.
+        piecewise: Leave them on the disk, for ``numpy.asarray`` to read.
 
     Raises:
         CorruptCheckpointError: They hold something else.
@@ -103,7 +120,7 @@ def tensors(files: StoredFiles) -> dict[str, np.ndarray]:
     with decoding(PREFIX):
         bundle = Bundle(files, PREFIX, texts={OBJECT_GRAPH})
         return {
-            name: bundle.array(key)
+            name: StoredTensor(bundle, key) if piecewise else bundle.array(key)
             for key in bundle.entries
             if (name := name_of(key)) is not None
         }

@@ -45,8 +45,10 @@ def tensors(
         return {**torch_files.of_checkpoint(stored)}
     if saver == "jax":
         return _of_jax(stored, part, piecewise)
-    own = bundle.tensors(stored.inside(part.name)) if part.index else {}
-    return {**bundle.tensors(stored), **own}
+    found = bundle.tensors(stored, piecewise=piecewise)
+    if part.index:
+        found |= bundle.tensors(stored.inside(part.name), piecewise=piecewise)
+    return found
 
 
 def _of_jax(stored: StoredFiles, part: Part, piecewise: bool) -> dict[str, Any]:

@@ -136,11 +136,9 @@ def _verdict(data: JSON, leaves: list[JSON], facts: list[JSON]) -> None:
         return
     where = Counter(each["group"] for each in leaves)
     where.update(each["section"] for each in facts)
-    say(
-        f"different: {len(leaves):,} of {len(every):,} tensors, and {len(facts):,} "
-        f"other values ({', '.join(where)})",
-        BAD,
-    )
+    differ = [f"{len(leaves):,} of {len(every):,} tensors"] if leaves else []
+    differ += [f"{len(facts):,} other value{'s' * (len(facts) > 1)}"] if facts else []
+    say(f"different: {' and '.join(differ)} ({', '.join(where)})", BAD)
     if not facts and all(leaf["how"] == "bits" for leaf in leaves):
         say(
             "All that differ are equal as numbers: they are zeros of another sign, or "

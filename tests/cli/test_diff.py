@@ -84,7 +84,7 @@ def test_the_largest_difference_comes_first(pair, capsys):
     set_tensor(pair[1], "trainable.0002.sequential.dense.kernel", shift)
     code, lines, _ = run(capsys, *pair)
     assert code == DIFFERENT
-    assert lines[2] == "different: 2 of 43 tensors, and 0 other values (weights)"
+    assert lines[2] == "different: 2 of 43 tensors (weights)"
     assert lines[3] == "part tensor differ largest ulps"
     assert lines[4].startswith("weights sequential/dense/kernel 12 of 12 2 ")
     assert lines[5].startswith("weights sequential/dense/bias 1 of 4 ")
@@ -136,7 +136,7 @@ def test_what_is_no_tensor(pair, capsys):
     assert code == DIFFERENT
     changed = "progress, random, history, objects"
     assert lines[2:] == [
-        f"different: 0 of 43 tensors, and 4 other values ({changed})",
+        f"different: 4 other values ({changed})",
         "part value A B",
         "progress stop_training False True",
         "random python[2] None 0.5",
