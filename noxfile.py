@@ -419,6 +419,16 @@ def pictures(session: nox.Session) -> None:
     session.run("python", "docs/pictures/bars.py")
 
 
+@nox.session(default=False)
+@each_backend
+def gallery(session: nox.Session, backend: str) -> None:
+    """Run a backend's examples, and record what they print for the gallery."""
+    install(session, *tested(backend))
+    names = session.posargs or []
+    env = {"KERAS_BACKEND": backend}
+    session.run("python", "docs/gallery/record.py", *names, env=env)
+
+
 @nox.session
 def demo(session: nox.Session) -> None:
     """Kill a training and resume it. Backends: ``nox -s demo -- jax torch``."""

@@ -1,7 +1,8 @@
-"""Show, on each installed backend, that a killed training ends as if left alone.
+"""Show, on each installed backend, what a kill does to a training, and what not.
 
-Runs digits.py three times per backend: left alone; killed in the middle of an epoch;
-and the killed command again. The exit status is 0 if the digests are equal.
+Runs digits.py five times per backend: left alone; killed in the middle of an epoch and
+run again, with keras-resilient; and the same with Keras's own BackupAndRestore. The
+exit status is 0 if ours ends with the bytes of the training that was left alone.
 """
 
 import importlib.util
@@ -11,10 +12,24 @@ import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rich.console import Console
+
 DIGITS = Path(__file__).with_name("digits.py")
-EPOCHS, KILLED = 4, "2:17"  # Keras counts epochs and batches from 0
+EPOCHS, KILLED = 3, "1:17"  # Keras counts epochs and batches from 0
+NEXT = """\
+Next, in a script of your own, instead of model.fit:
+
+    history = resilient.fit(model, x, y, checkpoint_dir="runs/mine")
+
+and then, to see it killed at random moments and compared byte for byte:
+
+    resilient prove -- python train.py
+"""
+
+console = Console(highlight=False)
 
 
 def installed() -> list[str]:
@@ -39,32 +54,60 @@ def run(backend: str, directory: Path, *options: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def show(backend: str, directory: Path) -> bool:
-    """Run one backend; return whether both trainings ended the same."""
-    print(f"\n{backend}: a small CNN learns handwritten digits, {EPOCHS} epochs")
-    alone = digest(run(backend, directory / "alone")[1])
-    say("left alone", f"digest {alone[:16]}")
-    status, _ = run(backend, directory / "killed", "--kill-at", KILLED)
-    epoch, batch = (int(number) + 1 for number in KILLED.split(":"))
+def run_twice(backend: str, directory: Path, *options: str) -> str:
+    """Run digits.py, which kills itself, and run it again; return what it says then."""
+    options = (*options, "--kill-at", KILLED)
+    status, _ = run(backend, directory, *options)
     assert status == -signal.SIGKILL, "the process should have killed itself"
-    say("another run", f"killed (SIGKILL) in epoch {epoch}, after batch {batch}")
-    _, text = run(backend, directory / "killed", "--kill-at", KILLED)
-    say("same command", match(r"(?i)(resumed at step .*?) from .*", text))
-    resumed = digest(text)
-    same = resumed == alone
-    verdict = "the same" if same else "DIFFERENT"
-    say("ended", f"digest {resumed[:16]}: {verdict} (weights, optimizer, History)")
-    return same
+    return run(backend, directory, *options)[1]
 
 
-def say(what: str, result: str) -> None:
-    """Print one line immediately."""
-    print(f"  {what:<14}{result}", flush=True)
+def show(backend: str, home: Path) -> bool:
+    """Run one backend; return whether ours ended like the training left alone."""
+    console.print(f"\n[bold]{backend}[/]: a CNN learns digits, {EPOCHS} epochs")
+    ways = {"keras-resilient": (), "BackupAndRestore": ("--backup-and-restore",)}
+    working = console.status("training, killing, and training again")
+    with working, ThreadPoolExecutor(3) as pool:
+        alone = pool.submit(run, backend, home / "alone")
+        again = {
+            way: pool.submit(run_twice, backend, home / way, *options)
+            for way, options in ways.items()
+        }
+        expected = ended(alone.result()[1])
+        console.print(f"    left alone: {words(*expected)}")
+        epoch, batch = (int(number) + 1 for number in KILLED.split(":"))
+        console.print(f"  killed (SIGKILL) in epoch {epoch}, after batch {batch}, then")
+        same = {}
+        for way, done in again.items():
+            found = ended(done.result())
+            same[way] = found == expected
+            mark, verdict = marks(same[way])
+            console.print(f"  {mark} {way}: {words(*found)}: {verdict}")
+            if way == "keras-resilient":
+                resumed = match(r"(?i)(resumed at step .*?) from ", done.result())
+                console.print(f"    {resumed}", style="dim")
+            else:
+                console.print(f"    began epoch {epoch} again", style="dim")
+    return same["keras-resilient"]
 
 
-def digest(text: str) -> str:
-    """The digest printed by digits.py."""
-    return match(r"digest (\w+)", text)
+def marks(same: bool) -> tuple[str, str]:
+    """What a result begins and ends with; plain where it is not a terminal."""
+    verdict = "the same bytes" if same else "DIFFERENT"
+    color, mark = ("green", "✓") if same else ("red", "✗")
+    if not console.is_terminal:
+        mark = "=" if same else "!"
+    return f"[bold {color}]{mark}[/]", f"[{color}]{verdict}[/]"
+
+
+def ended(text: str) -> tuple[str, str]:
+    """How often the optimizer stepped, and the digest, as digits.py prints them."""
+    return match(r"optimizer steps (\d+)", text), match(r"digest (\w+)", text)
+
+
+def words(steps: str, digest: str) -> str:
+    """The same, to be compared by eye."""
+    return f"{steps} optimizer steps, digest {digest[:12]}"
 
 
 def match(pattern: str, text: str) -> str:
@@ -79,6 +122,8 @@ def main() -> int:
     """Show every installed backend."""
     with tempfile.TemporaryDirectory() as directory:
         same = [show(backend, Path(directory, backend)) for backend in installed()]
+    console.print("\nThe digest is of all weights, the optimizer and the History.")
+    console.print(f"\n{NEXT}", end="")
     return 0 if same and all(same) else 1
 
 

@@ -5,7 +5,7 @@
 
 The second command kills itself (SIGKILL) at epoch 2, batch 17. Run it again: it resumes
 and prints the same digest as the first one, a hash of all weights, the optimizer and
-the History.
+the History. With `--backup-and-restore`, Keras's own callback is to resume it instead.
 """
 
 import argparse
@@ -95,6 +95,7 @@ def main() -> None:
     parser.add_argument("--checkpoint-dir", type=Path, default=Path("runs/digits"))
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--kill-at", metavar="EPOCH:BATCH")
+    parser.add_argument("--backup-and-restore", action="store_true")
     arguments = parser.parse_args()
     epoch, batch = map(int, (arguments.kill_at or "-1:-1").split(":"))
 
@@ -105,21 +106,31 @@ def main() -> None:
     train, held_out = slice(0, 1500), slice(1500, None)
 
     model = make_model(steps=arguments.epochs * 1500 // BATCH_SIZE)
-    history = resilient.fit(
-        model,
-        images[train],
-        labels[train],
-        batch_size=BATCH_SIZE,
-        epochs=arguments.epochs,
-        validation_data=(images[held_out], labels[held_out]),
-        callbacks=[
-            keras.callbacks.EarlyStopping(patience=3, restore_best_weights=True),
-            KillAt(epoch, batch, arguments.checkpoint_dir),
-        ],
-        verbose=2,
-        checkpoint_dir=arguments.checkpoint_dir,
-        save_freq=10,
-    )
+    callbacks = [
+        keras.callbacks.EarlyStopping(patience=3, restore_best_weights=True),
+        KillAt(epoch, batch, arguments.checkpoint_dir),
+    ]
+    training = {
+        "x": images[train],
+        "y": labels[train],
+        "batch_size": BATCH_SIZE,
+        "epochs": arguments.epochs,
+        "validation_data": (images[held_out], labels[held_out]),
+        "verbose": 2,
+    }
+    directory, save_freq = arguments.checkpoint_dir, 10
+    if arguments.backup_and_restore:
+        backup = keras.callbacks.BackupAndRestore(directory / "backup", save_freq)
+        history = model.fit(**training, callbacks=[backup, *callbacks])
+    else:
+        history = resilient.fit(
+            model,
+            **training,
+            callbacks=callbacks,
+            checkpoint_dir=directory,
+            save_freq=save_freq,
+        )
+    print("optimizer steps", int(model.optimizer.iterations))
     print("digest", digest(model, history))
 
 
