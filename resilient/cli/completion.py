@@ -11,7 +11,7 @@ from resilient.errors import message
 
 _SHELLS = ("bash", "zsh")
 _FAILED = 5
-_FILES = ("PATH", "SOURCE")
+_FILES = ("FILE", "PATH", "SOURCE")
 _DIRECTORIES = ("DIR", "A", "B")
 
 
