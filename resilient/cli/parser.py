@@ -5,7 +5,16 @@ from collections.abc import Callable
 from typing import Any
 
 from resilient._version import __version__
-from resilient.cli import commands, completion, contents, convert, diff, report, watch
+from resilient.cli import (
+    commands,
+    completion,
+    contents,
+    convert,
+    diff,
+    prove,
+    report,
+    watch,
+)
 from resilient.cli import run as run_command
 from resilient.cli import text as texts
 from resilient.cli.places import step
@@ -16,7 +25,7 @@ from resilient.serialization import JSON
 _DESCRIPTION = "Run training and restart it; inspect, convert and clean up checkpoints."
 
 _GROUPS = {
-    "run": ("run",),
+    "run": ("run", "prove"),
     "inspect": ("ls", "show", "report", "watch", "diff", "verify"),
     "convert": ("export", "import"),
     "clean up": ("prune",),
@@ -26,7 +35,7 @@ _GROUPS = {
 _END = """\
 `resilient COMMAND --help` lists the options of a command.
 
-exit codes of all but run:
+exit codes of all but run and prove:
   0    success
   1    damage: something fails verification, or has no readable manifest;
        of diff: the states are different
@@ -89,6 +98,7 @@ def make_parser() -> argparse.ArgumentParser:
         return command
 
     run_command.add_to(subparsers)
+    prove.add_to(subparsers)
     _add_lookers(add)
     convert.add_export(add)
     convert.add_import(add)

@@ -25,7 +25,7 @@ from resilient.errors import (
 from resilient.saving import record
 from resilient.saving.choose import log_fall_back
 from resilient.saving.run_json import LoopRun
-from resilient.storage import layout
+from resilient.storage import layout, scratch
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.manifest import ManifestError
 from resilient.storage.remote.address import Address
@@ -74,6 +74,7 @@ class StartFrom:
         if not isinstance(source, str | os.PathLike):
             what = "`start_from` must be the path of a directory or a file."
             raise TypeError(message(what, received=repr(source)))
+        source = scratch.read_instead_of(source)
         if Address.of(source) is not None:
             raise NotSupportedError(
                 "`start_from` must be a local path, not an address.",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from resilient.errors import message
-from resilient.storage import refusals
+from resilient.storage import refusals, scratch
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.layout import local_directory
 from resilient.storage.remote.address import Address
@@ -34,6 +34,9 @@ def store_of(
         TypeError: One has the wrong type.
         ValueError: The address is invalid, or an option needs an address.
     """
+    elsewhere = scratch.instead_of(checkpoint_dir)
+    if elsewhere is not checkpoint_dir:
+        return Store(elsewhere)
     address, how = Address.of(checkpoint_dir), checked_upload(upload)
     if address is not None:
         return TieredStore(address, local_dir, how)
@@ -55,6 +58,7 @@ def near(checkpoint_dir: CheckpointDir, local_dir: CheckpointDir | None = None) 
     Raises:
         TypeError, ValueError, NotSupportedError: It is not usable.
     """
+    checkpoint_dir = scratch.instead_of(checkpoint_dir)
     address = Address.of(checkpoint_dir)
     if address is None:
         return local_directory(checkpoint_dir)

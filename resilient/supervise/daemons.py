@@ -1,8 +1,9 @@
-"""Ends processes that a finished training left running in sessions of their own.
+"""Ends processes that a training started, and that run in sessions of their own.
 
-Every process that training starts inherits the variable that names the heartbeat file,
-in a directory that is new for each attempt. Linux lets us read that variable. On other
-systems a daemon outlives its training, and so does one that was started without it.
+Every process that training starts inherits its variables, such as the one that names
+the heartbeat file, in a directory that is new for each attempt. Linux lets us read
+them. On other systems a daemon outlives its training, and so does one that was started
+without them.
 """
 
 import contextlib
@@ -21,21 +22,35 @@ _POLL = 0.02
 def end_daemons(signs: Path) -> bool:
     """End processes whose file is in this directory; whether any had to be killed."""
     began, killed = time.monotonic(), False
-    while (left := _given(signs)) and (waited := time.monotonic() - began) < 2 * _GRACE:
+    given = f"{VARIABLE}={signs}/"
+    while (left := _given(given)) and (waited := time.monotonic() - began) < 2 * _GRACE:
         if waited > _GRACE:
             killed = True
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+            _kill(left)
         time.sleep(_POLL)
     return killed
 
 
-def _given(signs: Path) -> list[int]:
-    setting = os.fsencode(f"\0{VARIABLE}={signs}/")
+def kill_daemons(variable: str, value: str) -> None:
+    """Kill every process with this value of a variable; return once they are gone."""
+    until = time.monotonic() + 2 * _GRACE
+    setting = f"{variable}={value}\0"
+    while (left := _given(setting)) and time.monotonic() < until:
+        _kill(left)
+        time.sleep(_POLL)
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _given(setting: str) -> list[int]:
+    wanted = os.fsencode(f"\0{setting}")
     found = []
     for environment in _PROCESSES.glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it ended, or belongs to another user
-            if setting in b"\0" + environment.read_bytes():
+            if wanted in b"\0" + environment.read_bytes():
                 found.append(int(environment.parent.name))
     return found

@@ -24,6 +24,7 @@ from resilient.storage.remote.options import Upload
 from resilient.storage.store import Store
 from resilient.storage.stores import store_of
 from resilient.telemetry.heartbeat import VARIABLE
+from resilient.training import trial
 from resilient.training.allowed import checked_allow
 
 logger = logging.getLogger(__name__)
@@ -95,10 +96,12 @@ class RunOptions:
             digest_every = require_integer(
                 digest_every, "`digest_every`", or_else=", or None"
             )
-        policy = keep_policy(keep)
+        saving, policy = save_policy(save_freq), keep_policy(keep)
+        if (asked := trial.current()) is not None:
+            saving, digest_every = asked.saving(saving), asked.digest_every
         options = cls(
             store=store_of(checkpoint_dir, local_dir, upload),
-            save_policy=save_policy(save_freq),
+            save_policy=saving,
             keep=policy,
             resume=_checked_resume(resume, policy),
             data=DataOptions(on_data_change, replay_data),

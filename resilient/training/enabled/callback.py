@@ -15,6 +15,7 @@ import keras
 
 from resilient.errors import NotSupportedError
 from resilient.policies import SaveFreq
+from resilient.storage import scratch
 from resilient.storage.layout import foreign_names, local_directory
 from resilient.training.enabled import intercept
 from resilient.training.enabled.intercept import Fit
@@ -109,7 +110,9 @@ class _Control:
     def __init__(self, directory: Any, options: dict[str, Any], *, delete: bool):
         self._options = {"checkpoint_dir": directory, **options}
         ResilientFit.check_options(**self._options)
-        self._directory, self._delete = local_directory(directory), delete
+        directory = scratch.instead_of(directory)
+        self._directory = local_directory(directory)
+        self._delete = delete and not scratch.in_effect()
         self.active = False
 
     def fit(

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from resilient.errors import NotSupportedError, message
+from resilient.storage import scratch
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.remote.address import Address
 from resilient.storage.stores import near
@@ -57,7 +58,7 @@ class Calls:
                 )
             )
         self._directory: Path = near(directory, options.get("local_dir"))
-        address = Address.of(directory)
+        address = Address.of(scratch.instead_of(directory))
         self._far: FarJournal | None = None
         if address is not None:
             self._far = FarJournal(address, options.get("upload"))

@@ -218,12 +218,14 @@ class ResilientFit(OnDirectory):
     ) -> "keras.callbacks.History":
         """Like ``fit``, but through a function other than the model's ``fit``."""
         from resilient.state import replicas
+        from resilient.training.fit.draw_only import shortened
         from resilient.training.fit.hook import require_outermost
         from resilient.training.fit.plan import FitPlan
         from resilient.training.fit.run import run
         from resilient.training.opening import open_session
 
         require_outermost(self._model)
+        args, kwargs = shortened(self._model.fit, args, kwargs)
         strategy = replicas.strategy_of(self._model)
         with open_session(self._options, strategy) as session:
             plan = FitPlan(

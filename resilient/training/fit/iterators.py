@@ -17,6 +17,7 @@ from resilient.serialization.position import DataPosition, TrainingPosition
 from resilient.serialization.rng import kept_states
 from resilient.state.rng import kept_random_state
 from resilient.training.divergence.rollback import leads_nowhere
+from resilient.training.trial import fewer_steps
 
 if TYPE_CHECKING:
     from resilient.training.fit.attempt import FitAttempt
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 Base = keras_internals.backend_epoch_iterator()
 
 _DATA = ("x", "y", "sample_weight", "class_weight")
+
+
+def _shorten(iterator: Any) -> None:
+    """Let it have fewer steps, where `resilient prove` asks for that."""
+    steps, length = iterator.steps_per_epoch, iterator._num_batches
+    fewer = fewer_steps(steps, length)
+    if steps is None and length is not None and fewer is not None:
+        iterator._num_batches = fewer  # each epoch begins with the first batch
+    else:
+        iterator.steps_per_epoch = fewer
 
 
 class TrainingIterator(Base):  # type: ignore[misc, valid-type]
@@ -40,12 +51,14 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         kept = {k: v for k, v in arguments.items() if k not in _DATA}
         adapter = adapter_for(arguments, attempt.inputs.settings("x"))
         super().__init__(x=adapter, **kept)
+        _shorten(self)
         self._drawn_by_all = attempt.parallel.draws_all(arguments["x"])
         steps = self.steps_per_epoch
         attempt.inputs.share.divide(adapter, arguments["x"], "x", steps)
 
     def reset(self) -> None:
         super().reset()
+        _shorten(self)
         # The first reset ends fit's symbolic build, which peeks at one batch.
         self._armed = True
 
@@ -180,9 +193,14 @@ class ValidationIterator(Base):  # type: ignore[misc, valid-type]
     def __init__(self, attempt: "FitAttempt", data: Any, **arguments: Any) -> None:
         self._attempt = attempt
         super().__init__(**arguments)
+        _shorten(self)
         steps = self.steps_per_epoch
         share = attempt.inputs.share
         share.divide(self.data_adapter, data, "validation_data", steps)
+
+    def reset(self) -> None:
+        super().reset()
+        _shorten(self)
 
     def __next__(self) -> Any:
         item = super().__next__()

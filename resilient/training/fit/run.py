@@ -18,6 +18,7 @@ from resilient.training.divergence.loss_watch import Bad, Diverged
 from resilient.training.divergence.options import Rollback
 from resilient.training.fit import finished
 from resilient.training.fit.attempt import FitAttempt
+from resilient.training.fit.draw_only import drawing_only
 from resilient.training.fit.hook import hooked
 from resilient.training.fit.plan import FitPlan
 from resilient.training.fit.way_back import leads_here
@@ -56,7 +57,8 @@ def _fit(
     if attempt.progress.epoch:  # begun from an import
         model._initial_epoch = attempt.progress.epoch
     try:
-        with plan.session.parallel.training(model), hooked(attempt):
+        training = plan.session.parallel.training(model)
+        with training, hooked(attempt), drawing_only(attempt):
             try:
                 history = plan.fit(*args, **kwargs)
             except Exception:

@@ -20,6 +20,7 @@ from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import require_batches, wrong_place_error
 from resilient.training.loop.start_from import Source, checked_starts
 from resilient.training.options import OnEvent, RunOptions
+from resilient.training.trial import fewer_epochs
 from resilient.user_line import ending_at_user_line
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ class Run(RunContext):
 
     Args:
         checkpoint_dir: As in ``resilient.fit``, like all arguments not described here.
-        keep: How many checkpoints to keep, or a policy. ``best`` compares the last
-            value logged under the metric's name in each epoch.
+        keep: As in ``fit``; ``best`` compares the last value logged in each epoch.
         data: What ``loop`` and ``batches`` iterate over if they are not given data.
         state: A JAX pytree (parameters, optax state), to use as ``run.state``.
         start_from: As in ``fit`` if there is one Keras model; for several, a dict that
@@ -158,7 +158,7 @@ class Run(RunContext):
         """
         data, options = self._given(data, batch_size, shuffle, steps_per_epoch)
         require_integer(epochs, "`epochs`")
-        return self._loop(data, options, epochs)
+        return self._loop(data, options, fewer_epochs(epochs))
 
     @ending_at_user_line
     def epochs(self, epochs: int) -> Iterator[int]:
@@ -175,7 +175,7 @@ class Run(RunContext):
             epochs: Epochs of the whole run, counted from its start.
         """
         require_integer(epochs, "`epochs`")
-        return self._epochs(epochs)
+        return self._epochs(fewer_epochs(epochs))
 
     @ending_at_user_line
     def batches(

@@ -14,6 +14,7 @@ from resilient.data.inputs import DataInputs
 from resilient.distributed.checks.model import require_same_variables
 from resilient.progress import Progress
 from resilient.saving import record
+from resilient.saving.digest import of_batch
 from resilient.saving.run_json import LoopRun
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.attempt import Attempt
@@ -23,6 +24,7 @@ from resilient.training.loop.position import Found, LoopPlan
 from resilient.training.loop.run_state import LoopState
 from resilient.training.position_change import Moved
 from resilient.training.session import Session
+from resilient.training.trial import draws_only
 
 
 class LoopAttempt:
@@ -126,7 +128,10 @@ class LoopAttempt:
                 self._attempt.next_batch_is_there()
                 self._in_batch = True
                 try:
-                    yield self.progress.step, batch
+                    if draws_only():
+                        self._digest(batch)
+                    else:
+                        yield self.progress.step, batch
                 finally:  # a loop may be left midway
                     self._in_batch = False
                     self._count(1)
@@ -229,6 +234,11 @@ class LoopAttempt:
     def _count(self, steps: int) -> None:
         step, epoch, batch = self.progress
         self._standing.progress = Progress(step + steps, epoch, batch + steps)
+
+    def _digest(self, batch: Any) -> None:
+        step, epoch, number = self.progress
+        at = Progress(step + 1, epoch, number + 1)
+        self._session.events.emit("digest", **at.to_json(), digest=of_batch(batch))
 
     def _boundary(self, *, certain: bool) -> None:
         self._attempt.between_batches(self.progress, None, certain=certain)

@@ -23,6 +23,7 @@ from resilient.errors import DataNotResumableError, NotSupportedError
 from resilient.saving import reshard
 from resilient.serialization.position import TrainingPosition
 from resilient.state.rng import kept_random_state
+from resilient.training.trial import fewer_steps
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,13 @@ class Batches:
     ) -> None:
         self.data, self.options = data, options
         self._inputs = inputs
-        self._steps = options.steps_per_epoch
         spread = _is_spread(strategy)
         settings = replace(inputs.settings("x"), as_given=not spread)
         with kept_random_state(inputs.backend) if settings.saved else nullcontext():
             # The uninterrupted run created it earlier: leave no trace now.
             adapter: Any = _adapter(data, options, settings)
+        self._steps = options.steps_per_epoch
+        self._most = fewer_steps(self._steps, adapter.num_batches)  # of an epoch
         self.data_adapter = adapter  # Keras's adapter, with a position
         self._drawn_by_all = parallel.draws_all(data)
         inputs.share.divide(adapter, data, "x", self._steps)
@@ -146,7 +148,7 @@ class Batches:
             StopIteration: There is none.
             DataNotResumableError: The data should have one more.
         """
-        if self._steps is not None and self._batch >= self._steps:
+        if self._most is not None and self._batch >= self._most:
             raise StopIteration
         assert self._live is not None
         try:
@@ -168,7 +170,7 @@ class Batches:
 
     def has_more(self) -> bool | None:
         """Whether the epoch has another batch; None if that is unknown."""
-        if self._steps is not None and self._batch >= self._steps:
+        if self._most is not None and self._batch >= self._most:
             return False
         return None if self._length is None else self._drawn < self._length
 

@@ -1,0 +1,209 @@
+"""Starts the user's script with its runs in a scratch directory, and kills it."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from resilient.prove.recorded import Place, Recorded, events_below
+from resilient.storage import scratch
+from resilient.storage.layout import HEARTBEAT
+from resilient.supervise.daemons import kill_daemons
+from resilient.telemetry import heartbeat
+
+_POLL = 0.005  # seconds
+_LOG = "output-{}.txt"
+_TAIL = 4000  # bytes of the output
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When to kill: so long after the script reached a place.
+
+    Attributes:
+        place: None stands for the beginning of its first training.
+        order: How many places come before it.
+        delay: Seconds.
+    """
+
+    place: Place | None
+    order: int
+    delay: float
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a process of the script ended.
+
+    Attributes:
+        status: Its exit status; negative for a signal, as in ``subprocess``.
+        killed: Whether we killed it.
+        phase: What training was doing then, by its last sign of life.
+        reached: The last place that it recorded.
+        output: Where what it printed is.
+    """
+
+    status: int
+    killed: bool
+    phase: str
+    reached: Place | None
+    output: Path
+
+    @property
+    def last_lines(self) -> str:
+        """The end of what it printed."""
+        with open(self.output, "rb") as file:
+            file.seek(max(0, self.output.stat().st_size - _TAIL))
+            return file.read().decode(errors="replace")
+
+
+class Script:
+    """The user's command, whose runs lie below one directory.
+
+    Args:
+        command: The program and its arguments.
+        directory: Empty, or that of former processes of the same script.
+        variables: For its environment.
+    """
+
+    def __init__(
+        self, command: Sequence[str], directory: Path, variables: Mapping[str, str]
+    ) -> None:
+        self._command, self.directory = command, directory
+        self._variables = {scratch.VARIABLE: str(directory), **variables}
+        self._started = 0
+
+    def run(
+        self,
+        kill: Moment | None,
+        order: Mapping[Place, int],
+        tick: Callable[[int], None],
+    ) -> Ending:
+        """Run it to its end, or until it is killed.
+
+        Args:
+            kill: When to kill it; None: never.
+            order: Of the places that an uninterrupted run reaches.
+            tick: Called now and then with how many of these were reached.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        self._started += 1
+        output = self.directory / _LOG.format(self._started)
+        seen = _Tail(self.directory, order)
+        with open(output, "wb") as file:
+            child = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._variables},
+                start_new_session=True,
+            )
+        try:
+            killed = self._watch(child, kill, seen, tick)
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)  # and what it has started
+            child.wait()
+            kill_daemons(scratch.VARIABLE, str(self.directory))
+        seen.look()
+        phase = self._phase(seen.last) if killed else ""
+        return Ending(child.returncode, killed, phase, seen.last, output)
+
+    def _watch(
+        self,
+        child: "subprocess.Popen[bytes]",
+        kill: Moment | None,
+        seen: "_Tail",
+        tick: Callable[[int], None],
+    ) -> bool:
+        while child.poll() is None:
+            seen.look()
+            tick(seen.reached + 1)
+            if kill is not None and seen.passed(kill):
+                time.sleep(kill.delay)
+                return child.poll() is None
+            time.sleep(_POLL)
+        return False
+
+    def _phase(self, place: Place | None) -> str:
+        found = self.directory / ("" if place is None else place.run) / HEARTBEAT
+        beat = heartbeat.read(found)
+        return "starting" if beat is None else beat.phase
+
+
+class _Tail:
+    """What the events say that a process added to those before.
+
+    Attributes:
+        reached: The greatest order of a place.
+        last: The last place.
+    """
+
+    def __init__(self, directory: Path, order: Mapping[Place, int]) -> None:
+        self._directory, self._order = directory, order
+        self._read: dict[Path, int] = {p: p.stat().st_size for p in self._files()}
+        self._trains, self._looked, self._known = False, 0.0, set(self._read)
+        self.reached = -1
+        self.last: Place | None = None
+
+    def passed(self, moment: Moment) -> bool:
+        """Whether the place of a moment is reached."""
+        if moment.place is None:
+            return self._trains
+        return self.reached >= moment.order
+
+    def look(self) -> None:
+        """Read what is new."""
+        now = time.monotonic()
+        if now - self._looked > 20 * _POLL:
+            self._looked, self._known = now, set(self._files())
+        for path in self._known:
+            with open(path, "rb") as file:
+                file.seek(self._read.get(path, 0))
+                new = file.read()
+            lines, _, _ = new.rpartition(b"\n")
+            self._read[path] = self._read.get(path, 0) + len(lines) + bool(lines)
+            run = path.parent.relative_to(self._directory).as_posix()
+            for line in lines.splitlines():
+                self._take(run, line)
+
+    def _files(self) -> list[Path]:
+        return events_below(self._directory)
+
+    def _take(self, run: str, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+        except ValueError:  # torn by a kill
+            return
+        self._trains = True
+        if event["event"] == "digest":
+            place = Place(run, event["step"], event["epoch"], event["batch"])
+            self.last = place
+            self.reached = max(self.reached, self._order.get(place, -1))
+
+
+def moments(of: Recorded, parts: Sequence[float]) -> list[Moment]:
+    """When to kill, for parts of the time that an uninterrupted training took.
+
+    Args:
+        of: What it recorded.
+        parts: Each from 0 to 1, ascending.
+    """
+    found = []
+    for part in parts:
+        at = of.began + part * (of.ended - of.began)
+        before = [each for each in of.entries if each.time <= at]
+        if before:
+            place = before[-1].place
+            found.append(Moment(place, of.order[place], at - before[-1].time))
+        else:
+            found.append(Moment(None, 0, at - of.began))
+    return found

@@ -1,0 +1,138 @@
+"""Reads a script for code that does not do the same each time it runs.
+
+Only as text: nothing is imported or run. It looks at the script and at the modules
+beside it that it imports.
+"""
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Kind = Literal["unseeded", "time", "attempts", "generator", "workers"]
+
+# Calls by the end of their dotted name.
+_TIME = {
+    *("time.time", "time.time_ns", "time.perf_counter", "time.monotonic"),
+    *("datetime.now", "datetime.utcnow", "datetime.today", "date.today"),
+}
+_UNSEEDED = {
+    *("os.urandom", "uuid.uuid1", "uuid.uuid4", "secrets.token_hex"),
+    *("secrets.randbelow", "secrets.choice", "random.SystemRandom"),
+}
+# Unseeded where they are called without an argument.
+_NEED_SEED = {"default_rng", "RandomState", "random.Random"}
+_ATTEMPTS = {
+    *("os.getpid", "os.path.exists", "os.path.isfile", "os.listdir", "glob.glob"),
+    *(".exists", ".is_file", ".is_dir", ".iterdir"),
+}
+_RANDOM = ("random.", "np.random.", "numpy.random.")
+_MOST = 20  # modules
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A line that may do something else each time.
+
+    Attributes:
+        file: The script, or a module beside it.
+        line: From 1.
+        what: The call, as it is written.
+    """
+
+    kind: Kind
+    file: Path
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file.name}:{self.line}: {self.what}"
+
+
+def suspects(command: Sequence[str]) -> list[Suspect]:
+    """The suspects of the Python script in a command; none if it has no script."""
+    scripts = [Path(each) for each in command if each.endswith(".py")]
+    left = [each for each in scripts[:1] if each.is_file()]
+    seen: set[Path] = set()
+    found: list[Suspect] = []
+    while left and len(seen) < _MOST:
+        file = left.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            continue
+        found += _of(tree, file)
+        left += _beside(tree, file.parent)
+    return found
+
+
+def seeds(command: Sequence[str]) -> bool:
+    """Whether the script sets a seed of everything; also where it has no file."""
+    scripts = [Path(each) for each in command if each.endswith(".py")]
+    text = "".join(p.read_text(errors="replace") for p in scripts[:1] if p.is_file())
+    return not text or "set_random_seed" in text or "deterministic(" in text
+
+
+def _beside(tree: ast.AST, folder: Path) -> list[Path]:
+    """Modules of the same folder that are imported."""
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.append(node.module)
+    paths = [folder.joinpath(*name.split(".")).with_suffix(".py") for name in names]
+    return [path for path in paths if path.is_file()]
+
+
+def _of(tree: ast.AST, file: Path) -> Iterator[Suspect]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (kind := _kind(node)):
+            yield Suspect(kind, file, node.lineno, ast.unparse(node)[:80])
+        elif isinstance(node, ast.FunctionDef):
+            yield from _of_function(node, file)
+
+
+def _kind(call: ast.Call) -> Kind | None:
+    name = ast.unparse(call.func)
+    if _ends(name, _TIME):
+        return "time"
+    unseeded = not call.args or (
+        isinstance(call.args[0], ast.Constant) and call.args[0].value is None
+    )
+    if _ends(name, _UNSEEDED):
+        return "unseeded"
+    if _ends(name, _NEED_SEED) and unseeded and not call.keywords:
+        return "unseeded"
+    if _ends(name, _ATTEMPTS):
+        return "attempts"
+    if name.endswith("DataLoader"):
+        given = {each.arg: each.value for each in call.keywords}
+        workers = given.get("num_workers")
+        if isinstance(workers, ast.Constant) and workers.value:
+            return "workers"
+    return None
+
+
+def _of_function(node: ast.FunctionDef, file: Path) -> Iterator[Suspect]:
+    inside = list(ast.walk(node))
+    if any(isinstance(each, ast.Yield | ast.YieldFrom) for each in inside):
+        yield Suspect("generator", file, node.lineno, f"def {node.name} (a generator)")
+    if node.name == "__getitem__":
+        for each in inside:
+            if isinstance(each, ast.Call):
+                name = ast.unparse(each.func)
+                if name.startswith(_RANDOM):
+                    what = f"{name}() in {node.name}"
+                    yield Suspect("workers", file, each.lineno, what)
+
+
+def _ends(name: str, known: set[str]) -> bool:
+    return any(
+        name == each or name.endswith(each if each.startswith(".") else f".{each}")
+        for each in known
+    )

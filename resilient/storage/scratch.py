@@ -1,0 +1,51 @@
+"""Puts a process's checkpoint directories below a scratch directory, if told to.
+
+``resilient prove`` runs a script several times, and its runs shall neither meet each
+other nor the script's own.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "RESILIENT_SCRATCH"
+
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
+
+def in_effect() -> bool:
+    """Whether directories are put elsewhere."""
+    return bool(os.environ.get(VARIABLE))
+
+
+def instead_of(directory: Any) -> Any:
+    """The directory to use for the one that the script names.
+
+    What cannot be a directory comes back as it is, and is refused elsewhere.
+    """
+    path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
+    if not (
+        in_effect() and isinstance(path, str) and path.strip() and "\0" not in path
+    ):
+        return directory
+    scratch = Path(os.environ[VARIABLE])
+    if address := _ADDRESS.match(path):
+        return str(scratch.joinpath(address[1], *_parts(path[address.end() :])))
+    absolute = Path(os.path.abspath(os.path.expanduser(path)))
+    if absolute.is_relative_to(scratch):
+        return path
+    here = os.getcwd()
+    inside = absolute.is_relative_to(here) and absolute != Path(here)
+    base = absolute.relative_to(here) if inside else Path("_", *absolute.parts[1:])
+    return str(scratch / base)
+
+
+def read_instead_of(path: Any) -> Any:
+    """The same for what the script reads: where nothing was written, it is the path."""
+    elsewhere = instead_of(path)
+    return elsewhere if elsewhere is path or os.path.exists(elsewhere) else path
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".", "..")]

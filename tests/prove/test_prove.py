@@ -1,0 +1,143 @@
+"""Scripts are proven, or not, with processes that are really killed."""
+
+import json
+import sys
+
+import keras
+import pytest
+
+from resilient.cli.main import main
+
+pytestmark = pytest.mark.spread
+
+EQUAL, DIFFERENT, USAGE, FAILED = 0, 1, 2, 5
+
+FIT = """
+import keras, numpy as np, resilient
+keras.utils.set_random_seed(3)
+rng = np.random.default_rng(SEED)
+x = rng.normal(size=(96, 8)).astype("float32")
+y = (x.sum(1) > 0).astype("int32")
+model = keras.Sequential([
+    keras.Input((8,)), keras.layers.Dropout(0.3), keras.layers.Dense(2)
+])
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile("adam", loss)
+history = resilient.fit(
+    model, x, y, batch_size=4, epochs=9, verbose=0, checkpoint_dir="runs/a"
+)
+print(history.history["loss"][-1])
+"""
+PLAIN = FIT.replace("resilient.fit(\n    model, ", "model.fit(").replace(
+    ', checkpoint_dir="runs/a"', ""
+)
+LOOP = """
+import keras, numpy as np, resilient
+keras.utils.set_random_seed(3)
+x = np.random.default_rng(0).normal(size=(96, 8)).astype("float32")
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+model.train_on_batch(x[:4], x[:4].sum(1, keepdims=True))
+drawn = 0
+def noise():
+    global drawn
+    drawn += 1
+    return drawn * FORGOTTEN
+run = resilient.Run("runs/loop", model=model, verbose=0)
+for _, step, batch in run.loop(x, epochs=9, batch_size=4):
+    batch = np.asarray(batch) + np.float32(noise())
+    run.log(loss=model.train_on_batch(batch, batch.sum(1, keepdims=True)))
+"""
+
+
+def prove(tmp_path, monkeypatch, capsys, script, *options):
+    """Exit code, and what was told of the script on this backend."""
+    (tmp_path / "train.py").write_text(script)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERAS_BACKEND", keras.backend.backend())
+    command = [sys.executable, "train.py"]
+    code = main(["prove", *options, "--json", "--", *command])
+    told = json.loads(capsys.readouterr().out)
+    assert not (tmp_path / "runs").exists()
+    return code, told.get("script", told)
+
+
+def test_a_fit_is_proven(tmp_path, monkeypatch, capsys):
+    script = FIT.replace("SEED", "0")
+    code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "2")
+    assert code == EQUAL, told
+    assert told["steps"] == 9 * 24 + 1
+    assert 1 <= len(told["kills"]) <= 2
+    (ends,) = told["ends"].values()
+    assert ends["equal"]
+    assert ends["a"]["step"] == 9 * 24
+
+
+def test_a_loop_is_proven_and_shortened(tmp_path, monkeypatch, capsys):
+    script = LOOP.replace("FORGOTTEN", "0")
+    options = ("--kills", "1", "--epochs", "6", "--steps", "20", "--seed", "5")
+    code, told = prove(tmp_path, monkeypatch, capsys, script, *options)
+    assert code == EQUAL, told
+    assert told["steps"] == 6 * 20 + 1
+
+
+@pytest.mark.long
+def test_every_fit_of_a_script_that_knows_nothing_of_us(tmp_path, monkeypatch, capsys):
+    script = PLAIN.replace("SEED", "0")
+    assert "resilient.fit" not in script
+    code, told = prove(tmp_path, monkeypatch, capsys, script, "--save", "--kills", "1")
+    assert code == EQUAL, told
+
+
+@pytest.mark.long
+def test_a_loop_that_forgets_what_it_counted(tmp_path, monkeypatch, capsys):
+    script = LOOP.replace("FORGOTTEN", "0.01")
+    code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "1")
+    assert code == DIFFERENT, told
+    assert told["first"] is not None
+    assert "step" in told["first"]["at"]
+    assert any("variables/" in name for name in told["first"]["leaves"])
+    (ends,) = told["ends"].values()
+    assert not ends["equal"]
+
+
+def test_data_without_a_seed(tmp_path, monkeypatch, capsys):
+    script = FIT.replace("SEED", "")
+    code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "1")
+    assert code == DIFFERENT, told
+    assert "data is not seeded" in told["reasons"][0]["text"]
+    assert "train.py:4: np.random.default_rng()" in told["reasons"][0]["lines"]
+
+
+@pytest.mark.long
+def test_only_the_data(tmp_path, monkeypatch, capsys):
+    script = FIT.replace("SEED", "0")
+    options = ("--data-only", "--kills", "1")
+    code, told = prove(tmp_path, monkeypatch, capsys, script, *options)
+    assert code == EQUAL, told
+    assert told["steps"] == 9 * 24
+    assert told["ends"] == {}
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("raise SystemExit('no data')", "The script fails by itself, with status 1"),
+        ("print('trained nothing')", "trained nothing with resilient.fit"),
+    ],
+)
+def test_nothing_to_prove(tmp_path, monkeypatch, capsys, script, words):
+    code, told = prove(tmp_path, monkeypatch, capsys, script)
+    assert code == FAILED
+    assert words in told["message"]
+
+
+def test_wrong_usage(tmp_path, capsys):
+    for wrong in ([], ["--kills", "0", "--", "x"], ["--backend", "mxnet", "--", "x"]):
+        with pytest.raises(SystemExit) as error:
+            main(["prove", *wrong])
+        assert error.value.code == USAGE
+    (tmp_path / "there").touch()
+    assert main(["prove", "--scratch", str(tmp_path), "--", "x"]) == USAGE
+    assert "not empty" in capsys.readouterr().err
+    assert main(["prove", "--", str(tmp_path / "missing")]) == FAILED

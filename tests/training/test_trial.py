@@ -1,0 +1,131 @@
+"""What a process does differently that `resilient prove` started."""
+
+import keras
+import numpy as np
+import pytest
+from support import fitting
+from support.fitting import Interrupt
+
+import resilient
+from resilient.telemetry.events import read_events
+from resilient.training import trial
+from resilient.training.trial import Trial
+
+pytestmark = [
+    pytest.mark.usefixtures("seeded"),
+    # Keras on NumPy 2 (keras.Variable.__array__).
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
+]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    def ask(**what):
+        for name, value in Trial(**what).environment().items():
+            monkeypatch.setenv(name, value)
+
+    return ask
+
+
+def digests(directory):
+    return [
+        (event["step"], event["epoch"], event["digest"])
+        for event in read_events(directory)
+        if event["event"] == "digest"
+    ]
+
+
+def test_a_fit_is_shortened_and_records_each_step(tmp_path, asked):
+    asked(epochs=2, steps=3)
+    x, y = fitting.data()
+    net = fitting.model()
+    history = fitting.fit(net, tmp_path, validation_data=(x, y), initial_epoch=1)
+    assert history.epoch == [1, 2]  # two, from the first of the script on
+    fitting.fit(fitting.model(), tmp_path / "2", epochs=5)
+    assert [found[:2] for found in digests(tmp_path / "2")] == [
+        *((0, 0), (1, 0), (2, 0), (3, 1)),
+        *((4, 1), (5, 1), (6, 2)),
+    ]
+
+
+def test_each_epoch_has_the_first_batches_of_its_own(tmp_path, asked):
+    """They do not go on where the epoch before ended: 4 of 6 batches each time."""
+    asked(steps=4, data_only=True)
+    fitting.fit(fitting.model(), tmp_path, shuffle=False)
+    first, second = (
+        [d for _, epoch, d in digests(tmp_path) if epoch == number] for number in (0, 1)
+    )
+    assert len(first) == 4
+    assert first == second
+
+
+def test_data_that_is_shorter_stays_as_it_is(asked):
+    asked(steps=5)
+    assert trial.fewer_steps(None, 3) is None
+    assert trial.fewer_steps(3, 9) == 3
+    assert trial.fewer_steps(None, 9) == 5
+    assert trial.fewer_steps(None, None) == 5
+    assert trial.fewer_steps(4, None) == 4
+    assert trial.fewer_steps(8, 100) == 5
+
+
+def test_it_also_saves_so_often_as_it_is_told(tmp_path, asked):
+    asked(save_steps=4)
+    fitting.fit(fitting.model(), tmp_path, save_freq="epoch", keep=100, epochs=1)
+    assert 4 in fitting.steps(tmp_path)
+
+
+def test_a_fit_that_only_draws_trains_nothing(tmp_path, asked):
+    asked(data_only=True)
+    net = fitting.model()
+    before = fitting.values(net)
+    x, y = fitting.data()
+    seen = Interrupt()
+    fitting.fit(net, tmp_path, callbacks=[seen], validation_data=(x, y))
+    after = [np.array(keras.ops.convert_to_numpy(v)) for v in net.trainable_variables]
+    for old, new in zip(before, after, strict=False):
+        np.testing.assert_array_equal(old, new)
+    assert seen.seen == []
+    assert [step for step, *_ in digests(tmp_path)] == list(range(1, 19))
+    fitting.fit(net, tmp_path / "other", x=fitting.data(seed=1)[0])
+    assert not {d for *_, d in digests(tmp_path)} & {
+        d for *_, d in digests(tmp_path / "other")
+    }
+
+
+def test_a_fit_trains_again_once_it_is_not_asked_any_more(tmp_path, asked, monkeypatch):
+    asked(data_only=True)
+    net = fitting.model()
+    before = fitting.values(net)
+    fitting.fit(net, tmp_path, epochs=1)
+    monkeypatch.delenv(trial.VARIABLE)
+    fitting.fit(net, tmp_path / "trained", epochs=1)
+    assert any(
+        not np.array_equal(old, new)
+        for old, new in zip(before, fitting.values(net), strict=False)
+    )
+
+
+def test_batches_are_drawn_in_the_same_order_after_a_resume(tmp_path, asked):
+    asked(data_only=True, save_steps=4)
+
+    def draw(directory, epochs):
+        net = fitting.model()
+        fitting.fit(net, directory, epochs=epochs)
+
+    draw(tmp_path / "alone", 3)
+    draw(tmp_path / "stopped", 2)
+    draw(tmp_path / "stopped", 3)
+    assert digests(tmp_path / "stopped") == digests(tmp_path / "alone")
+
+
+def test_a_loop_that_only_draws_never_gets_to_its_body(tmp_path, asked):
+    asked(data_only=True, epochs=2, steps=3)
+    run = resilient.Run(tmp_path, save_freq=2, verbose=0)
+    for _ in run.loop(fitting.data(), epochs=5, batch_size=4):
+        raise AssertionError
+    assert [found[:2] for found in digests(tmp_path)] == [
+        *((1, 0), (2, 0), (3, 0)),
+        *((4, 1), (5, 1), (6, 1)),
+    ]
+    assert run.step == 6
