@@ -1,4 +1,4 @@
-"""``resilient prove``: its arguments, and a table that fills as the experiment goes."""
+"""``resilient prove``: its arguments, and a table that fills as the proof proceeds."""
 
 import argparse
 import contextlib
@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from resilient.cli.diff import to_json
 from resilient.cli.run import integer
 from resilient.cli.style import BAD, GOOD, say
-from resilient.errors import ResilientError, message, printable
+from resilient.errors import ResilientError, printable
 from resilient.serialization import JSON
 
 if TYPE_CHECKING:
@@ -124,11 +124,9 @@ def _scratch(directory: str | None) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     if any(path.iterdir()):
         raise ResilientError(
-            message(
-                "The scratch directory is not empty.",
-                received=path,
-                hint="Pass one that is empty or does not exist.",
-            )
+            "The scratch directory is not empty.",
+            received=path,
+            hint="Pass one that is empty or does not exist.",
         )
     return path
 
@@ -159,8 +157,8 @@ def _one(
 
 
 @contextlib.contextmanager
-def _shown(backend: str | None, *, quiet: bool) -> Iterator[Any]:
-    """Shows a proof as it grows: live in a terminal, in lines elsewhere."""
+def _shown(backend: str | None, *, quiet: bool) -> Iterator[Callable[["Proof"], None]]:
+    """Show the proof as it proceeds: live in a terminal, line by line elsewhere."""
     from rich.console import Console
     from rich.live import Live
 
@@ -172,23 +170,21 @@ def _shown(backend: str | None, *, quiet: bool) -> Iterator[Any]:
         yield lambda proof: live.update(_drawn(proof, backend))
 
 
-def _in_lines(quiet: bool) -> Any:
-    said: list[str] = []
+def _in_lines(quiet: bool) -> Callable[["Proof"], None]:
+    told = 0
 
     def show(proof: "Proof") -> None:
-        if quiet:
-            return
-        for line in _lines(proof)[len([x for x in said if x[0] != ">"]) :]:
+        nonlocal told
+        lines = [] if quiet else _lines(proof)[told:]
+        told += len(lines)
+        for line in lines:
             say(line)
-            said.append(line)
-        if proof.stage and f">{proof.stage}" not in said:
-            said.append(f">{proof.stage}")
 
     return show
 
 
 def _lines(proof: "Proof") -> list[str]:
-    """A line for each kill of which all is known."""
+    """A line for each kill that was followed by a resume."""
     return [
         f"Kill {number}: while {kill.ending.phase or 'starting'}, after "
         f"{kill.ending.reached or 'nothing'}; resumed at {kill.resumed}."
@@ -198,7 +194,7 @@ def _lines(proof: "Proof") -> list[str]:
 
 
 def _drawn(proof: "Proof", backend: str | None) -> "RenderableType":
-    """The table, and a bar of what is being done."""
+    """The table, and a progress bar."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""The experiment: a run left alone, a run that is killed at random, and their ends."""
+"""The experiment: run a script, run it again with random kills, compare the results."""
 
 import random
 import re
@@ -16,21 +16,21 @@ from resilient.saving.compare.compare import Comparison, compare
 from resilient.storage.store import Store
 from resilient.training.trial import Trial
 
-_SAVES = 3  # for each kill, so that there is something to resume from
-_LAST = 0.99  # of the time: later, it might have ended
+_SAVES = 3  # per kill, so that there is something to resume from
+_LAST = 0.99  # part of the training time: later, the script may have finished
 _WARNING = re.compile(r"NotExactWarning: (.*(?:\n  .+)*)")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is to be proven.
+    """What to prove, and how.
 
     Attributes:
-        command: The user's script, as it is started.
+        command: Starts the user's script.
         kills: How often it is killed.
-        seed: Of the moments.
-        trial: What the trainings in it are asked for.
-        variables: For the environment of the script.
+        seed: Chooses the moments of the kills.
+        trial: What the script's training does differently.
+        variables: Added to the script's environment.
     """
 
     command: Sequence[str]
@@ -42,11 +42,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Kill:
-    """One kill, and where the script went on.
+    """One kill, and where the script resumed.
 
     Attributes:
-        ending: How the process ended.
-        resumed: Where the next one resumed, in words.
+        ending: How the killed process ended.
+        resumed: Where the next process resumed, in words; empty until then.
     """
 
     ending: Ending
@@ -55,18 +55,20 @@ class Kill:
 
 @dataclass
 class Proof:
-    """What is known so far; filled as it goes.
+    """What is known so far.
 
     Attributes:
-        stage: What is being done, in words.
-        done: Steps reached in this stage.
-        steps: Of the whole training; 0: not known yet.
-        kills: Those so far.
-        ends: Each run's two ends, compared.
-        missing: Runs that only one of the two made.
-        first: Where the killed run first differs.
-        reasons: The likely causes.
-        failed: How the script failed by itself, if it did.
+        options: What is being proven.
+        stage: The current stage, in words; empty at the end.
+        done: Recorded steps that the current stage has reached.
+        steps: Recorded steps of the whole training; 0: not known yet.
+        kills: The kills so far.
+        ends: The two final checkpoints of each run, compared.
+        missing: Runs (or batches) that only one of the two has.
+        first: The first place at which the killed run differs.
+        reasons: Likely causes.
+        failed: How the script failed when it was run again, if it did.
+        over: Whether both runs are complete.
     """
 
     options: Options
@@ -83,24 +85,20 @@ class Proof:
 
     @property
     def equal(self) -> bool:
-        """Whether the ends are the same, and all in between."""
+        """Whether all recorded states and the final checkpoints are the same."""
         ends = all(each.equal for each in self.ends.values())
         compared = bool(self.ends) or self.options.trial.data_only
         alike = self.first is None and not self.missing and not self.failed
         return self.over and ends and compared and alike
 
 
-class NothingToProveError(ResilientError):
-    """The script fails by itself, or trains nothing that is resumable."""
-
-
 class Experiment:
     """Proves one script on one backend.
 
     Args:
-        options: What.
-        directory: A scratch directory, which exists and is empty.
-        show: Called with the proof whenever something is new.
+        options: What to prove.
+        directory: An empty scratch directory.
+        show: Called with the proof whenever it changes.
     """
 
     def __init__(
@@ -111,12 +109,12 @@ class Experiment:
         self._alone = Recorded((), 0.0, 0.0, (), ())
 
     def run(self) -> Proof:
-        """Make the experiment.
+        """Run the experiment.
 
         Raises:
-            NothingToProveError: The script fails when it is left alone, or has nothing
-                to prove.
-            OSError: It cannot be started.
+            ResilientError: The script fails when it is left alone, or trains nothing
+                that can be resumed.
+            OSError: The command cannot be started.
         """
         proof, options = self.proof, self._options
         self._alone = self._left_alone("alone", options.trial)
@@ -141,20 +139,20 @@ class Experiment:
         ending = script.run(None, {}, lambda _: None)
         found = recorded(directory)
         if ending.status and not (trial.data_only and found.entries):
-            raise NothingToProveError(
-                f"The script fails by itself, with status {ending.status}.",
+            raise ResilientError(
+                f"The script fails even without a kill, with status {ending.status}.",
                 received="\n  " + "\n  ".join(ending.last_lines.splitlines()[-15:]),
-                hint="Mend it first: there is nothing to compare with.",
+                hint="Fix it first: there is nothing to compare with.",
             )
         if not found.entries:
-            raise NothingToProveError(
-                "The script trained nothing with resilient.fit or resilient.Run.",
-                hint="Add --save to make each model.fit of it resumable.",
+            raise ResilientError(
+                "The script did not train with resilient.fit or resilient.Run.",
+                hint="Add --save to make each of its calls of model.fit resumable.",
             )
         return found
 
     def _killed(self, name: str, trial: Trial, when: Sequence[Moment]) -> Recorded:
-        """Kill the script at each moment, and let it end."""
+        """Kill the script at each moment, then let it finish."""
         proof, order = self.proof, self._alone.order
         directory = self._fresh(name)
         kills = max(1, len(when))
@@ -176,7 +174,7 @@ class Experiment:
         return recorded(directory)
 
     def _note_resumed(self, found: Recorded) -> None:
-        """Where the process after each kill went on."""
+        """Note where the process after the last kill resumed."""
         kills = self.proof.kills
         # The last one is that of the process that has just ended.
         if kills and not kills[-1].resumed and len(found.resumed) > len(kills):
@@ -201,7 +199,7 @@ class Experiment:
                 proof.ends[run] = compare(a, None, b, None)
 
     def _explain(self, killed: Recorded, parts: Sequence[float]) -> None:
-        """Find out why, with more runs."""
+        """Find likely causes, with more runs."""
         proof, options = self.proof, self._options
         batches = resumed = None
         again = self._left_alone("again", options.trial)
@@ -252,7 +250,7 @@ class Experiment:
 
 
 def _warnings(directory: Path) -> list[str]:
-    """What the processes of a script warned would not be exact, each once."""
+    """What the script's processes warned would not be exact, each once."""
     found: dict[str, None] = {}
     for path in sorted(directory.glob("output-*.txt")):
         for match in _WARNING.finditer(path.read_text(errors="replace")):

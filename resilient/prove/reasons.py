@@ -1,8 +1,8 @@
-"""Why two ends differ: the likely ones of the known causes, with the evidence.
+"""Why two results differ: likely causes among the known ones, with the evidence.
 
-First whether the script repeats at all when nobody kills it, and whether its batches
-do. Then the first leaf that differs, what the run itself warned of, and lines of the
-script.
+The evidence: whether the script repeats at all without kills, and whether its batches
+do; then the first tensor or state that differs, what the run itself warned of, and
+lines of the script.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,16 +14,16 @@ from resilient.prove.suspects import Kind, Suspect
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a script whose ends differ.
+    """What is known about a script whose results differ.
 
     Attributes:
-        first: Where the killed run first differs, if anywhere.
-        repeats: Where a second run that nobody kills differs from the first; None:
-            nowhere.
-        batches: The same of the batches alone; None: nowhere, or it is not known.
-        resumed_batches: Where batches differ after kills, and not without.
-        warnings: What runs warned would not be exact.
-        suspects: Lines of the script.
+        first: The first place at which the killed run differs, if there is one.
+        repeats: The first place at which a second uninterrupted run differs from the
+            first; None: it repeats.
+        batches: The same for the batches alone; None: they repeat, or it is unknown.
+        resumed_batches: The first place at which batches differ only after kills.
+        warnings: What the run itself warned would not be exact.
+        suspects: Suspicious lines of the script.
         seeds: Whether the script sets the seed of everything.
     """
 
@@ -42,7 +42,7 @@ class Reason:
 
     Attributes:
         text: In words, with what to do.
-        lines: Of the script, or of warnings, that speak for it.
+        lines: Lines of the script, or warnings, that support it.
     """
 
     text: str
@@ -55,13 +55,13 @@ def reasons(known: Evidence) -> list[Reason]:
 
 
 def _without_kills(known: Evidence) -> Iterable[Reason]:
-    """The script does not repeat, even if nobody kills it."""
+    """The script does not repeat, even without kills."""
     assert known.repeats is not None
     at = known.repeats.place
-    began = "The script gives other results each time, even if it is not killed: "
+    began = "The script gives different results each time, even without a kill: "
     if not at.step and not known.seeds:
         yield Reason(
-            f"{began}its first weights are random, and no seed is set. Call "
+            f"{began}its initial weights are random, and no seed is set. Call "
             "keras.utils.set_random_seed(0) before the model is built.",
             _lines(known, "unseeded"),
         )
@@ -80,8 +80,8 @@ def _without_kills(known: Evidence) -> Iterable[Reason]:
         time = _lines(known, "time", "attempts")
         if time:
             yield Reason(
-                f"{began}it depends on the time, on the process, or on files that it "
-                "finds.",
+                f"{began}it depends on the time, on the process, or on which files "
+                "exist.",
                 time,
             )
         yield Reason(
@@ -92,8 +92,8 @@ def _without_kills(known: Evidence) -> Iterable[Reason]:
 
 
 def _after_kills(known: Evidence) -> Iterable[Reason]:
-    """The script repeats, unless it is killed."""
-    began = "The script repeats if it is not killed, and does not when it resumes: "
+    """The script repeats, but not after kills."""
+    began = "The script repeats without a kill, but not after a resume: "
     if known.resumed_batches is not None:
         yield Reason(
             f"{began}its data. Batches differ from {known.resumed_batches.place} on: "
@@ -103,7 +103,7 @@ def _after_kills(known: Evidence) -> Iterable[Reason]:
         )
     if known.warnings:
         yield Reason(
-            f"{began}state that is not captured, of which the run warned.",
+            f"{began}state that is not captured. The run warned of it.",
             tuple(known.warnings),
         )
     leaves = () if known.first is None else known.first.leaves

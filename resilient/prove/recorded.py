@@ -30,11 +30,12 @@ class Entry:
     """What was recorded at a place.
 
     Attributes:
-        attempt: The process that did.
+        place: Where training was.
+        attempt: The attempt that recorded it.
         time: When, Unix seconds.
-        digest: Of the state, or of the batch.
-        leaves: The digests of the leaves of the state, joined.
-        names: Of these.
+        digest: The digest of the state, or of the batch.
+        leaves: The digests of the state's leaves, joined.
+        names: The names of these leaves.
     """
 
     place: Place
@@ -50,11 +51,13 @@ class Recorded:
     """All that the runs below a directory recorded.
 
     Attributes:
-        entries: In the order of time.
-        began: When the first training began, and ``ended``: the last; Unix seconds.
-        resumed: Where each process of the script resumed last, oldest first; None:
-            nowhere, it began from the start.
-        runs: Their directories, relative; with a checkpoint or without.
+        entries: By time.
+        began: When the first training began, Unix seconds.
+        ended: When the last training ended.
+        resumed: Where each process of the script resumed last, oldest process first;
+            None: it began from the start.
+        runs: The runs' directories, relative.
+        order: The places in the order in which they were first reached.
     """
 
     entries: tuple[Entry, ...]
@@ -70,7 +73,8 @@ class Difference:
     """The first place at which two recordings differ.
 
     Attributes:
-        leaves: Names of those that differ; of a batch, none.
+        place: Where that is.
+        leaves: Names of the leaves that differ; empty for a batch.
     """
 
     place: Place
@@ -78,7 +82,7 @@ class Difference:
 
 
 def events_below(directory: Path) -> list[Path]:
-    """The files of events of all runs below a directory, which may be in use."""
+    """The event files of all runs below a directory, which may be in use."""
     found = []
     for folder, folders, files in os.walk(directory):
         folders[:] = [each for each in folders if not each.startswith("step-")]
@@ -136,10 +140,10 @@ def _entry(run: str, event: dict[str, object], names: tuple[str, ...]) -> Entry:
 
 
 def first_difference(expected: Recorded, found: Recorded) -> Difference | None:
-    """Where the second recording first differs; None: nowhere.
+    """Where the second recording first differs; None if it does not.
 
-    Within one attempt, what once differs stays different, so each is searched by
-    bisection; of the attempts, the one counts that differs the earliest.
+    Within an attempt, a state that differs stays different, so each attempt is searched
+    by bisection. The earliest place of all attempts counts.
     """
     known: dict[Place, Entry] = {}
     for each in expected.entries:

@@ -23,12 +23,12 @@ _TAIL = 4000  # bytes of the output
 
 @dataclass(frozen=True)
 class Moment:
-    """When to kill: so long after the script reached a place.
+    """When to kill: some time after the script reaches a place.
 
     Attributes:
-        place: None stands for the beginning of its first training.
+        place: None: the start of its first training.
         order: How many places come before it.
-        delay: Seconds.
+        delay: Seconds after that.
     """
 
     place: Place | None
@@ -43,9 +43,9 @@ class Ending:
     Attributes:
         status: Its exit status; negative for a signal, as in ``subprocess``.
         killed: Whether we killed it.
-        phase: What training was doing then, by its last sign of life.
+        phase: What training was doing then, by its last heartbeat.
         reached: The last place that it recorded.
-        output: Where what it printed is.
+        output: The file with its output.
     """
 
     status: int
@@ -56,7 +56,7 @@ class Ending:
 
     @property
     def last_lines(self) -> str:
-        """The end of what it printed."""
+        """The end of its output."""
         with open(self.output, "rb") as file:
             file.seek(max(0, self.output.stat().st_size - _TAIL))
             return file.read().decode(errors="replace")
@@ -67,8 +67,8 @@ class Script:
 
     Args:
         command: The program and its arguments.
-        directory: Empty, or that of former processes of the same script.
-        variables: For its environment.
+        directory: Where its runs go.
+        variables: Added to its environment.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class Script:
         order: Mapping[Place, int],
         tick: Callable[[int], None],
     ) -> Ending:
-        """Run it to its end, or until it is killed.
+        """Run it until it ends or is killed.
 
         Args:
             kill: When to kill it; None: never.
-            order: Of the places that an uninterrupted run reaches.
-            tick: Called now and then with how many of these were reached.
+            order: The places that an uninterrupted run reaches, numbered.
+            tick: Called regularly with how many of them were reached.
 
         Raises:
             OSError: It cannot be started.
@@ -140,10 +140,10 @@ class Script:
 
 
 class _Tail:
-    """What the events say that a process added to those before.
+    """Follows the events that a process adds.
 
     Attributes:
-        reached: The greatest order of a place.
+        reached: The highest number of a place so far; -1: none.
         last: The last place.
     """
 
@@ -155,7 +155,7 @@ class _Tail:
         self.last: Place | None = None
 
     def passed(self, moment: Moment) -> bool:
-        """Whether the place of a moment is reached."""
+        """Whether the place of a moment was reached."""
         if moment.place is None:
             return self._trains
         return self.reached >= moment.order
@@ -191,11 +191,11 @@ class _Tail:
 
 
 def moments(of: Recorded, parts: Sequence[float]) -> list[Moment]:
-    """When to kill, for parts of the time that an uninterrupted training took.
+    """When to kill, spread over the time that an uninterrupted run trained.
 
     Args:
-        of: What it recorded.
-        parts: Each from 0 to 1, ascending.
+        of: What that run recorded.
+        parts: Fractions of the time, from 0 to 1, ascending.
     """
     found = []
     for part in parts:

@@ -1,7 +1,6 @@
-"""Reads a script for code that does not do the same each time it runs.
+"""Finds lines of a script that may behave differently each time it runs.
 
-Only as text: nothing is imported or run. It looks at the script and at the modules
-beside it that it imports.
+The script, and modules in its folder that it imports, are parsed; nothing is run.
 """
 
 import ast
@@ -12,7 +11,7 @@ from typing import Literal
 
 Kind = Literal["unseeded", "time", "attempts", "generator", "workers"]
 
-# Calls by the end of their dotted name.
+# Matched against the end of a call's dotted name.
 _TIME = {
     *("time.time", "time.time_ns", "time.perf_counter", "time.monotonic"),
     *("datetime.now", "datetime.utcnow", "datetime.today", "date.today"),
@@ -21,7 +20,7 @@ _UNSEEDED = {
     *("os.urandom", "uuid.uuid1", "uuid.uuid4", "secrets.token_hex"),
     *("secrets.randbelow", "secrets.choice", "random.SystemRandom"),
 }
-# Unseeded where they are called without an argument.
+# Unseeded if called without an argument.
 _NEED_SEED = {"default_rng", "RandomState", "random.Random"}
 _ATTEMPTS = {
     *("os.getpid", "os.path.exists", "os.path.isfile", "os.listdir", "glob.glob"),
@@ -33,12 +32,12 @@ _MOST = 20  # modules
 
 @dataclass(frozen=True)
 class Suspect:
-    """A line that may do something else each time.
+    """A line that may behave differently each time.
 
     Attributes:
         file: The script, or a module beside it.
         line: From 1.
-        what: The call, as it is written.
+        what: The call or function.
     """
 
     kind: Kind
@@ -51,7 +50,7 @@ class Suspect:
 
 
 def suspects(command: Sequence[str]) -> list[Suspect]:
-    """The suspects of the Python script in a command; none if it has no script."""
+    """Suspicious lines of the Python script in a command, if it has one."""
     scripts = [Path(each) for each in command if each.endswith(".py")]
     left = [each for each in scripts[:1] if each.is_file()]
     seen: set[Path] = set()
@@ -71,14 +70,14 @@ def suspects(command: Sequence[str]) -> list[Suspect]:
 
 
 def seeds(command: Sequence[str]) -> bool:
-    """Whether the script sets a seed of everything; also where it has no file."""
+    """Whether the script sets all seeds. True if there is no script to read."""
     scripts = [Path(each) for each in command if each.endswith(".py")]
     text = "".join(p.read_text(errors="replace") for p in scripts[:1] if p.is_file())
     return not text or "set_random_seed" in text or "deterministic(" in text
 
 
 def _beside(tree: ast.AST, folder: Path) -> list[Path]:
-    """Modules of the same folder that are imported."""
+    """The imported modules that are in the same folder."""
     names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -29,12 +29,12 @@ _HEX = 8  # digits that a leaf's digest has in an event
 
 @dataclass(frozen=True)
 class Digest:
-    """The digest of one moment.
+    """The digest of one state.
 
     Attributes:
-        whole: Of all leaves that count, 32 hexadecimal digits.
-        names: Of the leaves, in order: ``variables/dense/kernel``, ``random/numpy``...
-        leaves: The digest of each, 8 hexadecimal digits, joined.
+        whole: The digest of all leaves that count, 32 hexadecimal digits.
+        names: Names of the leaves, such as ``variables/dense/kernel``, in order.
+        leaves: The digests of the leaves, 8 hexadecimal digits each, joined.
     """
 
     whole: str
@@ -43,7 +43,7 @@ class Digest:
 
 
 def digest(content: PendingCheckpoint) -> Digest:
-    """The digest of a snapshot, which nothing changes meanwhile."""
+    """The digest of a snapshot."""
     whole, names, leaves = xxhash.xxh3_128(), [], []
     for name, value in _leaves(content):
         found = _hashed(value)

@@ -1,7 +1,7 @@
-"""Puts a process's checkpoint directories below a scratch directory, if told to.
+"""Redirects a process's checkpoint directories to a scratch directory, on request.
 
-``resilient prove`` runs a script several times, and its runs shall neither meet each
-other nor the script's own.
+``resilient prove`` runs a script several times. Those runs must not meet each other,
+nor the script's own.
 """
 
 import os
@@ -15,14 +15,14 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
 def in_effect() -> bool:
-    """Whether directories are put elsewhere."""
+    """Whether directories are redirected."""
     return bool(os.environ.get(VARIABLE))
 
 
 def instead_of(directory: Any) -> Any:
-    """The directory to use for the one that the script names.
+    """The directory to use in place of the one that the script names.
 
-    What cannot be a directory comes back as it is, and is refused elsewhere.
+    Invalid values are returned unchanged, and refused elsewhere.
     """
     path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
     if not (
@@ -42,7 +42,7 @@ def instead_of(directory: Any) -> Any:
 
 
 def read_instead_of(path: Any) -> Any:
-    """The same for what the script reads: where nothing was written, it is the path."""
+    """The same for a path to read: unchanged if nothing was written there."""
     elsewhere = instead_of(path)
     return elsewhere if elsewhere is path or os.path.exists(elsewhere) else path
 

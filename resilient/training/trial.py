@@ -1,6 +1,6 @@
 """What ``resilient prove`` asks of every training in a process.
 
-It is to be short, to record a digest of each step, and maybe only to draw its data.
+Training records a digest of each step. It may be shortened, or only draw its data.
 """
 
 import json
@@ -15,13 +15,13 @@ VARIABLE = "RESILIENT_TRIAL"
 
 @dataclass(frozen=True)
 class Trial:
-    """What is asked.
+    """The request.
 
     Attributes:
-        epochs: How many to train at most; None: those of the script.
-        steps: How many steps of each epoch at most; None: all.
+        epochs: The most epochs to train; None: as many as the script says.
+        steps: The most steps of each epoch; None: all.
         save_steps: Also save every so many steps; None: only when the script says so.
-        data_only: Whether batches are drawn and not trained on.
+        data_only: Whether to draw batches without training on them.
     """
 
     epochs: int | None = None
@@ -30,33 +30,33 @@ class Trial:
     data_only: bool = False
 
     def environment(self) -> dict[str, str]:
-        """The variables that tell a process."""
+        """The environment variables that pass it to a process."""
         return {VARIABLE: json.dumps(asdict(self))}
 
     @property
     def digest_every(self) -> int | None:
-        """As of ``fit``: the state of each step, unless it does not change."""
+        """As in ``fit``: every step, unless nothing is trained."""
         return None if self.data_only else 1
 
     def saving(self, policy: SavePolicy) -> SavePolicy:
-        """When to save, where the script says ``policy``."""
+        """When to save, if the script says ``policy``."""
         return policy | every(steps=self.save_steps) if self.save_steps else policy
 
 
 def current() -> Trial | None:
-    """What was asked of this process, if anything was."""
+    """The request to this process, if there is one."""
     told = os.environ.get(VARIABLE)
     return Trial(**json.loads(told)) if told else None
 
 
 def draws_only() -> bool:
-    """Whether batches are drawn, and not trained on."""
+    """Whether to draw batches without training on them."""
     trial = current()
     return trial is not None and trial.data_only
 
 
 def fewer_epochs(epochs: int, initial: int = 0) -> int:
-    """How many epochs to train, where the script says ``epochs``."""
+    """How many epochs to train, if the script says ``epochs``."""
     trial = current()
     if trial is None or trial.epochs is None:
         return epochs
@@ -64,10 +64,10 @@ def fewer_epochs(epochs: int, initial: int = 0) -> int:
 
 
 def fewer_steps(steps: Any, length: Any) -> Any:
-    """How many steps an epoch has; None: as many as the data.
+    """How many steps an epoch has; None: as many as the data has batches.
 
     Args:
-        steps: What the script says; None: nothing.
+        steps: What the script says, if it does.
         length: Batches of the data; None: unknown.
     """
     trial = current()

@@ -122,8 +122,11 @@ def test_only_the_data(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("raise SystemExit('no data')", "The script fails by itself, with status 1"),
-        ("print('trained nothing')", "trained nothing with resilient.fit"),
+        (
+            "raise SystemExit('no data')",
+            "The script fails even without a kill, with status 1",
+        ),
+        ("print('trained nothing')", "did not train with resilient.fit"),
     ],
 )
 def test_nothing_to_prove(tmp_path, monkeypatch, capsys, script, words):

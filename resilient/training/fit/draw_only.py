@@ -1,4 +1,4 @@
-"""Lets Keras's ``fit`` draw its batches, in their order, and train on none of them."""
+"""Lets Keras's ``fit`` draw its batches, in order, without training on them."""
 
 import contextlib
 import inspect
@@ -21,12 +21,12 @@ _MAKE = "make_train_function"
 def shortened(
     fit: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a fit as ``resilient prove`` wants them.
+    """The arguments of a fit, changed as ``resilient prove`` asks.
 
     Args:
-        fit: The model's own.
-        args: What the script passes.
-        kwargs: The same, by name.
+        fit: The model's own ``fit``.
+        args: Positional arguments of the script.
+        kwargs: Keyword arguments of the script.
     """
     asked = trial.current()
     if asked is None:
@@ -44,7 +44,7 @@ def shortened(
 
 @contextlib.contextmanager
 def drawing_only(attempt: "FitAttempt") -> Iterator[None]:
-    """Inside, a training step of the model draws its batches and records digests."""
+    """Inside, a training step only draws its batches and records their digests."""
     if not trial.draws_only():
         yield
         return
