@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from resilient.saving.digest import differing
+from resilient.saving.digest import POSITION, differing
 from resilient.storage.layout import EVENTS
 from resilient.telemetry.events import read_events
 
@@ -160,6 +160,7 @@ def first_difference(expected: Recorded, found: Recorded) -> Difference | None:
     if len(ours.names) != len(theirs.names):
         return Difference(ours.place, ())
     names = differing(theirs.names, ours.leaves, theirs.leaves)
+    names.sort(key=lambda name: name == POSITION)  # which alone is no difference
     return Difference(ours.place, tuple(names))
 
 

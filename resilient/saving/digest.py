@@ -1,29 +1,25 @@
-"""A digest of all that a checkpoint would hold, leaf by leaf.
+"""A digest of the state that a checkpoint would hold, leaf by leaf.
 
 Two states with equal digests have the same bytes. Where they differ, the digest names
-the leaves: variables, and those parts of ``run.json`` that are a run's state, and not
-what it was found to be (its environment, or what was compiled). The position of the
-data is a leaf, too, but does not count: the same place can be described in two ways.
+the leaves: variables, and what ``compare.facts`` calls state; clocks are left out. The
+position of the data is a leaf too, but does not count: the same place can be described
+in two ways.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xxhash
 
+from resilient.saving.compare import facts
+from resilient.saving.compare.contents import ProcessContents
 from resilient.saving.record import PendingCheckpoint
-from resilient.serialization import JSON
-from resilient.serialization.schema import to_json
+from resilient.saving.run_json import RunJson
 
-# Of both kinds of runs; the callbacks and the objects of a loop are leaves each.
-_STATE = (
-    *("progress", "stop_training", "epoch_logs", "stateful", "losses", "attributes"),
-    *("stopped", "history"),
-)
-_POSITION = "data"
+POSITION = "data"
 _HEX = 8  # digits that a leaf's digest has in an event
 
 
@@ -47,7 +43,7 @@ def digest(content: PendingCheckpoint) -> Digest:
     whole, names, leaves = xxhash.xxh3_128(), [], []
     for name, value in _leaves(content):
         found = _hashed(value)
-        if name != _POSITION:
+        if name != POSITION:
             whole.update(found)  # not the name: Keras makes up new ones
         names.append(name)
         leaves.append(found.hex()[:_HEX])
@@ -75,28 +71,49 @@ def of_batch(batch: Any) -> str:
 
 
 def _leaves(content: PendingCheckpoint) -> Iterator[tuple[str, Any]]:
-    run = to_json(content.run)
-    paths = {each["name"]: each["path"] for each in run["variables"]}
-    for name, array in sorted(content.snapshot.arrays.items()):
+    arrays = content.snapshot.arrays
+    process = ProcessContents(content.run, content.position, arrays)
+    sections = list(facts.of_process(process, elsewhere=False))
+    left_out = {
+        text
+        for section in sections
+        if section.name in facts.NOT_STATE
+        for text in _texts(section.values)
+    }
+    yield from _tensors(
+        content.run, {n: a for n, a in arrays.items() if n not in left_out}
+    )
+    for section in sections:
+        if section.name in facts.NOT_STATE:
+            continue
+        for name, value in section.values.items():
+            if section.name == "random":
+                for key, state in value.items():
+                    yield "/".join(filter(None, ("random", name, key))), state
+            else:
+                yield "/".join(filter(None, (section.name, name))), value
+
+
+def _tensors(
+    run: RunJson, arrays: Mapping[str, np.ndarray]
+) -> Iterator[tuple[str, np.ndarray]]:
+    paths = {each["name"]: each["path"] for each in run.variables}
+    for name, array in sorted(arrays.items()):
         # Of a variable that each replica has, the suffix says whose it is.
         of = next((n for n in (name, name.rpartition(".")[0]) if n in paths), None)
         if of is None:
             yield f"arrays/{name}", array
         else:
             yield f"variables/{paths[of]}{name[len(of) :]}", array
-    yield _POSITION, content.position
-    for name in _STATE:
-        if name in run:
-            yield name, run[name]
-    yield from _each("random", run.get("random", {}))
-    yield from _each("objects", run.get("objects", {}))
-    for number, callback in enumerate(run.get("callbacks", ())):
-        yield f"callbacks/{number}/{callback['class']}", callback
 
 
-def _each(name: str, found: JSON) -> Iterator[tuple[str, Any]]:
-    for key, value in found.items():
-        yield f"{name}/{key}", value
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a JSON value; names of arrays are among them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
 
 
 def _hashed(value: Any) -> bytes:

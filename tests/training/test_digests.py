@@ -32,10 +32,10 @@ def digests(directory):
 
 def test_a_resumed_fit_has_the_digests_of_one_left_alone(tmp_path):
     alone, killed = tmp_path / "alone", tmp_path / "killed"
-    fitting.fit(fitting.model(), alone, digest_every=1, callbacks=[Interrupt()])
-    fitting.interrupted(killed, digest_every=1, save_freq=5)
-    net = fitting.model(seed=9)
-    fitting.fit(net, killed, digest_every=1, callbacks=[Interrupt()])
+    how = {"digest_every": 1, "verbose": 2}  # the progress bar has a clock
+    fitting.fit(fitting.model(), alone, callbacks=[Interrupt()], **how)
+    fitting.interrupted(killed, save_freq=5, **how)
+    fitting.fit(fitting.model(seed=9), killed, callbacks=[Interrupt()], **how)
     expected, found = digests(alone), digests(killed)
     assert [place[0] for place in expected] == list(range(19))  # and the start, 0
     assert found.keys() == expected.keys()
