@@ -218,11 +218,14 @@ def _report(proof: "Proof") -> None:
     """The verdict, and why."""
     kills = f"{len(proof.kills)} kill{'s' * (len(proof.kills) != 1)}"
     if proof.equal:
-        what = "the same batches in the same order"
+        what = f"all {proof.steps:,} batches are the same, in the same order."
         if not proof.options.trial.data_only:
-            what = "equal byte for byte: weights, optimizer, metrics, History, "
-            what += "random state"
-        say(f"Proven: after {kills}, {proof.steps:,} recorded states and {what}.", GOOD)
+            what = (
+                f"all {proof.steps:,} recorded states and the final checkpoints are "
+                "equal byte for byte: weights, optimizer, metrics, History, random "
+                "state."
+            )
+        say(f"Proven: after {kills}, {what}", GOOD)
         return
     if proof.failed is not None:
         say(

@@ -112,9 +112,8 @@ class Experiment:
         """Run the experiment.
 
         Raises:
-            ResilientError: The script fails when it is left alone, or trains nothing
-                that can be resumed.
-            OSError: The command cannot be started.
+            ResilientError: The script cannot be started, fails without a kill, or
+                trains nothing that can be resumed.
         """
         proof, options = self.proof, self._options
         self._alone = self._left_alone("alone", options.trial)

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
+from resilient.errors import ResilientError
 from resilient.prove.recorded import Place, Recorded, events_below
 from resilient.storage import scratch
 from resilient.storage.layout import HEARTBEAT
@@ -92,20 +94,13 @@ class Script:
             tick: Called regularly with how many of them were reached.
 
         Raises:
-            OSError: It cannot be started.
+            ResilientError: It cannot be started.
         """
         self._started += 1
         output = self.directory / _LOG.format(self._started)
         seen = _Tail(self.directory, order)
         with open(output, "wb") as file:
-            child = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._variables},
-                start_new_session=True,
-            )
+            child = self._start(file)
         try:
             killed = self._watch(child, kill, seen, tick)
         finally:
@@ -116,6 +111,22 @@ class Script:
         seen.look()
         phase = self._phase(seen.last) if killed else ""
         return Ending(child.returncode, killed, phase, seen.last, output)
+
+    def _start(self, output: IO[bytes]) -> "subprocess.Popen[bytes]":
+        try:
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._variables},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ResilientError(
+                "The command cannot be started.",
+                received=f"{self._command[0]}: {error.strerror}",
+            ) from error
 
     def _watch(
         self,
