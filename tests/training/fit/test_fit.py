@@ -942,7 +942,7 @@ def test_restore_of_what_is_not_there_is_refused(tmp_path):
         run.restore(3)
     assert not (tmp_path / "run").exists()
     run.fit(**fitting.arguments(epochs=1))
-    with pytest.raises(CheckpointNotFoundError, match="that are there: 6"):
+    with pytest.raises(CheckpointNotFoundError, match="Choose one of the existing steps: 6"):
         run.restore(3)
 
 
