@@ -77,12 +77,15 @@ def add_to(commands: Any) -> None:
 
 def prove(arguments: argparse.Namespace) -> int:
     """Prove the command that was given; the exit code."""
+    from resilient.supervise.options import require_process_groups
+
     command = arguments.command[arguments.command[:1] == ["--"] :]
     if not command:
         arguments.usage_error(
             "no command to prove; give one, such as: resilient prove -- python train.py"
         )
     try:
+        require_process_groups()
         scratch = _scratch(arguments.scratch)
     except (OSError, ResilientError) as error:
         return _told(error, _USAGE, arguments)

@@ -16,7 +16,7 @@ def require_process_groups() -> None:
     """
     if not hasattr(os, "killpg"):
         raise NotSupportedError(
-            "`resilient run` does not work on Windows, which has no process groups "
+            "This command does not work on Windows, which has no process groups "
             "to end a script and everything it started.",
             hint="Let a scheduler or a loop in the shell start the script again: "
             "resilient.fit resumes by itself. Or use WSL.",

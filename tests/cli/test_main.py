@@ -356,11 +356,17 @@ def printed(capsys, *arguments):
 
 def test_the_help_groups_the_commands_and_lists_the_exit_codes(capsys):
     out = printed(capsys, "--help")
-    groups = ["run:", "inspect:", "convert:", "clean up:", "exit codes of all but run:"]
+    groups = [
+        "run:",
+        "inspect:",
+        "convert:",
+        "clean up:",
+        "exit codes of all but run and prove:",
+    ]
     assert [line for line in out.splitlines() if line in groups] == groups
     names = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
     looking = ["ls", "show", "report", "watch", "diff", "verify"]
-    assert names[:10] == ["run", *looking, "export", "import", "prune"]
+    assert names[:11] == ["run", "prove", *looking, "export", "import", "prune"]
     assert "  4    the directory is in use by a running process\n" in out
     assert "exit codes" not in printed(capsys, "prune", "--help")
 
