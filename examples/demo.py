@@ -1,8 +1,8 @@
-"""Show, on each installed backend, what a kill does to a training, and what not.
+"""Show, on each installed backend, what a kill does to a training run.
 
-Runs digits.py five times per backend: left alone; killed in the middle of an epoch and
-run again, with keras-resilient; and the same with Keras's own BackupAndRestore. The
-exit status is 0 if ours ends with the bytes of the training that was left alone.
+Runs digits.py five times per backend: uninterrupted; killed in the middle of an epoch
+and run again, with keras-resilient; and the same with Keras's own BackupAndRestore. The
+exit status is 0 if ours ends with the same bytes as the uninterrupted run.
 """
 
 import importlib.util
@@ -55,7 +55,7 @@ def run(backend: str, directory: Path, *options: str) -> tuple[int, str]:
 
 
 def run_twice(backend: str, directory: Path, *options: str) -> str:
-    """Run digits.py, which kills itself, and run it again; return what it says then."""
+    """Run digits.py, which kills itself, then again; return the second output."""
     options = (*options, "--kill-at", KILLED)
     status, _ = run(backend, directory, *options)
     assert status == -signal.SIGKILL, "the process should have killed itself"
@@ -63,7 +63,7 @@ def run_twice(backend: str, directory: Path, *options: str) -> str:
 
 
 def show(backend: str, home: Path) -> bool:
-    """Run one backend; return whether ours ended like the training left alone."""
+    """Run one backend; return whether ours ended like the uninterrupted run."""
     console.print(f"\n[bold]{backend}[/]: a CNN learns digits, {EPOCHS} epochs")
     ways = {"keras-resilient": (), "BackupAndRestore": ("--backup-and-restore",)}
     working = console.status("training, killing, and training again")
@@ -92,7 +92,7 @@ def show(backend: str, home: Path) -> bool:
 
 
 def marks(same: bool) -> tuple[str, str]:
-    """What a result begins and ends with; plain where it is not a terminal."""
+    """A result's mark and verdict; the mark is ASCII outside of a terminal."""
     verdict = "the same bytes" if same else "DIFFERENT"
     color, mark = ("green", "✓") if same else ("red", "✗")
     if not console.is_terminal:
@@ -101,12 +101,12 @@ def marks(same: bool) -> tuple[str, str]:
 
 
 def ended(text: str) -> tuple[str, str]:
-    """How often the optimizer stepped, and the digest, as digits.py prints them."""
+    """The number of optimizer steps and the digest, as digits.py prints them."""
     return match(r"optimizer steps (\d+)", text), match(r"digest (\w+)", text)
 
 
 def words(steps: str, digest: str) -> str:
-    """The same, to be compared by eye."""
+    """The same in words, to compare by eye."""
     return f"{steps} optimizer steps, digest {digest[:12]}"
 
 
@@ -119,7 +119,7 @@ def match(pattern: str, text: str) -> str:
 
 
 def main() -> int:
-    """Show every installed backend."""
+    """Run the demo on every installed backend."""
     with tempfile.TemporaryDirectory() as directory:
         same = [show(backend, Path(directory, backend)) for backend in installed()]
     console.print("\nThe digest is of all weights, the optimizer and the History.")

@@ -5,7 +5,7 @@
 
 The second command kills itself (SIGKILL) at epoch 2, batch 17. Run it again: it resumes
 and prints the same digest as the first one, a hash of all weights, the optimizer and
-the History. With `--backup-and-restore`, Keras's own callback is to resume it instead.
+the History. With `--backup-and-restore`, Keras's own callback resumes it instead.
 """
 
 import argparse

@@ -4,7 +4,7 @@
     python examples/ray_workers.py --checkpoint-dir runs/b --kill-worker 1 --at-step 20
 
 Needs `pip install "ray[train]"`. The second command kills a worker (SIGKILL) in the
-middle of an epoch: Ray starts both again, they resume, and print the same digest as
+middle of an epoch: Ray restarts both, and they resume and print the same digest as
 with the first command. It trains what multi_worker.py trains, on the backend that
 KERAS_BACKEND names.
 
@@ -22,12 +22,12 @@ import ray
 import ray.train
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
-# Of the workers. Where JAX has GPUs or TPUs, leave its platform out.
+# For the workers. If JAX has GPUs or TPUs, leave out its platform.
 SETTINGS = {"KERAS_BACKEND": BACKEND, "JAX_PLATFORMS": "cpu"}
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """What each worker runs, from its first line after each restart."""
+    """What each worker runs, from the top after each restart."""
     from multi_worker import KillAt, digest, make_model, meet, training_data
     from tell_ray import TellRay
 
@@ -60,7 +60,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def trainer(arguments: argparse.Namespace) -> Any:
-    """Ray's trainer of the backend."""
+    """Ray's trainer for the backend."""
     options = {
         "train_loop_config": arguments,
         "scaling_config": ray.train.ScalingConfig(num_workers=2),
@@ -87,7 +87,7 @@ def trainer(arguments: argparse.Namespace) -> Any:
 
 
 def main() -> None:
-    """Train in Ray's cluster, or start one of this machine."""
+    """Train in a running Ray cluster, or start one on this machine."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--checkpoint-dir", type=Path, default=Path("runs/ray"))
     parser.add_argument("--epochs", type=int, default=3)

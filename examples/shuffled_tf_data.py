@@ -1,11 +1,11 @@
-"""Every sample once per epoch, in the same order, although the process is killed.
+"""Every sample once per epoch, in the same order, even if the process is killed.
 
     KERAS_BACKEND=tensorflow python examples/shuffled_tf_data.py
 
-trains on a shuffled tf.data pipeline three times: left alone; killed (SIGKILL) in the
-middle of an epoch; and the killed command again. A layer records the ids of the samples
-as they are trained. The exit status is 0 if each id came once per epoch, in the same
-order. It runs on any Keras backend, with TensorFlow installed.
+trains on a shuffled tf.data pipeline three times: uninterrupted; killed (SIGKILL) in
+the middle of an epoch; and the killed command again. A layer records the ids of the
+samples as they are trained. The exit status is 0 if each id came once per epoch, in the
+same order. It runs on any Keras backend, with TensorFlow installed.
 """
 
 import argparse

@@ -6,8 +6,8 @@
 
 `before` is the guide's (https://www.tensorflow.org/guide/checkpoint): a Checkpoint of
 step, optimizer, model and iterator, and a CheckpointManager. The last command kills
-itself (SIGKILL) after step 13. Run it again: `after` prints the digest of a run that
-was left alone; `before` would continue from its last saved step, with other samples.
+itself (SIGKILL) after step 13. Run it again: `after` prints the digest of an
+uninterrupted run; `before` would continue from its last saved step, with other samples.
 """
 
 import argparse

@@ -83,7 +83,7 @@ class Wandb(Tracker):
 
 
 class Mlflow(Tracker):
-    """MLflow keeps everything it gets, so no step is logged twice."""
+    """MLflow keeps everything it receives, so no step is logged twice."""
 
     def begin(self):
         import mlflow
@@ -132,7 +132,7 @@ class TensorBoard(Tracker):
 
 
 def main():
-    """Train with one of them."""
+    """Train with one of the trackers."""
     parser = argparse.ArgumentParser(description=__doc__)
     trackers = {"wandb": Wandb, "mlflow": Mlflow, "tensorboard": TensorBoard}
     parser.add_argument("tracker", choices=trackers)

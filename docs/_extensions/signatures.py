@@ -1,7 +1,7 @@
-"""Shortens the signatures on the API page to what a caller has to know.
+"""Shortens the signatures on the API page to what a caller needs to know.
 
-Types lose their modules, literals their ``Literal[...]``, and functions what they are
-called with, which the description says. An error's arguments are its raiser's business.
+Types lose their modules, literals their ``Literal[...]``, and callables their argument
+types, which the description gives. Errors lose their arguments: only we raise them.
 """
 
 import re
@@ -25,7 +25,7 @@ def literals(found: re.Match[str]) -> str:
 
 
 def shortened(text: str | None) -> str | None:
-    """A signature, or what it returns, as a person would write it."""
+    """A signature or return type, as a person would write it."""
     if text is None:
         return None
     for long, short in SHORTER:
@@ -42,7 +42,7 @@ def shorten(  # noqa: PLR0917  # as Sphinx calls it
     signature: str | None,
     returned: str | None,
 ) -> tuple[str | None, str | None] | None:
-    """Answer Sphinx, which is about to show a signature."""
+    """Shorten a signature that Sphinx is about to show."""
     if not signature:
         return None
     if kind == "exception" and name != "resilient.errors.ResilientError":
@@ -51,6 +51,6 @@ def shorten(  # noqa: PLR0917  # as Sphinx calls it
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Add this to Sphinx."""
+    """Register the extension with Sphinx."""
     app.connect("autodoc-process-signature", shorten)
     return {"parallel_read_safe": True}

@@ -1,10 +1,10 @@
-"""Run the examples, and record what they print, for their pages in the gallery.
+"""Run the examples, and record their output for the gallery.
 
     KERAS_BACKEND=jax python docs/gallery/record.py
     KERAS_BACKEND=torch python docs/gallery/record.py torch_loop
 
-Records those of a backend in `output/`, or those that are named. Processes are killed
-as the commands say; the last line of a killed one says so, as a shell would.
+Records a backend's examples, or only the named ones, in `output/`. The commands kill
+processes; the output of a killed one ends with "Killed", as in a shell.
 """
 
 import os
@@ -19,14 +19,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 OUTPUT = Path(__file__).with_name("output")
 
-# What TensorFlow logs about itself, by one process or by one of several.
+# TensorFlow's own log lines, with or without the prefix of one of several processes.
 LOG = r"(?m)^(\[\d\] )?(WARNING: All log messages before absl|[IWE]\d{4} ).*\n"
 
 ALONE = "python examples/{}.py --checkpoint-dir runs/a"
 KILLED = "python examples/{}.py --checkpoint-dir runs/b {}"
 TWICE = (ALONE, KILLED, KILLED)
 SUPERVISED = tuple(f"resilient run --nproc 2 -- {one}" for one in (ALONE, KILLED))
-# By the backend: what is run, in this order, with which options where it is killed.
+# By backend: the commands to run, in order, and the options for those to be killed.
 EXAMPLES = {
     "jax": {
         "digits": (TWICE, "--kill-at 2:17"),
@@ -53,7 +53,7 @@ EXAMPLES = {
 
 
 def ran(command: str, folder: Path) -> str:
-    """A command as it is typed, and what it printed."""
+    """Run a command; return it as typed, with its output."""
     words = shlex.split(command)
     programs = {"python": [], "resilient": ["-m", "resilient"]}
     own = str(Path(sys.executable).parent)  # what `resilient run -- python` finds
@@ -76,7 +76,7 @@ def ran(command: str, folder: Path) -> str:
 
 
 def record(name: str, commands: tuple[str, ...], options: str) -> None:
-    """Run an example in an empty folder, and write down what it printed."""
+    """Run an example in an empty folder, and record its output."""
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home)
         (folder / "examples").symlink_to(ROOT / "examples")
@@ -90,11 +90,11 @@ def record(name: str, commands: tuple[str, ...], options: str) -> None:
 
 
 def main(*names: str) -> None:
-    """Record the examples of this backend, or those that are named."""
+    """Record this backend's examples, or only the named ones."""
     examples = EXAMPLES[os.environ["KERAS_BACKEND"]]
     for name in names or examples:
         record(name, *examples[name])
-        print(name, "recorded")  # noqa: T201  # for who waits
+        print(name, "recorded")  # noqa: T201  # progress
 
 
 if __name__ == "__main__":

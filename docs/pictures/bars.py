@@ -1,4 +1,4 @@
-"""Draw what saving costs, beside Keras's callbacks: `python docs/pictures/bars.py`."""
+"""Draw what saving costs, next to Keras's callbacks: `python docs/pictures/bars.py`."""
 
 import altair as alt
 import style
@@ -34,7 +34,7 @@ def chart(rows: list[dict], title: str) -> alt.FacetChart:
 
 
 def main() -> None:
-    """Draw both."""
+    """Draw both pictures."""
     stalls = "How long training stops for a save of 100 MB"
     style.save(chart(tables.stalls(), stalls), "stalls")
     fits = "Time of fit with a save every 50 batches, steps of 1 to 4 ms (without: 1 x)"

@@ -2,9 +2,9 @@
 
     python digits.py WAY DIRECTORY STEP
 
-`WAY` is how the training survives: "resilient", "BackupAndRestore" or "nothing". The
-process kills itself after that step, unless it did so before. `losses.csv` in the
-directory has a line for each batch: its step, as Keras counts it, and its own loss.
+`WAY` is what the training survives with: "resilient", "BackupAndRestore" or "nothing".
+The process kills itself once, after `STEP`. `losses.csv` in the directory has a line
+for each batch: its step, as Keras counts it, and the loss of this batch alone.
 """
 
 import os
@@ -30,21 +30,21 @@ class Losses(keras.callbacks.Callback):
         self._first, self._total = 0, 0.0
 
     def state_dict(self) -> dict[str, float]:
-        """What a resume in mid-epoch needs."""
+        """The state that a mid-epoch resume needs."""
         return {"total": self._total}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on in mid-epoch."""
+        """Continue in mid-epoch."""
         self._total = state["total"]
 
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
-        """Note where the epoch begins."""
+        """Note the step at which the epoch begins."""
         self._first, self._total = epoch * BATCHES, 0.0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float]) -> None:
         """Write down the loss, and die as if the machine were taken away."""
         step = self._first + batch + 1
-        total = float(logs["loss"]) * (batch + 1)  # Keras gives the mean of the epoch
+        total = float(logs["loss"]) * (batch + 1)  # Keras reports a running mean
         with self._file.open("a") as file:
             file.write(f"{step},{total - self._total:.6f}\n")
         self._total = total

@@ -1,10 +1,11 @@
-"""Draw the loss of a training left alone, and of two that were killed.
+"""Draw the loss of an uninterrupted training, and of two that were killed.
 
     KERAS_BACKEND=jax python docs/pictures/loss.py RUNS
 
-Trains `digits.py` in `RUNS`: left alone; killed (SIGKILL) in mid-epoch and resumed by
-`keras.callbacks.BackupAndRestore`; and the same with us. What is there already is not
-trained again. Nothing is drawn unless ours has the losses of the one left alone.
+Runs `digits.py` in `RUNS` three times: uninterrupted; killed (SIGKILL) in mid-epoch and
+resumed by `keras.callbacks.BackupAndRestore`; and the same with keras-resilient.
+Existing runs are reused. Nothing is drawn unless keras-resilient's losses are those of
+the uninterrupted run.
 """
 
 import csv
@@ -15,7 +16,7 @@ from pathlib import Path
 import altair as alt
 import style
 
-KILL, BATCHES, MEAN = 107, 60, 5  # steps; of an epoch; in a running mean
+KILL, BATCHES, MEAN = 107, 60, 5  # step of the kill, batches per epoch, and per mean
 WAYS = {
     "nothing": "left alone",
     "BackupAndRestore": "killed, then BackupAndRestore",
@@ -43,7 +44,7 @@ def losses(directory: Path) -> list[tuple[int, float]]:
 
 
 def smooth(points: list[tuple[int, float]], way: str, part: str) -> list[dict]:
-    """What is drawn: the mean of the last few batches."""
+    """The points to draw: means over the last few batches."""
     found = []
     for at, (step, _) in enumerate(points):
         last = [loss for _, loss in points[max(0, at + 1 - MEAN) : at + 1]]
@@ -53,10 +54,10 @@ def smooth(points: list[tuple[int, float]], way: str, part: str) -> list[dict]:
 
 
 def rows(runs: Path) -> list[dict]:
-    """All lines of the picture; raises if ours is not the one left alone."""
+    """All lines of the picture; raises if ours differs from the uninterrupted one."""
     alone, keras, ours = (losses(runs / way) for way in WAYS)
     assert set(ours) == set(alone), "every batch, trained once or twice, has its loss"
-    # What Keras trains after the kill begins a line of its own.
+    # What Keras trains after the kill gets a line of its own.
     before, after = keras[:KILL], keras[KILL:]
     return [
         *smooth(alone, "nothing", "all"),

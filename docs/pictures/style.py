@@ -6,7 +6,7 @@ import altair as alt
 
 FOLDER = Path(__file__).parent
 WIDTH = 680
-# Ours, Keras's, and what is compared with; each is told apart without colours, too.
+# Ours, Keras's, and the reference; each can be told apart without colour, too.
 OURS, KERAS, OTHER = "#1f77d0", "#e4572e", "#9aa0a6"
 INK = {"light": ("#24292f", "#d8dee4"), "dark": ("#e6edf3", "#3d444d")}
 

@@ -1,6 +1,6 @@
-"""Reads the figures of the bar charts from the tables of the documentation.
+"""Reads the numbers for the bar charts from the tables in the documentation.
 
-They are recorded there and nowhere else.
+They are recorded nowhere else.
 """
 
 import re
@@ -14,7 +14,7 @@ FITS = "| `fit` with a save every 50 batches"
 
 
 def table(begin: str) -> list[list[str]]:
-    """The rows below the header that begins so, in whichever page it is."""
+    """The rows of the table whose header begins with this, on whichever page."""
     (page,) = [p for p in DOCS.glob("*.md") if f"\n{begin}" in p.read_text()]
     text = page.read_text().split(f"\n{begin}", 1)[1].split("\n\n", 1)[0]
     rows = text.splitlines()[2:]  # without the header and the line below it

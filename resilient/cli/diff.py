@@ -1,6 +1,6 @@
-"""``resilient diff``: whether two checkpoints hold the same state, and where not.
+"""``resilient diff``: whether two checkpoints hold the same state, and what differs.
 
-What differs is in ``saving/compare``; here are its words, and its JSON.
+``saving/compare`` finds the differences; this module prints them, as text or JSON.
 """
 
 import argparse
@@ -17,9 +17,9 @@ from resilient.storage.store import Store
 from resilient.storage.stores import looked_at, near
 
 _SAME, _DIFFERENT = range(2)  # exit codes
-_SHOWN = 20  # rows of a table
-_LONGEST = 28  # characters of a value
-_VALUE = re.compile(r"(.+)\[(\d{1,15})\]")  # of a metric in one epoch or step
+_SHOWN = 20  # rows in a table
+_LONGEST = 28  # characters in a value
+_VALUE = re.compile(r"(.+)\[(\d{1,15})\]")  # a metric in one epoch or step
 _HOW = {
     "bits": "only zeros' signs or NaNs' bits",
     "only_a": "only in A",
@@ -54,7 +54,7 @@ def _diff(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
 
 
 def to_json(found: Comparison) -> JSON:
-    """All of a comparison, as JSON."""
+    """The whole comparison, as JSON."""
     return {
         "equal": found.equal,
         "a": _side(found.a),
@@ -97,7 +97,7 @@ def _leaf(leaf: Leaf) -> JSON:
 
 
 def report(data: JSON) -> None:
-    """Print a comparison: the verdict, then what differs, the largest first."""
+    """Print a comparison: the verdict, then the differences, largest first."""
     for name in ("a", "b"):
         side = data[name]
         epoch, batch = epoch_and_batch(side)
@@ -120,7 +120,7 @@ def report(data: JSON) -> None:
 
 
 def _worded(fact: JSON, data: JSON) -> JSON:
-    """The same, with epochs as people count them."""
+    """The fact with epochs counted from 1."""
     found = _VALUE.fullmatch(fact["name"])
     if fact["section"] != "history" or found is None:
         return fact
@@ -167,7 +167,7 @@ def _tensors(leaves: list[JSON]) -> None:
 
 
 def _rank(leaf: JSON) -> tuple[bool, int, float]:
-    """The largest difference first; before it, what cannot be told in numbers."""
+    """Sort the largest differences first, after those that have no number."""
     most = leaf["max_abs"]
     comparable = leaf["count"] is not None and leaf["how"] != "dtype"
     return comparable, -(leaf["nans"] or 0), -float(most or 0)

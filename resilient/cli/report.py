@@ -1,4 +1,4 @@
-"""``resilient report``: what a run did, or several runs beside one another."""
+"""``resilient report``: what a run did, or several runs side by side."""
 
 import argparse
 import os
@@ -19,7 +19,7 @@ from resilient.telemetry.events import read_events
 
 
 def add_to(add: Add) -> None:
-    """Add the command to those of ``resilient``."""
+    """Add the command to the others."""
     text = "Show how a run spent its time, or several runs side by side."
     command = add("report", _report, _print, text)
     page = "also write a page with charts, which needs no network"
@@ -36,7 +36,7 @@ def _report(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     found, search = read_facts(store), RunSearch(store.directory)
     runs = [found] if found is not None else list(facts_below(store, search))
     if not runs:
-        next(read_events(store.directory, all_of_them=True), None)  # or why not
+        next(read_events(store.directory, all_of_them=True), None)  # raises the cause
         raise nothing("No events of a run can be read in", store)
     data: JSON = {"directory": str(store)}
     if found is not None:
@@ -70,7 +70,7 @@ def _print(data: JSON) -> None:
 
 
 def facts_below(store: Store, search: RunSearch) -> Iterator[RunFacts]:
-    """What there is to tell of each run below a directory that has left events."""
+    """The facts about each run below a directory that has recorded events."""
     for path in search.found():
         name = os.fspath(path.relative_to(store.directory))
         found = read_facts(Store(path), name)

@@ -10,12 +10,12 @@ _OUTCOMES = {
     "died": "exited without reporting an error",
     "unknown": "none (running, or died)",
 }
-_SHOWN = 20  # faults, and changes of the environment
+_SHOWN = 20  # faults, and environment changes
 STYLES = {"alive": GOOD, "ended": GOOD, "dead": BAD, "failed": BAD, "diverged": BAD}
 
 
 def report_text(data: JSON) -> None:
-    """Print what one run did, or a line for each of several."""
+    """Print what one run did, or one line per run for several."""
     (_several if "runs" in data else _one)(data)
 
 
@@ -47,7 +47,7 @@ def _several(data: JSON) -> None:
 
 
 def _one(data: JSON) -> None:
-    """Where the time of a run went, a line for each attempt, and what went wrong."""
+    """Print where a run's time went, a line per attempt, and what went wrong."""
     seconds = data["seconds"]
     say(f"goodput {data['goodput']:.1%} of {duration(seconds['whole'])}")
     rows = Rows("part", "time", "share")
@@ -66,9 +66,9 @@ def _one(data: JSON) -> None:
 
 
 def _steps(data: JSON) -> str:
-    """The steps that survived, and those that did not, as far as that is known.
+    """The steps that survived and those that were lost, as far as is known.
 
-    A process that was killed trained a little further than its last sign of life says.
+    A killed process trained a little further than its last sign of life shows.
     """
     surviving, lost = data["steps"]["surviving"], data["steps"]["lost"]
     if not any(attempt["outcome"] == "died" for attempt in data["attempts"]):

@@ -1,7 +1,7 @@
-"""``resilient watch``: the runs of a directory in a terminal, kept up to date.
+"""``resilient watch``: a directory's runs in a terminal, kept up to date.
 
-Where nobody sees it, in a file or a pipe, it prints one snapshot and ends; so it does
-for a run in an object store, which has no sign of life there.
+If the output is a file or a pipe, it prints one snapshot and exits. It does the same
+for a run in an object store, where no heartbeat is kept.
 """
 
 import argparse
@@ -24,7 +24,7 @@ _EVERY = 2.0  # seconds
 
 
 def add_to(add: Add) -> None:
-    """Add the command to those of ``resilient``."""
+    """Add the command to the others."""
     text = "Watch the runs of a directory live, until Ctrl-C."
     command = add("watch", _watch, lambda _: None, text)
     command.set_defaults(report=_show, watched=None)
@@ -54,10 +54,10 @@ def _show(data: JSON, arguments: argparse.Namespace) -> None:
 
 
 class Watched:
-    """The runs of a directory, read again where something may have changed.
+    """The runs of a directory, read again when something may have changed.
 
     Args:
-        store: Of a run, or of a directory of several.
+        store: The store of a run, or of a directory of runs.
     """
 
     def __init__(self, store: Store) -> None:
@@ -65,7 +65,7 @@ class Watched:
         self._known: dict[Path, tuple[object, RunFacts | None]] = {}
 
     def runs(self) -> list[RunFacts]:
-        """What there is to tell of them now."""
+        """The current facts about each run."""
         own = self._facts(self._store.directory, str(self._store))
         if own is not None:
             return [own]
@@ -79,7 +79,7 @@ class Watched:
         now = [_version(path / each) for each in (EVENTS, HEARTBEAT)]
         before, run = self._known.get(path, (None, None))
         over = run is None or run.goodput.attempts[-1].outcome != "unknown"
-        if before != now or not over:  # one that is alive may die in silence
+        if before != now or not over:  # a live run may die silently
             run = read_facts(Store(path), name)
             self._known[path] = now, run
         return run

@@ -1,4 +1,4 @@
-"""The timeline of attempts as bars, few enough to be drawn."""
+"""The timeline of attempts, as few enough bars to draw."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,19 +6,19 @@ from dataclasses import dataclass, field, replace
 from resilient.telemetry.accounting import Span
 
 MOST_ATTEMPTS = 40
-_WIDTH = 600  # bars that fit beside one another
+_WIDTH = 600  # bars that fit side by side
 _SEAM = 1e-3  # seconds
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What is drawn of the attempts.
+    """The bars drawn for the attempts.
 
     Attributes:
-        bars: Attempt by attempt.
-        first: The first attempt that is drawn, from 0.
-        narrowest: Seconds below which bars are drawn as part of their neighbours; 0
-            if none were.
+        bars: The bars, attempt by attempt.
+        first: The first attempt drawn, from 0.
+        narrowest: Bars shorter than this, in seconds, are merged with their
+            neighbours; 0 if none were.
     """
 
     bars: Sequence[Span]
@@ -27,7 +27,7 @@ class Timeline:
 
 
 def timeline(spans: Sequence[Span]) -> Timeline:
-    """The bars of a run, of its last attempts if there are very many."""
+    """The bars of a run; only the last attempts if there are very many."""
     count = max((span.attempt for span in spans), default=-1) + 1
     first = max(0, count - MOST_ATTEMPTS)
     drawn = [span for span in spans if span.attempt >= first]
@@ -43,7 +43,7 @@ def timeline(spans: Sequence[Span]) -> Timeline:
 
 @dataclass
 class _Heap:
-    """Bars that are too narrow, side by side in one attempt."""
+    """Adjacent bars of one attempt that are too narrow to draw."""
 
     spans: list[Span] = field(default_factory=list)
 
@@ -56,7 +56,7 @@ class _Heap:
         )
 
     def bar(self) -> Span:
-        """One for all, named after what most of it is."""
+        """One bar for all, named after the part with the most time."""
         seconds: dict[str, float] = {}
         for span in self.spans:
             seconds[span.part] = seconds.get(span.part, 0.0) + span.end - span.begin
@@ -77,7 +77,7 @@ def _joined(spans: Iterable[Span], narrowest: float) -> Iterator[Span]:
 
 
 def _without_seams(spans: Iterable[Span]) -> Iterator[Span]:
-    """One bar for neighbours of one part, between which a browser would draw a line."""
+    """Merge adjacent bars of the same part, so that browsers draw no line between."""
     last: Span | None = None
     for span in spans:
         if last is None:

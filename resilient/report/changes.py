@@ -1,4 +1,4 @@
-"""What is different around an attempt: versions, the machine, how many processes."""
+"""What changed around an attempt: versions, the host, the number of processes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from resilient.telemetry.event import Event
 
 @dataclass(frozen=True)
 class Change:
-    """One attempt ran in another environment than the one before.
+    """A difference between an attempt's environment and the previous attempt's.
 
     Attributes:
-        attempt: Which, from 1.
-        name: What changed.
-        before: What it was; empty if there was none.
-        after: What it is; empty if there is none any more.
+        attempt: The attempt's number, from 1.
+        name: The name of what changed.
+        before: The former value; empty if there was none.
+        after: The new value; empty if it is gone.
     """
 
     attempt: int
@@ -24,14 +24,14 @@ class Change:
 
 
 def changes(attempts: Sequence[Sequence[Event]]) -> list[Change]:
-    """What changed from attempt to attempt; what older versions recorded is less."""
+    """What changed between attempts; older versions recorded less."""
     return list(_changes([_surroundings(events[0]) for events in attempts]))
 
 
 def _changes(found: Sequence[Mapping[str, str]]) -> Iterator[Change]:
     known: dict[str, str] = {}
     for number, here in enumerate(found, 1):
-        complete = len(here) > 1  # an older version recorded the host, and no more
+        complete = len(here) > 1  # an older version recorded only the host
         for name in {**known, **here} if complete else here:
             before, after = known.get(name, ""), here.get(name, "")
             if before != after and (before or len(known) > 1):

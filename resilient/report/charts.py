@@ -1,7 +1,7 @@
-"""The charts of one run, as Altair draws them.
+"""Draws the charts of one run with Altair.
 
-All that is drawn is values, in long form: names from files never become names of fields
-or parts of expressions.
+Charts get values in long form only: names from files never become field names or parts
+of expressions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,36 +17,36 @@ from resilient.report.facts import RunFacts, Saved
 from resilient.report.look import DASHES, PARTS, SERIES, SHAPES, Look
 from resilient.telemetry.accounting import Span
 
-Chart = Any  # Altair's classes share none that mypy could check
+Chart = Any  # Altair's charts share no base class that mypy could check
 _MOST_SAVES = 1500
 _MOST_KILLS = 60
-_ROW = 26  # pixels of a row of bars
+_ROW = 26  # pixels per row of bars
 
 
 def finished(chart: Chart, look: Look, *, height: int | None = None) -> Chart:
-    """A chart with the width and the colours of all."""
+    """A chart with the width common to all charts."""
     given = {} if height is None else {"height": height}
     return chart.properties(width=look.width, **given)
 
 
 def data_of(rows: Sequence[Mapping[str, Any]]) -> alt.Data:
-    """Rows as they are."""
+    """Rows as Altair's inline data."""
     return alt.Data(values=[dict(row) for row in rows])
 
 
 def part_color(look: Look) -> alt.Color:
-    """The colour of a part of the time; the page says which is which."""
+    """The colour of each part of the time; the page has its own legend."""
     colors = [look.color(f"part-{name}") for name in PARTS]
     scale = alt.Scale(domain=list(PARTS), range=colors)
     return alt.Color("part:N", scale=scale, legend=look.legend)
 
 
 def shares(parts: Mapping[str, Mapping[str, float]], look: Look) -> Chart:
-    """A bar for each run, of the parts that its time went into.
+    """A bar for each run, divided into the parts of its time.
 
     Args:
-        parts: Seconds of each part, by run.
-        look: How it is drawn.
+        parts: The seconds of each part, by run.
+        look: The look of the chart.
     """
     order = list(PARTS)
     rows = [
@@ -79,7 +79,7 @@ def shares(parts: Mapping[str, Mapping[str, float]], look: Look) -> Chart:
 
 
 def attempts(facts: RunFacts, look: Look) -> tuple[Chart, Timeline]:
-    """A row of bars for each attempt, and a cross where one ended too early."""
+    """A row of bars for each attempt, with a cross where one ended early."""
     drawn = timeline(facts.spans)
     order = [str(n) for n in range(drawn.first + 1, len(facts.goodput.attempts) + 1)]
     y = alt.Y("attempt:N", sort=order, title=None, scale=alt.Scale(domain=order))
@@ -104,7 +104,7 @@ def attempts(facts: RunFacts, look: Look) -> tuple[Chart, Timeline]:
     return finished(bars + ends, look, height=_ROW * max(1, len(order))), drawn
 
 
-# Without AM and PM.
+# A 24-hour clock.
 _TIMES = {
     **dict.fromkeys(("hours", "minutes"), "%H:%M"),
     "seconds": "%H:%M:%S",
@@ -125,7 +125,7 @@ def _bar(span: Span) -> dict[str, Any]:
 
 
 def _ends(facts: RunFacts, first: int = 0) -> list[dict[str, Any]]:
-    """Where attempts ended that did not come to the end of the run."""
+    """The ends of the attempts that did not finish the run."""
     return [
         {
             "attempt": str(number),
@@ -159,13 +159,13 @@ def metric(group: Sequence[Curve], facts: RunFacts, look: Look) -> Chart:
 def curve_chart(
     found: Mapping[str, Curve], look: Look, *, title: str, of: str
 ) -> Chart:
-    """Lines, each with a colour, a dash and a shape of its own.
+    """Lines, each with its own colour, dash and shape.
 
     Args:
-        found: By what a line is called.
-        look: How it is drawn.
-        title: Of the axis.
-        of: What the names are of.
+        found: The curves, by the name of their line.
+        look: The look of the chart.
+        title: The title of the y axis.
+        of: What a line's name stands for: a metric or a run.
     """
     names = [printable(name) for name in found]
     rows = [
@@ -204,7 +204,7 @@ def curve_chart(
 
 
 def saves(facts: RunFacts, look: Look) -> tuple[Chart, Chart, int]:
-    """The seconds and the sizes of saves, and how many of them are drawn."""
+    """Charts of the durations and the sizes of saves, and the number drawn."""
     every = -(-len(facts.saves) // _MOST_SAVES)
     drawn = facts.saves[::every] if every else facts.saves
     kinds = ("written in the background", "training waited")

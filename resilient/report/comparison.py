@@ -1,4 +1,4 @@
-"""Several runs on one page: a row, a bar and a line for each."""
+"""Compares several runs on one page: a row, a bar and a line for each."""
 
 from collections.abc import Sequence
 
@@ -23,8 +23,8 @@ def page_of_several(name: str, runs: Sequence[RunFacts]) -> Page:
     """The page of several runs.
 
     Args:
-        name: Of the directory.
-        runs: At least one.
+        name: The name of the directory.
+        runs: The runs, at least one.
     """
     states = [run.state for run in runs]
     counts = {state: states.count(state) for state in dict.fromkeys(states)}
@@ -78,7 +78,7 @@ def _shares(runs: Sequence[RunFacts], look: Look) -> Section:
 
 
 def _metrics(runs: Sequence[RunFacts], look: Look) -> list[Section]:
-    """A chart for each metric, with a line for each of the last runs that have it."""
+    """A chart for each metric, with a line for each of the latest runs that have it."""
     found: dict[str, dict[str, Curve]] = {}
     every = [(run.name, curve) for run in runs for curve in curves(run.logged)]
     for run_name, curve in every:

@@ -1,4 +1,4 @@
-"""Metrics over steps as curves, few enough and finite enough to be drawn."""
+"""Metrics over steps, as curves of few enough finite points to draw."""
 
 import math
 from collections.abc import Sequence
@@ -8,18 +8,18 @@ from resilient.report.facts import Logged
 
 MOST_CHARTS = 8
 _MOST_POINTS = 1000
-_HUGE = 1e30  # an axis up to there tells nothing of the other values
+_HUGE = 1e30  # an axis up to here would flatten all other values
 _OF_VALIDATION = "val_"
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One number of a metric.
+    """One value of a metric.
 
     Attributes:
-        step: Batches trained.
-        value: The number.
-        attempt: Which attempt logged it, from 1; 0 if that is not known.
+        step: The number of batches trained.
+        value: The value.
+        attempt: The attempt that logged it, from 1; 0 if unknown.
     """
 
     step: int
@@ -32,10 +32,10 @@ class Curve:
     """One metric of a run.
 
     Attributes:
-        name: Of the metric.
-        points: Those to draw, oldest first.
-        count: How many numbers there are.
-        odd: How many of them are not finite, or too large to be drawn.
+        name: The name of the metric.
+        points: The points to draw, oldest first.
+        count: The number of values, drawn or not.
+        odd: How many of them are not finite or too large to draw.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Curve:
 
     @property
     def group(self) -> str:
-        """The metric without ``val_``: both are in one chart."""
+        """The metric without ``val_``: both share one chart."""
         return self.name.removeprefix(_OF_VALIDATION)
 
 
@@ -66,7 +66,7 @@ def _curve(name: str, points: Sequence[Point]) -> Curve:
 
 
 def _fewer(points: Sequence[Point]) -> Sequence[Point]:
-    """The lowest and the highest of as many stretches as can be drawn, and the last."""
+    """The minimum and maximum of each stretch that can be drawn, and the last point."""
     if len(points) <= _MOST_POINTS:
         return points
     length = math.ceil(len(points) / (_MOST_POINTS // 2))

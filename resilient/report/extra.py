@@ -1,4 +1,4 @@
-"""Finds out whether the libraries of the extra ``report`` are installed."""
+"""Checks that the libraries of the extra ``report`` are installed."""
 
 from importlib.util import find_spec
 
@@ -8,7 +8,7 @@ _NEEDED = ("altair", "jinja2", "vl_convert")
 
 
 def require() -> None:
-    """Go on only if charts can be drawn.
+    """Raise if charts cannot be drawn.
 
     Raises:
         BackendNotAvailableError: A library is missing.

@@ -1,4 +1,4 @@
-"""Collects what a report tells of one run, from one reading of its directory."""
+"""Collects the facts for a report on one run, reading its directory once."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -21,11 +21,11 @@ class Logged:
     """Metrics at a step.
 
     Attributes:
-        attempt: Which logged them, from 0; -1 where that is not known.
-        step: Batches trained.
-        epoch: Epochs done.
-        batch: Batches done of the next one; 0 at the end of an epoch.
-        metrics: By name.
+        attempt: The attempt that logged them, from 0; -1 if unknown.
+        step: The number of batches trained.
+        epoch: The number of epochs completed.
+        batch: Batches completed in the next epoch; 0 at the end of an epoch.
+        metrics: The values, by metric name.
     """
 
     attempt: int
@@ -37,14 +37,14 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint that was committed.
+    """A committed checkpoint.
 
     Attributes:
-        time: When, Unix seconds.
-        step: Of what.
-        nbytes: Its size.
-        seconds: From the start of the write to the end.
-        stall: Seconds that training waited.
+        time: The time of the commit, in Unix seconds.
+        step: The saved step.
+        nbytes: The size in bytes.
+        seconds: The duration of the write.
+        stall: The seconds that training waited for it.
     """
 
     time: float
@@ -56,19 +56,19 @@ class Saved:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a report tells of a run.
+    """The facts about a run that a report shows.
 
     Attributes:
-        name: Where it is.
-        goodput: Where its time went.
-        spans: When each second of that was.
-        state: Whether it is alive.
-        beat: Its last sign of life.
-        logged: Its metrics, oldest first; a step may be there twice.
-        saves: Its checkpoints, oldest first.
-        faults: What went wrong.
-        environment: Versions at its start, by name.
-        changes: What was different from the attempt before.
+        name: The run's name or path.
+        goodput: Where the run's time went.
+        spans: The time spans behind the goodput.
+        state: The run's liveness, such as "alive" or "dead".
+        beat: The last heartbeat, if any.
+        logged: The logged metrics, oldest first; a step may occur twice.
+        saves: The saved checkpoints, oldest first.
+        faults: What went wrong, oldest first.
+        environment: The versions at the first start, by name.
+        changes: The changes of environment between attempts.
     """
 
     name: str
@@ -84,17 +84,17 @@ class RunFacts:
 
     @property
     def epoch(self) -> int | None:
-        """Epochs done."""
+        """The number of epochs completed."""
         found = self.logged[-1].epoch if self.logged else None
         return self.beat.epoch if self.beat is not None else found
 
     @property
     def last_metrics(self) -> Mapping[str, float]:
-        """The newest number of each metric."""
+        """The latest value of each metric."""
         return {name: x for each in self.logged for name, x in each.metrics.items()}
 
     def save_costs(self) -> dict[str, Any]:
-        """What the saves cost and hold, for JSON; seconds and bytes."""
+        """The durations (seconds) and sizes (bytes) of the saves, for JSON."""
         if not self.saves:
             return {"count": 0}
         seconds = [each.seconds for each in self.saves]
@@ -108,7 +108,7 @@ class RunFacts:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """All but what was logged and saved one by one, for JSON."""
+        """Everything except individual logs and saves, for JSON."""
         return {
             **self.goodput.to_json(),
             "state": self.state,
@@ -122,11 +122,11 @@ class RunFacts:
 
 
 def read_facts(store: Store, name: str = "") -> RunFacts | None:
-    """What there is to tell of a run; None where it has left no events.
+    """The facts about a run; None if it has recorded no events.
 
     Args:
-        store: Of the run.
-        name: For people; where the run is, if empty.
+        store: The run's store.
+        name: The name to show; if empty, the run's path.
     """
     log = read_log(store.directory)
     if not log.attempts:
@@ -157,7 +157,7 @@ def _logged(log: RunLog) -> Iterator[Logged]:
 
 
 def _of_checkpoints(store: Store) -> Iterator[Logged]:
-    """Where the events have no metrics: those of the checkpoints that are left."""
+    """The metrics of the remaining checkpoints, for runs without metrics events."""
     for found in store.checkpoints(to_look=True):
         if found.metrics:
             metrics = {name: float(x) for name, x in found.metrics.items()}

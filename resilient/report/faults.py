@@ -1,4 +1,4 @@
-"""What went wrong in a run, and why, from its own events and from its supervisor's."""
+"""What went wrong in a run, and why, from its own and its supervisor's events."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from resilient.telemetry.goodput import AttemptReport
 from resilient.telemetry.run_log import RunLog
 
 _NOT_FAULTS = ("ended", "unknown")
-_SAID = {  # events beside the end of an attempt
+_SAID = {  # events other than the end of an attempt, and the field with the reason
     "save failed": "error",
     "prune failed": "error",
     "not uploaded": "error",
@@ -16,19 +16,19 @@ _SAID = {  # events beside the end of an attempt
     "diverged": "why",
 }
 _OF_SUPERVISOR = ("exited", "gave up")
-_LONGEST = 300  # characters of a reason
+_LONGEST = 300  # characters in a reason
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something went wrong.
+    """Something that went wrong.
 
     Attributes:
-        time: When, Unix seconds.
-        attempt: In which attempt, from 1; None: in none that took the directory.
-        step: Where training was, if that is known.
+        time: The time, in Unix seconds.
+        attempt: The attempt's number, from 1; None if no attempt locked the directory.
+        step: The step that training had reached, if known.
         kind: What happened, in a word or two.
-        why: The reason, if one is known.
+        why: The reason; empty if unknown.
     """
 
     time: float
@@ -39,7 +39,7 @@ class Fault:
 
 
 def faults(log: RunLog, attempts: Sequence[AttemptReport]) -> list[Fault]:
-    """All that went wrong, oldest first."""
+    """Everything that went wrong, oldest first."""
     exits, found = _exits(log.others)
     for number, (events, report) in enumerate(
         zip(log.attempts, attempts, strict=True), 1
@@ -60,7 +60,7 @@ def faults(log: RunLog, attempts: Sequence[AttemptReport]) -> list[Fault]:
 def _exits(
     others: Sequence[tuple[int, Event]],
 ) -> tuple[dict[int, Event], list[Fault]]:
-    """How attempts ended, by their number from 1; and faults of no attempt."""
+    """How attempts ended, by number from 1, and the faults outside any attempt."""
     found: dict[int, Event] = {}
     of_none: list[Fault] = []
     for number, event in others:
@@ -75,7 +75,7 @@ def _exits(
 def _end(
     report: AttemptReport, number: int, events: Sequence[Event], seen: Event | None
 ) -> Fault:
-    """How an attempt ended that did not come to the end of the run."""
+    """The fault that ended an attempt before the end of the run."""
     kind, why = str(report.outcome), _last_words(events)
     if seen is not None and seen.kind not in (None, "finished"):
         kind, why = str(seen.kind), seen.why or why

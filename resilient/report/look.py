@@ -1,14 +1,14 @@
-"""Colours, heights and dashes of charts: the Okabe-Ito palette, told apart without it.
+"""Colours, heights and dashes of charts: the Okabe-Ito palette, legible without it.
 
-On a page, colours are names of CSS variables, so that the reader's theme and a printer
-change them; in a picture they are those of the light theme.
+On a page, colours are CSS variables, which follow the reader's theme and change for
+printing; in a picture they are those of the light theme.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-# Each part of a run's time: its colour in the light theme and in the dark one, and the
-# height of its bars, in pixels.
+# Each part of a run's time: its colour in the light and the dark theme, and the height
+# of its bars in pixels.
 PARTS: Mapping[str, tuple[str, str, int]] = {
     "productive": ("#009e73", "#1fb58a", 16),
     "saving": ("#0072b2", "#4aa8e0", 12),
@@ -51,10 +51,10 @@ def themes() -> tuple[dict[str, str], dict[str, str]]:
 
 
 class Look:
-    """How charts are drawn.
+    """The look of charts.
 
     Args:
-        on_page: On a page, or else in a picture.
+        on_page: Whether the charts are for a page rather than a picture.
     """
 
     def __init__(self, *, on_page: bool) -> None:
@@ -62,21 +62,21 @@ class Look:
         self._on_page = on_page
 
     def color(self, name: str) -> str:
-        """A colour, as of ``themes``."""
+        """A colour by its name in ``themes``."""
         return f"var(--{name})" if self._on_page else self._light[name]
 
     @property
     def legend(self) -> Any:
-        """In a picture; a page has its own, which wraps where it is narrow."""
+        """The legend for a picture; a page has its own, which wraps when narrow."""
         return None if self._on_page else {"title": None, "orient": "top"}
 
     @property
     def width(self) -> Any:
-        """Of a chart."""
+        """The width of a chart."""
         return "container" if self._on_page else 720
 
     def config(self) -> dict[str, Any]:
-        """What all charts have in common, for Vega-Lite."""
+        """The Vega-Lite configuration that all charts share."""
         ink, faint, grid = map(self.color, ("ink", "faint", "grid"))
         axis = {
             "labelColor": faint,

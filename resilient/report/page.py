@@ -1,7 +1,7 @@
-"""Renders a report as one HTML file that asks the network for nothing.
+"""Renders a report as one HTML file that needs no network.
 
-Vega and Vega-Lite are in it, and a policy that lets a browser load nothing else. Names
-and texts come from files that anybody may have written: the template escapes all.
+It embeds Vega and Vega-Lite, and a policy that forbids the browser to load anything
+else. Names and texts come from untrusted files, so the template escapes all of them.
 """
 
 import json
@@ -20,15 +20,15 @@ from resilient.report.look import Look, themes
 
 @dataclass(frozen=True)
 class Key:
-    """What a colour of a chart means.
+    """An entry of a chart's legend.
 
     Attributes:
-        name: The meaning.
-        color: As of ``look.themes``.
-        dash: Of a line, as SVG writes it; None: it is no line.
-        height: Of a bar, in pixels; 0: it is none.
-        path: Of a symbol, in SVG.
-        hollow: Whether that is only an outline.
+        name: What the colour stands for.
+        color: The colour's name in ``look.themes``.
+        dash: The dash pattern of a line, in SVG's syntax; None if it is not a line.
+        height: The height of a bar in pixels; 0 if it is not a bar.
+        path: The SVG path of a symbol.
+        hollow: Whether the symbol is only an outline.
     """
 
     name: str
@@ -41,14 +41,14 @@ class Key:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with what it shows in words.
+    """A chart with a caption and a legend.
 
     Attributes:
-        id: In the page.
-        caption: What it shows.
-        chart: Of Altair.
-        keys: Its legend.
-        note: What is not drawn, if anything is not.
+        id: The element's id in the page.
+        caption: A description of the chart.
+        chart: The Altair chart.
+        keys: The entries of the legend.
+        note: A note on what is not drawn, if anything.
     """
 
     id: str
@@ -59,26 +59,26 @@ class Figure:
 
     @property
     def spec(self) -> Markup:
-        """It as JSON that ends no script."""
+        """The chart as JSON that cannot close a script element."""
         found = self.chart.to_dict() | {"config": Look(on_page=True).config()}
         text = json.dumps(found, allow_nan=False)
         for character in "<>&":
             text = text.replace(character, f"\\u{ord(character):04x}")
-        return Markup(text)  # noqa: S704  # nothing in it is special in HTML
+        return Markup(text)  # noqa: S704  # it has no characters special in HTML
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers and texts.
+    """A table of numbers and texts.
 
     Attributes:
-        id: In the page.
-        caption: What they are.
-        columns: Their names.
-        rows: As many cells each; the first is a name.
-        right: Columns of numbers.
-        prose: Columns of texts that may be long.
-        folded: Whether it is hidden at first.
+        id: The element's id in the page.
+        caption: A description of the table.
+        columns: The names of the columns.
+        rows: The rows, with a cell per column; the first cell is the row's name.
+        right: The columns to align right.
+        prose: The columns whose texts may be long.
+        folded: Whether the table is collapsed at first.
     """
 
     id: str
@@ -92,7 +92,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page under a heading."""
+    """A section of the page, with a heading."""
 
     title: str
     figures: Sequence[Figure] = ()
@@ -102,7 +102,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Tile:
-    """A number that is seen first."""
+    """A number at the top of the page."""
 
     name: str
     value: str
@@ -114,11 +114,11 @@ class Page:
     """A whole page.
 
     Attributes:
-        title: Its heading.
-        about: One line below.
-        tiles: Numbers.
-        sections: The rest.
-        footer: Where the numbers come from.
+        title: The heading.
+        about: The line below the heading.
+        tiles: The numbers at the top.
+        sections: The sections below them.
+        footer: The source of the numbers.
     """
 
     title: str
@@ -128,7 +128,7 @@ class Page:
     footer: str = "Made by `resilient report` from the events of the run."
 
     def html(self) -> str:
-        """The file."""
+        """The whole HTML file."""
         environment = Environment(autoescape=True, finalize=_shown)
         light, dark = themes()
         page = environment.from_string(_file("page.html")).render(
@@ -146,7 +146,7 @@ def _shown(value: Any) -> Any:
 
 
 def _ours(text: str) -> Markup:
-    return Markup(text)  # noqa: S704  # from our own files and from Vega's
+    return Markup(text)  # noqa: S704  # our own files and Vega's
 
 
 def _variables(colors: Mapping[str, str]) -> dict[str, Markup]:
@@ -158,7 +158,7 @@ def _file(name: str) -> str:
 
 
 def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed."""
+    """Vega, Vega-Lite and Vega-Embed, in one script."""
     from altair.utils._importers import vl_version_for_vl_convert as version
     from vl_convert import javascript_bundle
 

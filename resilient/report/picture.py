@@ -1,4 +1,4 @@
-"""A report as a picture for a paper: the charts of a page, one below the other."""
+"""Draws a report as a picture for a paper: the main charts, one below the other."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -12,14 +12,14 @@ from resilient.report.facts import RunFacts
 from resilient.report.look import SERIES, Look
 
 _METRICS = 2
-_SCALE = 2  # pixels of the file for each of the chart
+_SCALE = 2  # image pixels per chart pixel
 
 
 def png(runs: Sequence[RunFacts]) -> bytes:
-    """The picture of a run, or of several.
+    """The picture of one run, or of several, as PNG.
 
     Args:
-        runs: At least one; of several only shares and losses are drawn.
+        runs: The runs, at least one; for several, only shares and losses are drawn.
     """
     from vl_convert import vegalite_to_png
 

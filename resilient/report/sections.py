@@ -1,4 +1,4 @@
-"""The sections of one run's page."""
+"""Builds the sections of one run's page."""
 
 import math
 import time
@@ -13,7 +13,7 @@ from resilient.report.facts import Logged, RunFacts
 from resilient.report.look import DASHES, PARTS, SERIES, Look
 from resilient.report.page import Figure, Key, Page, Section, Table, Tile
 
-_ROWS = 500  # of a table
+_ROWS = 500  # rows in a table
 _ON_PAGE = Look(on_page=True)
 _MEANS = {
     "productive": "training that survived",
@@ -44,7 +44,7 @@ def page_of(facts: RunFacts) -> Page:
 
 
 def tiles(facts: RunFacts) -> list[Tile]:
-    """The numbers that are seen first."""
+    """The numbers at the top of the page."""
     goodput = facts.goodput
     lost = f"{goodput.lost_steps:,} trained again"
     ended = sum(each.outcome not in ("ended", "unknown") for each in goodput.attempts)
@@ -61,7 +61,7 @@ def tiles(facts: RunFacts) -> list[Tile]:
 
 
 def part_keys(parts: Mapping[str, float]) -> list[Key]:
-    """The legend of parts of the time, but for those that are not there."""
+    """The legend of the parts of the time that occur."""
     return [
         Key(name, f"part-{name}", height=PARTS[name][2])
         for name, seconds in parts.items()
@@ -70,7 +70,7 @@ def part_keys(parts: Mapping[str, float]) -> list[Key]:
 
 
 def utc(seconds: float) -> str:
-    """A time."""
+    """A time in UTC, to be read by people."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
@@ -125,7 +125,7 @@ def _not_drawn(drawn: Timeline) -> str:
 
 
 def left_out(count: int, what: str) -> list[str]:
-    """What a table says that does not show all."""
+    """The note below a table that does not list everything."""
     return [f"The last {_ROWS} of {count:,} {what} are listed."] * (count > _ROWS)
 
 
@@ -164,19 +164,19 @@ def _metric(name: str, group: Sequence[Curve], facts: RunFacts) -> Figure:
 
 
 def dash_of(number: int) -> str:
-    """The dash of a line, as SVG writes it."""
+    """The dash pattern of a line, in SVG's syntax."""
     return " ".join(map(str, DASHES[number])) if number else ""
 
 
 def note_of(drawn: Sequence[Curve]) -> str:
-    """What a chart of curves leaves out."""
+    """The note on what a chart of curves leaves out."""
     hidden = sum(curve.count - curve.odd - len(curve.points) for curve in drawn)
     every = sum(curve.count for curve in drawn)
     return f"The extremes of {every:,} numbers are drawn." if hidden else ""
 
 
 def odd_of(every: Sequence[Curve]) -> list[str]:
-    """What no chart shows."""
+    """The note on values that no chart shows."""
     odd = sum(curve.odd for curve in every)
     return [f"{odd:,} numbers are not finite, or huge, and not drawn."] * bool(odd)
 

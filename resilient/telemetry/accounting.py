@@ -24,7 +24,7 @@ class Span:
 
     Attributes:
         attempt: Its place among the attempts, from 0.
-        part: As of ``Goodput.parts``.
+        part: A name from ``Goodput.parts``.
         begin: Unix seconds.
         end: Unix seconds.
     """
@@ -46,7 +46,7 @@ class _Piece:
     begin: float = 0.0  # Unix seconds
 
     def span(self, part: str, since: float = 0.0) -> Span:
-        """Its time, but for the first seconds."""
+        """Its time span, without the first ``since`` seconds."""
         end = self.begin + self.seconds
         return Span(self.attempt, part, self.begin + since, end)
 
@@ -82,7 +82,7 @@ class Ledger:
         return math.fsum(piece.seconds for piece in self._pieces)
 
     def spans(self) -> list[Span]:
-        """When each of these seconds was, attempt by attempt."""
+        """The time spans of these seconds, attempt by attempt."""
         productive = (piece.span("productive") for piece in self._pieces)
         found = [span for span in (*self._spans, *productive) if span.end > span.begin]
         return sorted(found, key=lambda span: (span.attempt, span.begin))
@@ -126,7 +126,7 @@ class Ledger:
         self._lose(undone, but=kept)
 
     def _lose(self, piece: _Piece, but: float = 0.0) -> None:
-        """Training that is gone back over, but for its first seconds."""
+        """Count a piece as lost, except for its first ``but`` seconds."""
         self.lost += piece.seconds - but
         self._spans.append(piece.span("lost", but))
 
@@ -143,7 +143,7 @@ class Accounting:
         ledger: The books, which already contain earlier attempts.
 
     Attributes:
-        now: Until when time is booked, in Unix seconds; it never goes back.
+        now: The time up to which time is booked, in Unix seconds; it never goes back.
         outcome: How the attempt ended, if its events say.
         restored: The step that it resumed from, if any.
     """
@@ -226,7 +226,7 @@ class Accounting:
     def _go_on(
         self, until: float, step: int | None = None, *, saved: bool = False
     ) -> None:
-        """Book what the attempt did until then, and the step that it reached."""
+        """Book what the attempt did until then, and the step it reached."""
         if not self._training:
             self._spend("starting", until)
             return
@@ -242,6 +242,6 @@ class Accounting:
         self._ledger.spend(part, *self._pass(until))
 
     def _pass(self, until: float) -> tuple[float, float]:
-        """Since when, and seconds until then; 0 if that time is already booked."""
+        """The begin and length of the time until then; length 0 if already booked."""
         begin, self.now = self.now, max(self.now, until)
         return begin, self.now - begin

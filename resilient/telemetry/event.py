@@ -21,11 +21,11 @@ class Event:
         pid: Its process id there.
         previous: The last heartbeat of the previous attempt (in "started").
         environment: Versions, by name (in "started").
-        processes: How many train together (in "started").
-        epoch: Epochs done.
-        batch: Batches done of the next one.
-        logs: Metrics by name (in "metrics": of the epoch that ended, or so far).
-        kind: How a process ended, in a word (in "exited", of a supervisor).
+        processes: The number of processes that train together (in "started").
+        epoch: The number of epochs completed.
+        batch: Batches completed in the next epoch.
+        logs: Metrics by name (in "metrics": for the epoch that ended, or so far).
+        kind: How a process ended, in a word (in a supervisor's "exited").
     """
 
     time: Seconds

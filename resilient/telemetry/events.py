@@ -163,7 +163,7 @@ def read_events(
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Its lines; of an overlong line only the beginning, which is overlong, too."""
+    """The lines of a file; an overlong one is cut, but stays overlong."""
     while line := file.readline(_LINE + 1):
         yield line
         while len(line) > _LINE and not line.endswith(b"\n"):

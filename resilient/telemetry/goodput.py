@@ -23,7 +23,7 @@ Estimated:
     work, such as the batch in progress, is not seen, and its time counts as down;
 * the loss, if the save of the restored step is not in the events: the seconds between
     the known moments before and after it are divided in proportion to steps;
-* if a clock goes back, time stands still.
+* if the clock goes back, no time passes until it catches up.
 
 Work that a dead run will have to repeat counts as productive until the run resumes. An
 attempt that ended or was preempted waits for its last write, which counts as saving.
@@ -151,10 +151,10 @@ def goodput(directory: str | os.PathLike[str]) -> Goodput:
 
 
 def account(log: RunLog) -> tuple[Goodput, list[Span]]:
-    """Where the time of a run went, and when each second of it was.
+    """Where the time of a run went, and the time spans behind it.
 
     Args:
-        log: What is recorded of the run.
+        log: The records of the run.
     """
     ledger, downs = Ledger(), list[Span]()
     reports: list[AttemptReport] = []

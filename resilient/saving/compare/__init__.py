@@ -1,7 +1,7 @@
-"""Compares two checkpoints: every tensor, and every value that is none.
+"""Compares two checkpoints: every tensor, and every other value.
 
-``compare`` is what others call; ``contents`` reads a checkpoint without its backend,
-``pairs`` finds what belongs together, ``distance`` tells how far apart two arrays are,
-``values`` walks through what is no tensor, ``facts`` says which of it is state. It
-loads neither Keras nor a backend, and changes nothing.
+``compare`` is the entry point. ``contents`` reads a checkpoint without its backend,
+``pairs`` matches the variables, ``distance`` measures how far apart two arrays are,
+``values`` walks through the other values, and ``facts`` decides which of them are
+state. The package loads neither Keras nor a backend, and only reads.
 """

@@ -1,8 +1,8 @@
 """Whether two checkpoints hold the same state, and where they do not.
 
 Tensors and other state are compared byte by byte: 0.0 is not -0.0, and NaNs may differ
-in their bits. Where two backends saved, integers are compared as numbers, since each
-has its own types for them, and random states of backends are left out.
+in their bits. Between two backends, integers are compared as numbers, because each
+backend has its own integer types, and the backends' random states are left out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,15 +44,15 @@ class Leaf:
 
     Attributes:
         group: ``weights``, ``optimizer``, ``metrics``, ``seeds`` or ``variables``; of
-            an array that is no variable, its section.
-        name: For people; unique in its group.
-        how: How it differs. ``bits``: only in the sign of zeros and the bits of NaNs.
-            ``dtype``: in the type; the distance is then one of numbers.
-        a: In the first; None if it is not there.
-        b: In the second.
-        size: Elements; 0 where the shapes differ.
-        distance: How far apart; None where the shapes differ.
-        counts: Whether it is state.
+            other arrays, the section.
+        name: A readable name, unique in the group.
+        how: How it differs. ``bits``: only in the signs of zeros and the bits of NaNs.
+            ``dtype``: in the type; the values are then compared as numbers.
+        a: The first checkpoint's tensor; None if it has none.
+        b: The second checkpoint's tensor; None if it has none.
+        size: The number of elements; 0 unless both exist and have the same shape.
+        distance: How far apart they are; None unless both have the same shape.
+        counts: Whether it is part of the state.
     """
 
     group: str
@@ -71,15 +71,15 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Fact:
-    """A value that differs, and is no tensor.
+    """A value other than a tensor that differs.
 
     Attributes:
         section: One of ``facts.SECTIONS``.
         name: Its place in the section.
-        a: In the first: plain JSON, short.
-        b: In the second.
-        only: ``"a"`` or ``"b"`` where the other has none.
-        counts: Whether it is state.
+        a: The first checkpoint's value, as short plain JSON.
+        b: The second checkpoint's value, in the same form.
+        only: ``"a"`` or ``"b"`` if only that checkpoint has the value.
+        counts: Whether it is part of the state.
     """
 
     section: str
@@ -95,12 +95,12 @@ class Side:
     """One of two checkpoints.
 
     Attributes:
-        path: Where it is.
-        progress: Where its run was.
-        finished: Whether that was over.
-        saved_by: The kind of its run: ``fit``, ``loop``, ``variables`` or ``import``.
-        backend: Which one saved it.
-        environment: Versions.
+        path: The checkpoint's path.
+        progress: The run's progress at the save.
+        finished: Whether the run was finished.
+        saved_by: The kind of the run: ``fit``, ``loop``, ``variables`` or ``import``.
+        backend: The backend that saved it.
+        environment: The versions it was saved with, by name.
     """
 
     path: str
@@ -113,14 +113,14 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two checkpoints, compared.
+    """The result of comparing two checkpoints.
 
     Attributes:
-        a: The first.
-        b: The second.
-        leaves: Every tensor, in the order of the checkpoints.
-        facts: What else differs, in the order of ``facts.SECTIONS``.
-        left_out: What was not compared, in words.
+        a: The first checkpoint.
+        b: The second checkpoint.
+        leaves: Every tensor, in checkpoint order.
+        facts: The other differences, in the order of ``facts.SECTIONS``.
+        left_out: Descriptions of what was not compared.
     """
 
     a: Side
@@ -143,18 +143,18 @@ def compare(
     """Compare two checkpoints.
 
     Args:
-        store_a: Of the first.
+        store_a: The first checkpoint's store.
         step_a: Its step; None for the newest.
-        store_b: Of the second.
-        step_b: Its step.
+        store_b: The second checkpoint's store.
+        step_b: Its step; None for the newest.
 
     Raises:
-        BackendNotAvailableError: A library that reads the tensors is missing.
-        CheckpointNotFoundError: One is not there.
-        CheckpointReadError: One cannot be read here and now.
-        CorruptCheckpointError: One is damaged.
-        NotSupportedError: A later version wrote one.
-        UntrustedCheckpointError: There is a key here, and it did not sign one.
+        BackendNotAvailableError: A library needed to read the tensors is missing.
+        CheckpointNotFoundError: One of them does not exist.
+        CheckpointReadError: One of them cannot be read here and now.
+        CorruptCheckpointError: One of them is damaged.
+        NotSupportedError: A later version wrote one of them.
+        UntrustedCheckpointError: A key is set, and one of them is not signed with it.
     """
     a, b = opened(store_a, step_a), opened(store_b, step_b)
     elsewhere = a.backend != b.backend
@@ -207,7 +207,7 @@ def _array(variable: Variable | None, contents: Contents) -> np.ndarray | None:
 def _as_numbers(
     variable: Variable, a: np.ndarray, b: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Integers that two backends have in types of their own, in one type."""
+    """Cast integers to one type, since each backend has its own integer types."""
     if not {a.dtype.kind, b.dtype.kind} <= {*"iu"} or a.dtype == b.dtype:
         return a, b
     if variable.group == "seeds":

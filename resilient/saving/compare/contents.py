@@ -1,7 +1,7 @@
-"""A checkpoint opened to look at: what each process saved, without their backend.
+"""Opens a checkpoint for inspection: what each process saved, without the backend.
 
-Every byte was compared with the manifest before. Large tensors stay on the disk until
-they are compared.
+Every byte is first verified against the manifest. Large tensors stay on disk until they
+are compared.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from resilient.serialization import Encoded
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
 from resilient.storage.store import Store
 
-_LONGEST = 2000  # characters of a reason
+_LONGEST = 2000  # characters in a reason
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class ProcessContents:
     """What one process saved.
 
     Attributes:
-        run: Of the process.
-        position: Where its data was, encoded.
-        arrays: What is not a variable, by name.
+        run: The process's ``run.json``.
+        position: The encoded position of its data.
+        arrays: The arrays that are not variables, by name.
     """
 
     run: RunJson
@@ -41,10 +41,10 @@ class Contents:
     """What a checkpoint holds.
 
     Attributes:
-        checkpoint: Which one.
-        backend: That which saved it.
-        processes: Those that saved it, by number.
-        tensors: The variables, by name; of each replica, where these have their own.
+        checkpoint: The checkpoint itself.
+        backend: The backend that saved it.
+        processes: The contents that each process saved, by number.
+        tensors: The variables by name, with one per replica where replicas differ.
     """
 
     checkpoint: Checkpoint
@@ -61,12 +61,12 @@ def opened(store: Store, step: int | None) -> Contents:
     """The checkpoint of a step, or the newest one, verified; nothing is changed.
 
     Raises:
-        BackendNotAvailableError: A library that reads its tensors is missing.
-        CheckpointNotFoundError: There is none.
+        BackendNotAvailableError: A library needed to read its tensors is missing.
+        CheckpointNotFoundError: It does not exist.
         CheckpointReadError: It cannot be read here and now.
         CorruptCheckpointError: It is damaged.
         NotSupportedError: A later version wrote it.
-        UntrustedCheckpointError: There is a key here, and it did not sign this.
+        UntrustedCheckpointError: A key is set, and it is not signed with that key.
     """
     steps = store.steps()
     if not steps:

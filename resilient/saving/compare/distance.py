@@ -1,7 +1,7 @@
 """How far apart two arrays are: in bits, as numbers, and in ulps.
 
-A unit in the last place (ulp) is the step from one float to the next that its type has.
-Arrays are compared a piece at a time, so that memory does not grow with them.
+A unit in the last place (ulp) is the gap between one float and the next in its type.
+Arrays are compared in pieces, so memory does not grow with their size.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-_PIECE = 1 << 20  # elements that are compared at a time
+_PIECE = 1 << 20  # elements compared at a time
 _WORD = (1 << 32) - 1
 
 
@@ -20,13 +20,13 @@ class Distance:
     """How far apart two arrays of one shape are.
 
     Attributes:
-        count: Elements that differ: in any bit, or, between two dtypes, as numbers.
-        unlike: How many of these differ as numbers. The others are zeros of another
-            sign, or NaNs of other bits.
+        count: Elements that differ: in any bit, or as numbers if the dtypes differ.
+        unlike: How many of these differ as numbers. The others differ only in the sign
+            of a zero or the bits of a NaN.
         nans: How many of these are NaN on one side only.
-        max_abs: The largest absolute difference of the others, which may be infinite;
-            None where there is none, or they are no numbers.
-        max_ulps: The same in ulps, of floats of one dtype.
+        max_abs: The largest absolute difference of the others, possibly infinite; None
+            if there are no others or the dtype is not numeric.
+        max_ulps: The same in ulps, for floats of the same dtype.
     """
 
     count: int = 0
@@ -54,7 +54,7 @@ def distance(a: np.ndarray, b: np.ndarray) -> Distance:
 
 
 def seed_words(seeds: np.ndarray) -> np.ndarray:
-    """Seeds as numbers without a sign: torch shows their 32 bits with one."""
+    """Seeds as unsigned integers: torch stores their 32 bits as signed ones."""
     return (seeds.astype(np.int64) & _WORD).astype(np.uint32)
 
 
@@ -113,7 +113,7 @@ def _are_integers(*arrays: np.ndarray) -> bool:
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
-    """The same numbers in a type that NumPy computes with."""
+    """The same numbers in a type that NumPy can compute with."""
     return array.astype(np.result_type(array, np.float64) if _plain(array) else float)
 
 
@@ -129,7 +129,7 @@ def _is_nan(array: np.ndarray) -> np.ndarray:
 
 
 def _unlike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Which elements differ as numbers; NaN is like NaN."""
+    """Which elements differ as numbers; NaN equals NaN."""
     if _are_integers(a, b):
         unlike = (_negative(a) != _negative(b)) | (_as_64(a) != _as_64(b))
     else:
@@ -144,7 +144,7 @@ def _negative(integers: np.ndarray) -> np.ndarray:
 
 
 def _as_64(integers: np.ndarray) -> np.ndarray:
-    """Their 64 bits, which grow with the integer among those of one sign."""
+    """Their 64 bits, in the order of the integers among those of the same sign."""
     return integers.astype(np.uint64)
 
 

@@ -1,7 +1,7 @@
-"""What of a checkpoint is no tensor, by section; and what of it is state.
+"""The values of a checkpoint other than tensors, by section, and which are state.
 
-State is what training goes on from. What a run is, and what it ran on, is not: where
-it made a difference, that shows in the state. Nor are clocks, and files that hold them.
+State is what training continues from. What the run is and what it ran on are not state:
+if they made a difference, the state shows it. Nor are clocks, or files that hold times.
 """
 
 from collections import Counter
@@ -21,9 +21,9 @@ NOT_STATE = ("clocks", "settings", "environment")
 SECTIONS = (*STATE, *NOT_STATE)
 
 _HISTORY = "keras.callbacks.History"
-# What Keras's callbacks have that is of the clock, in what is kept beside attributes.
+# Clock values that Keras's callbacks keep outside their attributes.
 _CLOCKS = {"ago", "epoch_began_ago", "files"}
-_FILE = {"content"}  # of a ModelCheckpoint, whose formats hold the time
+_FILE = {"content"}  # of a ModelCheckpoint, whose file formats hold the time
 _WORD = (1 << 32) - 1
 
 
@@ -32,7 +32,7 @@ class Section(NamedTuple):
 
     Attributes:
         name: One of ``SECTIONS``.
-        values: By name, encoded.
+        values: The encoded values, by name.
     """
 
     name: str
@@ -43,9 +43,9 @@ def of_process(process: ProcessContents, *, elsewhere: bool) -> Iterator[Section
     """The state of one process.
 
     Args:
-        process: Whose.
-        elsewhere: Whether that of another backend is compared with it, which draws
-            numbers and orders in its own way.
+        process: What the process saved.
+        elsewhere: Whether the other checkpoint is from another backend, which draws
+            random numbers and orders in its own way.
     """
     run = process.run
     yield Section("progress", _of_training(run, elsewhere))
@@ -93,7 +93,7 @@ def _of_training(run: RunJson, elsewhere: bool) -> JSON:
             "logs of the last epoch": run.epoch_logs,
             "losses seen": run.losses,
         }
-        # Those that steps in Python changed, which other backends trace.
+        # Those changed by steps in Python, which other backends trace.
         return found if elsewhere else found | {"attributes": run.attributes}
     return {"stopped": run.stopped} if isinstance(run, LoopRun) else {}
 
@@ -112,7 +112,7 @@ def _position(process: ProcessContents, elsewhere: bool) -> JSON:
 
 
 def _inside(position: Encoded, keys: tuple[str, ...]) -> Encoded:
-    """A position without seeds of orders that no order was drawn from yet."""
+    """A position without the seeds from which no order has been drawn yet."""
     if not isinstance(position, dict) or position.get("!") != "dict":
         return position
     pairs = position["v"]
@@ -165,9 +165,9 @@ def _callbacks(process: ProcessContents, run: FitRun) -> Iterator[Section]:
 
 
 def _split(special: Encoded) -> tuple[JSON, JSON]:
-    """What is kept of a callback beside its attributes, and what of it is of a clock.
+    """Split what a callback keeps outside its attributes into state and clock values.
 
-    A file is of one: the formats of models hold the time when they were written.
+    A file counts as a clock value: model formats hold the time of writing.
     """
     if not isinstance(special, dict) or special.get("!") != "dict":
         return ({} if special is None else {"special": special}), {}
@@ -178,7 +178,7 @@ def _split(special: Encoded) -> tuple[JSON, JSON]:
 
 
 def _of_fit(changes: JSON, process: ProcessContents) -> JSON:
-    """Epochs, and the values of each metric, of a History callback."""
+    """The epochs and each metric's values from a History callback."""
     metrics = changes.pop("history", None)
     found = {**changes}
     if isinstance(metrics, dict) and metrics.get("!") == "dict":
@@ -187,7 +187,7 @@ def _of_fit(changes: JSON, process: ProcessContents) -> JSON:
 
 
 def _of_loop(history: Encoded, process: ProcessContents) -> JSON:
-    """Of each metric, the value of each step."""
+    """Each metric's value at each step."""
     found = decode(history, process.arrays)
     return {
         str(name): {

@@ -1,8 +1,8 @@
-"""Which variable of one checkpoint is which of another.
+"""Matches the variables of one checkpoint to those of another.
 
 Keras numbers its automatic names differently in each process, so variables are matched
-by their place: group and order. Where two models differ, so that places do, they are
-aligned by their paths without those numbers.
+by place: group and order. If the models differ, so that the places do too, variables
+are aligned by their paths without those numbers.
 """
 
 import re
@@ -23,7 +23,7 @@ _GROUPS = {
 }
 _REPLICA = re.compile(r"(.+)\.replica_(\d{1,9})")
 _NUMBER = re.compile(r"_\d+")
-_MOST_ALIGNED = 2000  # variables; aligning takes the square of it
+_MOST_ALIGNED = 2000  # variables; aligning takes quadratic time
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Variable:
     """A variable in a checkpoint, or a replica's value of one.
 
     Attributes:
-        group: What it is of: ``weights``, ``optimizer``, ``metrics``, ``seeds``, or
-            ``variables`` for what is none of these.
-        name: For people.
-        place: Group, object and number in a checkpoint, and the replica.
-        value: An array, or what ``numpy.asarray`` makes one of.
+        group: Its group: ``weights``, ``optimizer``, ``metrics``, ``seeds``, or
+            ``variables`` for all others.
+        name: A readable name.
+        place: Its group, object and number in the checkpoint, and its replica.
+        value: An array, or something ``numpy.asarray`` converts to one.
     """
 
     group: str
@@ -45,12 +45,12 @@ class Variable:
 
     @property
     def key(self) -> str:
-        """What it has in common with its counterpart in another model."""
+        """The key that it shares with its counterpart in another model."""
         return f"{self.group} {_NUMBER.sub('', self.name)}"
 
 
 def variables(contents: Contents) -> list[Variable]:
-    """The variables of a checkpoint, in its order."""
+    """The variables of a checkpoint, in checkpoint order."""
     copies: dict[str, list[tuple[int, str]]] = {}
     for name in contents.tensors:
         if found := _REPLICA.fullmatch(name):
@@ -84,7 +84,7 @@ Pair = tuple[Variable | None, Variable | None]
 
 
 def pairs(a: Sequence[Variable], b: Sequence[Variable]) -> Iterator[Pair]:
-    """Each variable with its counterpart, or None where it has none."""
+    """Each variable with its counterpart, or None if it has no counterpart."""
     if [each.place for each in a] == [each.place for each in b]:
         yield from zip(a, b, strict=True)
     elif max(len(a), len(b)) > _MOST_ALIGNED:

@@ -1,7 +1,7 @@
-"""Where two values differ that a checkpoint holds as JSON.
+"""Finds where two values that checkpoints hold as JSON differ.
 
-Nothing in them is built: an object of the user's is its name and what it held. Arrays
-are handed out in pairs, to be compared as tensors are.
+Nothing is decoded into objects: a user's object stays its name and its contents. Arrays
+are yielded in pairs, to be compared like tensors.
 """
 
 import json
@@ -16,22 +16,22 @@ from resilient.serialization import JSON, Encoded
 from resilient.serialization.decoding import outline
 from resilient.serialization.json_arrays import as_bytes, stored_array
 
-_MOST = 100  # differences that are told of what is in one list or mapping
-_LONGEST = 200  # characters of a value
-_EXACT = 2**53  # integers beyond it some readers of JSON round
+_MOST = 100  # differences reported per list or mapping
+_LONGEST = 200  # characters in a value
+_EXACT = 2**53  # some JSON readers round integers beyond this
 _ARRAY = "array"
 _ITEMS = ("tuple", "set", "frozenset", "deque")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Two values, or one that has no counterpart.
+    """Two values that differ, or one without a counterpart.
 
     Attributes:
         name: Its place.
-        a: Of the first; plain JSON, short.
-        b: Of the second.
-        only: ``"a"`` or ``"b"`` where the other has none.
+        a: The first value, as short plain JSON.
+        b: The second value, in the same form.
+        only: ``"a"`` or ``"b"`` if only that side has the value.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class ArrayPair:
-    """Two arrays in one place."""
+    """Two arrays in the same place."""
 
     name: str
     a: np.ndarray
@@ -50,7 +50,7 @@ class ArrayPair:
 
 
 class _Nothing:
-    """Stands for a value that is not there."""
+    """A placeholder for a missing value."""
 
 
 _NOTHING = _Nothing()
@@ -61,13 +61,13 @@ Found = Difference | ArrayPair
 def differences(
     name: str, a: Encoded, b: Encoded, arrays: tuple[Arrays, Arrays]
 ) -> Iterator[Found]:
-    """Where two values differ, in their order; and all their arrays.
+    """The differences between two values, in order, and all their arrays.
 
     Args:
-        name: Their place, which names of places inside begin with.
-        a: The first.
-        b: The second.
-        arrays: The larger arrays of either.
+        name: Their place; the names of nested places begin with it.
+        a: The first value.
+        b: The second value.
+        arrays: The larger arrays of each.
     """
     told: dict[str, int] = {}
     left: list[tuple[str, str, Any, Any]] = [("", name, a, b)]
@@ -90,7 +90,7 @@ def differences(
 def _compared(
     name: str, a: Any, b: Any, arrays: tuple[Arrays, Arrays]
 ) -> tuple[Found | None, Sequence[tuple[str, Any, Any]]]:
-    """How two values differ themselves, and what is in them."""
+    """How two values themselves differ, and what they contain."""
     if a is _NOTHING or b is _NOTHING:
         only = "b" if a is _NOTHING else "a"
         one, other = (None if x is _NOTHING else shown_as(x) for x in (a, b))
@@ -129,14 +129,14 @@ def _rows(name: str, a: list[Any], b: list[Any]) -> list[tuple[str, Any, Any]]:
 
 
 def _order(name: str, a: JSON, b: JSON) -> Difference | None:
-    """Two mappings of the same keys may have them in another order."""
+    """The difference if two mappings have the same keys in another order."""
     if list(a) == list(b) or a.keys() != b.keys():
         return None
     return Difference(f"{name} (order of keys)", *(shown_as(list(x)) for x in (a, b)))
 
 
 def _opened(value: Encoded) -> tuple[str | None, Any]:
-    """The kind of a value, None of one that has no parts; and its parts."""
+    """The kind of a value (None if it has no parts), and its parts."""
     if isinstance(value, list):
         return "list", value
     if not isinstance(value, dict):
@@ -163,7 +163,7 @@ def _opened(value: Encoded) -> tuple[str | None, Any]:
 
 
 def unpacked(value: Encoded, arrays: Arrays) -> Encoded:
-    """Of a list of numbers that was kept as an array, the list; others as they are."""
+    """The list, if it was stored as an array of numbers; other values as they are."""
     if isinstance(value, dict) and value.get("!") == "list":
         return _array(value["v"]["v"], arrays).tolist()
     return value
@@ -174,7 +174,7 @@ def _key(key: Encoded) -> str:
 
 
 def _array(content: Encoded, arrays: Arrays) -> np.ndarray:
-    """An array as it was encoded, as a view where that is possible."""
+    """The encoded array, as a view where possible."""
     stored = stored_array(content, arrays)
     raw = as_bytes(stored.raw)
     shape = stored.shape[::-1] if stored.turned else stored.shape
@@ -183,12 +183,12 @@ def _array(content: Encoded, arrays: Arrays) -> np.ndarray:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two values without parts are one: 1 is not 1.0, and 0.0 not -0.0."""
+    """Whether two values without parts are equal: 1 is not 1.0, nor 0.0 -0.0."""
     return type(a) is type(b) and (a == b if isinstance(a, str) else repr(a) == repr(b))
 
 
 def shown_as(value: Encoded) -> Any:
-    """A value in JSON, plain and short."""
+    """A value as short plain JSON."""
     if isinstance(value, dict) and value.keys() == {"!", "v"}:
         tag, content = value["!"], value["v"]
         if tag in ("float", "int", "str", "scalar"):
