@@ -31,7 +31,7 @@ def add_diff(add: Any) -> None:
     """Add the command to the others."""
     text = "Compare the state in two checkpoints, tensor by tensor."
     command = add("diff", _diff, report, text, directory=False)
-    where = "a checkpoint_dir, whose newest is meant, or DIR/step-00001800"
+    where = "a checkpoint_dir (its newest checkpoint), or DIR/step-00001800"
     command.add_argument("directory", metavar="A", help=where)
     command.add_argument("other", metavar="B", help="the same")
     command.set_defaults(takes_checkpoint=True, step=None, check=_check)
@@ -141,8 +141,8 @@ def _verdict(data: JSON, leaves: list[JSON], facts: list[JSON]) -> None:
     say(f"different: {' and '.join(differ)} ({', '.join(where)})", BAD)
     if not facts and all(leaf["how"] == "bits" for leaf in leaves):
         say(
-            "All that differ are equal as numbers: they are zeros of another sign, or "
-            "NaNs of other bits."
+            "All elements are equal as numbers: only signs of zeros or bits of NaNs "
+            "differ."
         )
 
 

@@ -22,9 +22,9 @@ def add_to(add: Add) -> None:
     """Add the command to the others."""
     text = "Show how a run spent its time, or several runs side by side."
     command = add("report", _report, _print, text)
-    page = "also write a page with charts, which needs no network"
+    page = "also write a self-contained HTML page with charts"
     command.add_argument("--html", metavar="FILE", type=Path, help=page)
-    picture = "also write the charts as a picture"
+    picture = "also write the charts as a PNG image"
     command.add_argument("--png", metavar="FILE", type=Path, help=picture)
 
 

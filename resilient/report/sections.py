@@ -146,7 +146,7 @@ def _metrics(facts: RunFacts) -> list[Section]:
     if len(groups) > MOST_CHARTS:
         notes.append(f"{MOST_CHARTS} of {len(groups):,} metrics are drawn.")
     if any(each.attempt < 0 for each in facts.logged):
-        notes.append("They are those of the checkpoints that are left.")
+        notes.append("They come from the checkpoints that remain.")
     tables = [table, _logged(facts.logged)]
     notes += left_out(len(facts.logged), "moments")
     return [Section("Metrics across restarts", figures, tables, notes)]
@@ -178,7 +178,7 @@ def note_of(drawn: Sequence[Curve]) -> str:
 def odd_of(every: Sequence[Curve]) -> list[str]:
     """The note on values that no chart shows."""
     odd = sum(curve.odd for curve in every)
-    return [f"{odd:,} numbers are not finite, or huge, and not drawn."] * bool(odd)
+    return [f"{odd:,} numbers are not finite, or too large to draw."] * bool(odd)
 
 
 def _row(name: str, logged: Sequence[Logged], curve: Curve) -> tuple[str, ...]:

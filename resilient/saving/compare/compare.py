@@ -23,7 +23,7 @@ from resilient.saving.run_json import encoded
 from resilient.serialization import JSON
 from resilient.storage.store import Store
 
-_NOT_COMPARED = "random states of the backends, and orders that they drew"
+_NOT_COMPARED = "random states of the backends, and the orders drawn from them"
 
 _NO_ARRAYS: tuple[Arrays, Arrays] = ({}, {})
 
