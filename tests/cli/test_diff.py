@@ -109,7 +109,7 @@ def test_bits_that_no_number_tells(pair, capsys):
     set_tensor(pair[1], name, first(-0.0))
     code, lines, _ = run(capsys, *pair)
     assert code == DIFFERENT
-    assert lines[3].startswith("All that differ are equal as numbers")
+    assert lines[3].startswith("All elements are equal as numbers")
     assert lines[5].endswith("1 of 4 only zeros' signs or NaNs' bits")
     set_tensor(pair[1], name, first(np.nan))
     code, lines, _ = run(capsys, *pair)
