@@ -29,6 +29,7 @@ SUPERVISED = tuple(f"resilient run --nproc 2 -- {one}" for one in (ALONE, KILLED
 # By backend: the commands to run, in order, and the options for those to be killed.
 EXAMPLES = {
     "jax": {
+        "demo": (("python examples/demo.py",), ""),
         "digits": (TWICE, "--kill-at 2:17"),
         "jax_loop": (TWICE, "--kill-at 40"),
     },
