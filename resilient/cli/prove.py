@@ -230,6 +230,10 @@ def _report(proof: "Proof") -> None:
             )
         say(f"Proven: after {kills}, {what}", GOOD)
         return
+    if not proof.kills and proof.failed is None:
+        say("NOT proven: the script ended before it could be killed.", BAD)
+        say("Let it train for longer, or more epochs, and prove it again.")
+        return
     if proof.failed is not None:
         say(
             f"NOT proven: run again after {kills}, the script failed with status "

@@ -10,7 +10,7 @@ from pathlib import Path
 from resilient.errors import ResilientError
 from resilient.prove.reasons import Evidence, Reason, reasons
 from resilient.prove.recorded import Difference, Recorded, first_difference, recorded
-from resilient.prove.script import Ending, Moment, Script, moments
+from resilient.prove.script import Ending, Script, moments
 from resilient.prove.suspects import seeds, suspects
 from resilient.saving.compare.compare import Comparison, compare
 from resilient.storage.store import Store
@@ -89,7 +89,7 @@ class Proof:
         ends = all(each.equal for each in self.ends.values())
         compared = bool(self.ends) or self.options.trial.data_only
         alike = self.first is None and not self.missing and not self.failed
-        return self.over and ends and compared and alike
+        return self.over and bool(self.kills) and ends and compared and alike
 
 
 class Experiment:
@@ -120,13 +120,16 @@ class Experiment:
         proof.steps = len(self._alone.order)
         chosen = random.Random(options.seed)
         parts = sorted(chosen.uniform(0.0, _LAST) for _ in range(options.kills))
-        killed = self._killed("killed", options.trial, moments(self._alone, parts))
+        killed = self._killed("killed", options.trial, parts)
+        if not proof.kills and proof.failed is None:  # it was faster this time
+            parts = [part / 2 for part in parts]
+            killed = self._killed("killed", options.trial, parts)
         if proof.failed is None:
             self._compare(killed)
         else:
             proof.first = first_difference(self._alone, killed)
         proof.over = True
-        if not proof.equal:
+        if proof.kills and not proof.equal:
             self._explain(killed, parts)
         self._stage("")
         return proof
@@ -150,9 +153,10 @@ class Experiment:
             )
         return found
 
-    def _killed(self, name: str, trial: Trial, when: Sequence[Moment]) -> Recorded:
+    def _killed(self, name: str, trial: Trial, parts: Sequence[float]) -> Recorded:
         """Kill the script at each moment, then let it finish."""
         proof, order = self.proof, self._alone.order
+        when = moments(self._alone, parts)
         directory = self._fresh(name)
         kills = max(1, len(when))
         each = replace(trial, save_steps=max(1, len(order) // (_SAVES * kills)))
@@ -186,7 +190,8 @@ class Experiment:
         self._stage("comparing")
         proof.first = first_difference(self._alone, killed)
         if self._options.trial.data_only:
-            proof.missing = [str(p) for p in self._alone.order if p not in killed.order]
+            places = sorted(self._alone.order.keys() ^ killed.order.keys())
+            proof.missing = [str(place) for place in places]
             return
         proof.missing = sorted({*self._alone.runs} ^ {*killed.runs})
         for run in self._alone.runs:
@@ -211,7 +216,7 @@ class Experiment:
             else:
                 self._alone = one
                 kills, proof.kills = proof.kills, []
-                found = self._killed("data-killed", data, moments(one, parts))
+                found = self._killed("data-killed", data, parts)
                 proof.kills, resumed = kills, first_difference(one, found)
         elif repeats is not None:
             batches = repeats

@@ -2,11 +2,15 @@
 
 import json
 import sys
+from pathlib import Path
 
 import keras
 import pytest
 
 from resilient.cli.main import main
+from resilient.prove.experiment import Kill, Options, Proof
+from resilient.prove.script import Ending
+from resilient.training.trial import Trial
 
 pytestmark = pytest.mark.spread
 
@@ -133,6 +137,16 @@ def test_nothing_to_prove(tmp_path, monkeypatch, capsys, script, words):
     code, told = prove(tmp_path, monkeypatch, capsys, script)
     assert code == FAILED
     assert words in told["message"]
+
+
+def test_a_script_that_was_never_killed_is_not_proven():
+    proof = Proof(Options(["train"], trial=Trial(data_only=True)), over=True)
+    assert not proof.equal
+    killed = Ending(-9, True, "training", None, Path("output"))
+    proof.kills.append(Kill(killed))
+    assert proof.equal
+    proof.missing.append("step 3")
+    assert not proof.equal
 
 
 def test_wrong_usage(tmp_path, capsys):
