@@ -4,7 +4,9 @@ Each returns its exit code and its findings as JSON; ``text`` words them for peo
 """
 
 import argparse
+import json
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,6 +18,7 @@ from resilient.errors import (
     CheckpointReadError,
     CorruptCheckpointError,
     NotSupportedError,
+    printable,
 )
 from resilient.policies import best
 from resilient.serialization import JSON, strict
@@ -27,6 +30,15 @@ from resilient.storage.signature import Signature, has_key
 from resilient.storage.store import Store
 
 OK, DAMAGED, USAGE, NOTHING, IN_USE, FAILED = range(6)
+
+
+def failed(code: int, error: Exception, as_json: bool) -> int:
+    """Print why a command fails, and return its exit code."""
+    if as_json:
+        print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+    else:
+        print(f"resilient: {printable(str(error), lines=True)}", file=sys.stderr)
+    return code
 
 
 def ls(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:

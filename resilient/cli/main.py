@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 
 from resilient.cli import commands, convert
-from resilient.cli.commands import DAMAGED, FAILED, IN_USE, NOTHING, USAGE
+from resilient.cli.commands import DAMAGED, FAILED, IN_USE, NOTHING, USAGE, failed
 from resilient.cli.parser import make_parser
 from resilient.cli.places import split
 from resilient.cli.runs import default_directory
@@ -87,7 +87,7 @@ def _command(argv: Sequence[str] | None) -> int:
         near(directory)  # raises if something is wrong with it
         arguments.check(arguments)
     except (OSError, ResilientError, ValueError) as error:
-        return _failed(USAGE, error, arguments.json)
+        return failed(USAGE, error, arguments.json)
     try:
         with looked_at(directory) as store:
             if not (arguments.makes_directory or store.directory.is_dir()):
@@ -95,14 +95,14 @@ def _command(argv: Sequence[str] | None) -> int:
             code, data = arguments.run(store, arguments)
     except tuple(_CODES) as error:
         code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
-        return _failed(code, error, arguments.json)
+        return failed(code, error, arguments.json)
     try:
         _print(data, arguments)
     except BrokenPipeError:
         raise
     except OSError as error:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # nothing left to flush
-        return _failed(FAILED, error, as_json=False)
+        return failed(FAILED, error, as_json=False)
     return int(code)
 
 
@@ -115,11 +115,3 @@ def _print(data: JSON, arguments: argparse.Namespace) -> None:
     else:
         arguments.report(data, arguments)
     sys.stdout.flush()
-
-
-def _failed(code: int, error: Exception, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps({"error": type(error).__name__, "message": str(error)}))
-    else:
-        print(f"resilient: {printable(str(error), lines=True)}", file=sys.stderr)
-    return code

@@ -4,16 +4,17 @@ import argparse
 import contextlib
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from resilient.backends import BACKENDS
+from resilient.cli.commands import FAILED, USAGE, failed
 from resilient.cli.diff import to_json
-from resilient.cli.run import integer
-from resilient.cli.style import BAD, GOOD, say
+from resilient.cli.run import add_for_script, integer, script_of
+from resilient.cli.style import BAD, GOOD, console, in_terminal, say
 from resilient.errors import ResilientError, printable
 from resilient.serialization import JSON
 
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 
     from resilient.prove.experiment import Proof
 
-_EQUAL, _DIFFERENT, _USAGE, _FAILED, _INTERRUPTED = 0, 1, 2, 5, 130
-_BACKENDS = ("tensorflow", "jax", "torch")
+_EQUAL, _DIFFERENT, _INTERRUPTED = 0, 1, 130
 _SAVE = "fits"  # where --save puts them, in the scratch directory
 _LINES = 15  # of a script's output
 
@@ -44,22 +44,14 @@ def add_to(commands: Any) -> None:
         commands: What ``add_subparsers`` returned.
     """
     text = "Kill a training script at random moments, and prove that it ends the same."
-    parser = commands.add_parser(
-        "prove",
-        help=text,
-        description=text,
-        usage="resilient prove [options] -- COMMAND [ARGUMENT ...]",
-        epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = add_for_script(commands, "prove", text, _EXIT_CODES)
     add = parser.add_argument
     text = "how often the script is killed (default: 5)"
     add("--kills", metavar="N", type=integer, default=5, help=text)
     text = "seed of the moments of the kills (default: 0)"
     add("--seed", metavar="N", type=partial(integer, least=0), default=0, help=text)
     text = "Keras's backend (default: that of the script; repeatable)"
-    add("--backend", choices=_BACKENDS, action="append", help=text)
+    add("--backend", choices=BACKENDS, action="append", help=text)
     text = "train at most N epochs"
     add("--epochs", metavar="N", type=integer, help=text)
     text = "train, and validate, at most N steps of each epoch"
@@ -71,24 +63,22 @@ def add_to(commands: Any) -> None:
     text = "keep the runs in DIR (default: a temporary directory, kept if they differ)"
     add("--scratch", metavar="DIR", help=text)
     add("--json", action="store_true", help="print JSON")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    parser.set_defaults(supervise=prove, usage_error=parser.error)
+    parser.set_defaults(supervise=prove)
 
 
 def prove(arguments: argparse.Namespace) -> int:
     """Prove the command that was given; the exit code."""
     from resilient.supervise.options import require_process_groups
 
-    command = arguments.command[arguments.command[:1] == ["--"] :]
-    if not command:
-        arguments.usage_error(
-            "no command to prove; give one, such as: resilient prove -- python train.py"
-        )
+    command = script_of(
+        arguments,
+        "no command to prove; give one, such as: resilient prove -- python train.py",
+    )
     try:
         require_process_groups()
         scratch = _scratch(arguments.scratch)
     except (OSError, ResilientError) as error:
-        return _told(error, _USAGE, arguments)
+        return failed(USAGE, error, arguments.json)
     codes, proofs = [], {}
     try:
         for backend in arguments.backend or [None]:
@@ -99,7 +89,7 @@ def prove(arguments: argparse.Namespace) -> int:
         say("Interrupted: nothing is proven.")
         return _INTERRUPTED
     except (OSError, ResilientError) as error:
-        return _told(error, _FAILED, arguments)
+        return failed(FAILED, error, arguments.json)
     finally:
         if arguments.scratch is None and not any(codes):
             shutil.rmtree(scratch, ignore_errors=True)
@@ -109,14 +99,6 @@ def prove(arguments: argparse.Namespace) -> int:
     elif any(codes):
         say(f"The runs are in {scratch}.")
     return max(codes)
-
-
-def _told(error: Exception, code: int, arguments: argparse.Namespace) -> int:
-    if arguments.json:
-        print(json.dumps({"error": type(error).__name__, "message": str(error)}))
-    else:
-        print(f"resilient: {printable(str(error), lines=True)}", file=sys.stderr)
-    return code
 
 
 def _scratch(directory: str | None) -> Path:
@@ -162,14 +144,12 @@ def _one(
 @contextlib.contextmanager
 def _shown(backend: str | None, *, quiet: bool) -> Iterator[Callable[["Proof"], None]]:
     """Show the proof as it proceeds: live in a terminal, line by line elsewhere."""
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console(markup=False, highlight=False, emoji=False)
-    if quiet or not console.is_terminal:
+    if quiet or not in_terminal():
         yield _in_lines(quiet)
         return
-    with Live(console=console, refresh_per_second=8) as live:
+    with Live(console=console(), refresh_per_second=8) as live:
         yield lambda proof: live.update(_drawn(proof, backend))
 
 

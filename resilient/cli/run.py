@@ -27,21 +27,45 @@ def add_to(commands: Any) -> None:
         commands: What ``add_subparsers`` gave.
     """
     text = "Run a training script, and restart it when it dies."
-    parser = commands.add_parser(
-        "run",
-        help=text,
-        description=text,
-        usage="resilient run [options] -- COMMAND [ARGUMENT ...]",
-        epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = add_for_script(commands, "run", text, _EXIT_CODES)
     _save_options(parser)
     _gang_options(parser)
     _restart_options(parser)
     _hang_options(parser)
+    parser.set_defaults(supervise=supervise)
+
+
+def add_for_script(
+    commands: Any, name: str, text: str, exit_codes: str
+) -> argparse.ArgumentParser:
+    """Add a command that starts the user's script.
+
+    Args:
+        commands: What ``add_subparsers`` returned.
+        name: Of the command.
+        text: What it does.
+        exit_codes: The end of its help.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=text,
+        usage=f"resilient {name} [options] -- COMMAND [ARGUMENT ...]",
+        epilog=exit_codes,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    parser.set_defaults(supervise=supervise, usage_error=parser.error)
+    parser.set_defaults(usage_error=parser.error)
+    return parser
+
+
+def script_of(arguments: argparse.Namespace, missing: str) -> list[str]:
+    """What starts the script, or ``missing`` as the error in the usage."""
+    command: list[str] = arguments.command[arguments.command[:1] == ["--"] :]
+    if not command:
+        arguments.usage_error(missing)
+    return command
 
 
 def _save_options(parser: argparse.ArgumentParser) -> None:
@@ -101,12 +125,11 @@ def supervise(arguments: argparse.Namespace) -> int:
     from resilient.supervise.supervisor import Supervisor
     from resilient.training.enabled.fits_file import has_fits
 
-    command = arguments.command[arguments.command[:1] == ["--"] :]
-    if not command:
-        arguments.usage_error(
-            "there is no command to run; give one, such as: resilient run -- python "
-            "train.py"
-        )
+    command = script_of(
+        arguments,
+        "there is no command to run; give one, such as: resilient run -- python "
+        "train.py",
+    )
     try:
         require_process_groups()
         options = _options(arguments, command)
