@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from resilient.display import duration, metrics
 from resilient.report import charts
-from resilient.report.curves import Curve, curves
+from resilient.report.curves import MOST_CHARTS, Curve, curves
 from resilient.report.facts import RunFacts
 from resilient.report.look import SERIES, Look
 from resilient.report.page import Figure, Key, Page, Section, Table, Tile
@@ -12,7 +12,6 @@ from resilient.report.sections import dash_of, left_out, note_of, odd_of, part_k
 
 _ROWS = 500
 _MOST_BARS = 40
-_MOST_CHARTS = 8
 _COLUMNS = (
     *("run", "state", "goodput", "time", "step", "epoch", "attempts", "faults"),
     *("last save", "metrics"),
@@ -85,7 +84,7 @@ def _metrics(runs: Sequence[RunFacts], look: Look) -> list[Section]:
         if curve.points:
             found.setdefault(curve.name, {})[run_name] = curve
     figures = []
-    for number, (metric, of_runs) in enumerate([*found.items()][:_MOST_CHARTS], 1):
+    for number, (metric, of_runs) in enumerate([*found.items()][:MOST_CHARTS], 1):
         drawn = dict([*of_runs.items()][-len(SERIES) :])
         chart = charts.curve_chart(drawn, look, title=metric, of="run")
         chart = charts.finished(chart, look, height=240)
@@ -98,7 +97,7 @@ def _metrics(runs: Sequence[RunFacts], look: Look) -> list[Section]:
             notes.append(f"The last {len(drawn)} of {len(of_runs):,} runs are drawn.")
         caption, note = f"{metric} of each run", " ".join(filter(None, notes))
         figures.append(Figure(f"chart-metric-{number}", caption, chart, keys, note))
-    more = f"{_MOST_CHARTS} of {len(found):,} metrics are drawn."
+    more = f"{MOST_CHARTS} of {len(found):,} metrics are drawn."
     notes = odd_of([curve for _, curve in every])
-    notes += [more] if len(found) > _MOST_CHARTS else []
+    notes += [more] if len(found) > MOST_CHARTS else []
     return [Section("Metrics", figures, (), notes)] if figures else []

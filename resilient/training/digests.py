@@ -1,11 +1,10 @@
 """Records digests of the training state every so many steps, in the background."""
 
-from types import TracebackType
-from typing import Self
+from typing import Any
 
 from resilient.backends.base import Snapshot
 from resilient.progress import Progress
-from resilient.saving.digest import digest
+from resilient.saving.digest import digest, of_batch
 from resilient.saving.record import PendingCheckpoint
 from resilient.saving.writer import BackgroundWriter
 from resilient.telemetry.events import Events
@@ -13,8 +12,6 @@ from resilient.telemetry.events import Events
 
 class StateDigests:
     """Records the digests of a session as events.
-
-    A context: leaving it waits for the last one.
 
     Args:
         every: Steps between two digests; None: no digests.
@@ -27,17 +24,6 @@ class StateDigests:
         self._writer = BackgroundWriter()
         self._names: tuple[str, ...] = ()
         self._spare: Snapshot | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._writer.close()
 
     def start(self, progress: Progress) -> bool:
         """Training begins here; whether to record the start, as for a new run."""
@@ -74,3 +60,11 @@ class StateDigests:
             )
 
         self._writer.start(job)
+
+    def add_batch(self, progress: Progress, batch: Any) -> None:
+        """Record the digest of a batch that was drawn, and not trained on."""
+        self._events.emit("digest", **progress.to_json(), digest=of_batch(batch))
+
+    def close(self) -> None:
+        """Wait for the last digest."""
+        self._writer.close()

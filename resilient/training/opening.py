@@ -52,7 +52,7 @@ def open_session(
             awaited(session),
             group.explained(),
             session.saving,
-            session.digests,
+            contextlib.closing(session.digests),
         ):
             yield session
 

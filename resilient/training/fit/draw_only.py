@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from resilient import keras_internals
 from resilient.progress import Progress
-from resilient.saving.digest import of_batch
 from resilient.training import trial
 
 if TYPE_CHECKING:
@@ -60,12 +59,12 @@ def drawing_only(attempt: "FitAttempt") -> Iterator[None]:
             step, epoch, batch = progress
             at = Progress(step + number, epoch, batch + number)
             try:
-                found = of_batch(next(batches))
+                drawn = next(batches)
             except StopIteration:
                 if number == 1:
                     raise
                 break
-            attempt.session.events.emit("digest", **at.to_json(), digest=found)
+            attempt.session.digests.add_batch(at, drawn)
         return ({}, given[0]) if len(given) > 1 else {}
 
     own[_FUNCTION], own[_MAKE] = draw, lambda force=False: draw

@@ -14,7 +14,6 @@ from resilient.data.inputs import DataInputs
 from resilient.distributed.checks.model import require_same_variables
 from resilient.progress import Progress
 from resilient.saving import record
-from resilient.saving.digest import of_batch
 from resilient.saving.run_json import LoopRun
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.attempt import Attempt
@@ -129,7 +128,9 @@ class LoopAttempt:
                 self._in_batch = True
                 try:
                     if draws_only():
-                        self._digest(batch)
+                        step, epoch, number = self.progress
+                        after = Progress(step + 1, epoch, number + 1)
+                        self._session.digests.add_batch(after, batch)
                     else:
                         yield self.progress.step, batch
                 finally:  # a loop may be left midway
@@ -234,11 +235,6 @@ class LoopAttempt:
     def _count(self, steps: int) -> None:
         step, epoch, batch = self.progress
         self._standing.progress = Progress(step + steps, epoch, batch + steps)
-
-    def _digest(self, batch: Any) -> None:
-        step, epoch, number = self.progress
-        at = Progress(step + 1, epoch, number + 1)
-        self._session.events.emit("digest", **at.to_json(), digest=of_batch(batch))
 
     def _boundary(self, *, certain: bool) -> None:
         self._attempt.between_batches(self.progress, None, certain=certain)
