@@ -77,7 +77,7 @@ class Script:
         self, command: Sequence[str], directory: Path, variables: Mapping[str, str]
     ) -> None:
         self._command, self.directory = command, directory
-        self._variables = {scratch.VARIABLE: str(directory), **variables}
+        self._variables = {**scratch.environment(directory), **variables}
         self._started = 0
 
     def run(

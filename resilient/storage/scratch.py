@@ -10,8 +10,18 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "RESILIENT_SCRATCH"
+_FROM = "RESILIENT_SCRATCH_FROM"  # the directory in which the script was started
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """The environment variables that redirect a process started from here.
+
+    Args:
+        directory: Where its checkpoint directories go.
+    """
+    return {VARIABLE: str(directory), _FROM: os.getcwd()}
 
 
 def in_effect() -> bool:
@@ -35,7 +45,8 @@ def instead_of(directory: Any) -> Any:
     absolute = Path(os.path.abspath(os.path.expanduser(path)))
     if absolute.is_relative_to(scratch):
         return path
-    here = os.getcwd()
+    # Not where the script is by now: it may change its directory between two fits.
+    here = os.environ.get(_FROM) or os.getcwd()
     inside = absolute.is_relative_to(here) and absolute != Path(here)
     base = absolute.relative_to(here) if inside else Path("_", *absolute.parts[1:])
     return str(scratch / base)

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.once
 def told(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv(scratch.VARIABLE, str(tmp_path / "scratch"))
+    for name, value in scratch.environment(tmp_path / "scratch").items():
+        monkeypatch.setenv(name, value)
     return tmp_path / "scratch"
 
 
@@ -36,6 +37,18 @@ def test_each_directory_has_its_own_place(told, given, expected):
     assert scratch.instead_of(found) == found
     assert stores.store_of(given).directory == told / expected
     assert stores.near(given) == told / expected
+
+
+def test_a_script_may_change_its_directory(told, monkeypatch):
+    """Its directories are told apart, and each keeps its place."""
+    whole = scratch.instead_of(told.parent / "here/a/runs")
+    found = [scratch.instead_of("runs")]
+    for name in ("a", "b"):
+        (told.parent / "here" / name).mkdir()
+        monkeypatch.chdir(told.parent / "here" / name)
+        found.append(scratch.instead_of("runs"))
+    assert found == [str(told / each) for each in ("runs", "a/runs", "b/runs")]
+    assert found[1] == whole
 
 
 def test_what_is_no_directory_is_refused_as_ever(told):
