@@ -21,6 +21,17 @@ def replica_components(variable: Any) -> dict[int, Any]:
     return dict(enumerate(value.values, _first_replica(strategy)))
 
 
+def of_each_replica(value: Any) -> Any:
+    """A tuple of what each replica in this process has; others than these unchanged."""
+    if BACKEND != "tensorflow":
+        return value
+    import tensorflow as tf
+
+    if not isinstance(value, tf.distribute.DistributedValues):
+        return value
+    return tuple(value.values)
+
+
 def _first_replica(strategy: Any) -> int:
     """The number of this process's first replica among those of all workers."""
     resolver = strategy.cluster_resolver

@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from resilient.backends.shards import Shards
 from resilient.saving.compare import facts
 from resilient.saving.compare.contents import ProcessContents
 from resilient.saving.record import PendingCheckpoint
 from resilient.saving.run_json import RunJson
+from resilient.serialization.batches import checksum
+from resilient.serialization.json_arrays import as_bytes
 
 POSITION = "data"
 _HEX = 8  # digits that a leaf's digest has in an event
@@ -60,14 +63,16 @@ def differing(names: tuple[str, ...], a: str, b: str) -> list[str]:
 
 
 def of_batch(batch: Any) -> str:
-    """The digest of a batch: of every array in it, in their order."""
+    """The digest of a batch: of every array in it, in their order.
+
+    Raises:
+        NotSupportedError: It contains something that is not an array.
+    """
     import keras
 
-    whole = xxhash.xxh3_128()
-    for each in keras.tree.flatten(batch):
-        array = keras.ops.convert_to_numpy(each) if hasattr(each, "dtype") else each
-        whole.update(_hashed(np.asarray(array)))
-    return whole.hexdigest()
+    from resilient.keras_internals.strategies import of_each_replica
+
+    return checksum(keras.tree.map_structure(of_each_replica, batch))
 
 
 def _leaves(content: PendingCheckpoint) -> Iterator[tuple[str, Any]]:
@@ -117,12 +122,14 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _hashed(value: Any) -> bytes:
+    if isinstance(value, Shards):
+        found = xxhash.xxh3_64(f"{value.dtype}{value.shape}".encode())
+        for place, piece in sorted(value.owned.items()):
+            found.update(f"{place}".encode() + _hashed(np.asarray(piece)))
+        return found.digest()
     if not isinstance(value, np.ndarray):
-        text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+        text = json.dumps(value, sort_keys=True, ensure_ascii=False)
         return xxhash.xxh3_64_digest(text.encode(errors="surrogatepass"))
-    about = f"{value.dtype}{value.shape}".encode()
-    if value.dtype == object:
-        return xxhash.xxh3_64_digest(about + repr(value.tolist()).encode())
-    found = xxhash.xxh3_64(about)
-    found.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    found = xxhash.xxh3_64(f"{value.dtype}{value.shape}".encode())
+    found.update(as_bytes(value).data)
     return found.digest()

@@ -54,10 +54,14 @@ def checksum(batch: Any) -> str:
         kind, parts = _parts(leaf)
         for part in parts:
             digest.update(f"{kind} {part.dtype} {part.shape};".encode())
-            if part.dtype.hasobject:  # strings: their text, not their addresses
+            if not part.dtype.hasobject:
+                digest.update(as_bytes(part).data)
+            elif _is_plain(part):  # strings: their text, not their addresses
                 digest.update(repr(part.tolist()).encode())
             else:
-                digest.update(as_bytes(part).data)
+                for item in part.ravel().tolist():
+                    digest.update(b"item;")
+                    _mapped(item, add)
 
     _mapped(batch, add)
     return digest.hexdigest()

@@ -1,0 +1,81 @@
+"""Other bytes have another digest, whatever holds them."""
+
+import keras
+import numpy as np
+import pytest
+
+from resilient import NotSupportedError
+from resilient.backends.arrays import HeldSnapshot
+from resilient.backends.shards import Shards
+from resilient.saving.digest import digest, of_batch
+from resilient.saving.record import NOWHERE, PendingCheckpoint
+from resilient.saving.run_json import VariablesRun
+
+LARGE = np.zeros((64, 64), "float32")  # NumPy shortens its text
+
+
+def changed(array):
+    array = array.copy()
+    array[array.shape[0] // 2, 32] = 1
+    return array
+
+
+def whole(value):
+    held = HeldSnapshot({"x": value}, lambda *_: None, lambda held: held)
+    return digest(PendingCheckpoint(VariablesRun(), NOWHERE, held)).whole
+
+
+def cut(*pieces):
+    """An array cut over devices."""
+    owned = {(row, 0): piece for row, piece in enumerate(pieces)}
+    return Shards((64, 64), np.dtype("float32"), (32, 64), owned)
+
+
+def test_each_byte_of_an_array_counts():
+    assert whole(LARGE) == whole(LARGE.copy()) != whole(changed(LARGE))
+    assert whole(LARGE) != whole(LARGE.reshape(-1))
+
+
+def test_each_byte_of_an_array_that_is_cut_over_devices_counts():
+    half = LARGE[:32]
+    found = [
+        *(cut(half, half), cut(changed(half), half), cut(half, changed(half))),
+        cut(half),
+    ]
+    assert whole(cut(half.copy(), half)) == whole(found[0])
+    assert len({whole(each) for each in found}) == len(found)
+
+
+def test_an_unknown_value_has_no_digest():
+    with pytest.raises(TypeError):
+        whole(object())
+    with pytest.raises(NotSupportedError, match="not an array"):
+        of_batch((LARGE, np.array([object()])))
+
+
+def test_each_byte_of_a_batch_counts():
+    rows = np.empty(2, object)
+    rows[:] = [LARGE, LARGE]
+    others = rows.copy()
+    others[1] = changed(LARGE)
+    found = [of_batch((LARGE, {"y": each})) for each in (rows, others)]
+    assert found[0] == of_batch((LARGE.copy(), {"y": rows.copy()})) != found[1]
+    assert of_batch(np.array(["a", None])) != of_batch(np.array([None, "a"]))
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="only there are such batches"
+)
+def test_batches_of_tensorflow():
+    import tensorflow as tf
+    from tensorflow.python.distribute.values import PerReplica
+
+    def spread(*parts):
+        return (PerReplica(tuple(map(tf.constant, parts))),)
+
+    assert of_batch(spread(LARGE, LARGE)) == of_batch(spread(LARGE, LARGE.copy()))
+    assert of_batch(spread(LARGE, LARGE)) != of_batch(spread(LARGE, changed(LARGE)))
+    ragged = [[1, 2], [3]], [[1], [2, 3]]
+    assert len({of_batch(tf.ragged.constant(each)) for each in ragged}) == 2
+    sparse = LARGE, changed(LARGE), np.roll(changed(LARGE), 1, 0)
+    assert len({of_batch(tf.sparse.from_dense(each)) for each in sparse}) == 3
