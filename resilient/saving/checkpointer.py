@@ -72,14 +72,7 @@ class Checkpointer:
     def __exit__(
         self, kind: object, error: BaseException | None, trace: object
     ) -> None:
-        try:
-            self.wait()
-        except Exception as failure:
-            if error is None:
-                raise
-            error.add_note(f"In addition, {type(failure).__name__}: {failure}")
-        finally:
-            self._writer.close()
+        self._writer.end(error, self.wait)
 
     def start(self, progress: Progress) -> None:
         """Intervals count from here; nothing after it is committed yet."""

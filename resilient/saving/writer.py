@@ -71,6 +71,27 @@ class BackgroundWriter:
             self._job = None
             job.result()
 
+    def end(
+        self, error: BaseException | None, wait: Callable[[], None] | None = None
+    ) -> None:
+        """Wait for the last job, and close.
+
+        Args:
+            error: What ends training: an error of the job becomes a note of it.
+            wait: Waits for the job in place of ``wait``.
+
+        Raises:
+            Exception: What the last job raised, if training ends without an error.
+        """
+        try:
+            (wait or self.wait)()
+        except Exception as failure:
+            if error is None:
+                raise
+            error.add_note(f"In addition, {type(failure).__name__}: {failure}")
+        finally:
+            self.close()
+
     def close(self) -> None:
         """Return when the thread has ended. An unreported error is kept."""
         self.start_now()

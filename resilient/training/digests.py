@@ -13,6 +13,8 @@ from resilient.telemetry.events import Events
 class StateDigests:
     """Records the digests of a session as events.
 
+    A context: leaving it waits for the last one.
+
     Args:
         every: Steps between two digests; None: no digests.
         events: Where they are recorded.
@@ -24,6 +26,14 @@ class StateDigests:
         self._writer = BackgroundWriter()
         self._names: tuple[str, ...] = ()
         self._spare: Snapshot | None = None
+
+    def __enter__(self) -> "StateDigests":
+        return self
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, trace: object
+    ) -> None:
+        self._writer.end(error)
 
     def start(self, progress: Progress) -> bool:
         """Training begins here; whether to record the start, as for a new run."""
@@ -64,7 +74,3 @@ class StateDigests:
     def add_batch(self, progress: Progress, batch: Any) -> None:
         """Record the digest of a batch that was drawn, and not trained on."""
         self._events.emit("digest", **progress.to_json(), digest=of_batch(batch))
-
-    def close(self) -> None:
-        """Wait for the last digest."""
-        self._writer.close()

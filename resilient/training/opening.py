@@ -52,7 +52,7 @@ def open_session(
             awaited(session),
             group.explained(),
             session.saving,
-            contextlib.closing(session.digests),
+            session.digests,
         ):
             yield session
 

@@ -7,7 +7,7 @@ from support import fitting
 from support.fitting import Interrupt
 
 import resilient
-from resilient.saving.digest import differing
+from resilient.saving.digest import differing, digest
 from resilient.telemetry.events import read_events
 
 pytestmark = [
@@ -95,6 +95,33 @@ def test_digests_of_a_custom_loop(tmp_path):
     assert len(expected) == 13
     for place, ((whole, *_),) in expected.items():
         assert {each[0] for each in found[place]} == {whole}, place
+
+
+@pytest.fixture
+def last_one_fails(monkeypatch):
+    """The digest of the last state cannot be computed."""
+
+    def failing(content):
+        if content.run.progress["step"] == 18:
+            raise RuntimeError("no digest")
+        return digest(content)
+
+    monkeypatch.setattr("resilient.training.digests.digest", failing)
+
+
+def test_an_error_of_the_last_digest_is_raised(tmp_path, last_one_fails):
+    with pytest.raises(RuntimeError, match="no digest"):
+        fitting.fit(fitting.model(), tmp_path, digest_every=9)
+
+
+def test_an_error_of_the_last_digest_hides_no_other(tmp_path, last_one_fails):
+    class AtEnd(Interrupt):
+        def on_train_end(self, logs=None):
+            raise fitting.Interrupted
+
+    with pytest.raises(fitting.Interrupted) as caught:
+        fitting.fit(fitting.model(), tmp_path, digest_every=9, callbacks=[AtEnd()])
+    assert any("no digest" in note for note in caught.value.__notes__)
 
 
 def test_a_fit_without_it_records_none(tmp_path):
