@@ -214,6 +214,7 @@ class Attempt:
         in_epoch: bool,
         finished: bool = False,
     ) -> None:
+        self._digests.wait()  # what resumes from here does not record them again
         before = None if self._taken is None else self._taken.snapshot
         self._taken = self._snapshot(progress, logs, before, in_epoch=in_epoch)
         metrics = {} if in_epoch else logs or {}

@@ -48,8 +48,12 @@ class StateDigests:
 
     def spare(self) -> Snapshot | None:
         """Memory for the next snapshot, once the last one is not looked at any more."""
-        self._writer.wait()
+        self.wait()
         return self._spare
+
+    def wait(self) -> None:
+        """Return when the last digest is recorded."""
+        self._writer.wait()
 
     def add(self, progress: Progress, content: PendingCheckpoint) -> None:
         """Compute the digest of a snapshot, in the background, and record it."""

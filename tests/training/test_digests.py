@@ -1,5 +1,7 @@
 """``digest_every``: a digest of the state so many steps, the same after a resume."""
 
+import time
+
 import keras
 import numpy as np
 import pytest
@@ -74,6 +76,117 @@ def test_several_steps_in_one_call(tmp_path):
     assert [place[0] for place in digests(tmp_path)] == [0, 6, 9, 12, 18]
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() == "torch", reason="Keras takes one step a call there"
+)
+@pytest.mark.spread
+@pytest.mark.waits
+def test_several_steps_in_one_call_after_a_resume(tmp_path):
+    """From a step that is no multiple of ``digest_every``."""
+
+    def train(directory, **given):
+        compiled = {"run_eagerly": False, "jit_compile": False}
+        net = fitting.model(steps_per_execution=2, **compiled)
+        how = {"digest_every": 4, "save_freq": 2} | given
+        fitting.fit(net, directory, **how)
+        return digests(directory)
+
+    expected = train(tmp_path / "alone", callbacks=[Interrupt()])
+    assert [place[0] for place in expected] == [0, 4, 8, 12, 16]
+    for step in (3, 5):
+        directory = tmp_path / str(step)
+        with pytest.raises(fitting.Interrupted):
+            train(directory, callbacks=[Interrupt(1, step)])
+        assert fitting.steps(directory)[-1] == 5 + step
+        assert list(train(directory, callbacks=[Interrupt()])) == list(expected)
+
+
+class Rows:
+    """Batches without a length, from an own position on."""
+
+    def __init__(self):
+        self._next = 0
+
+    def __iter__(self):
+        x, y = fitting.data()
+        while self._next < fitting.STEPS:
+            rows = slice(4 * self._next, 4 * self._next + 4)
+            self._next += 1
+            yield x[rows], y[rows]
+        self._next = 0
+
+    def state_dict(self):
+        return {"next": self._next}
+
+    def load_state_dict(self, state):
+        self._next = state["next"]
+
+
+def generator():
+    yield from Rows()
+
+
+def pipeline():
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensor_slices(fitting.data())
+    return dataset.filter(lambda x, y: True).batch(4)
+
+
+ON_TENSORFLOW = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="its data is TensorFlow's own"
+)
+
+
+@pytest.mark.spread
+@pytest.mark.waits
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+@pytest.mark.parametrize(
+    ("source", "epochs", "every"),
+    [
+        (generator, 1, 1),
+        (Rows, 2, 4),
+        pytest.param(pipeline, 2, 4, marks=ON_TENSORFLOW),
+    ],
+)
+def test_data_of_unknown_length_has_the_same_places(tmp_path, source, epochs, every):
+    """Wherever the fit is interrupted, between batches and at an epoch's end."""
+
+    def train(directory, stop):
+        how = {"y": None, "batch_size": None, "shuffle": False, "epochs": epochs}
+        how |= {"save_freq": 1, "digest_every": every, "callbacks": [stop]}
+        fitting.fit(fitting.model(), directory, x=source(), **how)
+        return digests(directory)
+
+    expected = train(tmp_path / "alone", Interrupt())
+    assert len(expected) > 1
+    for at in ((0, 5), (0, None), (1, 2)):
+        if at[0] < epochs:
+            with pytest.raises(fitting.Interrupted):
+                train(tmp_path / str(at), Interrupt(*at))
+            found = train(tmp_path / str(at), Interrupt())
+            assert list(found) == list(expected), at
+            for place, ((whole, *_),) in expected.items():
+                assert {each[0] for each in found[place]} == {whole}, (at, place)
+
+
+def test_what_a_checkpoint_holds_was_recorded_before(tmp_path, monkeypatch):
+    """So that a run that resumes from it lacks no digest."""
+
+    def slowly(content):
+        time.sleep(0.2)
+        return digest(content)
+
+    monkeypatch.setattr("resilient.training.digests.digest", slowly)
+    fitting.fit(fitting.model(), tmp_path, digest_every=4, save_freq=5, epochs=1)
+    order = [
+        (event["event"], event["step"])
+        for event in read_events(tmp_path)
+        if event["event"] in ("digest", "saved")
+    ]
+    assert order.index(("digest", 4)) < order.index(("saved", 5))
+
+
 def test_digests_of_a_custom_loop(tmp_path):
     def train(directory, stop):
         net = fitting.model()
@@ -102,7 +215,7 @@ def last_one_fails(monkeypatch):
     """The digest of the last state cannot be computed."""
 
     def failing(content):
-        if content.run.progress["step"] == 18:
+        if content.run.progress["step"] > 15:
             raise RuntimeError("no digest")
         return digest(content)
 
@@ -115,12 +228,9 @@ def test_an_error_of_the_last_digest_is_raised(tmp_path, last_one_fails):
 
 
 def test_an_error_of_the_last_digest_hides_no_other(tmp_path, last_one_fails):
-    class AtEnd(Interrupt):
-        def on_train_end(self, logs=None):
-            raise fitting.Interrupted
-
+    how = {"digest_every": 16, "callbacks": [Interrupt(2, 4)]}
     with pytest.raises(fitting.Interrupted) as caught:
-        fitting.fit(fitting.model(), tmp_path, digest_every=9, callbacks=[AtEnd()])
+        fitting.fit(fitting.model(), tmp_path, save_freq="epoch", **how)
     assert any("no digest" in note for note in caught.value.__notes__)
 
 
