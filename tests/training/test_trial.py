@@ -93,6 +93,16 @@ def test_a_fit_that_only_draws_trains_nothing(tmp_path, asked):
     }
 
 
+@pytest.mark.parametrize("on_nan", ["stop", resilient.Rollback(steps=1, skip=2)])
+def test_a_fit_that_only_draws_has_no_losses_to_check(tmp_path, asked, on_nan):
+    asked(data_only=True)
+    best = resilient.best(1, monitor="loss")
+    fitting.fit(
+        fitting.model(), tmp_path, on_nan=on_nan, loss_spike=3.0, keep=best, epochs=1
+    )
+    assert [step for step, *_ in digests(tmp_path)] == list(range(1, 7))
+
+
 def test_a_fit_trains_again_once_it_is_not_asked_any_more(tmp_path, asked, monkeypatch):
     asked(data_only=True)
     net = fitting.model()

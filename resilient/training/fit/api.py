@@ -223,6 +223,7 @@ class ResilientFit(OnDirectory):
         from resilient.training.fit.plan import FitPlan
         from resilient.training.fit.run import run
         from resilient.training.opening import open_session
+        from resilient.training.trial import draws_only
 
         require_outermost(self._model)
         args, kwargs = shortened(self._model.fit, args, kwargs)
@@ -233,7 +234,7 @@ class ResilientFit(OnDirectory):
                 self._model,
                 plain,
                 self._stateful,
-                self._on_nan,
+                "ignore" if draws_only() else self._on_nan,
                 self._loss_spike,
                 self._start_from,
             )
