@@ -90,6 +90,7 @@ def looked_at(checkpoint_dir: CheckpointDir) -> Iterator[Store]:
 
     Files in an object store are fetched into a temporary directory as needed.
     """
+    checkpoint_dir = scratch.read_instead_of(checkpoint_dir)
     address = Address.of(checkpoint_dir)
     if address is None:
         yield Store(checkpoint_dir)

@@ -41,6 +41,7 @@ from resilient.convert.tensor_files import (
     write_safetensors,
 )
 from resilient.state import model_config
+from resilient.storage import scratch
 
 # Keras reads a variable in a way that numpy 2.4 says will end.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
@@ -544,3 +545,17 @@ def test_show_lists_what_export_writes(run, tmp_path, capsys):
         path: (list(tensor.shape), tensor.nbytes)
         for path, tensor in paths_and_arrays(target).items()
     }
+
+
+@pytest.mark.spread
+def test_a_script_under_prove_exports_what_it_trained(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fit(model(), "runs", epochs=1)
+    for name, value in scratch.environment(tmp_path / "scratch").items():
+        monkeypatch.setenv(name, value)
+    other = model(seed=7)
+    fit(other, "runs", epochs=1)
+    resilient.export("runs", to="model.safetensors")
+    tensors = read_safetensors(tmp_path / "model.safetensors")
+    kernel = other.layers[0].kernel
+    np.testing.assert_array_equal(tensors[kernel.path], other.get_weights()[0])

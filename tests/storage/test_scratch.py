@@ -60,8 +60,12 @@ def test_what_is_no_directory_is_refused_as_ever(told):
 
 def test_what_was_not_written_there_is_read_where_it_is(told):
     assert scratch.read_instead_of("runs/a") == "runs/a"
+    with stores.looked_at("runs/a") as store:
+        assert store.directory == told.parent / "here/runs/a"
     os.makedirs(told / "runs/a")
     assert scratch.read_instead_of("runs/a") == str(told / "runs/a")
+    with stores.looked_at("runs/a") as store:
+        assert store.directory == told / "runs/a"
 
 
 def test_without_it_nothing_changes(tmp_path, monkeypatch):
