@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from resilient.storage.files import say_once
+
 VARIABLE = "RESILIENT_SCRATCH"
 _FROM = "RESILIENT_SCRATCH_FROM"  # the directory in which the script was started
 
@@ -27,6 +29,15 @@ def environment(directory: Path) -> dict[str, str]:
 def in_effect() -> bool:
     """Whether directories are redirected."""
     return bool(os.environ.get(VARIABLE))
+
+
+def say() -> None:
+    """Log that they are, once per process: the variable may have been left over."""
+    say_once(
+        f"{VARIABLE} is set, as `resilient prove` does: checkpoints go below "
+        f"{os.environ[VARIABLE]}. Unset it to save where the script says.",
+        of=VARIABLE,
+    )
 
 
 def instead_of(directory: Any) -> Any:

@@ -36,6 +36,7 @@ def store_of(
     """
     elsewhere = scratch.instead_of(checkpoint_dir)
     if elsewhere is not checkpoint_dir:
+        scratch.say()
         return Store(elsewhere)
     address, how = Address.of(checkpoint_dir), checked_upload(upload)
     if address is not None:

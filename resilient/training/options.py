@@ -98,6 +98,7 @@ class RunOptions:
             )
         saving, policy = save_policy(save_freq), keep_policy(keep)
         if (asked := trial.current()) is not None:
+            asked.say()
             saving, digest_every = asked.saving(saving), asked.digest_every
         options = cls(
             store=store_of(checkpoint_dir, local_dir, upload),

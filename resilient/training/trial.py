@@ -6,11 +6,19 @@ Training records a digest of each step. It may be shortened, or only draw its da
 import json
 import os
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Annotated, Any
 
+from msgspec import Meta
+
+from resilient.errors import message
 from resilient.policies import SavePolicy, every
+from resilient.serialization.schema import SchemaError, from_json, parse
+from resilient.storage.files import say_once
 
 VARIABLE = "RESILIENT_TRIAL"
+
+_Number = Annotated[int, Meta(ge=1)] | None
 
 
 @dataclass(frozen=True)
@@ -24,9 +32,9 @@ class Trial:
         data_only: Whether to draw batches without training on them.
     """
 
-    epochs: int | None = None
-    steps: int | None = None
-    save_steps: int | None = None
+    epochs: _Number = None
+    steps: _Number = None
+    save_steps: _Number = None
     data_only: bool = False
 
     def environment(self) -> dict[str, str]:
@@ -38,15 +46,50 @@ class Trial:
         """As in ``fit``: every step, unless nothing is trained."""
         return None if self.data_only else 1
 
+    def __str__(self) -> str:
+        """What is asked for, in words."""
+        what = ["nothing is trained" if self.data_only else "each state is digested"]
+        if self.epochs is not None:
+            what.append(f"at most {self.epochs:,} epochs")
+        if self.steps is not None:
+            what.append(f"at most {self.steps:,} steps per epoch")
+        return ", ".join(what)
+
+    def say(self) -> None:
+        """Log that it is in effect, once per process: it may have been left over."""
+        say_once(
+            f"{VARIABLE} is set, as `resilient prove` does: {self}. Unset it to train "
+            "as the script says.",
+            of=VARIABLE,
+        )
+
     def saving(self, policy: SavePolicy) -> SavePolicy:
         """When to save, if the script says ``policy``."""
         return policy | every(steps=self.save_steps) if self.save_steps else policy
 
 
 def current() -> Trial | None:
-    """The request to this process, if there is one."""
+    """The request to this process, if there is one.
+
+    Raises:
+        ValueError: The environment variable is malformed.
+    """
     told = os.environ.get(VARIABLE)
-    return Trial(**json.loads(told)) if told else None
+    return _parsed(told) if told else None
+
+
+@lru_cache(maxsize=1)
+def _parsed(told: str) -> Trial:
+    try:
+        return from_json(Trial, parse(told))
+    except SchemaError as error:
+        raise ValueError(
+            message(
+                f"{VARIABLE} is not what `resilient prove` sets.",
+                received=f"{told[:200]!r}: {error}",
+                hint="Unset it.",
+            )
+        ) from None
 
 
 def draws_only() -> bool:

@@ -102,7 +102,7 @@ TOPICS = {
     "command-line": Topic(
         "The command line",
         "The command `resilient` refuses its arguments, or gives up restarting.",
-        "cli supervise report prove",
+        "cli supervise report prove training/trial",
     ),
 }
 

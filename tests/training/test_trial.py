@@ -7,6 +7,7 @@ from support import fitting
 from support.fitting import Interrupt
 
 import resilient
+from resilient.storage import files, scratch
 from resilient.telemetry.events import read_events
 from resilient.training import trial
 from resilient.training.trial import Trial
@@ -57,6 +58,29 @@ def test_each_epoch_has_the_first_batches_of_its_own(tmp_path, asked):
     )
     assert len(first) == 4
     assert first == second
+
+
+def test_that_it_is_asked_is_said_once(tmp_path, asked, caplog, monkeypatch):
+    """The variables may have been left over."""
+    monkeypatch.setattr(files, "_told", set())
+    monkeypatch.setenv(scratch.VARIABLE, str(tmp_path))
+    asked(epochs=2, steps=1000)
+    for _ in range(2):
+        resilient.ResilientFit(None, checkpoint_dir="runs")
+    assert caplog.messages == [
+        "RESILIENT_TRIAL is set, as `resilient prove` does: each state is digested, "
+        "at most 2 epochs, at most 1,000 steps per epoch. Unset it to train as the "
+        "script says.",
+        "RESILIENT_SCRATCH is set, as `resilient prove` does: checkpoints go below "
+        f"{tmp_path}. Unset it to save where the script says.",
+    ]
+
+
+@pytest.mark.parametrize("text", ["1", "{", '{"epochs": "2"}', '{"steps": 0}', "[]"])
+def test_a_malformed_request_is_refused(tmp_path, monkeypatch, text):
+    monkeypatch.setenv(trial.VARIABLE, text)
+    with pytest.raises(ValueError, match="RESILIENT_TRIAL is not what"):
+        resilient.ResilientFit(None, checkpoint_dir=tmp_path)
 
 
 def test_data_that_is_shorter_stays_as_it_is(asked):
