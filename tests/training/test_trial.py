@@ -67,13 +67,9 @@ def test_that_it_is_asked_is_said_once(tmp_path, asked, caplog, monkeypatch):
     asked(epochs=2, steps=1000)
     for _ in range(2):
         resilient.ResilientFit(None, checkpoint_dir="runs")
-    assert caplog.messages == [
-        "RESILIENT_TRIAL is set, as `resilient prove` does: each state is digested, "
-        "at most 2 epochs, at most 1,000 steps per epoch. Unset it to train as the "
-        "script says.",
-        "RESILIENT_SCRATCH is set, as `resilient prove` does: checkpoints go below "
-        f"{tmp_path}. Unset it to save where the script says.",
-    ]
+    of_trial, of_scratch = caplog.messages
+    assert "at most 2 epochs, at most 1,000 steps per epoch" in of_trial
+    assert f"checkpoints go below {tmp_path}" in of_scratch
 
 
 @pytest.mark.parametrize("text", ["1", "{", '{"epochs": "2"}', '{"steps": 0}', "[]"])
