@@ -3,93 +3,30 @@
 import random
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from resilient.errors import ResilientError
-from resilient.prove.reasons import Evidence, Reason, reasons
-from resilient.prove.recorded import Difference, Recorded, first_difference, recorded
-from resilient.prove.script import Ending, Script, moments
+from resilient.prove.proof import Kill, Options, Proof
+from resilient.prove.reasons import Evidence, reasons
+from resilient.prove.recorded import (
+    Difference,
+    Recorded,
+    first_difference,
+    only_in_one,
+    recorded,
+)
+from resilient.prove.script import Ending, Moment, Script, moments
 from resilient.prove.suspects import seeds, suspects
-from resilient.saving.compare.compare import Comparison, compare
+from resilient.saving.compare.compare import compare
 from resilient.storage.store import Store
 from resilient.training.trial import Trial
 
-_SAVES = 3  # per kill, so that there is something to resume from
+_SAVES = 3  # per kill, and in each run, so that there is something to resume from
 _LAST = 0.99  # part of the training time: later, the script may have finished
 _WARNING = re.compile(r"NotExactWarning: (.*(?:\n  .+)*)")
-
-
-@dataclass(frozen=True)
-class Options:
-    """What to prove, and how.
-
-    Attributes:
-        command: Starts the user's script.
-        kills: How often it is killed.
-        seed: Chooses the moments of the kills.
-        trial: What the script's training does differently.
-        variables: Added to the script's environment.
-    """
-
-    command: Sequence[str]
-    kills: int = 5
-    seed: int = 0
-    trial: Trial = field(default_factory=Trial)
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Kill:
-    """One kill, and where the script resumed.
-
-    Attributes:
-        ending: How the killed process ended.
-        resumed: Where the next process resumed, in words; empty until then.
-    """
-
-    ending: Ending
-    resumed: str = ""
-
-
-@dataclass
-class Proof:
-    """What is known so far.
-
-    Attributes:
-        options: What is being proven.
-        stage: The current stage, in words; empty at the end.
-        done: Recorded steps that the current stage has reached.
-        steps: Recorded steps of the whole training; 0: not known yet.
-        kills: The kills so far.
-        ends: The two final checkpoints of each run, compared.
-        missing: Runs (or batches) that only one of the two has.
-        first: The first place at which the killed run differs.
-        reasons: Likely causes.
-        failed: How the script failed when it was run again, if it did.
-        over: Whether both runs are complete.
-    """
-
-    options: Options
-    stage: str = ""
-    done: int = 0
-    steps: int = 0
-    kills: list[Kill] = field(default_factory=list)
-    ends: dict[str, Comparison] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
-    first: Difference | None = None
-    reasons: list[Reason] = field(default_factory=list)
-    failed: Ending | None = None
-    over: bool = False
-
-    @property
-    def equal(self) -> bool:
-        """Whether all recorded states and the final checkpoints are the same."""
-        ends = all(each.equal for each in self.ends.values())
-        compared = bool(self.ends) or self.options.trial.data_only
-        alike = self.first is None and not self.missing and not self.failed
-        return self.over and bool(self.kills) and ends and compared and alike
 
 
 class Experiment:
@@ -106,7 +43,7 @@ class Experiment:
     ) -> None:
         self._options, self._directory, self._show = options, directory, show
         self.proof = Proof(options)
-        self._alone = Recorded((), 0.0, 0.0, (), ())
+        self._trial, self._alone, self._status = options.trial, Recorded(()), 0
 
     def run(self) -> Proof:
         """Run the experiment.
@@ -116,21 +53,24 @@ class Experiment:
                 trains nothing that can be resumed.
         """
         proof, options = self.proof, self._options
-        self._alone = self._left_alone("alone", options.trial)
-        proof.steps = len(self._alone.order)
+        self._alone = alone = self._left_alone("alone", self._trial)
+        trial = self._saving(self._trial, alone)
+        if alone.rolled_back:  # how far back depends on the saves
+            self._trial = trial
+            self._alone = alone = self._left_alone("alone", trial)
+        proof.steps = len(alone.order)
         chosen = random.Random(options.seed)
         parts = sorted(chosen.uniform(0.0, _LAST) for _ in range(options.kills))
-        killed = self._killed("killed", options.trial, parts)
-        if not proof.kills and proof.failed is None:  # it was faster this time
-            parts = [part / 2 for part in parts]
-            killed = self._killed("killed", options.trial, parts)
-        if proof.failed is None:
-            self._compare(killed)
-        else:
-            proof.first = first_difference(self._alone, killed)
+        for part in (1.0, 0.5):  # if the script was faster this time, kill it sooner
+            when = moments(alone, [part * each for each in parts])
+            args = "killed", trial, when, alone, proof.kills
+            killed, proof.failed = self._killed(*args)
+            if proof.resumed or proof.failed is not None:
+                break
+        self._compare(killed)
         proof.over = True
-        if proof.kills and not proof.equal:
-            self._explain(killed, parts)
+        if proof.kills and not proof.alike:
+            self._explain(parts)
         self._stage("")
         return proof
 
@@ -148,91 +88,139 @@ class Experiment:
             )
         if not found.entries:
             raise ResilientError(
-                "The script did not train with resilient.fit or resilient.Run.",
+                "The script did not draw data with resilient.fit or Run.loop."
+                if trial.data_only
+                else "The script did not train with resilient.fit or resilient.Run.",
                 hint="Add --save to make each of its calls of model.fit resumable.",
+            )
+        if ending.status and name == "alone":
+            self._status = ending.status
+            self.proof.notes.append(
+                f"Without training, the script fails with status {ending.status}: only "
+                "what it draws before that was compared."
             )
         return found
 
-    def _killed(self, name: str, trial: Trial, parts: Sequence[float]) -> Recorded:
-        """Kill the script at each moment, then let it finish."""
-        proof, order = self.proof, self._alone.order
-        when = moments(self._alone, parts)
-        directory = self._fresh(name)
-        kills = max(1, len(when))
-        each = replace(trial, save_steps=max(1, len(order) // (_SAVES * kills)))
-        script = Script(self._options.command, directory, self._environment(each))
+    def _saving(self, trial: Trial, of: Recorded) -> Trial:
+        """The same request, with saves often enough for the kills."""
+        runs = Counter(place.run for place in of.order if not place.process)
+        often = min(
+            runs.total() // (_SAVES * self._options.kills),
+            min(runs.values()) // _SAVES,
+        )
+        return replace(trial, save_steps=max(1, often))
+
+    def _killed(
+        self,
+        name: str,
+        trial: Trial,
+        when: Sequence[Moment],
+        of: Recorded,
+        kills: list[Kill],
+    ) -> tuple[Recorded, Ending | None]:
+        """Kill the script at each moment, then let it finish; how it failed, if so."""
+        directory, failed = self._fresh(name), None
+        script = Script(self._options.command, directory, self._environment(trial))
+        kills.clear()
         for number, moment in enumerate((*when, None), 1):
             last = moment is None
             told = "run to its end" if last else f"kill {number} of {len(when)}"
             self._stage(told)
-            ending = script.run(moment, order, self._tick)
-            self._note_resumed(recorded(directory))
+            ending = script.run(moment, of.order, self._tick)
+            if kills:
+                kills[-1] = replace(kills[-1], after=ending)
             if ending.killed:
-                proof.kills.append(Kill(ending))
-                self._show(proof)
+                kills.append(Kill(ending))
+                self._show(self.proof)
                 continue
-            if ending.status and not trial.data_only:
-                proof.failed = ending
+            if ending.status != self._status:
+                failed = ending
             break
-        return recorded(directory)
-
-    def _note_resumed(self, found: Recorded) -> None:
-        """Note where the process after the last kill resumed."""
-        kills = self.proof.kills
-        # The last one is that of the process that has just ended.
-        if kills and not kills[-1].resumed and len(found.resumed) > len(kills):
-            place = found.resumed[len(kills)]
-            words = "the start" if place is None else str(place)
-            kills[-1] = replace(kills[-1], resumed=words)
+        return recorded(directory), failed
 
     def _compare(self, killed: Recorded) -> None:
-        proof, directory = self.proof, self._directory
+        proof = self.proof
         self._stage("comparing")
         proof.first = first_difference(self._alone, killed)
-        if self._options.trial.data_only:
-            places = sorted(self._alone.order.keys() ^ killed.order.keys())
-            proof.missing = [str(place) for place in places]
+        if proof.failed is not None:
             return
         proof.missing = sorted({*self._alone.runs} ^ {*killed.runs})
-        for run in self._alone.runs:
-            a, b = (Store(directory / name / run) for name in ("alone", "killed"))
-            if run not in proof.missing and (a.steps() or b.steps()):
-                if bool(a.steps()) != bool(b.steps()):
-                    proof.missing.append(run)
-                    continue
-                proof.ends[run] = compare(a, None, b, None)
+        proof.missing += map(str, only_in_one(self._alone, killed))
+        for run in () if self._options.trial.data_only else self._alone.runs:
+            if run in killed.runs:
+                self._compare_ends(run)
 
-    def _explain(self, killed: Recorded, parts: Sequence[float]) -> None:
+    def _compare_ends(self, run: str) -> None:
+        """Compare the newest checkpoints of two runs, unless they just happen to be."""
+        proof = self.proof
+        a, b = (Store(self._directory / name / run) for name in ("alone", "killed"))
+        ends = [store.read(store.steps()[-1]) for store in (a, b) if store.steps()]
+        finished = [each.step for each in ends if each.finished]
+        if len(finished) == 1:
+            proof.missing.append(f"the end of {run}")
+        elif finished or (len(ends) == 2 and ends[0].step == ends[1].step):
+            proof.ends[run] = compare(a, None, b, None)
+        else:
+            proof.notes.append(
+                f"The training of {run} was left before its end, so there are no final "
+                "checkpoints to compare; the states after each step were compared."
+            )
+
+    def _explain(self, parts: Sequence[float]) -> None:
         """Find likely causes, with more runs."""
         proof, options = self.proof, self._options
-        batches = resumed = None
-        again = self._left_alone("again", options.trial)
+        again = self._tried("again", self._trial)
+        if again is None:
+            return
         repeats = first_difference(self._alone, again)
-        if not options.trial.data_only:
-            data = replace(options.trial, data_only=True)
-            one = self._left_alone("data", data)
-            if repeats is not None:
-                batches = first_difference(one, self._left_alone("data-again", data))
-            else:
-                self._alone = one
-                kills, proof.kills = proof.kills, []
-                found = self._killed("data-killed", data, parts)
-                proof.kills, resumed = kills, first_difference(one, found)
-        elif repeats is not None:
-            batches = repeats
+        if options.trial.data_only:
+            drawn, batches = True, repeats
+            resumed = None if repeats else proof.first
         else:
-            resumed = proof.first
+            drawn, batches, resumed = self._data(parts, repeats=repeats is None)
         proof.reasons = reasons(
             Evidence(
                 proof.first,
                 repeats,
                 batches,
                 resumed,
-                _warnings(self._directory / "killed"),
-                suspects(options.command),
-                seeds(options.command),
+                drawn=drawn,
+                warnings=_warnings(self._directory / "killed"),
+                suspects=suspects(options.command),
+                seeds=seeds(options.command),
             )
         )
+
+    def _data(
+        self, parts: Sequence[float], *, repeats: bool
+    ) -> tuple[bool, Difference | None, Difference | None]:
+        """Whether the data alone could be drawn, and where that differs.
+
+        Without kills, if the script does not repeat, or else after them.
+        """
+        trial = replace(self._options.trial, data_only=True)
+        one = self._tried("data", trial)
+        if one is None:
+            return False, None, None
+        if not repeats:
+            other = self._tried("data-again", trial)
+            if other is None:
+                return False, None, None
+            return True, first_difference(one, other), None
+        trial = self._saving(trial, one)
+        found, _ = self._killed("data-killed", trial, moments(one, parts), one, [])
+        return True, None, first_difference(one, found)
+
+    def _tried(self, name: str, trial: Trial) -> Recorded | None:
+        """A run that may help to find the cause; None if it fails."""
+        try:
+            return self._left_alone(name, trial)
+        except ResilientError:
+            without = " without training" if trial.data_only else ""
+            self.proof.notes.append(
+                f"To find the cause, the script was run once more{without}, and failed."
+            )
+            return None
 
     def _fresh(self, name: str) -> Path:
         directory = self._directory / name

@@ -25,6 +25,7 @@ class Evidence:
         warnings: What the run itself warned would not be exact.
         suspects: Suspicious lines of the script.
         seeds: Whether the script sets the seed of everything.
+        drawn: Whether the batches alone could be drawn, to compare them.
     """
 
     first: Difference | None
@@ -34,6 +35,7 @@ class Evidence:
     warnings: Sequence[str] = ()
     suspects: Sequence[Suspect] = ()
     seeds: bool = True
+    drawn: bool = True
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,10 @@ def _without_kills(known: Evidence) -> Iterable[Reason]:
                 "exist.",
                 time,
             )
+        batches = "batches are the same, and " if known.drawn else ""
         yield Reason(
-            f"{began}batches are the same, and at {at} {_leaves(known.repeats)} "
-            "differs: an operation is not deterministic. Call "
-            "resilient.deterministic(seed=0) first.",
+            f"{began}{batches}at {at} {_leaves(known.repeats)} differs: an operation "
+            "is not deterministic. Call resilient.deterministic(seed=0) first.",
         )
 
 

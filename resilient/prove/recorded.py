@@ -1,28 +1,38 @@
 """The digests that the runs of a script recorded below a scratch directory."""
 
 import os
-from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from resilient.saving.digest import POSITION, differing
-from resilient.storage.layout import EVENTS
+from resilient.storage.layout import events_process
 from resilient.telemetry.events import read_events
+
+STARTED = "started"  # the first event of a process that trains
 
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """A moment in the training of one run: so many steps were done."""
+    """A moment in the training of one run: a process has done so many steps."""
 
     run: str
     step: int
     epoch: int
     batch: int
+    process: int = 0
+
+    @classmethod
+    def of(cls, run: str, process: int, event: Mapping[str, Any]) -> "Place":
+        """The place of an event."""
+        step, epoch, batch = (event.get(name, 0) for name in ("step", "epoch", "batch"))
+        return cls(run, step, epoch, batch, process)
 
     def __str__(self) -> str:
         where = f"step {self.step:,} (epoch {self.epoch + 1:,}, batch {self.batch:,})"
-        return where if self.run in ("", ".") else f"{where} of {self.run}"
+        where += f" of {self.run}" if self.run not in ("", ".") else ""
+        return f"{where} in process {self.process}" if self.process else where
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,6 @@ class Entry:
 
     Attributes:
         place: Where training was.
-        attempt: The attempt that recorded it.
         time: When, Unix seconds.
         digest: The digest of the state, or of the batch.
         leaves: The digests of the state's leaves, joined.
@@ -39,7 +48,6 @@ class Entry:
     """
 
     place: Place
-    attempt: str
     time: float
     digest: str
     leaves: str = ""
@@ -53,18 +61,19 @@ class Recorded:
     Attributes:
         entries: By time.
         began: When the first training began, Unix seconds.
-        ended: When the last training ended.
-        resumed: Where each process of the script resumed last, oldest process first;
-            None: it began from the start.
+        ended: When the last state was recorded.
+        resumed: The places at which a process resumed.
         runs: The runs' directories, relative.
+        rolled_back: Whether a run went back after a bad loss.
         order: The places in the order in which they were first reached.
     """
 
     entries: tuple[Entry, ...]
-    began: float
-    ended: float
-    resumed: tuple[Place | None, ...]
-    runs: tuple[str, ...]
+    began: float = 0.0
+    ended: float = 0.0
+    resumed: frozenset[Place] = frozenset()
+    runs: tuple[str, ...] = ()
+    rolled_back: bool = False
     order: dict[Place, int] = field(default_factory=dict)
 
 
@@ -81,99 +90,80 @@ class Difference:
     leaves: tuple[str, ...]
 
 
-def events_below(directory: Path) -> list[Path]:
-    """The event files of all runs below a directory, which may be in use."""
-    found = []
-    for folder, folders, files in os.walk(directory):
-        folders[:] = [each for each in folders if not each.startswith("step-")]
-        if EVENTS in files:
-            found.append(Path(folder, EVENTS))
-    return found
+def events_below(directory: Path) -> Iterator[tuple[Path, int]]:
+    """The event files below a directory in use, each with the process's number."""
+    for folder, _, files in os.walk(directory):
+        for name in sorted(files):
+            if (process := events_process(name)) is not None:
+                yield Path(folder, name), process
 
 
 def recorded(directory: Path) -> Recorded:
     """Read what was recorded below a directory."""
     entries: list[Entry] = []
-    times: list[float] = []
-    resumed: list[tuple[float, int, Place | None]] = []
-    runs = []
-    for path in sorted(events_below(directory)):
+    began: list[float] = []
+    resumed, runs, rolled_back = set(), set(), False
+    for path, process in events_below(directory):
         run = path.parent.relative_to(directory).as_posix()
-        runs.append(run)
+        runs.add(run)
         names: tuple[str, ...] = ()
-        for event in read_events(path.parent):
-            times.append(event["time"])
-            if event["event"] == "started":
-                resumed.append((event["time"], event["pid"], None))
+        for event in read_events(path.parent, process):
+            place = Place.of(run, process, event)
+            if event["event"] == STARTED:
+                began.append(event["time"])
             elif event["event"] == "restored":
-                at = _entry(run, event, ()).place
-                resumed.append((event["time"], event["pid"], at))
+                resumed.add(place)
+            elif event["event"] == "diverged":
+                rolled_back |= event.get("action") == "rollback"
             elif event["event"] == "digest":
-                entries.append(entry := _entry(run, event, names))
-                names = entry.names
+                names = tuple(event.get("names", names))
+                found = event["digest"], event.get("leaves", ""), names
+                entries.append(Entry(place, event["time"], *found))
     entries.sort(key=lambda each: each.time)
     order: dict[Place, int] = {}
     for each in entries:
         order.setdefault(each.place, len(order))
-    processes: dict[int, Place | None] = {}
-    for _, pid, place in sorted(resumed, key=lambda each: each[0]):
-        processes[pid] = place or processes.get(pid)
-    began, ended = (min(times), max(times)) if times else (0.0, 0.0)
-    went_on = tuple(processes.values())
-    return Recorded(tuple(entries), began, ended, went_on, tuple(runs), order)
-
-
-def _entry(run: str, event: dict[str, object], names: tuple[str, ...]) -> Entry:
-    numbers = (event.get(name) for name in ("step", "epoch", "batch"))
-    step, epoch, batch = (n if isinstance(n, int) else 0 for n in numbers)
-    found = event.get("names")
-    if isinstance(found, list):
-        names = tuple(map(str, found))
-    return Entry(
-        Place(run, step, epoch, batch),
-        str(event["attempt"]),
-        float(str(event["time"])),
-        str(event.get("digest", "")),
-        str(event.get("leaves", "")),
-        names,
+    return Recorded(
+        tuple(entries),
+        min(began, default=0.0),
+        entries[-1].time if entries else 0.0,
+        frozenset(resumed),
+        tuple(sorted(runs)),
+        rolled_back,
+        order,
     )
+
+
+def only_in_one(expected: Recorded, found: Recorded) -> list[Place]:
+    """The places that only one of two recordings has.
+
+    A process that resumes does not record that place again, and the one before it may
+    have been killed just before it did.
+    """
+    lost = expected.order.keys() ^ found.order.keys()
+    return sorted(lost - expected.resumed - found.resumed)
 
 
 def first_difference(expected: Recorded, found: Recorded) -> Difference | None:
     """Where the second recording first differs; None if it does not.
 
-    Within an attempt, a state that differs stays different, so each attempt is searched
-    by bisection. The earliest place of all attempts counts.
+    A rollback reaches a place more than once, with different states. Then each state is
+    right that the first recording has there.
     """
-    known: dict[Place, Entry] = {}
+    known: dict[Place, dict[str, Entry]] = {}
     for each in expected.entries:
-        known.setdefault(each.place, each)
-    firsts = [
-        entries[at]
-        for entries in _attempts(found, known)
-        if (at := _search(entries, known)) < len(entries)
+        known.setdefault(each.place, {})[each.digest] = each
+    differ = [
+        each
+        for each in found.entries
+        if each.place in known and each.digest not in known[each.place]
     ]
-    if not firsts:
+    if not differ:
         return None
-    theirs = min(firsts, key=lambda each: expected.order[each.place])
-    ours = known[theirs.place]
+    theirs = min(differ, key=lambda each: expected.order[each.place])
+    *_, ours = known[theirs.place].values()
     if len(ours.names) != len(theirs.names):
         return Difference(ours.place, ())
     names = differing(theirs.names, ours.leaves, theirs.leaves)
     names.sort(key=lambda name: name == POSITION)  # which alone is no difference
     return Difference(ours.place, tuple(names))
-
-
-def _attempts(found: Recorded, known: dict[Place, Entry]) -> Iterator[list[Entry]]:
-    """The entries of each attempt that have a counterpart, oldest attempt first."""
-    grouped: dict[str, list[Entry]] = {}
-    for each in found.entries:
-        if each.place in known:
-            grouped.setdefault(each.attempt, []).append(each)
-    yield from grouped.values()
-
-
-def _search(entries: list[Entry], known: dict[Place, Entry]) -> int:
-    return bisect_left(
-        entries, True, key=lambda each: each.digest != known[each.place].digest
-    )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from resilient.errors import ResilientError
-from resilient.prove.recorded import Place, Recorded, events_below
+from resilient.prove.recorded import STARTED, Place, Recorded, events_below
 from resilient.storage import scratch
 from resilient.storage.layout import HEARTBEAT
 from resilient.supervise.daemons import kill_daemons
@@ -47,6 +47,8 @@ class Ending:
         killed: Whether we killed it.
         phase: What training was doing then, by its last heartbeat.
         reached: The last place that it recorded.
+        trained: Whether it began to train at all.
+        resumed: Where it resumed last; None: it began from the start.
         output: The file with its output.
     """
 
@@ -54,6 +56,8 @@ class Ending:
     killed: bool
     phase: str
     reached: Place | None
+    trained: bool
+    resumed: Place | None
     output: Path
 
     @property
@@ -109,8 +113,11 @@ class Script:
             child.wait()
             kill_daemons(scratch.VARIABLE, str(self.directory))
         seen.look()
+        status = child.returncode
+        killed = killed and status == -signal.SIGKILL  # and did not end just before
         phase = self._phase(seen.last) if killed else ""
-        return Ending(child.returncode, killed, phase, seen.last, output)
+        reached = seen.last, seen.trains, seen.resumed
+        return Ending(status, killed, phase, *reached, output)
 
     def _start(self, output: IO[bytes]) -> "subprocess.Popen[bytes]":
         try:
@@ -151,54 +158,62 @@ class Script:
 
 
 class _Tail:
-    """Follows the events that a process adds.
+    """Follows the events that a process of the script adds.
 
     Attributes:
         reached: The highest number of a place so far; -1: none.
         last: The last place.
+        trains: Whether it has begun to train.
+        resumed: Where it resumed last; None: it began from the start.
     """
 
     def __init__(self, directory: Path, order: Mapping[Place, int]) -> None:
         self._directory, self._order = directory, order
-        self._read: dict[Path, int] = {p: p.stat().st_size for p in self._files()}
-        self._trains, self._looked, self._known = False, 0.0, set(self._read)
-        self.reached = -1
+        self._known = dict(events_below(directory))
+        self._read = {path: path.stat().st_size for path in self._known}
+        self._looked, self._begun = 0.0, set[tuple[str, int]]()
+        self.reached, self.trains = -1, False
         self.last: Place | None = None
+        self.resumed: Place | None = None
 
     def passed(self, moment: Moment) -> bool:
         """Whether the place of a moment was reached."""
         if moment.place is None:
-            return self._trains
+            return self.trains
         return self.reached >= moment.order
 
     def look(self) -> None:
         """Read what is new."""
         now = time.monotonic()
         if now - self._looked > 20 * _POLL:
-            self._looked, self._known = now, set(self._files())
-        for path in self._known:
-            with open(path, "rb") as file:
-                file.seek(self._read.get(path, 0))
-                new = file.read()
+            self._looked, self._known = now, dict(events_below(self._directory))
+        for path, process in self._known.items():
+            try:
+                with open(path, "rb") as file:
+                    file.seek(self._read.get(path, 0))
+                    new = file.read()
+            except FileNotFoundError:  # the script has deleted its run
+                continue
             lines, _, _ = new.rpartition(b"\n")
             self._read[path] = self._read.get(path, 0) + len(lines) + bool(lines)
             run = path.parent.relative_to(self._directory).as_posix()
             for line in lines.splitlines():
-                self._take(run, line)
+                self._take(run, process, line)
 
-    def _files(self) -> list[Path]:
-        return events_below(self._directory)
-
-    def _take(self, run: str, line: bytes) -> None:
+    def _take(self, run: str, process: int, line: bytes) -> None:
         try:
             event = json.loads(line)
         except ValueError:  # torn by a kill
             return
-        self._trains = True
-        if event["event"] == "digest":
-            place = Place(run, event["step"], event["epoch"], event["batch"])
-            self.last = place
-            self.reached = max(self.reached, self._order.get(place, -1))
+        if event["event"] == STARTED:
+            self.trains = True
+        elif event["event"] == "restored":
+            if (run, process) not in self._begun:  # afterwards it is a rollback
+                self.resumed = Place.of(run, process, event)
+        elif event["event"] == "digest":
+            self._begun.add((run, process))
+            self.last = Place.of(run, process, event)
+            self.reached = max(self.reached, self._order.get(self.last, -1))
 
 
 def moments(of: Recorded, parts: Sequence[float]) -> list[Moment]:

@@ -56,7 +56,7 @@ _PROBE = re.compile(r"probe-[0-9a-f]{16}")
 _UNFINISHED = re.compile(_STEP + r"\.unfinished")
 _REPLACED = re.compile(_STEP + r"\.old-[0-9a-f]{10,}")
 _QUARANTINED = re.compile(_STEP + r"-[0-9]+")
-_EVENTS = re.compile(r"events(-[0-9]+)?\.jsonl")
+_EVENTS = re.compile(r"events(-([0-9]+))?\.jsonl")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -90,9 +90,10 @@ def events_names(directory: Path) -> list[str]:
     return [name for name in _names(directory) if _EVENTS.fullmatch(name)]
 
 
-def is_events_name(name: str) -> bool:
-    """Whether a process records events under this name."""
-    return _EVENTS.fullmatch(name) is not None
+def events_process(name: str) -> int | None:
+    """The process that records events under this name; None: no process does."""
+    found = _EVENTS.fullmatch(name)
+    return found and int(found[2] or 0)
 
 
 def unfinished_name(name: str) -> str:

@@ -1,16 +1,22 @@
 """Scripts are proven, or not, with processes that are really killed."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import keras
 import pytest
 
+from resilient.cli import proof as proof_text
 from resilient.cli.main import main
-from resilient.prove.experiment import Kill, Options, Proof
+from resilient.prove.proof import Kill, Options, Proof
+from resilient.prove.recorded import Place
 from resilient.prove.script import Ending
-from resilient.training.trial import Trial
 
 pytestmark = pytest.mark.spread
 
@@ -57,6 +63,8 @@ for _, step, batch in run.loop(x, epochs=9, batch_size=4):
 def prove(tmp_path, monkeypatch, capsys, script, *options):
     """Exit code, and what was told of the script on this backend."""
     (tmp_path / "train.py").write_text(script)
+    (tmp_path / "temporary").mkdir(exist_ok=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_BACKEND", keras.backend.backend())
     command = [sys.executable, "train.py"]
@@ -64,6 +72,11 @@ def prove(tmp_path, monkeypatch, capsys, script, *options):
     told = json.loads(capsys.readouterr().out)
     assert not (tmp_path / "runs").exists()
     return code, told.get("script", told)
+
+
+def kept(tmp_path):
+    """The runs that a proof has left."""
+    return list((tmp_path / "temporary").iterdir())
 
 
 def test_a_fit_is_proven(tmp_path, monkeypatch, capsys):
@@ -75,6 +88,7 @@ def test_a_fit_is_proven(tmp_path, monkeypatch, capsys):
     (ends,) = told["ends"].values()
     assert ends["equal"]
     assert ends["a"]["step"] == 9 * 24
+    assert kept(tmp_path) == []
 
 
 def test_a_loop_is_proven_and_shortened(tmp_path, monkeypatch, capsys):
@@ -121,6 +135,28 @@ def test_only_the_data(tmp_path, monkeypatch, capsys):
     assert code == EQUAL, told
     assert told["steps"] == 9 * 24
     assert told["ends"] == {}
+    (note,) = told["notes"]  # it has no loss to print
+    assert "fails with status 1" in note
+
+
+@pytest.mark.long
+def test_a_loop_that_is_left_before_its_end(tmp_path, monkeypatch, capsys):
+    left = "    if run.step == 160:\n        break\n"
+    script = LOOP.replace("FORGOTTEN", "0") + left
+    code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "1")
+    assert code == EQUAL, told
+    assert told["ends"] == {}
+    (note,) = told["notes"]
+    assert "left before its end" in note
+
+
+@pytest.mark.long
+def test_a_rollback(tmp_path, monkeypatch, capsys):
+    bad = "x[40] = np.nan\n"
+    script = FIT.replace("SEED", "0").replace("y = (x", f"{bad}y = (x")
+    script = script.replace("verbose=0", 'verbose=0, on_nan="rollback"')
+    code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "2")
+    assert code == EQUAL, told
 
 
 @pytest.mark.parametrize(
@@ -137,16 +173,63 @@ def test_nothing_to_prove(tmp_path, monkeypatch, capsys, script, words):
     code, told = prove(tmp_path, monkeypatch, capsys, script)
     assert code == FAILED
     assert words in told["message"]
+    assert len(kept(tmp_path)) == 1
 
 
-def test_a_script_that_was_never_killed_is_not_proven():
-    proof = Proof(Options(["train"], trial=Trial(data_only=True)), over=True)
-    assert not proof.equal
-    killed = Ending(-9, True, "training", None, Path("output"))
-    proof.kills.append(Kill(killed))
-    assert proof.equal
+def test_each_backend_is_told_of_once(tmp_path, monkeypatch, capsys):
+    """One that fails leaves the others."""
+    script = "import os; raise SystemExit(os.environ['KERAS_BACKEND'])"
+    both = ("--backend", "jax", "--backend", "torch", "--backend", "jax")
+    code, told = prove(tmp_path, monkeypatch, capsys, script, *both)
+    assert code == FAILED
+    assert list(told) == ["jax", "torch"]
+    for backend, found in told.items():
+        assert backend in found["message"]
+
+
+def ending(phase="training", resumed=None):
+    return Ending(-9, True, phase, None, True, resumed, Path("output"))
+
+
+@pytest.mark.parametrize(
+    ("kills", "proven"),
+    [
+        ([], False),
+        ([Kill(ending())], False),
+        ([Kill(ending(), ending())], False),  # it started over
+        ([Kill(ending("ended"), ending(resumed=Place("a", 9, 3, 0)))], False),
+        ([Kill(ending(), ending(resumed=Place("a", 5, 1, 2)))], True),
+    ],
+)
+def test_only_a_resume_from_a_checkpoint_proves(capsys, kills, proven):
+    proof = Proof(Options(["train"]), kills=kills, over=True)
+    assert proof.equal == proven
+    proof_text.report(proof)
+    told = capsys.readouterr().out
+    assert told.startswith("Proven" if proven else "NOT proven")
     proof.missing.append("step 3")
     assert not proof.equal
+
+
+def test_a_signal_ends_the_script_too(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import os, pathlib, time\n"
+        "pathlib.Path('pid').write_text(str(os.getpid()))\n"
+        "time.sleep(600)\n"
+    )
+    command = ["-m", "resilient", "prove", "--", sys.executable, "train.py"]
+    pid, until = tmp_path / "pid", time.monotonic() + 60
+    prover = subprocess.Popen([sys.executable, *command], cwd=tmp_path)
+    try:
+        while not (pid.exists() and pid.read_text()):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        prover.terminate()
+        assert prover.wait(60) == 128 + signal.SIGTERM
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid.read_text()), 0)
+    finally:
+        prover.kill()
 
 
 def test_wrong_usage(tmp_path, capsys):

@@ -28,7 +28,8 @@ RUN = ("-m", "resilient", "run", "--nproc", "2", "--", sys.executable)
 def prove(tmp_path, monkeypatch, capsys, command, *options):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_BACKEND", BACKEND)
-    code = main(["prove", "--kills", "3", *options, "--", *command])
+    where = ("--scratch", str(tmp_path / "scratch"))
+    code = main(["prove", "--kills", "3", *where, *options, "--", *command])
     assert code == 0, capsys.readouterr().out
 
 

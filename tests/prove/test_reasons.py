@@ -75,3 +75,10 @@ def test_the_likeliest_comes_first(evidence, words, lines):
 
 def test_no_evidence_is_no_reason():
     assert reasons(Evidence(at(7), None, None, None)) == []
+
+
+def test_what_is_not_known_of_the_batches_is_not_claimed():
+    (known,) = reasons(Evidence(at(4), at(4), None, None))
+    (unknown,) = reasons(Evidence(at(4), at(4), None, None, drawn=False))
+    assert "batches are the same" in known.text
+    assert "batches" not in unknown.text.replace("batch 4", "")

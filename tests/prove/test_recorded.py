@@ -4,18 +4,19 @@ import json
 
 import pytest
 
-from resilient.prove.recorded import Place, first_difference, recorded
+from resilient.prove.recorded import Place, first_difference, only_in_one, recorded
 from resilient.prove.script import moments
+from resilient.storage.layout import events_name
 
 pytestmark = pytest.mark.once
 
 NAMES = ["variables/kernel", "random/keras"]
 
 
-def written(directory, attempts, run="runs/a"):
+def written(directory, attempts, run="runs/a", process=0):
     """Events of attempts: each a list of (step, digest), after what it resumed from."""
-    path = directory / run / "events.jsonl"
-    path.parent.mkdir(parents=True)
+    path = directory / run / events_name(process)
+    path.parent.mkdir(parents=True, exist_ok=True)
     clock, lines = 100.0, []
     for number, (resumed, digests) in enumerate(attempts):
         about = {"attempt": f"attempt{number}", "host": "here", "pid": 10 + number}
@@ -55,7 +56,7 @@ def test_equal_recordings_have_no_difference(tmp_path):
     )
     assert first_difference(alone, killed) is None
     assert [place.step for place in alone.order] == list(range(6))
-    assert killed.resumed == (None, Place("runs/a", 2, 0, 2))
+    assert killed.resumed == {Place("runs/a", 2, 0, 2)}
     assert killed.runs == ("runs/a",)
 
 
@@ -75,6 +76,52 @@ def test_the_attempt_that_differs_the_earliest_counts(tmp_path):
     early = [digest(step, "cc") for step in range(4, 9)]
     killed = written(tmp_path / "b", [(None, late), (3, early)])
     assert first_difference(alone, killed).place.step == 4
+
+
+def test_a_state_that_differs_and_is_the_same_later(tmp_path):
+    """As metrics, which start over at the end of an epoch."""
+    alone = written(tmp_path / "a", [(None, map(digest, range(9)))])
+    other = [digest(step, "bb" if step == 3 else "") for step in range(9)]
+    killed = written(tmp_path / "b", [(None, other)])
+    assert first_difference(alone, killed).place.step == 3
+
+
+def test_a_place_that_a_rollback_reaches_twice(tmp_path):
+    twice = [*map(digest, range(5)), digest(3, "dd"), digest(4, "dd")]
+    alone = written(tmp_path / "a", [(None, twice)])
+    resumed = [digest(3, "dd"), digest(4, "dd")]
+    killed = written(tmp_path / "b", [(None, map(digest, range(4))), (2, resumed)])
+    assert first_difference(alone, killed) is None
+    other = written(tmp_path / "c", [(None, [*twice, digest(4, "ee")])])
+    assert first_difference(alone, other).place.step == 4
+
+
+def test_a_state_that_one_never_recorded(tmp_path):
+    alone = written(tmp_path / "a", [(None, map(digest, range(6)))])
+    after = [digest(step) for step in (3, 4, 5)]
+    killed = written(tmp_path / "b", [(None, map(digest, range(2))), (2, after)])
+    assert only_in_one(alone, killed) == []  # 2 is where it resumed
+    short = written(tmp_path / "c", [(None, map(digest, range(2))), (2, after[:-1])])
+    assert only_in_one(alone, short) == [Place("runs/a", 5, 0, 5)]
+    longer = written(tmp_path / "d", [(None, map(digest, range(7)))])
+    assert only_in_one(alone, longer) == [Place("runs/a", 6, 0, 6)]
+
+
+def test_the_events_of_all_processes_count(tmp_path):
+    for name, change in (("a", ""), ("b", "bb")):
+        written(tmp_path / name, [(None, map(digest, range(4)))])
+        other = [digest(step, change) for step in range(4)]
+        written(tmp_path / name, [(None, other)], process=1)
+    alone, killed = recorded(tmp_path / "a"), recorded(tmp_path / "b")
+    assert alone.runs == ("runs/a",)
+    found = first_difference(alone, killed)
+    assert str(found.place) == "step 0 (epoch 1, batch 0) of runs/a in process 1"
+
+
+def test_a_run_named_like_a_checkpoint(tmp_path):
+    for run in ("runs/step-2", "runs/step-00000002"):
+        found = written(tmp_path / run, [(None, [digest(0)])], run)
+        assert found.runs == (run,)
 
 
 def test_kills_are_spread_over_the_time_of_training(tmp_path):

@@ -62,7 +62,7 @@ class SideFiles:
             StoreError: The store fails.
             OSError: The local file system does.
         """
-        of_events = [name for name in names if layout.is_events_name(name)]
+        of_events = [name for name in names if layout.events_process(name) is not None]
         for name in {
             layout.ROLLBACKS,
             *of_events,
