@@ -106,15 +106,17 @@ def fewer_epochs(epochs: int, initial: int = 0) -> int:
     return min(epochs, initial + trial.epochs)
 
 
-def fewer_steps(steps: Any, length: Any) -> Any:
+def fewer_steps(steps: Any, length: Any, at_once: int = 1) -> Any:
     """How many steps an epoch has; None: as many as the data has batches.
 
     Args:
         steps: What the script says, if it does.
         length: Batches of the data; None: unknown.
+        at_once: Steps per execution, of which no part is left out.
     """
     trial = current()
     if trial is None or trial.steps is None:
         return steps
     known = length if steps is None else steps
-    return trial.steps if known is None or known > trial.steps else steps
+    most = max(at_once, trial.steps - trial.steps % at_once)
+    return most if known is None or known > most else steps

@@ -87,6 +87,23 @@ def test_data_that_is_shorter_stays_as_it_is(asked):
     assert trial.fewer_steps(None, None) == 5
     assert trial.fewer_steps(4, None) == 4
     assert trial.fewer_steps(8, 100) == 5
+    assert trial.fewer_steps(8, None, 2) == 4
+    assert trial.fewer_steps(8, None, 6) == 6
+    assert trial.fewer_steps(None, 5, 6) is None
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "torch", reason="Keras takes one step a call there"
+)
+@pytest.mark.parametrize("data_only", [False, True])
+def test_steps_that_are_taken_together_stay_together(tmp_path, asked, data_only):
+    asked(epochs=2, steps=3, data_only=data_only)
+    how = {"run_eagerly": False, "jit_compile": False}
+    net = fitting.model(steps_per_execution=2, **how)
+    fitting.fit(net, tmp_path)
+    assert int(net.optimizer.iterations.numpy()) == (0 if data_only else 4)
+    assert fitting.steps(tmp_path)[-1] == 4
+    assert [found[:2] for found in digests(tmp_path)][-1] == (4, 1 if data_only else 2)
 
 
 def test_it_also_saves_so_often_as_it_is_told(tmp_path, asked):

@@ -30,7 +30,7 @@ _DATA = ("x", "y", "sample_weight", "class_weight")
 def _shorten(iterator: Any) -> None:
     """Let it have fewer steps, where `resilient prove` asks for that."""
     steps, length = iterator.steps_per_epoch, iterator._num_batches
-    fewer = fewer_steps(steps, length)
+    fewer = fewer_steps(steps, length, int(iterator.steps_per_execution))
     if steps is None and length is not None and fewer is not None:
         iterator._num_batches = fewer  # each epoch begins with the first batch
     else:
