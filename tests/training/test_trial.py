@@ -49,6 +49,34 @@ def test_a_fit_is_shortened_and_records_each_step(tmp_path, asked):
     ]
 
 
+class Own(keras.Sequential):
+    """Has a ``fit`` that takes anything."""
+
+    def fit(self, *args, **kwargs):
+        return super().fit(*args, **kwargs)
+
+
+@pytest.mark.parametrize("data_only", [False, True])
+def test_a_fit_of_ones_own_is_shortened(tmp_path, asked, data_only):
+    asked(epochs=2, steps=3, data_only=data_only)
+    seen, (x, y) = Interrupt(), fitting.data()
+    how = {"epochs": 5, "callbacks": [seen], "validation_data": (x, y), "verbose": 0}
+    net = fitting.model(cls=Own)
+    resilient.fit(net, x, y, 4, checkpoint_dir=tmp_path, **how)
+    assert fitting.steps(tmp_path)[-1] == 6
+    assert len(seen.seen) == (0 if data_only else 6)
+
+
+def test_epochs_that_may_have_any_place_stay(tmp_path, asked, caplog):
+    asked(epochs=2, steps=3)
+    x, y = fitting.data()
+    net = fitting.model(cls=Own)
+    resilient.fit(net, x, y, 4, 3, checkpoint_dir=tmp_path, verbose=0)
+    assert fitting.steps(tmp_path)[-1] == 9
+    (line,) = (each for each in caplog.messages if "not shortened" in each)
+    assert line.startswith("The epochs of Own.fit(*args, **kwargs) are")
+
+
 def test_each_epoch_has_the_first_batches_of_its_own(tmp_path, asked):
     """They do not go on where the epoch before ended: 4 of 6 batches each time."""
     asked(steps=4, data_only=True)

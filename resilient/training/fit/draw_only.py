@@ -3,11 +3,12 @@
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from resilient import keras_internals
 from resilient.progress import Progress
+from resilient.storage.files import say_once
 from resilient.training import trial
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _FUNCTION = "train_function"
 _MAKE = "make_train_function"
+_VALIDATION = "validation_freq"
+_EPOCHS_AT = 3  # among the positional arguments of Keras's fit
 
 
 def shortened(
@@ -30,15 +33,36 @@ def shortened(
     asked = trial.current()
     if asked is None:
         return args, kwargs
-    given = inspect.signature(fit).bind_partial(*args, **kwargs)
-    default = given.arguments
-    epochs, initial = default.get("epochs", 1), default.get("initial_epoch", 0)
+    signature = inspect.signature(fit)
+    given = signature.bind_partial(*args, **kwargs)
+    here = given.arguments
+    rest: dict[str, Any] = {}  # what a fit of one's own takes as **kwargs
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            rest = here.setdefault(name, {})
+        elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            _say_if_hidden(asked, fit, here.get(name, ()))
+    for name, value in _changed(asked, here | rest).items():
+        if name in signature.parameters:
+            here[name] = value
+        elif name in rest or name == _VALIDATION:
+            rest[name] = value
+    return given.args, given.kwargs
+
+
+def _changed(asked: trial.Trial, given: Mapping[str, Any]) -> dict[str, Any]:
+    epochs, initial = given.get("epochs", 1), given.get("initial_epoch", 0)
     changed: dict[str, Any] = {"epochs": trial.fewer_epochs(epochs, initial)}
     if asked.data_only:  # validation and callbacks look at what is trained
-        changed |= {"callbacks": None, "validation_freq": sys.maxsize}
-    known = inspect.signature(fit).parameters
-    default.update({name: value for name, value in changed.items() if name in known})
-    return given.args, given.kwargs
+        changed |= {"callbacks": None, _VALIDATION: sys.maxsize}
+    return changed
+
+
+def _say_if_hidden(asked: trial.Trial, fit: Any, values: tuple[Any, ...]) -> None:
+    """Log that epochs stay as they are, where they may be among positional values."""
+    if asked.epochs is not None and len(values) > _EPOCHS_AT:
+        name = f"{getattr(fit, '__qualname__', 'fit')}{inspect.signature(fit)}"
+        say_once(f"The epochs of {name} are not shortened: pass them by name.", of=name)
 
 
 @contextlib.contextmanager
