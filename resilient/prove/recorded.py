@@ -107,7 +107,7 @@ def recorded(directory: Path) -> Recorded:
         run = path.parent.relative_to(directory).as_posix()
         runs.add(run)
         names: tuple[str, ...] = ()
-        for event in read_events(path.parent, process):
+        for event in read_events(path.parent, process, all_of_them=True):
             place = Place.of(run, process, event)
             if event["event"] == STARTED:
                 began.append(event["time"])
