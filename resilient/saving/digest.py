@@ -78,18 +78,23 @@ def of_batch(batch: Any) -> str:
 def _leaves(content: PendingCheckpoint) -> Iterator[tuple[str, Any]]:
     arrays = content.snapshot.arrays
     process = ProcessContents(content.run, content.position, arrays)
-    sections = list(facts.of_process(process, elsewhere=False))
+    sections = list(facts.of_process(process, elsewhere=False, listed=False))
     left_out = {
-        text
+        name
         for section in sections
-        if section.name in facts.NOT_STATE
-        for text in _texts(section.values)
+        if section.name in (POSITION, *facts.NOT_STATE)
+        for name in _referred(section.values)
     }
     yield from _tensors(
         content.run, {n: a for n, a in arrays.items() if n not in left_out}
     )
     for section in sections:
         if section.name in facts.NOT_STATE:
+            continue
+        if section.name == POSITION:
+            inside = set(_referred(section.values))
+            hashes = {name: _hashed(arrays[name]).hex() for name in inside}
+            yield POSITION, [section.values, hashes]
             continue
         for name, value in section.values.items():
             if section.name == "random":
@@ -112,13 +117,13 @@ def _tensors(
             yield f"variables/{paths[of]}{name[len(of) :]}", array
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Every text in a JSON value; names of arrays are among them."""
-    if isinstance(value, str):
-        yield value
+def _referred(value: Any) -> Iterator[str]:
+    """The names of the arrays that an encoded value refers to."""
+    if isinstance(value, dict) and value.keys() >= {"array", "dtype", "shape"}:
+        yield value["array"]
     elif isinstance(value, dict | list):
         for each in value.values() if isinstance(value, dict) else value:
-            yield from _texts(each)
+            yield from _referred(each)
 
 
 def _hashed(value: Any) -> bytes:

@@ -234,6 +234,24 @@ def test_an_error_of_the_last_digest_hides_no_other(tmp_path, last_one_fails):
     assert any("no digest" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.parametrize("steps", [3, 300])
+def test_each_number_of_a_history_counts(tmp_path, steps):
+    """Few numbers are text in ``run.json``, many are arrays beside it."""
+
+    def train(number):
+        run = resilient.Run(tmp_path / str(number), digest_every=steps, verbose=0)
+        for _, step, _ in run.loop([(np.zeros(1),)] * steps, epochs=1):
+            run.log(loss=number if step == 1 else 0.0, other=1.0)
+        (_, ((whole, leaves, names),)) = digests(tmp_path / str(number)).values()
+        return whole, leaves, names
+
+    one, other = train(1.0), train(1.0 + 2**-50)
+    assert one[0] != other[0]
+    (name,) = differing(one[2], one[1], other[1])
+    assert "history" in name
+    assert "loss" in name
+
+
 def test_a_fit_without_it_records_none(tmp_path):
     fitting.fit(fitting.model(), tmp_path)
     assert digests(tmp_path) == {}

@@ -39,11 +39,15 @@ class Section(NamedTuple):
     values: JSON
 
 
-def of_process(process: ProcessContents, *, elsewhere: bool) -> Iterator[Section]:
+def of_process(
+    process: ProcessContents, *, elsewhere: bool, listed: bool = True
+) -> Iterator[Section]:
     """The state of one process.
 
     Args:
         process: What the process saved.
+        listed: Whether to list each number of a history. If not, long ones are only
+            named, and are in ``process.arrays``.
         elsewhere: Whether the other checkpoint is from another backend, which draws
             random numbers and orders in its own way.
     """
@@ -56,10 +60,11 @@ def of_process(process: ProcessContents, *, elsewhere: bool) -> Iterator[Section
             random["when the epoch began"] = run.epoch_random
         yield Section("random", _random(random, elsewhere))
     if isinstance(run, FitRun):
-        yield from _callbacks(process, run)
+        yield from _callbacks(process, run, listed)
         yield Section("objects", run.stateful)
     if isinstance(run, LoopRun):
-        yield Section("history", _of_loop(run.history, process))
+        of_loop = _of_loop(run.history, process) if listed else _items(run.history)
+        yield Section("history", of_loop)
         yield Section("objects", run.objects)
 
 
@@ -139,7 +144,9 @@ def _random(states: JSON, elsewhere: bool) -> JSON:
     }
 
 
-def _callbacks(process: ProcessContents, run: FitRun) -> Iterator[Section]:
+def _callbacks(
+    process: ProcessContents, run: FitRun, listed: bool
+) -> Iterator[Section]:
     values, clocks, history, names = JSON(), JSON(), JSON(), Counter[str]()
     for index, callback in enumerate(run.callbacks):
         name = callback["class"].rpartition(".")[2]
@@ -151,7 +158,10 @@ def _callbacks(process: ProcessContents, run: FitRun) -> Iterator[Section]:
             for path, change in callback.get("changes", {}).items()
         }
         if callback["class"] == _HISTORY:
-            history |= _of_fit(content, process)
+            found = _of_fit(content)
+            if listed:
+                found = {n: unpacked(v, process.arrays) for n, v in found.items()}
+            history |= found
             continue
         content |= {
             k: callback[k] for k in ("state_dict", "deleted") if callback.get(k)
@@ -177,13 +187,17 @@ def _split(special: Encoded) -> tuple[JSON, JSON]:
     return {key: pairs[key] for key in pairs if key not in of_clock}, clocks
 
 
-def _of_fit(changes: JSON, process: ProcessContents) -> JSON:
+def _of_fit(changes: JSON) -> JSON:
     """The epochs and each metric's values from a History callback."""
     metrics = changes.pop("history", None)
-    found = {**changes}
-    if isinstance(metrics, dict) and metrics.get("!") == "dict":
-        found |= {key: item for key, item in metrics["v"] if isinstance(key, str)}
-    return {name: unpacked(item, process.arrays) for name, item in found.items()}
+    return {**changes, **_items(metrics)}
+
+
+def _items(values: Encoded) -> JSON:
+    """What an encoded dict has by name."""
+    if isinstance(values, dict) and values.get("!") == "dict":
+        return {key: item for key, item in values["v"] if isinstance(key, str)}
+    return {}
 
 
 def _of_loop(history: Encoded, process: ProcessContents) -> JSON:
