@@ -422,8 +422,13 @@ def pictures(session: nox.Session) -> None:
 @nox.session(default=False)
 @each_backend
 def gallery(session: nox.Session, backend: str) -> None:
-    """Run a backend's examples, and record what they print for the gallery."""
-    install(session, *tested(backend))
+    """Run a backend's examples, and record what they print for the gallery.
+
+    SLURM and bash are taken from the system.
+    """
+    groups = ("engines", "trackers") if backend == "torch" else ()
+    others = (item for name in groups for item in group(name))
+    install(session, *tested(backend), *others)
     names = session.posargs or []
     env = {"KERAS_BACKEND": backend}
     session.run("python", "docs/gallery/record.py", *names, env=env)

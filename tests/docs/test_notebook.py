@@ -2,16 +2,13 @@
 
 import json
 import re
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from queue import Empty
-from typing import Any
 
 import pytest
 from support import EXAMPLES
 from support.gang import run_alone
+from support.kernel import kernel
 
 from resilient.storage.layout import committed_steps
 
@@ -24,63 +21,6 @@ CELLS = [
 ]
 TRAINING = next(cell for cell in CELLS if "run.fit" in cell)
 DIGEST = re.compile(r"^digest (\w{64})$", re.MULTILINE)
-
-
-class Kernel:
-    """A kernel of Jupyter in a directory."""
-
-    def __init__(self, manager: Any, client: Any) -> None:
-        self._manager, self._client = manager, client
-
-    def run(self, cell: str, meanwhile: Callable[[], bool] | None = None) -> str:
-        """What a cell shows: outputs, an error's name, and its traceback.
-
-        Args:
-            cell: Its source.
-            meanwhile: Asked again and again until it returns True.
-        """
-        asked, shown = self._client.execute(cell), []
-        while self._manager.is_alive():
-            if meanwhile is not None and meanwhile():
-                meanwhile = None
-            try:
-                message = self._client.get_iopub_msg(timeout=0.05)
-            except Empty:
-                continue
-            if message["parent_header"].get("msg_id") != asked:
-                continue
-            kind, content = message["msg_type"], message["content"]
-            if kind == "status" and content["execution_state"] == "idle":
-                break
-            shown.append(content.get("text", ""))
-            shown += content.get("data", {}).values()
-            shown += [content.get("ename", ""), *content.get("traceback", ())]
-        assert meanwhile is None, "it ended too early"
-        return "\n".join(shown)
-
-    def kill(self) -> None:
-        self._manager.signal_kernel(signal.SIGKILL)
-
-    def interrupt(self) -> None:
-        self._manager.interrupt_kernel()
-
-
-@contextmanager
-def kernel(directory: Path) -> Iterator[Kernel]:
-    from jupyter_client.manager import KernelManager
-
-    directory.mkdir(exist_ok=True)
-    manager = KernelManager()
-    manager.start_kernel(cwd=str(directory))
-    client = manager.blocking_client()
-    try:
-        client.start_channels()
-        client.wait_for_ready(timeout=120)
-        yield Kernel(manager, client)
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-        manager.cleanup_resources()
 
 
 def saved(directory: Path) -> int:
