@@ -58,8 +58,10 @@ print(*[event.step for event in events.Scalars('batch/loss')])"
 
 # A job that another preempts, and a job of two tasks, one of which is killed.
 IN_SLURM = r"""
+python examples/digits.py --checkpoint-dir runs/a | grep digest
+
 sbatch --cpus-per-task=1 examples/slurm.sbatch \
-    python examples/digits.py --checkpoint-dir runs/a
+    python examples/digits.py --checkpoint-dir runs/b
 
 until grep -qs 'Epoch 3/5' training-1.log; do sleep 0.1; done
 sbatch --partition=high --exclusive --output=/dev/null --wrap='sleep 1'
@@ -67,9 +69,12 @@ sbatch --partition=high --exclusive --output=/dev/null --wrap='sleep 1'
 while squeue --noheader | grep -q .; do sleep 1; done
 cat training-1.log
 
+resilient run --nproc 2 -- \
+    python examples/multi_worker.py --checkpoint-dir runs/c | grep digest
+
 sbatch --cpus-per-task=1 --ntasks=2 --wait examples/slurm.sbatch \
     bash examples/slurm_worker.sh \
-    python examples/multi_worker.py --checkpoint-dir runs/b --kill-worker 1
+    python examples/multi_worker.py --checkpoint-dir runs/d --kill-worker 1
 
 cat training-3.log
 """
