@@ -22,7 +22,7 @@ class StateDigests:
 
     def __init__(self, every: int | None, events: Events) -> None:
         self._every, self._events = every, events
-        self._last = Progress(0, 0, 0)
+        self._last: Progress | None = None
         self._writer = BackgroundWriter()
         self._names: tuple[str, ...] = ()
         self._spare: Snapshot | None = None
@@ -36,13 +36,14 @@ class StateDigests:
         self._writer.end(error)
 
     def start(self, progress: Progress) -> bool:
-        """Training begins here; whether to record the start, as for a new run."""
-        self._last = progress
-        return self._every is not None and not progress.step
+        """Training begins here; whether to record the start, as for a new run, once."""
+        first, self._last = self._last is None, progress
+        return first and self._every is not None and not progress.step
 
     def due(self, progress: Progress) -> bool:
         """Whether a digest is due: a multiple of ``every`` was reached, or passed."""
         before, self._last = self._last, progress
+        assert before is not None
         every = self._every
         return every is not None and progress.step // every > before.step // every
 

@@ -234,6 +234,19 @@ def test_an_error_of_the_last_digest_hides_no_other(tmp_path, last_one_fails):
     assert any("no digest" in note for note in caught.value.__notes__)
 
 
+def test_the_start_of_a_run_is_recorded_once(tmp_path):
+    """Code between ``with`` and the loop may change the state."""
+    with resilient.Run(tmp_path, digest_every=1, verbose=0) as run:
+        run.log(loss=1.0)
+        for _ in run.loop([(np.zeros(1),)] * 2, epochs=1):
+            pass
+    assert {place: len(found) for place, found in digests(tmp_path).items()} == {
+        (0, 0, 0): 1,
+        (1, 0, 1): 1,
+        (2, 1, 0): 1,
+    }
+
+
 @pytest.mark.parametrize("steps", [3, 300])
 def test_each_number_of_a_history_counts(tmp_path, steps):
     """Few numbers are text in ``run.json``, many are arrays beside it."""
