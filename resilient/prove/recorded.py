@@ -62,7 +62,6 @@ class Recorded:
         entries: By time.
         began: When the first training began, Unix seconds.
         ended: When the last state was recorded.
-        resumed: The places at which a process resumed.
         runs: The runs' directories, relative.
         rolled_back: Whether a run went back after a bad loss.
         order: The places in the order in which they were first reached.
@@ -71,7 +70,6 @@ class Recorded:
     entries: tuple[Entry, ...]
     began: float = 0.0
     ended: float = 0.0
-    resumed: frozenset[Place] = frozenset()
     runs: tuple[str, ...] = ()
     rolled_back: bool = False
     order: dict[Place, int] = field(default_factory=dict)
@@ -102,7 +100,7 @@ def recorded(directory: Path) -> Recorded:
     """Read what was recorded below a directory."""
     entries: list[Entry] = []
     began: list[float] = []
-    resumed, runs, rolled_back = set(), set(), False
+    runs, rolled_back = set(), False
     for path, process in events_below(directory):
         run = path.parent.relative_to(directory).as_posix()
         runs.add(run)
@@ -111,8 +109,6 @@ def recorded(directory: Path) -> Recorded:
             place = Place.of(run, process, event)
             if event["event"] == STARTED:
                 began.append(event["time"])
-            elif event["event"] == "restored":
-                resumed.add(place)
             elif event["event"] == "diverged":
                 rolled_back |= event.get("action") == "rollback"
             elif event["event"] == "digest":
@@ -127,7 +123,6 @@ def recorded(directory: Path) -> Recorded:
         tuple(entries),
         min(began, default=0.0),
         entries[-1].time if entries else 0.0,
-        frozenset(resumed),
         tuple(sorted(runs)),
         rolled_back,
         order,
@@ -137,11 +132,9 @@ def recorded(directory: Path) -> Recorded:
 def only_in_one(expected: Recorded, found: Recorded) -> list[Place]:
     """The places that only one of two recordings has.
 
-    A process that resumes does not record that place again, and the one before it may
-    have been killed just before it did.
+    Neither leaves one out: a state is recorded before it is saved.
     """
-    lost = expected.order.keys() ^ found.order.keys()
-    return sorted(lost - expected.resumed - found.resumed)
+    return sorted(expected.order.keys() ^ found.order.keys())
 
 
 def first_difference(expected: Recorded, found: Recorded) -> Difference | None:

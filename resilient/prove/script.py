@@ -31,11 +31,13 @@ class Moment:
         place: None: the start of its first training.
         order: How many places come before it.
         delay: Seconds after that.
+        saved: Whether it also waits until there is a checkpoint to resume from.
     """
 
     place: Place | None
     order: int
     delay: float
+    saved: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,7 @@ class _Tail:
         last: The last place.
         trains: Whether it has begun to train.
         resumed: Where it resumed last; None: it began from the start.
+        saved: Whether there is a checkpoint to resume from.
     """
 
     def __init__(self, directory: Path, order: Mapping[Place, int]) -> None:
@@ -172,12 +175,14 @@ class _Tail:
         self._known = dict(events_below(directory))
         self._read = {path: path.stat().st_size for path in self._known}
         self._looked, self._begun = 0.0, set[tuple[str, int]]()
-        self.reached, self.trains = -1, False
+        self.reached, self.trains, self.saved = -1, False, False
         self.last: Place | None = None
         self.resumed: Place | None = None
 
     def passed(self, moment: Moment) -> bool:
         """Whether the place of a moment was reached."""
+        if moment.saved and not self.saved:
+            return False
         if moment.place is None:
             return self.trains
         return self.reached >= moment.order
@@ -207,7 +212,10 @@ class _Tail:
             return
         if event["event"] == STARTED:
             self.trains = True
+        elif event["event"] == "saved":
+            self.saved = True
         elif event["event"] == "restored":
+            self.saved = True
             if (run, process) not in self._begun:  # afterwards it is a rollback
                 self.resumed = Place.of(run, process, event)
         elif event["event"] == "digest":
@@ -219,17 +227,20 @@ class _Tail:
 def moments(of: Recorded, parts: Sequence[float]) -> list[Moment]:
     """When to kill, spread over the time that an uninterrupted run trained.
 
+    The last kill waits for a save: training may be faster than the first one.
+
     Args:
         of: What that run recorded.
         parts: Fractions of the time, from 0 to 1, ascending.
     """
     found = []
-    for part in parts:
-        at = of.began + part * (of.ended - of.began)
+    for number, part in enumerate(parts, 1):
+        at, last = of.began + part * (of.ended - of.began), number == len(parts)
         before = [each for each in of.entries if each.time <= at]
         if before:
             place = before[-1].place
-            found.append(Moment(place, of.order[place], at - before[-1].time))
+            delay = at - before[-1].time
+            found.append(Moment(place, of.order[place], delay, last))
         else:
-            found.append(Moment(None, 0, at - of.began))
+            found.append(Moment(None, 0, at - of.began, last))
     return found

@@ -56,7 +56,6 @@ def test_equal_recordings_have_no_difference(tmp_path):
     )
     assert first_difference(alone, killed) is None
     assert [place.step for place in alone.order] == list(range(6))
-    assert killed.resumed == {Place("runs/a", 2, 0, 2)}
     assert killed.runs == ("runs/a",)
 
 
@@ -99,10 +98,10 @@ def test_a_place_that_a_rollback_reaches_twice(tmp_path):
 def test_a_state_that_one_never_recorded(tmp_path):
     alone = written(tmp_path / "a", [(None, map(digest, range(6)))])
     after = [digest(step) for step in (3, 4, 5)]
-    killed = written(tmp_path / "b", [(None, map(digest, range(2))), (2, after)])
-    assert only_in_one(alone, killed) == []  # 2 is where it resumed
-    short = written(tmp_path / "c", [(None, map(digest, range(2))), (2, after[:-1])])
-    assert only_in_one(alone, short) == [Place("runs/a", 5, 0, 5)]
+    killed = written(tmp_path / "b", [(None, map(digest, range(3))), (2, after)])
+    assert only_in_one(alone, killed) == []
+    short = written(tmp_path / "c", [(None, map(digest, range(2))), (2, after)])
+    assert only_in_one(alone, short) == [Place("runs/a", 2, 0, 2)]
     longer = written(tmp_path / "d", [(None, map(digest, range(7)))])
     assert only_in_one(alone, longer) == [Place("runs/a", 6, 0, 6)]
 
@@ -130,6 +129,7 @@ def test_kills_are_spread_over_the_time_of_training(tmp_path):
     assert first.place is None
     assert (middle.place.step, last.place.step) == (3, 6)
     assert 0 <= middle.delay < 1
+    assert (middle.saved, last.saved) == (False, True)
 
 
 def test_a_directory_without_runs_has_no_entries(tmp_path):
