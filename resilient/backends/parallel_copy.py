@@ -30,7 +30,10 @@ def copy_all(pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
         return
     pieces = deque(piece for pair in pairs for piece in _pieces(*pair))
     with ThreadPoolExecutor(threads - 1, "resilient-copy") as others:
-        copying = [others.submit(_copy, pieces) for _ in range(threads - 1)]
+        try:
+            copying = [others.submit(_copy, pieces) for _ in range(threads - 1)]
+        except RuntimeError:  # this process is ending, and starts no more threads
+            copying = []
         _copy(pieces)
         for each in copying:
             each.result()

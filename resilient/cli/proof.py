@@ -35,7 +35,9 @@ def _in_lines(quiet: bool) -> Callable[["Proof"], None]:
     def show(proof: "Proof") -> None:
         nonlocal told
         lines = [] if quiet else _lines(proof)
-        told = min(told, len(lines))  # fewer: it is killed again, from the start
+        if len(lines) < told:
+            say("Once more, with earlier kills:")
+            told = 0
         for line in lines[told:]:
             say(line)
         told = len(lines)
@@ -108,7 +110,8 @@ def _report_no_resume(proof: "Proof") -> None:
             "checkpoint.",
             BAD,
         )
-        say("Prove it again with --seed 1, or let it train for longer.")
+        seed = proof.options.seed + 1
+        say(f"Prove it again with --seed {seed}, or let it train for longer.")
         return
     say("NOT proven: the script ended before it could be killed.", BAD)
     say("Let it train for longer, or more epochs, and prove it again.")

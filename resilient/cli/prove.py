@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import os
 import shutil
 import signal
 import sys
@@ -91,12 +92,14 @@ def prove(arguments: argparse.Namespace) -> int:
         sys.stderr.write("resilient: interrupted, so nothing is proven\n")
         return _INTERRUPTED
     finally:
-        if arguments.scratch is None and not any(codes):
+        if arguments.scratch is None and not (any(codes) and _has_output(scratch)):
             shutil.rmtree(scratch, ignore_errors=True)
+    for each in told.values():
+        each["scratch"] = str(scratch) if scratch.exists() else None
     if arguments.json:
         text = json.dumps(told, indent=1, ensure_ascii=False)
         print(printable(text, lines=True))
-    elif any(codes):
+    elif any(codes) and scratch.exists():
         say(f"The runs are in {scratch}.")
     return max(codes)
 
@@ -122,11 +125,16 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(each, handler)
 
 
+def _has_output(scratch: Path) -> bool:
+    files = (each for each in scratch.rglob("*") if each.is_file())
+    return any(each.stat().st_size for each in files)
+
+
 def _scratch(directory: str | None) -> Path:
     """An empty directory."""
     if directory is None:
         return Path(tempfile.mkdtemp(prefix="resilient-prove-"))
-    path = Path(directory).absolute()
+    path = Path(os.path.abspath(directory))
     path.mkdir(parents=True, exist_ok=True)
     if any(path.iterdir()):
         raise ResilientError(

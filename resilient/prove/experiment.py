@@ -1,16 +1,16 @@
 """The experiment: run a script, run it again with random kills, compare the results."""
 
-import random
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from resilient.errors import ResilientError
+from resilient.prove.moments import moments
 from resilient.prove.proof import Kill, Options, Proof
-from resilient.prove.reasons import Evidence, reasons
+from resilient.prove.reasons import Evidence, nothing_trained, reasons
 from resilient.prove.recorded import (
     Difference,
     Recorded,
@@ -18,14 +18,16 @@ from resilient.prove.recorded import (
     only_in_one,
     recorded,
 )
-from resilient.prove.script import Ending, Moment, Script, moments
-from resilient.prove.suspects import seeds, suspects
+from resilient.prove.script import Ending, Script
+from resilient.prove.suspects import Suspect, seeds, suspects
 from resilient.saving.compare.compare import compare
 from resilient.storage.store import Store
 from resilient.training.trial import Trial
 
 _SAVES = 3  # per kill, and in each run, so that there is something to resume from
+_SHORTEST = 2.0  # seconds of training, so that kills hit it
 _LAST = 0.99  # part of the training time: later, the script may have finished
+_ASKS = 5  # lines of the script
 _WARNING = re.compile(r"NotExactWarning: (.*(?:\n  .+)*)")
 
 
@@ -52,25 +54,30 @@ class Experiment:
             ResilientError: The script cannot be started, fails without a kill, or
                 trains nothing that can be resumed.
         """
-        proof, options = self.proof, self._options
+        proof = self.proof
         self._alone = alone = self._left_alone("alone", self._trial)
-        trial = self._saving(self._trial, alone)
+        trial = self._killable(self._trial, alone)
         if alone.rolled_back:  # how far back depends on the saves
             self._trial = trial
             self._alone = alone = self._left_alone("alone", trial)
         proof.steps = len(alone.order)
-        chosen = random.Random(options.seed)
-        parts = sorted(chosen.uniform(0.0, _LAST) for _ in range(options.kills))
-        for part in (1.0, 0.5):  # if the script was faster this time, kill it sooner
-            when = moments(alone, [part * each for each in parts])
-            args = "killed", trial, when, alone, proof.kills
+        for until in (_LAST, _LAST / 2):  # if it was faster this time, kill it sooner
+            args = "killed", trial, until, alone, proof.kills
             killed, proof.failed = self._killed(*args)
             if proof.resumed or proof.failed is not None:
                 break
         self._compare(killed)
         proof.over = True
-        if proof.kills and not proof.alike:
-            self._explain(parts)
+        found = suspects(self._options.command)
+        if not killed.entries and proof.failed is None:
+            proof.reasons = [nothing_trained(found)]
+        elif not proof.alike:
+            self._explain(found)
+        elif asks := [str(each) for each in found if each.kind in ("date", "files")]:
+            proof.notes.append(
+                "All runs here have the same date and find the same files, which the "
+                f"script asks for: {'; '.join(asks[:_ASKS])}"
+            )
         self._stage("")
         return proof
 
@@ -101,26 +108,30 @@ class Experiment:
             )
         return found
 
-    def _saving(self, trial: Trial, of: Recorded) -> Trial:
-        """The same request, with saves often enough for the kills."""
+    def _killable(self, trial: Trial, of: Recorded) -> Trial:
+        """The same request, with saves often enough, and time, for the kills."""
         runs = Counter(place.run for place in of.order if not place.process)
         often = min(
             runs.total() // (_SAVES * self._options.kills),
             min(runs.values()) // _SAVES,
         )
-        return replace(trial, save_steps=max(1, often))
+        missing = _SHORTEST - (of.ended - of.entries[0].time)
+        pause = max(0.0, missing / len(of.entries))
+        return replace(trial, save_steps=max(1, often), pause=pause)
 
     def _killed(
         self,
         name: str,
         trial: Trial,
-        when: Sequence[Moment],
+        until: float,
         of: Recorded,
         kills: list[Kill],
     ) -> tuple[Recorded, Ending | None]:
         """Kill the script at each moment, then let it finish; how it failed, if so."""
         directory, failed = self._fresh(name), None
-        script = Script(self._options.command, directory, self._environment(trial))
+        options = self._options
+        when = moments(of, options.kills, options.seed, until=until)
+        script = Script(options.command, directory, self._environment(trial))
         kills.clear()
         for number, moment in enumerate((*when, None), 1):
             last = moment is None
@@ -144,8 +155,10 @@ class Experiment:
         proof.first = first_difference(self._alone, killed)
         if proof.failed is not None:
             return
-        proof.missing = sorted({*self._alone.runs} ^ {*killed.runs})
-        proof.missing += map(str, only_in_one(self._alone, killed))
+        runs = {*self._alone.runs} ^ {*killed.runs}
+        places = only_in_one(self._alone, killed)
+        proof.missing = sorted(runs)
+        proof.missing += [str(each) for each in places if each.run not in runs]
         for run in () if self._options.trial.data_only else self._alone.runs:
             if run in killed.runs:
                 self._compare_ends(run)
@@ -166,7 +179,7 @@ class Experiment:
                 "checkpoints to compare; the states after each step were compared."
             )
 
-    def _explain(self, parts: Sequence[float]) -> None:
+    def _explain(self, found: list[Suspect]) -> None:
         """Find likely causes, with more runs."""
         proof, options = self.proof, self._options
         again = self._tried("again", self._trial)
@@ -177,7 +190,7 @@ class Experiment:
             drawn, batches = True, repeats
             resumed = None if repeats else proof.first
         else:
-            drawn, batches, resumed = self._data(parts, repeats=repeats is None)
+            drawn, batches, resumed = self._data(repeats=repeats is None)
         proof.reasons = reasons(
             Evidence(
                 proof.first,
@@ -186,13 +199,13 @@ class Experiment:
                 resumed,
                 drawn=drawn,
                 warnings=_warnings(self._directory / "killed"),
-                suspects=suspects(options.command),
+                suspects=found,
                 seeds=seeds(options.command),
             )
         )
 
     def _data(
-        self, parts: Sequence[float], *, repeats: bool
+        self, *, repeats: bool
     ) -> tuple[bool, Difference | None, Difference | None]:
         """Whether the data alone could be drawn, and where that differs.
 
@@ -207,8 +220,8 @@ class Experiment:
             if other is None:
                 return False, None, None
             return True, first_difference(one, other), None
-        trial = self._saving(trial, one)
-        found, _ = self._killed("data-killed", trial, moments(one, parts), one, [])
+        trial = self._killable(trial, one)
+        found, _ = self._killed("data-killed", trial, _LAST, one, [])
         return True, None, first_difference(one, found)
 
     def _tried(self, name: str, trial: Trial) -> Recorded | None:

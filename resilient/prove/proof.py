@@ -44,15 +44,16 @@ class Kill:
     @property
     def resumed(self) -> str:
         """Where the next process resumed, in words; empty if it did not train."""
-        if self.after is None or not self.after.trained:
+        if self.after is None:
             return ""
-        place = self.after.resumed
-        return "the start" if place is None else str(place)
+        if self.after.restored is not None:
+            return str(self.after.restored)
+        return "" if self.after.reached is None else "the start"
 
     @property
     def counts(self) -> bool:
         """Whether it shows something: training went on from a checkpoint."""
-        went_on = self.after is not None and self.after.resumed is not None
+        went_on = self.after is not None and self.after.went_on
         return went_on and self.ending.phase != "ended"
 
 

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from resilient.prove.recorded import Difference
 from resilient.prove.suspects import Kind, Suspect
 
+_AROUND: tuple[Kind, ...] = ("attempts", "time", "date", "files")
+_LINES = 5  # of the script, for each cause
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -61,6 +64,12 @@ def _without_kills(known: Evidence) -> Iterable[Reason]:
     assert known.repeats is not None
     at = known.repeats.place
     began = "The script gives different results each time, even without a kill: "
+    if at.at_end:
+        yield Reason(
+            f"{began}what it does after training changes {_leaves(known.repeats)}.",
+            _lines(known, "unseeded", *_AROUND),
+        )
+        return
     if not at.step and not known.seeds:
         yield Reason(
             f"{began}its initial weights are random, and no seed is set. Call "
@@ -70,7 +79,7 @@ def _without_kills(known: Evidence) -> Iterable[Reason]:
     elif not at.step and not known.batches:
         yield Reason(
             f"{began}it differs before the first step, in {_leaves(known.repeats)}.",
-            _lines(known, "unseeded", "time", "attempts"),
+            _lines(known, "unseeded", *_AROUND),
         )
     if known.batches is not None:
         yield Reason(
@@ -79,7 +88,7 @@ def _without_kills(known: Evidence) -> Iterable[Reason]:
             _lines(known, "unseeded", "workers"),
         )
     elif at.step:
-        time = _lines(known, "time", "attempts")
+        time = _lines(known, *_AROUND)
         if time:
             yield Reason(
                 f"{began}it depends on the time, on the process, or on which files "
@@ -109,18 +118,34 @@ def _after_kills(known: Evidence) -> Iterable[Reason]:
             tuple(known.warnings),
         )
     leaves = () if known.first is None else known.first.leaves
+    if known.first is not None and known.first.place.at_end:
+        yield Reason(
+            f"{began}what the script does after training, or a callback in "
+            f"on_train_end, sets {_leaves(known.first)} from values that no checkpoint "
+            "holds. Keep them in `stateful`, or in a callback's attributes.",
+        )
     callbacks = [name for name in leaves if name.startswith("callbacks/")]
     if callbacks:
         yield Reason(
             f"{began}the state of a callback is not captured completely: "
             f"{', '.join(callbacks)}. Give it state_dict and load_state_dict.",
         )
-    if lines := _lines(known, "attempts", "time"):
+    if lines := _lines(known, *_AROUND):
         yield Reason(
             f"{began}code that depends on the time, on the process, or on the number "
             "of attempts.",
             lines,
         )
+
+
+def nothing_trained(suspects: Sequence[Suspect]) -> Reason:
+    """Why the script may have trained only when it was run for the first time."""
+    lines = [str(each) for each in suspects if each.kind == "files"]
+    return Reason(
+        "Run for the second time, the script trained nothing. It may look for a file "
+        "that it wrote the first time: remove that file at the start of the command.",
+        tuple(lines[:_LINES]),
+    )
 
 
 def _leaves(difference: Difference) -> str:
@@ -133,4 +158,4 @@ def _leaves(difference: Difference) -> str:
 
 
 def _lines(known: Evidence, *kinds: Kind) -> tuple[str, ...]:
-    return tuple(str(each) for each in known.suspects if each.kind in kinds)[:5]
+    return tuple(str(x) for x in known.suspects if x.kind in kinds)[:_LINES]

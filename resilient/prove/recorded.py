@@ -11,26 +11,38 @@ from resilient.storage.layout import events_process
 from resilient.telemetry.events import read_events
 
 STARTED = "started"  # the first event of a process that trains
+LEFT = "left"  # the last one: the variables as the script leaves them
 
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """A moment in the training of one run: a process has done so many steps."""
+    """A moment in the training of one run.
+
+    Attributes:
+        run: The run's directory, relative.
+        step: How many steps are done.
+        epoch: How many epochs.
+        batch: How many batches of the next epoch.
+        process: Which of the processes that train together.
+        at_end: Whether it is the end of the script; then the numbers are 0.
+    """
 
     run: str
     step: int
     epoch: int
     batch: int
     process: int = 0
+    at_end: bool = False
 
     @classmethod
     def of(cls, run: str, process: int, event: Mapping[str, Any]) -> "Place":
         """The place of an event."""
         step, epoch, batch = (event.get(name, 0) for name in ("step", "epoch", "batch"))
-        return cls(run, step, epoch, batch, process)
+        return cls(run, step, epoch, batch, process, event["event"] == LEFT)
 
     def __str__(self) -> str:
         where = f"step {self.step:,} (epoch {self.epoch + 1:,}, batch {self.batch:,})"
+        where = "the end of the script" if self.at_end else where
         where += f" of {self.run}" if self.run not in ("", ".") else ""
         return f"{where} in process {self.process}" if self.process else where
 
@@ -61,7 +73,7 @@ class Recorded:
     Attributes:
         entries: By time.
         began: When the first training began, Unix seconds.
-        ended: When the last state was recorded.
+        ended: When the last state of training was recorded.
         runs: The runs' directories, relative.
         rolled_back: Whether a run went back after a bad loss.
         order: The places in the order in which they were first reached.
@@ -111,7 +123,7 @@ def recorded(directory: Path) -> Recorded:
                 began.append(event["time"])
             elif event["event"] == "diverged":
                 rolled_back |= event.get("action") == "rollback"
-            elif event["event"] == "digest":
+            elif event["event"] in ("digest", LEFT):
                 names = tuple(event.get("names", names))
                 found = event["digest"], event.get("leaves", ""), names
                 entries.append(Entry(place, event["time"], *found))
@@ -122,7 +134,7 @@ def recorded(directory: Path) -> Recorded:
     return Recorded(
         tuple(entries),
         min(began, default=0.0),
-        entries[-1].time if entries else 0.0,
+        max((each.time for each in entries if not each.place.at_end), default=0.0),
         tuple(sorted(runs)),
         rolled_back,
         order,

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import IO
 
 from resilient.errors import ResilientError
-from resilient.prove.recorded import STARTED, Place, Recorded, events_below
+from resilient.prove.moments import Moment
+from resilient.prove.recorded import STARTED, Place, events_below
 from resilient.storage import scratch
 from resilient.storage.layout import HEARTBEAT
 from resilient.supervise.daemons import kill_daemons
@@ -24,23 +25,6 @@ _TAIL = 4000  # bytes of the output
 
 
 @dataclass(frozen=True)
-class Moment:
-    """When to kill: some time after the script reaches a place.
-
-    Attributes:
-        place: None: the start of its first training.
-        order: How many places come before it.
-        delay: Seconds after that.
-        saved: Whether it also waits until there is a checkpoint to resume from.
-    """
-
-    place: Place | None
-    order: int
-    delay: float
-    saved: bool = False
-
-
-@dataclass(frozen=True)
 class Ending:
     """How a process of the script ended.
 
@@ -49,8 +33,8 @@ class Ending:
         killed: Whether we killed it.
         phase: What training was doing then, by its last heartbeat.
         reached: The last place that it recorded.
-        trained: Whether it began to train at all.
-        resumed: Where it resumed last; None: it began from the start.
+        restored: Where it resumed last; None: it began from the start.
+        went_on: Whether it trained on from a checkpoint.
         output: The file with its output.
     """
 
@@ -58,8 +42,8 @@ class Ending:
     killed: bool
     phase: str
     reached: Place | None
-    trained: bool
-    resumed: Place | None
+    restored: Place | None
+    went_on: bool
     output: Path
 
     @property
@@ -114,12 +98,12 @@ class Script:
                 os.killpg(child.pid, signal.SIGKILL)  # and what it has started
             child.wait()
             kill_daemons(scratch.VARIABLE, str(self.directory))
-        seen.look()
+        seen.look(at_all=True)
         status = child.returncode
         killed = killed and status == -signal.SIGKILL  # and did not end just before
         phase = self._phase(seen.last) if killed else ""
-        reached = seen.last, seen.trains, seen.resumed
-        return Ending(status, killed, phase, *reached, output)
+        did = seen.last, seen.restored, seen.went_on
+        return Ending(status, killed, phase, *did, output)
 
     def _start(self, output: IO[bytes]) -> "subprocess.Popen[bytes]":
         try:
@@ -166,7 +150,8 @@ class _Tail:
         reached: The highest number of a place so far; -1: none.
         last: The last place.
         trains: Whether it has begun to train.
-        resumed: Where it resumed last; None: it began from the start.
+        restored: Where it resumed last; None: it began from the start.
+        went_on: Whether it trained on from there.
         saved: Whether there is a checkpoint to resume from.
     """
 
@@ -174,10 +159,13 @@ class _Tail:
         self._directory, self._order = directory, order
         self._known = dict(events_below(directory))
         self._read = {path: path.stat().st_size for path in self._known}
-        self._looked, self._begun = 0.0, set[tuple[str, int]]()
+        self._looked = 0.0
+        # Of each run and process: where it resumed, until it has trained.
+        self._waiting: dict[tuple[str, int], Place | None] = {}
         self.reached, self.trains, self.saved = -1, False, False
+        self.went_on = False
         self.last: Place | None = None
-        self.resumed: Place | None = None
+        self.restored: Place | None = None
 
     def passed(self, moment: Moment) -> bool:
         """Whether the place of a moment was reached."""
@@ -187,60 +175,47 @@ class _Tail:
             return self.trains
         return self.reached >= moment.order
 
-    def look(self) -> None:
-        """Read what is new."""
+    def look(self, *, at_all: bool = False) -> None:
+        """Read what is new; ``at_all``: in files that are new as well."""
         now = time.monotonic()
-        if now - self._looked > 20 * _POLL:
+        if at_all or not self._known or now - self._looked > 20 * _POLL:
             self._looked, self._known = now, dict(events_below(self._directory))
         for path, process in self._known.items():
-            try:
-                with open(path, "rb") as file:
-                    file.seek(self._read.get(path, 0))
-                    new = file.read()
-            except FileNotFoundError:  # the script has deleted its run
-                continue
-            lines, _, _ = new.rpartition(b"\n")
-            self._read[path] = self._read.get(path, 0) + len(lines) + bool(lines)
             run = path.parent.relative_to(self._directory).as_posix()
-            for line in lines.splitlines():
+            for line in self._new_lines(path):
                 self._take(run, process, line)
+
+    def _new_lines(self, path: Path) -> list[bytes]:
+        read = self._read.get(path, 0)
+        try:
+            with open(path, "rb") as file:
+                if os.fstat(file.fileno()).st_size < read:  # another one by this name
+                    read = 0
+                file.seek(read)
+                new = file.read()
+        except FileNotFoundError:  # the script has deleted its run
+            new, read = b"", 0
+        lines, _, _ = new.rpartition(b"\n")
+        self._read[path] = read + len(lines) + bool(lines)
+        return lines.splitlines()
 
     def _take(self, run: str, process: int, line: bytes) -> None:
         try:
             event = json.loads(line)
         except ValueError:  # torn by a kill
             return
+        place = Place.of(run, process, event)
         if event["event"] == STARTED:
             self.trains = True
         elif event["event"] == "saved":
             self.saved = True
         elif event["event"] == "restored":
             self.saved = True
-            if (run, process) not in self._begun:  # afterwards it is a rollback
-                self.resumed = Place.of(run, process, event)
+            if (run, process) not in self._waiting:  # once it has trained: a rollback
+                self._waiting[run, process] = self.restored = place
         elif event["event"] == "digest":
-            self._begun.add((run, process))
-            self.last = Place.of(run, process, event)
-            self.reached = max(self.reached, self._order.get(self.last, -1))
-
-
-def moments(of: Recorded, parts: Sequence[float]) -> list[Moment]:
-    """When to kill, spread over the time that an uninterrupted run trained.
-
-    The last kill waits for a save: training may be faster than the first one.
-
-    Args:
-        of: What that run recorded.
-        parts: Fractions of the time, from 0 to 1, ascending.
-    """
-    found = []
-    for number, part in enumerate(parts, 1):
-        at, last = of.began + part * (of.ended - of.began), number == len(parts)
-        before = [each for each in of.entries if each.time <= at]
-        if before:
-            place = before[-1].place
-            delay = at - before[-1].time
-            found.append(Moment(place, of.order[place], delay, last))
-        else:
-            found.append(Moment(None, 0, at - of.began, last))
-    return found
+            self.last = place
+            self.reached = max(self.reached, self._order.get(place, -1))
+            since = self._waiting.get((run, process))
+            self.went_on |= since is not None and place.step > since.step
+            self._waiting[run, process] = None

@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Kind = Literal["unseeded", "time", "attempts", "generator", "workers"]
+Kind = Literal["unseeded", "time", "date", "files", "attempts", "generator", "workers"]
 
 # Matched against the end of a call's dotted name.
-_TIME = {
-    *("time.time", "time.time_ns", "time.perf_counter", "time.monotonic"),
-    *("datetime.now", "datetime.utcnow", "datetime.today", "date.today"),
+_CALLS: dict[Kind, set[str]] = {
+    "time": {"time.time", "time.time_ns", "time.perf_counter", "time.monotonic"},
+    "date": {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"},
+    "files": {
+        *("os.path.exists", "os.path.isfile", "os.path.isdir", "os.listdir"),
+        *("glob.glob", ".exists", ".is_file", ".is_dir", ".iterdir"),
+    },
+    "attempts": {"os.getpid"},
 }
 _UNSEEDED = {
     *("os.urandom", "uuid.uuid1", "uuid.uuid4", "secrets.token_hex"),
@@ -22,10 +27,6 @@ _UNSEEDED = {
 }
 # Unseeded if called without an argument.
 _NEED_SEED = {"default_rng", "RandomState", "random.Random"}
-_ATTEMPTS = {
-    *("os.getpid", "os.path.exists", "os.path.isfile", "os.listdir", "glob.glob"),
-    *(".exists", ".is_file", ".is_dir", ".iterdir"),
-}
 _RANDOM = ("random.", "np.random.", "numpy.random.")
 _MOST = 20  # modules
 
@@ -98,8 +99,9 @@ def _of(tree: ast.AST, file: Path) -> Iterator[Suspect]:
 
 def _kind(call: ast.Call) -> Kind | None:
     name = ast.unparse(call.func)
-    if _ends(name, _TIME):
-        return "time"
+    for kind, known in _CALLS.items():
+        if _ends(name, known):
+            return kind
     unseeded = not call.args or (
         isinstance(call.args[0], ast.Constant) and call.args[0].value is None
     )
@@ -107,8 +109,6 @@ def _kind(call: ast.Call) -> Kind | None:
         return "unseeded"
     if _ends(name, _NEED_SEED) and unseeded and not call.keywords:
         return "unseeded"
-    if _ends(name, _ATTEMPTS):
-        return "attempts"
     if name.endswith("DataLoader"):
         given = {each.arg: each.value for each in call.keywords}
         workers = given.get("num_workers")

@@ -7,7 +7,7 @@ in two ways.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from resilient.backends.shards import Shards
 from resilient.saving.compare import facts
 from resilient.saving.compare.contents import ProcessContents
 from resilient.saving.record import PendingCheckpoint
-from resilient.saving.run_json import RunJson
 from resilient.serialization.batches import checksum
 from resilient.serialization.json_arrays import as_bytes
 
@@ -43,8 +42,24 @@ class Digest:
 
 def digest(content: PendingCheckpoint) -> Digest:
     """The digest of a snapshot."""
+    return _digest(_leaves(content))
+
+
+def of_variables(
+    layout: Sequence[Mapping[str, Any]], arrays: Mapping[str, np.ndarray]
+) -> Digest:
+    """The digest of variables alone.
+
+    Args:
+        layout: Their names and paths, as in a checkpoint.
+        arrays: Their values by name.
+    """
+    return _digest(_tensors(layout, arrays))
+
+
+def _digest(named: Iterable[tuple[str, Any]]) -> Digest:
     whole, names, leaves = xxhash.xxh3_128(), [], []
-    for name, value in _leaves(content):
+    for name, value in named:
         found = _hashed(value)
         if name != POSITION:
             whole.update(found)  # not the name: Keras makes up new ones
@@ -86,7 +101,7 @@ def _leaves(content: PendingCheckpoint) -> Iterator[tuple[str, Any]]:
         for name in _referred(section.values)
     }
     yield from _tensors(
-        content.run, {n: a for n, a in arrays.items() if n not in left_out}
+        content.run.variables, {n: a for n, a in arrays.items() if n not in left_out}
     )
     for section in sections:
         if section.name in facts.NOT_STATE:
@@ -105,9 +120,9 @@ def _leaves(content: PendingCheckpoint) -> Iterator[tuple[str, Any]]:
 
 
 def _tensors(
-    run: RunJson, arrays: Mapping[str, np.ndarray]
+    layout: Sequence[Mapping[str, Any]], arrays: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    paths = {each["name"]: each["path"] for each in run.variables}
+    paths = {each["name"]: each["path"] for each in layout}
     for name, array in sorted(arrays.items()):
         # Of a variable that each replica has, the suffix says whose it is.
         of = next((n for n in (name, name.rpartition(".")[0]) if n in paths), None)

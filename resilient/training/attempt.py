@@ -106,7 +106,7 @@ class Attempt:
     def save_start(self, progress: Progress) -> None:
         """Save before the first batch, as at the end of a previous epoch."""
         self._saving.request()
-        self.at_epoch_end(progress, {}, finished=False)
+        self.at_epoch_end(progress, None, finished=False)
 
     def next_batch_is_there(self) -> None:
         """Commit a snapshot that was waiting for the next batch."""
@@ -156,7 +156,7 @@ class Attempt:
     def at_epoch_end(
         self,
         progress: Progress,
-        logs: Mapping[str, float],
+        logs: Mapping[str, float] | None,
         *,
         finished: bool,
         validates: bool = True,
@@ -165,7 +165,7 @@ class Attempt:
 
         Args:
             progress: Where training is.
-            logs: Of that epoch.
+            logs: Of that epoch; None: there has been no epoch yet.
             finished: Whether it was the last one.
             validates: Whether a later epoch may be validated if this one was not.
 

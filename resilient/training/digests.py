@@ -8,6 +8,7 @@ from resilient.saving.digest import digest, of_batch
 from resilient.saving.record import PendingCheckpoint
 from resilient.saving.writer import BackgroundWriter
 from resilient.telemetry.events import Events
+from resilient.training import trial
 
 
 class StateDigests:
@@ -75,7 +76,9 @@ class StateDigests:
             )
 
         self._writer.start(job)
+        trial.pause()
 
     def add_batch(self, progress: Progress, batch: Any) -> None:
         """Record the digest of a batch that was drawn, and not trained on."""
         self._events.emit("digest", **progress.to_json(), digest=of_batch(batch))
+        trial.pause()

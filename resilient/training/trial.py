@@ -5,6 +5,7 @@ Training records a digest of each step. It may be shortened, or only draw its da
 
 import json
 import os
+import time
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Annotated, Any
@@ -30,12 +31,14 @@ class Trial:
         steps: The most steps of each epoch; None: all.
         save_steps: Also save every so many steps; None: only when the script says so.
         data_only: Whether to draw batches without training on them.
+        pause: Seconds to wait after each step, for kills to hit a fast training.
     """
 
     epochs: _Number = None
     steps: _Number = None
     save_steps: _Number = None
     data_only: bool = False
+    pause: Annotated[float, Meta(ge=0, le=60)] = 0.0
 
     def environment(self) -> dict[str, str]:
         """The environment variables that pass it to a process."""
@@ -90,6 +93,13 @@ def _parsed(told: str) -> Trial:
                 hint="Unset it.",
             )
         ) from None
+
+
+def pause() -> None:
+    """A step was done."""
+    trial = current()
+    if trial is not None and trial.pause:
+        time.sleep(trial.pause)
 
 
 def draws_only() -> bool:

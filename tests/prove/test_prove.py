@@ -83,7 +83,7 @@ def test_a_fit_is_proven(tmp_path, monkeypatch, capsys):
     script = FIT.replace("SEED", "0")
     code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "2")
     assert code == EQUAL, told
-    assert told["steps"] == 9 * 24 + 1
+    assert told["steps"] == 9 * 24 + 2  # and the start, and the end of the script
     assert 1 <= len(told["kills"]) <= 2
     (ends,) = told["ends"].values()
     assert ends["equal"]
@@ -96,7 +96,7 @@ def test_a_loop_is_proven_and_shortened(tmp_path, monkeypatch, capsys):
     options = ("--kills", "1", "--epochs", "6", "--steps", "20", "--seed", "5")
     code, told = prove(tmp_path, monkeypatch, capsys, script, *options)
     assert code == EQUAL, told
-    assert told["steps"] == 6 * 20 + 1
+    assert told["steps"] == 6 * 20 + 2
 
 
 @pytest.mark.long
@@ -141,9 +141,9 @@ def test_only_the_data(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.long
 def test_a_loop_that_is_left_before_its_end(tmp_path, monkeypatch, capsys):
-    left = "    if run.step == 160:\n        break\n"
+    left = "    if run.step == 140:\n        break\n"
     script = LOOP.replace("FORGOTTEN", "0") + left
-    code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "1")
+    code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "2")
     assert code == EQUAL, told
     assert told["ends"] == {}
     (note,) = told["notes"]
@@ -187,8 +187,9 @@ def test_each_backend_is_told_of_once(tmp_path, monkeypatch, capsys):
         assert backend in found["message"]
 
 
-def ending(phase="training", resumed=None):
-    return Ending(-9, True, phase, None, True, resumed, Path("output"))
+def ending(phase="training", restored=None, went_on=True):
+    output = Path("output")
+    return Ending(-9, True, phase, None, restored, went_on, output)
 
 
 @pytest.mark.parametrize(
@@ -196,9 +197,9 @@ def ending(phase="training", resumed=None):
     [
         ([], False),
         ([Kill(ending())], False),
-        ([Kill(ending(), ending())], False),  # it started over
-        ([Kill(ending("ended"), ending(resumed=Place("a", 9, 3, 0)))], False),
-        ([Kill(ending(), ending(resumed=Place("a", 5, 1, 2)))], True),
+        ([Kill(ending(), ending(went_on=False))], False),  # it started over
+        ([Kill(ending("ended"), ending(restored=Place("a", 9, 3, 0)))], False),
+        ([Kill(ending(), ending(restored=Place("a", 5, 1, 2)))], True),
     ],
 )
 def test_only_a_resume_from_a_checkpoint_proves(capsys, kills, proven):
@@ -209,6 +210,35 @@ def test_only_a_resume_from_a_checkpoint_proves(capsys, kills, proven):
     assert told.startswith("Proven" if proven else "NOT proven")
     proof.missing.append("step 3")
     assert not proof.equal
+
+
+@pytest.mark.long
+def test_what_a_callback_does_at_the_end(tmp_path, monkeypatch, capsys):
+    """It averages the weights of all epochs, which it keeps where nobody sees them."""
+    average = """
+kept = []
+class Averaging(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        kept.append(self.model.get_weights())
+    def on_train_end(self, logs=None):
+        self.model.set_weights([np.mean(each, 0) for each in zip(*kept)])
+history = """
+    script = FIT.replace("SEED", "0").replace("\nhistory = ", average)
+    script = script.replace("verbose=0", "verbose=0, callbacks=[Averaging()]")
+    code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "2")
+    assert code == DIFFERENT, told
+    assert told["first"]["at"] == "the end of the script of runs/a"
+    assert "no checkpoint holds" in told["reasons"][0]["text"]
+
+
+@pytest.mark.long
+def test_a_script_that_trains_only_once(tmp_path, monkeypatch, capsys):
+    done = "\nimport os\nif os.path.exists('done'): raise SystemExit\n"
+    script = done + FIT.replace("SEED", "0") + "open('done', 'w')\n"
+    code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "1")
+    assert code == DIFFERENT, told
+    assert told["missing"] == ["runs/a"]
+    assert told["reasons"][0]["lines"] == ["train.py:3: os.path.exists('done')"]
 
 
 def test_a_signal_ends_the_script_too(tmp_path):

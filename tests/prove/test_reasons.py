@@ -11,6 +11,7 @@ from resilient.prove.suspects import Suspect
 pytestmark = pytest.mark.once
 
 KERNEL = ("variables/dense/kernel",)
+END = Place("runs/a", 0, 0, 0, at_end=True)
 
 
 def at(step, leaves=KERNEL):
@@ -58,6 +59,16 @@ def suspect(kind, line=3):
         (
             Evidence(at(7, ("callbacks/0/train.Rate",)), None, None, None),
             "callbacks/0/train.Rate. Give it state_dict",
+            (),
+        ),
+        (
+            Evidence(Difference(END, KERNEL), None, None, None),
+            "values that no checkpoint holds",
+            (),
+        ),
+        (
+            Evidence(at(7), Difference(END, KERNEL), None, None),
+            "what it does after training changes variables/dense/kernel",
             (),
         ),
         (

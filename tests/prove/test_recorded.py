@@ -1,11 +1,12 @@
 """What runs recorded, and where two recordings first differ."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from resilient.prove.moments import moments
 from resilient.prove.recorded import Place, first_difference, only_in_one, recorded
-from resilient.prove.script import moments
 from resilient.storage.layout import events_name
 
 pytestmark = pytest.mark.once
@@ -125,11 +126,27 @@ def test_a_run_named_like_a_checkpoint(tmp_path):
 
 def test_kills_are_spread_over_the_time_of_training(tmp_path):
     alone = written(tmp_path / "a", [(None, map(digest, range(8)))])
-    first, middle, last = moments(alone, [0.0, 0.55, 0.99])
-    assert first.place is None
-    assert (middle.place.step, last.place.step) == (3, 6)
-    assert 0 <= middle.delay < 1
-    assert (middle.saved, last.saved) == (False, True)
+    found = [moments(alone, 6, seed, until=0.99) for seed in range(20)]
+    assert found[0] == moments(alone, 6, 0, until=0.99)
+    assert {len(when) for when in found} == {6}
+    steps = [each.place and each.place.step for when in found for each in when]
+    assert set(steps) == {None, *range(7)}
+    assert all(0 <= each.delay < 2 for when in found for each in when)
+    assert [each.saved for each in found[0]] == [False] * 5 + [True]
+    early = [moments(alone, 6, seed, until=0.5) for seed in range(20)]
+    assert max(each.order for when in early for each in when) <= 4
+
+
+def test_kills_are_not_all_where_most_of_the_time_goes(tmp_path):
+    """Into the first step, which is compiled."""
+    alone = written(tmp_path / "a", [(None, map(digest, range(9)))])
+    slow = [
+        replace(each, time=each.time + (1000 if each.place.step else 0))
+        for each in alone.entries
+    ]
+    alone = replace(alone, entries=tuple(slow), ended=slow[-1].time)
+    when = moments(alone, 8, 0, until=0.99)
+    assert sum(each.order > 0 for each in when) >= 3
 
 
 def test_a_directory_without_runs_has_no_entries(tmp_path):

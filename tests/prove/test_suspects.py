@@ -30,6 +30,8 @@ def batches():
 class Data:
     def __getitem__(self, index):
         return np.random.normal()
+day = datetime.date.today()
+seed = os.getpid()
 """
 
 
@@ -46,7 +48,9 @@ def test_each_kind_is_found_with_its_line(tmp_path):
         ("unseeded", 10, "random.Random(None)"),
         ("time", 11, "time.time()"),
         ("workers", 12, "DataLoader(data, num_workers=2)"),
-        ("attempts", 14, "os.path.exists('weights.h5')"),
+        ("files", 14, "os.path.exists('weights.h5')"),
+        ("date", 25, "datetime.date.today()"),
+        ("attempts", 26, "os.getpid()"),
         ("generator", 18, "def batches (a generator)"),
         ("workers", 24, "np.random.normal() in __getitem__"),
     }

@@ -4,6 +4,7 @@ It holds the part of ``fit`` that needs Keras; ``api`` stays importable without 
 """
 
 import time
+from functools import partial
 from typing import Any
 
 import keras
@@ -12,7 +13,8 @@ from resilient import keras_internals
 from resilient.errors import NotSupportedError
 from resilient.saving.record import Loaded, is_of
 from resilient.saving.run_json import ImportRun
-from resilient.state import weights
+from resilient.state import variables, weights
+from resilient.training import script_end
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import Bad, Diverged
 from resilient.training.divergence.options import Rollback
@@ -30,6 +32,7 @@ def run(
 ) -> keras.callbacks.History:
     """Run Keras's ``fit``, followed by a ``FitAttempt``; once more after a rollback."""
     began, session = time.monotonic(), plan.session
+    script_end.watch(session, partial(variables.leaves, plan.model))
     found = session.choose()
     attempt = FitAttempt(plan, found, time.monotonic() - began)
     del found  # the attempt frees it once it is restored

@@ -16,6 +16,7 @@ from resilient.saving.record import of_kind
 from resilient.saving.run_json import LoopRun
 from resilient.state import replicas
 from resilient.storage.checkpoint import Checkpoint
+from resilient.training import script_end
 from resilient.training.loop.attempt import LoopAttempt
 from resilient.training.loop.position import LoopPlan, LoopPosition
 from resilient.training.loop.run_state import LoopState
@@ -43,6 +44,7 @@ def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
         if not standing.entered or standing.inside:
             _look(plan, session)
         attempt = LoopAttempt(plan, session)
+        script_end.watch(session, plan.objects.leaves)
         try:
             yield attempt
         except Exception:
