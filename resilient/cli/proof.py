@@ -126,8 +126,10 @@ def _report_differences(proof: "Proof") -> None:
         )
         for line in proof.failed.last_lines.splitlines()[-_LINES:]:
             say(f"  {line}")
-    else:
+    elif proof.kills:
         say(f"NOT equal after {_kills(proof)}.", BAD)
+    else:
+        say("NOT proven: without any kill, the second run was different.", BAD)
     if proof.first is not None:
         leaves = ", ".join(proof.first.leaves[:5]) or "the batch"
         say(f"First different at {proof.first.place}: {leaves}")

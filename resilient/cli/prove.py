@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -89,8 +88,8 @@ def prove(arguments: argparse.Namespace) -> int:
                 codes.append(code)
                 told[backend or "script"] = found
     except KeyboardInterrupt:
-        sys.stderr.write("resilient: interrupted, so nothing is proven\n")
-        return _INTERRUPTED
+        end = ResilientError("Interrupted: nothing is proven.")
+        return failed(_INTERRUPTED, end, arguments.json)
     finally:
         if arguments.scratch is None and not (any(codes) and _has_output(scratch)):
             shutil.rmtree(scratch, ignore_errors=True)

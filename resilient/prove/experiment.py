@@ -3,7 +3,7 @@
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from resilient.training.trial import Trial
 _SAVES = 3  # per kill, and in each run, so that there is something to resume from
 _SHORTEST = 2.0  # seconds of training, so that kills hit it
 _LAST = 0.99  # part of the training time: later, the script may have finished
-_ASKS = 5  # lines of the script
+_NAMED = 5  # lines of the script, or runs, that are named
 _WARNING = re.compile(r"NotExactWarning: (.*(?:\n  .+)*)")
 
 
@@ -76,7 +76,7 @@ class Experiment:
         elif asks := [str(each) for each in found if each.kind in ("date", "files")]:
             proof.notes.append(
                 "All runs here have the same date and find the same files, which the "
-                f"script asks for: {'; '.join(asks[:_ASKS])}"
+                f"script asks for: {'; '.join(asks[:_NAMED])}"
             )
         self._stage("")
         return proof
@@ -159,9 +159,23 @@ class Experiment:
         places = only_in_one(self._alone, killed)
         proof.missing = sorted(runs)
         proof.missing += [str(each) for each in places if each.run not in runs]
-        for run in () if self._options.trial.data_only else self._alone.runs:
+        anew = {*self._alone.runs} - proof.resumed
+        if proof.resumed and anew:
+            proof.notes.append(
+                f"No kill was followed by a resume of {_listed(anew)}. Other seeds of "
+                "the moments may hit it."
+            )
+        if self._options.trial.data_only:
+            return
+        for run in self._alone.runs:
             if run in killed.runs:
                 self._compare_ends(run)
+        left = {each.run for each in self._alone.order if each.at_end}
+        if unseen := {*self._alone.runs} - left:
+            proof.notes.append(
+                f"How the script leaves the variables of {_listed(unseen)} was not "
+                "compared: its process ended at once, as by os._exit."
+            )
 
     def _compare_ends(self, run: str) -> None:
         """Compare the newest checkpoints of two runs, unless they just happen to be."""
@@ -252,6 +266,12 @@ class Experiment:
         if done != self.proof.done:
             self.proof.done = done
             self._show(self.proof)
+
+
+def _listed(runs: Set[str]) -> str:
+    found = sorted(runs)
+    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+    return ", ".join(found[:_NAMED]) + more
 
 
 def _warnings(directory: Path) -> list[str]:

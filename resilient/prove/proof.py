@@ -44,17 +44,21 @@ class Kill:
     @property
     def resumed(self) -> str:
         """Where the next process resumed, in words; empty if it did not train."""
-        if self.after is None:
+        after, reached = self.after, self.ending.reached
+        if after is None or (after.reached is None and not after.restored):
             return ""
-        if self.after.restored is not None:
-            return str(self.after.restored)
-        return "" if self.after.reached is None else "the start"
+        run = "" if reached is None else reached.run
+        place = after.restored.get(run)
+        if place is not None:
+            return str(place)
+        return f"the start of {run}" if run not in ("", ".") else "the start"
 
     @property
-    def counts(self) -> bool:
-        """Whether it shows something: training went on from a checkpoint."""
-        went_on = self.after is not None and self.after.went_on
-        return went_on and self.ending.phase != "ended"
+    def went_on(self) -> frozenset[str]:
+        """The runs that then trained on from a checkpoint."""
+        if self.after is None or self.ending.phase == "ended":
+            return frozenset()
+        return self.after.went_on
 
 
 @dataclass
@@ -96,11 +100,11 @@ class Proof:
         return self.first is None and not self.missing and not self.failed and ends
 
     @property
-    def resumed(self) -> bool:
-        """Whether training was killed, and went on from a checkpoint."""
-        return any(each.counts for each in self.kills)
+    def resumed(self) -> frozenset[str]:
+        """The runs that were killed, and trained on from a checkpoint."""
+        return frozenset[str]().union(*(each.went_on for each in self.kills))
 
     @property
     def equal(self) -> bool:
         """Whether it is proven: killed, resumed, and all that was compared is equal."""
-        return self.over and self.resumed and self.alike
+        return self.over and bool(self.resumed) and self.alike

@@ -76,7 +76,7 @@ def _without_kills(known: Evidence) -> Iterable[Reason]:
             "keras.utils.set_random_seed(0) before the model is built.",
             _lines(known, "unseeded"),
         )
-    elif not at.step and not known.batches:
+    elif not at.step:
         yield Reason(
             f"{began}it differs before the first step, in {_leaves(known.repeats)}.",
             _lines(known, "unseeded", *_AROUND),

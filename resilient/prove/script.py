@@ -33,8 +33,8 @@ class Ending:
         killed: Whether we killed it.
         phase: What training was doing then, by its last heartbeat.
         reached: The last place that it recorded.
-        restored: Where it resumed last; None: it began from the start.
-        went_on: Whether it trained on from a checkpoint.
+        restored: Where it resumed, by run; a run that began anew is not there.
+        went_on: The runs that it trained on from a checkpoint.
         output: The file with its output.
     """
 
@@ -42,8 +42,8 @@ class Ending:
     killed: bool
     phase: str
     reached: Place | None
-    restored: Place | None
-    went_on: bool
+    restored: Mapping[str, Place]
+    went_on: frozenset[str]
     output: Path
 
     @property
@@ -102,7 +102,7 @@ class Script:
         status = child.returncode
         killed = killed and status == -signal.SIGKILL  # and did not end just before
         phase = self._phase(seen.last) if killed else ""
-        did = seen.last, seen.restored, seen.went_on
+        did = seen.last, seen.restored, frozenset(seen.went_on)
         return Ending(status, killed, phase, *did, output)
 
     def _start(self, output: IO[bytes]) -> "subprocess.Popen[bytes]":
@@ -150,9 +150,9 @@ class _Tail:
         reached: The highest number of a place so far; -1: none.
         last: The last place.
         trains: Whether it has begun to train.
-        restored: Where it resumed last; None: it began from the start.
-        went_on: Whether it trained on from there.
-        saved: Whether there is a checkpoint to resume from.
+        restored: Where it resumed, by run.
+        went_on: The runs that it trained on from there.
+        saved: The runs that have a checkpoint to resume from.
     """
 
     def __init__(self, directory: Path, order: Mapping[Place, int]) -> None:
@@ -162,18 +162,18 @@ class _Tail:
         self._looked = 0.0
         # Of each run and process: where it resumed, until it has trained.
         self._waiting: dict[tuple[str, int], Place | None] = {}
-        self.reached, self.trains, self.saved = -1, False, False
-        self.went_on = False
+        self.reached, self.trains = -1, False
         self.last: Place | None = None
-        self.restored: Place | None = None
+        self.restored: dict[str, Place] = {}
+        self.went_on, self.saved = set[str](), set[str]()
 
     def passed(self, moment: Moment) -> bool:
         """Whether the place of a moment was reached."""
-        if moment.saved and not self.saved:
-            return False
-        if moment.place is None:
-            return self.trains
-        return self.reached >= moment.order
+        place = moment.place
+        if place is None:
+            return bool(self.saved) if moment.saved else self.trains
+        saved = not moment.saved or place.run in self.saved
+        return saved and self.reached >= moment.order
 
     def look(self, *, at_all: bool = False) -> None:
         """Read what is new; ``at_all``: in files that are new as well."""
@@ -208,14 +208,15 @@ class _Tail:
         if event["event"] == STARTED:
             self.trains = True
         elif event["event"] == "saved":
-            self.saved = True
+            self.saved.add(run)
         elif event["event"] == "restored":
-            self.saved = True
+            self.saved.add(run)
             if (run, process) not in self._waiting:  # once it has trained: a rollback
-                self._waiting[run, process] = self.restored = place
+                self._waiting[run, process] = self.restored[run] = place
         elif event["event"] == "digest":
             self.last = place
             self.reached = max(self.reached, self._order.get(place, -1))
             since = self._waiting.get((run, process))
-            self.went_on |= since is not None and place.step > since.step
+            if since is not None and place.step > since.step:
+                self.went_on.add(run)
             self._waiting[run, process] = None

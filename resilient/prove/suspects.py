@@ -6,6 +6,7 @@ The script, and modules in its folder that it imports, are parsed; nothing is ru
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +28,7 @@ _UNSEEDED = {
 }
 # Unseeded if called without an argument.
 _NEED_SEED = {"default_rng", "RandomState", "random.Random"}
+_SEEDS = {"set_random_seed", "resilient.deterministic", "deterministic"}
 _RANDOM = ("random.", "np.random.", "numpy.random.")
 _MOST = 20  # modules
 
@@ -52,10 +54,23 @@ class Suspect:
 
 def suspects(command: Sequence[str]) -> list[Suspect]:
     """Suspicious lines of the Python script in a command, if it has one."""
-    scripts = [Path(each) for each in command if each.endswith(".py")]
-    left = [each for each in scripts[:1] if each.is_file()]
-    seen: set[Path] = set()
-    found: list[Suspect] = []
+    return [each for file, tree in _modules(command) for each in _of(tree, file)]
+
+
+def seeds(command: Sequence[str]) -> bool:
+    """Whether the script sets all seeds. True if there is no script to read."""
+    names = [
+        ast.unparse(node.func)
+        for _, tree in _modules(command)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+    ]
+    return not names or any(_ends(name, _SEEDS) for name in names)
+
+
+def _modules(command: Sequence[str]) -> Iterator[tuple[Path, ast.AST]]:
+    """The script, and the modules beside it that it imports, parsed."""
+    left, seen = _script(command), set[Path]()
     while left and len(seen) < _MOST:
         file = left.pop()
         if file in seen:
@@ -65,16 +80,19 @@ def suspects(command: Sequence[str]) -> list[Suspect]:
             tree = ast.parse(file.read_bytes())
         except (OSError, SyntaxError, ValueError):
             continue
-        found += _of(tree, file)
+        yield file, tree
         left += _beside(tree, file.parent)
-    return found
 
 
-def seeds(command: Sequence[str]) -> bool:
-    """Whether the script sets all seeds. True if there is no script to read."""
-    scripts = [Path(each) for each in command if each.endswith(".py")]
-    text = "".join(p.read_text(errors="replace") for p in scripts[:1] if p.is_file())
-    return not text or "set_random_seed" in text or "deterministic(" in text
+def _script(command: Sequence[str]) -> list[Path]:
+    """The script of ``python script.py`` or ``python -m module``, if it is there."""
+    named = [Path(each) for each in command if each.endswith(".py")][:1]
+    if not named:
+        names = [name for option, name in pairwise(command) if option == "-m"]
+        modules = [Path(*name.split(".")) for name in names]
+        named = [m.with_suffix(".py") for m in modules if m.name]
+        named += [m / "__main__.py" for m in modules]
+    return [each for each in named if each.is_file()]
 
 
 def _beside(tree: ast.AST, folder: Path) -> list[Path]:

@@ -5,7 +5,9 @@ in ``on_train_end``, is in no checkpoint.
 """
 
 import atexit
+import multiprocessing
 from collections.abc import Callable, Sequence
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +36,8 @@ def watch(session: "Session", leaves: Leaves) -> None:
     """
     asked = trial.current()
     if asked is not None and not asked.data_only:
+        if not _runs and multiprocessing.parent_process() is not None:
+            Finalize(None, _record, exitpriority=0)  # it may not run atexit's functions
         directory = session.options.store.directory
         _runs[directory] = session.events, session.backend, leaves
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -187,9 +188,11 @@ def test_each_backend_is_told_of_once(tmp_path, monkeypatch, capsys):
         assert backend in found["message"]
 
 
-def ending(phase="training", restored=None, went_on=True):
-    output = Path("output")
-    return Ending(-9, True, phase, None, restored, went_on, output)
+def ending(phase="training", at=5, went_on=True):
+    place = Place("runs/a", at, 1, 2)
+    runs = frozenset({"runs/a"} if went_on else ())
+    restored = {"runs/a": place} if went_on else {}
+    return Ending(-9, True, phase, place, restored, runs, Path("output"))
 
 
 @pytest.mark.parametrize(
@@ -198,8 +201,8 @@ def ending(phase="training", restored=None, went_on=True):
         ([], False),
         ([Kill(ending())], False),
         ([Kill(ending(), ending(went_on=False))], False),  # it started over
-        ([Kill(ending("ended"), ending(restored=Place("a", 9, 3, 0)))], False),
-        ([Kill(ending(), ending(restored=Place("a", 5, 1, 2)))], True),
+        ([Kill(ending("ended"), ending())], False),
+        ([Kill(ending(), ending())], True),
     ],
 )
 def test_only_a_resume_from_a_checkpoint_proves(capsys, kills, proven):
@@ -260,6 +263,46 @@ def test_a_signal_ends_the_script_too(tmp_path):
             os.kill(int(pid.read_text()), 0)
     finally:
         prover.kill()
+
+
+def test_where_the_run_that_was_killed_resumed():
+    assert Kill(ending(), ending(at=3)).resumed.startswith("step 3")
+    assert Kill(ending(), ending(went_on=False)).resumed == "the start of runs/a"
+    other = replace(ending(), reached=Place("runs/b", 1, 0, 1))
+    assert Kill(other, ending()).resumed == "the start of runs/b"
+    failed = replace(ending(went_on=False), reached=None)
+    assert Kill(ending(), failed).resumed == ""
+    assert Kill(ending()).resumed == ""
+
+
+@pytest.mark.long
+def test_a_run_that_never_resumes_and_a_process_that_ends_at_once(
+    tmp_path, monkeypatch, capsys
+):
+    again = 'model, x, y, batch_size=4, epochs=1, verbose=0, checkpoint_dir="runs/b"'
+    end = f'resilient.fit({again}, resume="never")\nimport os\nos._exit(0)\n'
+    script = FIT.replace("SEED", "0") + end
+    code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "1")
+    assert code == EQUAL, told
+    never, unseen = told["notes"]
+    assert "resume of runs/b" in never
+    assert "variables of runs/a, runs/b was not compared" in unseen
+
+
+@pytest.mark.long
+def test_training_in_a_child_process(tmp_path, monkeypatch, capsys):
+    """Which runs no exit handler of Python's own."""
+    inside = FIT.replace("SEED", "0").strip().replace("\n", "\n    ")
+    start = "multiprocessing.get_context('fork').Process(target=train)"
+    script = (
+        f"import multiprocessing\ndef train():\n    {inside}\n"
+        f"if __name__ == '__main__':\n    one = {start}\n"
+        "    one.start()\n    one.join()\n    raise SystemExit(one.exitcode)\n"
+    )
+    code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "1")
+    assert code == EQUAL, told
+    assert told["notes"] == []
+    assert told["steps"] == 9 * 24 + 2
 
 
 def test_wrong_usage(tmp_path, capsys):

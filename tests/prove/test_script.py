@@ -36,17 +36,18 @@ def ended(directory, *events):
 
 def test_a_resume(tmp_path):
     first = ended(tmp_path, ("a", "started", 0), ("a", "digest", 3))
-    assert (first.restored, first.went_on) == (None, False)
+    assert (first.restored, first.went_on) == ({}, frozenset())
     assert first.reached == Place("runs/a", 3, 0, 3)
     events = ("a", "started", 0), ("a", "restored", 2), ("a", "digest", 3)
     then = ended(tmp_path, *events)
-    assert (then.restored, then.went_on) == (Place("runs/a", 2, 0, 2), True)
+    assert then.restored == {"runs/a": Place("runs/a", 2, 0, 2)}
+    assert then.went_on == {"runs/a"}
 
 
 def test_a_finished_run_that_is_only_loaded(tmp_path):
     events = ("a", "started", 0), ("a", "restored", 9), ("a", "ended", 9)
     found = ended(tmp_path, *events, ("b", "started", 0), ("b", "digest", 1))
-    assert found.restored == Place("runs/a", 9, 0, 9)
+    assert found.restored == {"runs/a": Place("runs/a", 9, 0, 9)}
     assert not found.went_on
 
 
@@ -62,9 +63,9 @@ def test_a_rollback_is_no_resume(tmp_path):
         *(("a", "started", 0), ("a", "digest", 0), ("a", "digest", 1)),
         *(("a", "restored", 0), ("a", "digest", 1)),
     )
-    assert (found.restored, found.went_on) == (None, False)
+    assert (found.restored, found.went_on) == ({}, frozenset())
 
 
 def test_nothing_was_trained(tmp_path):
     found = ended(tmp_path)
-    assert (found.reached, found.restored, found.went_on) == (None, None, False)
+    assert (found.reached, found.restored) == (None, {})

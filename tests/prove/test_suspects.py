@@ -77,6 +77,25 @@ def test_a_command_without_a_script_has_none():
     assert seeds(["python", "-m", "trainer"])
 
 
+def test_a_module_that_is_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "go.py").write_text("import uuid\nuuid.uuid4()")
+    (tmp_path / "trainer" / "__main__.py").write_text("uuid.uuid1()")
+    told = suspects(["python", "-m", "resilient", "run", "--", "-m", "trainer.go"])
+    assert [str(each) for each in told] == ["go.py:2: uuid.uuid4()"]
+    told = suspects(["python", "-m", "trainer"])
+    assert [str(each) for each in told] == ["__main__.py:1: uuid.uuid1()"]
+    assert not seeds(["python", "-m", "trainer"])
+
+
+def test_a_seed_that_an_imported_module_sets(tmp_path):
+    (tmp_path / "base.py").write_text("keras.utils.set_random_seed(0)")
+    script = tmp_path / "train.py"
+    script.write_text("from base import *\nmodel = build()")
+    assert seeds([str(script)])
+
+
 def test_whether_a_script_sets_the_seed(tmp_path):
     script = tmp_path / "train.py"
     for text, expected in (
