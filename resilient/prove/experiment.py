@@ -178,7 +178,7 @@ class Experiment:
             )
 
     def _compare_ends(self, run: str) -> None:
-        """Compare the newest checkpoints of two runs, unless they just happen to be."""
+        """Compare the last checkpoints of a run, if both are of the same step."""
         proof = self.proof
         a, b = (Store(self._directory / name / run) for name in ("alone", "killed"))
         ends = [store.read(store.steps()[-1]) for store in (a, b) if store.steps()]
