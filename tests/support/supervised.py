@@ -57,6 +57,8 @@ class Supervised:
         command = [sys.executable, "-c", code, os.fspath(directory), *arguments]
         options = [str(option).format(directory=directory) for option in options]
         options = ["--backoff", "0.01", *options]
+        # Under nohup, it would inherit that hangups are ignored.
+        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "resilient", "run", *options, "--", *command],
             stdin=subprocess.DEVNULL,
@@ -64,6 +66,7 @@ class Supervised:
             stderr=subprocess.PIPE,
             env=environment,
         )
+        signal.signal(signal.SIGHUP, before)
 
     def end(self):
         """Exit status, stdout and stderr."""
