@@ -35,10 +35,15 @@ OK, DAMAGED, USAGE, NOTHING, IN_USE, FAILED = range(6)
 def failed(code: int, error: Exception, as_json: bool) -> int:
     """Print why a command fails, and return its exit code."""
     if as_json:
-        print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+        print(json.dumps(error_to_json(error)))
     else:
         print(f"resilient: {printable(str(error), lines=True)}", file=sys.stderr)
     return code
+
+
+def error_to_json(error: Exception) -> JSON:
+    """Why a command fails, as JSON."""
+    return {"error": type(error).__name__, "message": str(error)}
 
 
 def ls(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from resilient.backends import BACKENDS
-from resilient.cli.commands import FAILED, USAGE, failed
+from resilient.cli.commands import FAILED, USAGE, error_to_json, failed
 from resilient.cli.proof import proof_to_json, report, shown
 from resilient.cli.run import add_for_script, integer, script_of
 from resilient.cli.style import say
@@ -156,8 +156,9 @@ def _one(
     except BrokenPipeError:  # nobody reads the output any more
         raise
     except (OSError, ResilientError) as error:
-        told: JSON = {"error": type(error).__name__, "message": str(error)}
-        return (FAILED if arguments.json else failed(FAILED, error, False)), told
+        if not arguments.json:  # which is printed once, for all backends
+            failed(FAILED, error, as_json=False)
+        return FAILED, error_to_json(error)
     if not arguments.json:
         report(proof)
     return _EQUAL if proof.equal else _DIFFERENT, proof_to_json(proof)

@@ -1,6 +1,7 @@
 """The moments at which a script is killed, chosen at random."""
 
 import random
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from resilient.prove.recorded import Place, Recorded
@@ -46,11 +47,9 @@ def moments(of: Recorded, kills: int, seed: int, *, until: float) -> list[Moment
         else:
             step = int(part * (len(times) - 1))
             at = chosen.uniform(times[step], times[step + 1])
-        before = [each for each in entries if each.time <= at]
-        place, since = (
-            (before[-1].place, before[-1].time) if before else (None, of.began)
-        )
+        reached = bisect_right(times, at) - 1
+        place = entries[reached - 1].place if reached else None
         order = 0 if place is None else of.order[place]
-        found.append(Moment(place, order, max(0.0, at - since)))
+        found.append(Moment(place, order, at - times[reached]))
     found.sort(key=lambda each: (each.place is not None, each.order, each.delay))
     return [*found[:-1], replace(found[-1], saved=True)]

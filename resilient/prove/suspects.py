@@ -28,7 +28,7 @@ _UNSEEDED = {
 }
 # Unseeded if called without an argument.
 _NEED_SEED = {"default_rng", "RandomState", "random.Random"}
-_SEEDS = {"set_random_seed", "resilient.deterministic", "deterministic"}
+_SEEDS = {"set_random_seed", "deterministic"}
 _RANDOM = ("random.", "np.random.", "numpy.random.")
 _MOST = 20  # modules
 
@@ -90,8 +90,8 @@ def _script(command: Sequence[str]) -> list[Path]:
     if not named:
         names = [name for option, name in pairwise(command) if option == "-m"]
         modules = [Path(*name.split(".")) for name in names]
-        named = [m.with_suffix(".py") for m in modules if m.name]
-        named += [m / "__main__.py" for m in modules]
+        named = [Path(f"{each}.py") for each in modules]
+        named += [each / "__main__.py" for each in modules]
     return [each for each in named if each.is_file()]
 
 
