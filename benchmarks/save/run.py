@@ -1,6 +1,6 @@
 """What does a save cost, and a restore, beside the machine's limits and the peers?
 
-    KERAS_BACKEND=jax python benchmarks/save/run.py [--sizes 10 100 400] [--json FILE]
+    KERAS_BACKEND=jax python benchmarks/save/run.py [--sizes 10 100 400] [--write]
 
 Three kinds of tables. Components, at each size of state: how long a save keeps training
 waiting, over a copy of the same bytes; the whole save until it is on disk, over writing
@@ -21,6 +21,7 @@ import importlib
 import json
 import logging
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -29,9 +30,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import machine
 import table
 from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import figures
+import machine
+import pages
 
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 _ONE_THREAD = {
@@ -75,11 +80,17 @@ def main() -> None:
     parser.add_argument("--largest-fit", type=float, default=100, help="MB of state")
     parser.add_argument("--directory", default=tempfile.gettempdir())
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--write", action="store_true", help="the figures into the documentation"
+    )
     options = parser.parse_args()
+    if options.write and options.only:
+        parser.error("--write needs all figures: leave out --only")
     common = {"repeats": options.repeats, "directory": options.directory}
-    report: dict[str, Any] = {"machine": machine.facts(options.directory)}
+    facts = machine.facts(options.directory)
+    report: dict[str, Any] = {"machine": facts, "repeats": options.repeats}
     console = Console(width=120)
-    console.print(table.of_machine(report["machine"]))
+    console.print(machine.words(facts))
     if options.only != "fits":
         report["components"] = []
         for size in options.sizes:
@@ -98,6 +109,9 @@ def main() -> None:
             console.print(f"left out: {line}")
     if options.json:
         options.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
+    if options.write:
+        figures.keep(pages.NAME, report["fits"]["backend"], report)
+        pages.write()
 
 
 if __name__ == "__main__":

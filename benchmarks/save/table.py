@@ -6,15 +6,6 @@ from typing import Any
 from rich.table import Table
 
 
-def of_machine(facts: Mapping[str, Any]) -> str:
-    """One line."""
-    load = facts["load"][0]
-    return (
-        f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gb']} GB, "
-        f"{facts['file_system']}, {facts['system']}; load {load:.1f} at the start"
-    )
-
-
 def of_components(found: Mapping[str, Any]) -> Table:
     """One size of state."""
     nbytes, limits = found["nbytes"], found["limits"]

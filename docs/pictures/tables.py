@@ -27,7 +27,7 @@ def stalls() -> list[dict]:
     for name, stall, *_ in table(STALLS):
         backend = BACKENDS.get(name.split(":")[0], backend)
         if name in WAYS:
-            text = re.search(r"\((.*?) ms\)", stall)[1]
+            text = re.search(r"([\d.]+) ms\)", stall)[1]
             row = {"way": name, "backend": backend, "value": float(text)}
             found.append(row | {"label": f"{text} ms"})
     return found

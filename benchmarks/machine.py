@@ -29,6 +29,15 @@ def facts(directory: str) -> dict[str, Any]:
     }
 
 
+def words(facts: dict[str, Any]) -> str:
+    """One line."""
+    return (
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gb']} GB, "
+        f"{facts['file_system']}, {facts['system']}; load {facts['load'][0]:.1f} at "
+        "the start"
+    )
+
+
 def file_system(directory: str) -> str | None:
     """The type of the file system that a directory is on."""
     device = os.stat(directory).st_dev
