@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from resilient.backends import Snapshot, get_backend
+from resilient.backends.stored_files import Listed
 from resilient.policies import latest
 from resilient.progress import Progress
 from resilient.state.variables import leaves, live_tensors
@@ -61,7 +62,11 @@ class Ours:
         self._snapshot = None
 
     def _read(self, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-        return self._backend.read(str(checkpoint.path))
+        listed = {
+            name: Listed(file.size, file.xxh3_128)
+            for name, file in checkpoint.files.items()
+        }
+        return self._backend.read(str(checkpoint.path), files=listed)
 
     def _commit(self, snapshot: Snapshot, step: int) -> None:
         self._store.commit(

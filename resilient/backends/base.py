@@ -20,6 +20,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from resilient.backends.stored_files import Listed
+
 
 @dataclass(frozen=True)
 class Part:
@@ -75,7 +77,7 @@ class Backend(Protocol):
         name: As in Keras.
         divides: Whether processes share the work of writing tensors that all have.
         compares: Pattern of the files, relative to what ``Snapshot.write`` filled, that
-            ``read`` verifies to the last byte with checksums of the format's own.
+            ``read`` itself compares with their checksums, so that they are read once.
             Empty: none.
     """
 
@@ -100,7 +102,7 @@ class Backend(Protocol):
         directory: str,
         part: Part = ALONE,
         *,
-        files: Mapping[str, int] | None = None,
+        files: Mapping[str, Listed] | None = None,
     ) -> dict[str, Any]:
         """Read the tensors of a written snapshot, as numpy arrays.
 
@@ -118,8 +120,8 @@ class Backend(Protocol):
         Args:
             directory: What ``Snapshot.write`` filled, of all processes.
             part: Whose.
-            files: Size of each file by its path in ``directory``, with slashes, from
-                the manifest; no others are opened. None: those that are there.
+            files: Each file by its path in ``directory``, with slashes, from the
+                manifest; no others are opened. None: those that are there.
 
         Raises:
             CorruptCheckpointError: The files hold something else than what ``write``

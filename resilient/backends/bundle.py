@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -68,8 +68,10 @@ class Bundle:
             raise corrupt(f"the tensors of {prefix} are larger than its files")
 
     def _mapped(self, shard: int) -> memoryview:
-        name = f"{self._prefix}.data-{shard:05}-of-{self._shards:05}"
-        return self._files.mapped(name)
+        return self._files.mapped(self._data(shard))
+
+    def _data(self, shard: int) -> str:
+        return f"{self._prefix}.data-{shard:05}-of-{self._shards:05}"
 
     def _is_there(self, tensor: Entry, text: bool) -> bool:
         """Whether its bytes are in a file, as many as its shape and dtype need."""
@@ -83,6 +85,25 @@ class Bundle:
         # The length of the text, a checksum of that, the text.
         length, begin = varint(contents[place], 0)
         return not tensor.shape and size == begin + _CHECKSUM + length
+
+    def read_into(self, rooms: Mapping[str, memoryview]) -> None:
+        """Read tensors into memory, and compare every byte of the files.
+
+        Args:
+            rooms: For the bytes of each, by name.
+
+        Raises:
+            CorruptCheckpointError: The files do not match their checksums.
+        """
+        for shard in range(self._shards):
+            found = (self.entries[name] for name in rooms)
+            parts = [
+                (entry.place, room)
+                for entry, room in zip(found, rooms.values(), strict=True)
+                if entry.shard == shard and room
+            ]
+            parts.sort(key=lambda part: part[0].start)
+            self._files.read_into(self._data(shard), parts)
 
     def array(self, name: str) -> np.ndarray:
         """A tensor of numbers; its bytes are compared with no checksum."""

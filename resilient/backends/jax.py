@@ -32,7 +32,7 @@ from resilient.backends.arrays import (
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.orbax_stored import StoredArray
 from resilient.backends.shards import Shards, owned_shards
-from resilient.backends.stored_files import StoredFiles
+from resilient.backends.stored_files import Listed, StoredFiles
 from resilient.errors import NotSupportedError
 
 
@@ -69,7 +69,7 @@ class JaxBackend:
         directory: str,
         part: Part = ALONE,
         *,
-        files: Mapping[str, int] | None = None,
+        files: Mapping[str, Listed] | None = None,
     ) -> dict[str, Any]:
         stored = StoredFiles(directory, files)
         return orbax_format.read(stored, part, piecewise=jax.process_count() > 1)

@@ -11,7 +11,12 @@ import mmap
 import operator
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from io import RawIOBase
+from typing import NamedTuple
+
+import xxhash
 
 from resilient.errors import (
     ANOTHER_STEP,
@@ -31,6 +36,19 @@ _FLAGS = os.O_RDONLY | functools.reduce(
     ),
 )
 _LONGEST = 500  # characters of a message
+_BLOCK = 1 << 20  # bytes, of which the checksum is computed while the next are read
+
+
+class Listed(NamedTuple):
+    """What a manifest says of a file.
+
+    Attributes:
+        size: In bytes.
+        xxh3_128: Of its bytes, to be compared; empty if they were compared before.
+    """
+
+    size: int
+    xxh3_128: str = ""
 
 
 class StoredFiles:
@@ -38,19 +56,20 @@ class StoredFiles:
 
     Args:
         directory: Of the checkpoint's tensors.
-        listed: Size of each file; None where there is no list, and all count.
+        listed: Each file; None where there is no list, and all count.
     """
 
-    def __init__(self, directory: str, listed: Mapping[str, int] | None) -> None:
+    def __init__(self, directory: str, listed: Mapping[str, Listed] | None) -> None:
         self.directory = directory
-        self.sizes = dict(_found(directory) if listed is None else listed)
+        self._listed = dict(_found(directory) if listed is None else listed)
+        self.sizes = {name: file.size for name, file in self._listed.items()}
 
     def inside(self, folder: str) -> "StoredFiles":
         """Those in a folder, by path relative to that."""
         begin = f"{folder}/"
         found = {
-            name.removeprefix(begin): size
-            for name, size in self.sizes.items()
+            name.removeprefix(begin): file
+            for name, file in self._listed.items()
             if name.startswith(begin)
         }
         return StoredFiles(os.path.join(self.directory, folder), found)
@@ -103,15 +122,61 @@ class StoredFiles:
                 return memoryview(b"")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
+    def read_into(self, name: str, parts: Iterable[tuple[slice, memoryview]]) -> None:
+        """Read all of a file once: into memory, and for its checksum.
 
-def _found(directory: str) -> Iterator[tuple[str, int]]:
+        Args:
+            name: Of the file.
+            parts: Places in it, in their order, and memory for the bytes there.
+
+        Raises:
+            CorruptCheckpointError: It cannot be opened, has another checksum, or the
+                places overlap.
+        """
+        expected, digest = self._listed[name].xxh3_128, xxhash.xxh3_128()
+        with (
+            open(self.open(name), "rb", buffering=0) as file,
+            ThreadPoolExecutor(1, "resilient-checksum") as beside,
+        ):
+            for block in _blocks(self.sizes[name], parts):
+                _fill(block, file)
+                if expected:
+                    beside.submit(digest.update, block)
+        if expected and digest.hexdigest() != expected:
+            raise corrupt(f"{name} does not match its checksum")
+
+
+def _blocks(
+    size: int, parts: Iterable[tuple[slice, memoryview]]
+) -> Iterator[memoryview]:
+    """Memory for the bytes of a file from its beginning to its end, piece by piece."""
+    at = 0
+    for place, memory in (*parts, (slice(size, size), memoryview(b""))):
+        if place.start < at:
+            raise corrupt("two tensors have the same place in a file")
+        for start in range(at, place.start, _BLOCK):  # of no tensor
+            yield memoryview(bytearray(min(_BLOCK, place.start - start)))
+        for start in range(0, len(memory), _BLOCK):
+            yield memory[start : start + _BLOCK]
+        at = place.stop
+
+
+def _fill(block: memoryview, file: RawIOBase) -> None:
+    while block:
+        count = file.readinto(block)
+        if not count:
+            raise corrupt("a file became shorter while it was read")
+        block = block[count:]
+
+
+def _found(directory: str) -> Iterator[tuple[str, Listed]]:
     for folder, _, names in os.walk(directory):
         for name in names:
             path = os.path.join(folder, name)
             found = os.lstat(path)
             if stat.S_ISREG(found.st_mode):
                 inside = os.path.relpath(path, directory).replace(os.sep, "/")
-                yield inside, found.st_size
+                yield inside, Listed(found.st_size)
 
 
 def corrupt(problem: str) -> CorruptCheckpointError:

@@ -36,7 +36,7 @@ from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.dcp_chunks import StoredTensor
 from resilient.backends.dcp_stored import read_into
 from resilient.backends.parallel_copy import copy_all
-from resilient.backends.stored_files import StoredFiles
+from resilient.backends.stored_files import Listed, StoredFiles
 from resilient.errors import NotSupportedError
 
 _BUFFER = 1 << 16  # bytes; torch.save makes hundreds of small writes
@@ -90,7 +90,7 @@ class TorchBackend:
         directory: str,
         part: Part = ALONE,
         *,
-        files: Mapping[str, int] | None = None,
+        files: Mapping[str, Listed] | None = None,
     ) -> dict[str, Any]:
         stored = StoredFiles(directory, files)
         if dcp_chunks.METADATA in stored.sizes:

@@ -12,14 +12,14 @@ import numpy as np
 
 from resilient.backends import bundle, dcp_chunks, torch_files
 from resilient.backends.base import ALONE, Part
-from resilient.backends.stored_files import StoredFiles
+from resilient.backends.stored_files import Listed, StoredFiles
 from resilient.errors import BackendNotAvailableError
 
 
 def tensors(
     saver: str,
     directory: str | os.PathLike[str],
-    files: Mapping[str, int],
+    files: Mapping[str, Listed],
     part: Part = ALONE,
     *,
     piecewise: bool = False,
@@ -29,7 +29,7 @@ def tensors(
     Args:
         saver: The backend that wrote them.
         directory: What it filled.
-        files: Size of each file in it, of which every byte was compared.
+        files: Each file in it, of which every byte was compared.
         part: Which process's.
         piecewise: Leave large ones on the disk, as objects with shape and dtype that
             ``numpy.asarray`` reads; others may be mapped.

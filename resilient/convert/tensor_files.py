@@ -14,7 +14,7 @@ import numpy as np
 
 from resilient.backends import torch_files
 from resilient.backends.arrays import EXTENSION_DTYPES
-from resilient.backends.stored_files import StoredFiles
+from resilient.backends.stored_files import Listed, StoredFiles
 from resilient.errors import BackendNotAvailableError, NotSupportedError
 
 Tensors = Mapping[str, np.ndarray]
@@ -39,7 +39,7 @@ _DTYPES = {
 def contents(path: Path) -> memoryview:
     """The bytes of a regular file, which a link may lead to."""
     where = path.resolve()
-    listed = {where.name: where.stat().st_size}
+    listed = {where.name: Listed(where.stat().st_size)}
     return StoredFiles(os.fspath(where.parent), listed).mapped(where.name)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from resilient import keras_internals
 from resilient.backends.bundle import OBJECT_GRAPH, Bundle
 from resilient.backends.paths import only_stored
-from resilient.backends.stored_files import StoredFiles
+from resilient.backends.stored_files import Listed, StoredFiles
 from resilient.convert import object_graph
 from resilient.convert.matching import (
     Layout,
@@ -48,7 +48,7 @@ def values(path: Path, model: keras.Model) -> Tensors:
     prefix = _newest(path) if path.is_dir() else _prefix(path)
     begin = f"{prefix.name}."
     listed = {
-        each.name: each.stat(follow_symlinks=False).st_size
+        each.name: Listed(each.stat(follow_symlinks=False).st_size)
         for each in os.scandir(prefix.parent)
         if each.name.startswith(begin) and each.is_file(follow_symlinks=False)
     }

@@ -14,6 +14,7 @@ import numpy as np
 
 from resilient.backends import written_elsewhere
 from resilient.backends.base import Backend, Part
+from resilient.backends.stored_files import Listed
 from resilient.errors import (
     ANOTHER_STEP,
     CorruptCheckpointError,
@@ -108,7 +109,7 @@ def read_part(
             match the others.
     """
 
-    def tensors(folder: str, files: Mapping[str, int]) -> dict[str, Any]:
+    def tensors(folder: str, files: Mapping[str, Listed]) -> dict[str, Any]:
         if saver is None:
             return backend.read(folder, part, files=files)
         return written_elsewhere.tensors(saver, folder, files)
@@ -134,7 +135,7 @@ def look_at_part(
         CorruptCheckpointError: As ``read_part``.
     """
 
-    def tensors(folder: str, files: Mapping[str, int]) -> dict[str, Any]:
+    def tensors(folder: str, files: Mapping[str, Listed]) -> dict[str, Any]:
         return written_elsewhere.tensors(saver, folder, files, part, piecewise=True)
 
     run, position, found = _read(part, checkpoint, tensors)
@@ -146,7 +147,7 @@ def look_at_part(
 def _read(
     part: Part,
     checkpoint: Checkpoint,
-    tensors: Callable[[str, Mapping[str, int]], dict[str, Any]],
+    tensors: Callable[[str, Mapping[str, Listed]], dict[str, Any]],
 ) -> tuple[RunJson, Encoded, dict[str, Any]]:
     of_run, of_data = paths(part)
     with malformed(str(checkpoint.path / of_run)):
@@ -155,7 +156,7 @@ def _read(
         position = parse(checkpoint.content(of_data))
     inside = f"{VARIABLES}/"
     files = {
-        name.removeprefix(inside): file.size
+        name.removeprefix(inside): Listed(file.size, file.xxh3_128)
         for name, file in checkpoint.files.items()
         if name.startswith(inside)
     }

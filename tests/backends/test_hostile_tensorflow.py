@@ -11,6 +11,7 @@ from support.gang import run_alone
 from support.leveldb import MAGIC, block, crc32c, table, varint
 
 from resilient.backends import get_backend
+from resilient.backends.stored_files import Listed
 from resilient.errors import CorruptCheckpointError, NotSupportedError
 
 if os.environ["KERAS_BACKEND"] != "tensorflow":
@@ -46,12 +47,12 @@ def write(directory: Path, index: bytes, data: bytes = bytes(24)) -> None:
     (directory / DATA).write_bytes(data)
 
 
-def read(directory: Path, files: dict[str, int] | None = None) -> dict[str, Any]:
+def read(directory: Path, files: dict[str, Listed] | None = None) -> dict[str, Any]:
     return get_backend("tensorflow").read(str(directory), files=files)
 
 
 def refused(directory: Path) -> str:
-    sizes = {path.name: path.lstat().st_size for path in directory.iterdir()}
+    sizes = {path.name: Listed(path.lstat().st_size) for path in directory.iterdir()}
     with pytest.raises(CorruptCheckpointError):
         read(directory)
     with pytest.raises(CorruptCheckpointError) as raised:
@@ -88,7 +89,6 @@ def test_the_tables_in_these_tests_are_good_ones(tmp_path: Path) -> None:
         {"offset": (1 << 63) - 1},
         {"shard_id": 1},
         {"shard_id": -1},
-        {"crc32c": 1},
         {"slices": [{"extent": [{"start": 0, "length": 3}]}]},
     ],
 )
@@ -190,6 +190,13 @@ def test_names_that_repeat_each_other(tmp_path: Path) -> None:
     whole = data + index + footer.ljust(40, b"\0") + struct.pack("<Q", MAGIC)
     write(tmp_path, whole)
     assert "names" in refused(tmp_path)
+
+
+def test_tensors_in_one_place_of_a_file(tmp_path: Path) -> None:
+    """TensorFlow writes none, and each would be read into memory of its own."""
+    others = [(KEY.replace(b"/a/", b"/%c/" % c), entry()) for c in b"bcd"]
+    write(tmp_path, table([header(), (KEY, entry()), *others]), bytes(24 * 4))
+    assert "same place" in refused(tmp_path)
 
 
 SOME = {"a": np.arange(6, dtype=np.float32), "b": np.ones((2, 2)), "c": np.int32(1)}

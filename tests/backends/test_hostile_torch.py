@@ -16,7 +16,7 @@ import pytest
 
 from resilient.backends import get_backend
 from resilient.backends.base import Part
-from resilient.backends.stored_files import StoredFiles
+from resilient.backends.stored_files import Listed, StoredFiles
 from resilient.errors import CorruptCheckpointError, NotSupportedError
 
 if os.environ["KERAS_BACKEND"] != "torch":
@@ -117,7 +117,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refused(directory: Path) -> str:
     sizes = {
-        path.relative_to(directory).as_posix(): path.lstat().st_size
+        path.relative_to(directory).as_posix(): Listed(path.lstat().st_size)
         for path in directory.rglob("*")
     }
     read = partial(read_all, directory)
@@ -129,7 +129,7 @@ def refused(directory: Path) -> str:
     return str(raised.value)
 
 
-def read_all(directory: Path, files: dict[str, int] | None = None) -> None:
+def read_all(directory: Path, files: dict[str, Listed] | None = None) -> None:
     """What stays on the disk, too, until it is asked for."""
     for each in get_backend("torch").read(str(directory), files=files).values():
         np.asarray(each)
@@ -492,7 +492,7 @@ def test_metadata_that_the_manifest_does_not_list_is_not_opened(here: Path) -> N
     """The tensors are those that are listed."""
     backend = get_backend("torch")
     backend.snapshot({"a": np.arange(3)}).write(str(here))
-    files = {"state.pt": (here / "state.pt").stat().st_size}
+    files = {"state.pt": Listed((here / "state.pt").stat().st_size)}
     (here / ".metadata").write_bytes(PICKLES["global"])
     assert backend.read(str(here), files=files)["a"].tolist() == [0, 1, 2]
     with pytest.raises(
