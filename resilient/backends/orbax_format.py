@@ -3,7 +3,7 @@
 A checkpoint is a flat PyTree in ``state/``, which
 ``orbax.checkpoint.PyTreeCheckpointer().restore(directory / "state")`` reads. It is
 written in one transaction, uncompressed and unflushed, in a third of Orbax's time at
-100 MB, and less below.
+100 MB, and less below; what is not in shards is repeated, see ``repeated_write``.
 
     state/              what has one value in all processes, and what process 0 has
     process-1-of-2/     what only process 1 has: a tree like ``state/``
@@ -23,11 +23,12 @@ import numpy as np
 import tensorstore as ts
 from msgspec import Meta
 
-from resilient.backends import zarr_chunks
+from resilient.backends import ocdbt_places, zarr_chunks
 from resilient.backends.arrays import NAME_PATTERN
 from resilient.backends.base import Part
 from resilient.backends.orbax_stored import StoredArray, Tree, aligned, location
 from resilient.backends.paths import plain
+from resilient.backends.repeated_write import RepeatedWrite
 from resilient.backends.shards import Shards, one_piece
 from resilient.backends.stored_files import StoredFiles, decoding
 from resilient.errors import NotSupportedError
@@ -37,6 +38,7 @@ _METADATA = "_METADATA"
 _SMALL = 1 << 18  # bytes; smaller arrays are read whole
 _MOST = 64 << 20  # bytes of metadata
 _LONGEST = 255  # bytes, of a directory's name
+_repeated = RepeatedWrite(ocdbt_places.of_arrays)
 
 
 def check_file_names(names: Iterable[str]) -> None:
@@ -66,25 +68,43 @@ def write(tensors: Mapping[str, Any], directory: str, part: Part) -> None:
     """
     shared = {name: each for name, each in tensors.items() if isinstance(each, Shards)}
     whole = {
-        name: one_piece(np.asarray(each))
-        for name, each in tensors.items()
-        if name not in shared
+        name: np.asarray(each) for name, each in tensors.items() if name not in shared
     }
     with plain(directory) as path:
         state = os.path.join(path, STATE)
         if not part.index:
-            _write_tree({**shared, **whole}, state, ocdbt=not shared)
+            if shared:
+                pieces = {name: one_piece(each) for name, each in whole.items()}
+                os.mkdir(state)
+                _write_tree({**shared, **pieces}, state, ocdbt=False)
+            else:
+                _write_database(whole, state)
             return
         if shared:
             os.mkdir(state)
             zarr_chunks.write(shared, location(state, ocdbt=False), shapes=False)
         if whole:
-            _write_tree(whole, os.path.join(path, part.name), ocdbt=True)
+            _write_database(whole, os.path.join(path, part.name))
+
+
+def _write_database(arrays: Mapping[str, np.ndarray], path: str) -> None:
+    os.mkdir(path)
+    layout = tuple((name, x.shape, x.dtype) for name, x in arrays.items())
+    pieces = {name: one_piece(each) for name, each in arrays.items()}
+
+    def write() -> None:
+        _write_tree(pieces, path, ocdbt=True)
+        ocdbt_places.announce_inline_values(path)
+
+    if arrays:
+        _repeated.write(layout, arrays, path, write)
+    else:
+        _write_tree({}, path, ocdbt=True)
 
 
 def _write_tree(arrays: Mapping[str, Shards], path: str, *, ocdbt: bool) -> None:
-    os.mkdir(path)
-    zarr_chunks.write(arrays, location(path, ocdbt=ocdbt), shapes=True)
+    place = ocdbt_places.writable(path) if ocdbt else location(path, ocdbt=False)
+    zarr_chunks.write(arrays, place, shapes=True)
     with open(os.path.join(path, _METADATA), "w", encoding="utf-8") as file:
         file.write(json.dumps(_tree_metadata(list(arrays), ocdbt=ocdbt)))
 

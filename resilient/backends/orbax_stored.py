@@ -17,7 +17,7 @@ from resilient.backends.paths import only_stored, plain
 from resilient.backends.stored_files import StoredFiles, corrupt, decoding
 from resilient.backends.zarr_chunks import METADATA, SavedArray
 
-INLINE = 1024  # bytes; OCDBT keeps smaller values where it has a checksum for them
+INLINE = 1024  # bytes; Orbax, too, lets OCDBT keep smaller values among the names
 _MOST = 1 << 16  # bytes of an array's metadata
 _ALIGNMENT = 64  # bytes; less, and JAX copies
 # Nobody writes to the files of a checkpoint.

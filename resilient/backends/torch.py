@@ -1,7 +1,8 @@
 """PyTorch: written with ``torch.save``, a flat dict of CPU tensors in ``state.pt``.
 
-``torch.load(directory / "state.pt", weights_only=True)`` reads it. Several ranks write
-another format, see ``dcp_format``.
+``torch.load(directory / "state.pt", weights_only=True)`` reads it. Later saves repeat
+the first, see ``repeated_write``. Several ranks write another format, see
+``dcp_format``.
 
 A snapshot is a copy, made by several threads, into the memory of the one before, which
 is pinned for tensors of CUDA devices. Of a tensor that is spread over ranks (a DTensor)
@@ -36,10 +37,13 @@ from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.dcp_chunks import StoredTensor
 from resilient.backends.dcp_stored import read_into
 from resilient.backends.parallel_copy import copy_all
+from resilient.backends.repeated_write import RepeatedWrite
 from resilient.backends.stored_files import Listed, StoredFiles
 from resilient.errors import NotSupportedError
 
 _BUFFER = 1 << 16  # bytes; torch.save makes hundreds of small writes
+
+_repeated = RepeatedWrite(torch_files.places)
 
 # torch and numpy exchange these as integers of the same width.
 _CARRIERS = {
@@ -241,6 +245,15 @@ def _write(
     if part.count > 1:
         dcp_format.write({**tensors, **spread}, directory, part)
         return
+    if not all(tensor.is_contiguous() for tensor in tensors.values()):
+        _save(tensors, directory)
+        return
+    arrays = {name: to_numpy(tensor) for name, tensor in tensors.items()}
+    layout = tuple((name, x.dtype, x.shape, x.stride()) for name, x in tensors.items())
+    _repeated.write(layout, arrays, directory, lambda: _save(tensors, directory))
+
+
+def _save(tensors: Mapping[str, torch.Tensor], directory: str) -> None:
     with open(
         os.path.join(directory, torch_files.STATE), "wb", buffering=_BUFFER
     ) as file:

@@ -86,6 +86,17 @@ def of_checkpoint(files: StoredFiles) -> dict[str, np.ndarray]:
     return found
 
 
+def places(directory: str) -> dict[str, dict[str, slice]]:
+    """Where the storages of a checkpoint's tensors are in its file.
+
+    Args:
+        directory: Of a checkpoint that this process has written.
+    """
+    content, archive = _opened(StoredFiles(directory, None).mapped(STATE))
+    found = content.items()
+    return {STATE: {name: archive.place(made.arguments[0]) for name, made in found}}
+
+
 def dtype(name: object) -> np.dtype[Any]:
     """What a pickle calls ``torch.float32``.
 
@@ -173,21 +184,26 @@ class _Archive:
             raise TorchFileError("its tensors are larger than the file")
         return view.copy()
 
-    def _storage(self, storage: object, given: object) -> tuple[memoryview, Any]:
+    def _storage(self, storage: Any, given: object) -> tuple[memoryview, Any]:
         """The bytes that a tensor is made of, and its dtype."""
+        place, kind = self.place(storage), storage.arguments[1]
+        if given is None:
+            given = Name(_STORAGES.get(kind.name, kind.name))
+        elif kind.name != _UNTYPED:
+            raise TorchFileError("a tensor has a different type than its storage")
+        return self._data[place], dtype(given)
+
+    def place(self, storage: object) -> slice:
+        """Where a storage's bytes are."""
         if not isinstance(storage, Made) or storage.name or len(storage.arguments) != 5:
             raise TorchFileError("a tensor has no storage")
         tag, kind, key, _, _ = storage.arguments
         if tag != "storage" or not isinstance(kind, Name) or not isinstance(key, str):
             raise TorchFileError("a tensor has no storage")
-        if given is None:
-            given = Name(_STORAGES.get(kind.name, kind.name))
-        elif kind.name != _UNTYPED:
-            raise TorchFileError("a tensor has a different type than its storage")
         place = self._places.get(f"{self._folder}data/{key}")
         if place is None:
             raise TorchFileError("a tensor's storage is missing")
-        return self._data[place], dtype(given)
+        return place
 
 
 def _view(

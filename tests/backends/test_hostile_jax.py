@@ -296,6 +296,8 @@ def of_the_newest_version(state: Path) -> set[str]:
         found.add(to_do[-1].split(":")[2])
         node = ts.ocdbt.dump(base, to_do.pop()).result()
         to_do += [each["location"] for each in node["entries"] if "location" in each]
+        values = [each.get("indirect_value", "::") for each in node["entries"]]
+        found |= {value.split(":")[2] for value in values}
     return found
 
 
