@@ -76,7 +76,8 @@ def _components(target: Any) -> dict[int, Any]:
     """Replica number -> its copy; empty with a single replica."""
     if keras_internals.BACKEND == "tensorflow":
         return replica_components(target)
-    if keras_internals.BACKEND == "torch" and count_under(None) > 1:
+    several = keras_internals.BACKEND == "torch" and _ranks() > 1
+    if several and count_under(None) > 1:
         return _of_this_rank(target)
     return {}
 

@@ -63,7 +63,7 @@ Variable = tuple[str, int, str, Any]
 
 def leaves(model: keras.Model) -> list[Leaf]:
     """Every tensor of the model's state once, in a stable order."""
-    return once(leaf(*variable) for variable in variables_of(model))
+    return [leaf(*variable) for variable in once(variables_of(model))]
 
 
 def variables_of(model: Any) -> Iterator[Variable]:
@@ -81,10 +81,8 @@ def leaves_of(variables: Iterable[Any]) -> list[Leaf]:
     Raises:
         TypeError: A variable cannot be assigned to.
     """
-    return once(
-        leaf(LOOP, index, _path(index, variable), variable)
-        for index, variable in enumerate(variables)
-    )
+    found = ((LOOP, i, _path(i, each), each) for i, each in enumerate(variables))
+    return [leaf(*variable) for variable in once(found)]
 
 
 def _path(index: int, variable: Any) -> str:
@@ -101,10 +99,10 @@ def _path(index: int, variable: Any) -> str:
     return next(filter(None, names), f"variable {index}")
 
 
-def once(found: Iterable[Leaf]) -> list[Leaf]:
-    """The leaves, without repeated variables."""
+def once(found: Iterable[Variable]) -> Iterator[Variable]:
+    """Variables, each the first time only: layers repeat those of their layers."""
     seen: set[int] = set()
-    return [leaf for leaf in found if is_new(leaf.target, seen)]
+    return (variable for variable in found if is_new(variable[-1], seen))
 
 
 def live_tensors(model: keras.Model, state: list[Leaf]) -> dict[str, Any]:
@@ -179,7 +177,7 @@ def leaf(group: str, index: int, path: str, target: Any, *, of: str = "") -> Lea
     return Leaf(
         name=f"{first}.{index:04d}.{safe}",
         path=path,
-        shape=tuple(int(d) for d in target.shape),
+        shape=tuple(map(int, target.shape)),
         dtype=dtype.removeprefix("torch."),
         target=target,
         copies=replicas.copies(group, target),
@@ -192,9 +190,9 @@ def is_new(variable: Any, seen: set[int]) -> bool:
     # JAX arrays are immutable: two variables may temporarily hold the same one.
     mutable = keras_internals.BACKEND != "jax"
     tensor = getattr(variable, "_value", None) if mutable else None
-    keys = {id(variable)} | ({id(tensor)} if tensor is not None else set())
-    known = bool(keys & seen)
-    seen |= keys
+    keys = (id(variable),) if tensor is None else (id(variable), id(tensor))
+    known = not seen.isdisjoint(keys)
+    seen.update(keys)
     return not known
 
 
