@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from numbers import Integral, Real
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 from resilient.errors import printable
 from resilient.serialization import JSON, strict
@@ -25,12 +25,11 @@ from resilient.serialization.redaction import redacted
 from resilient.serialization.schema import SchemaError, from_json, parse
 from resilient.storage.files import EVENTS_BYTES, open_file
 from resilient.storage.layout import events_name
+from resilient.telemetry import lines
 from resilient.telemetry.event import Event
 
 logger = logging.getLogger(__name__)
 
-# Far above real use: anything longer is not ours.
-_LINE = 1 << 20
 _BEGIN = b'{"time": '  # starts every line that we write
 
 _told: set[Path] = set()  # files already reported as damaged
@@ -116,6 +115,7 @@ def read_events(
     *,
     having: Collection[str] = (),
     all_of_them: bool = False,
+    newest_first: bool = False,
 ) -> Iterator[JSON]:
     """Yield the events of a process, oldest first.
 
@@ -128,6 +128,8 @@ def read_events(
         having: Parse only lines that contain one of these texts, which is much faster.
         all_of_them: Raise if the file cannot be read, instead of logging it; and yield
             an event "unknown" for a line that was never ours, not even torn.
+        newest_first: Begin at the end of the file, whose beginning is then not read if
+            the caller stops early.
 
     Raises:
         OSError: The file cannot be read, and ``all_of_them`` is set.
@@ -140,9 +142,10 @@ def read_events(
                 raise OSError(
                     errno.EFBIG, f"larger than {EVENTS_BYTES:,} bytes", path.name
                 )
-            for number, line in enumerate(_lines(file), 1):
-                if texts and not any(text in line for text in texts):
-                    continue
+            found: Iterator[tuple[int | None, bytes]] = lines.forwards(file, texts)
+            if newest_first:
+                found = ((None, line) for line in lines.backwards(file, texts))
+            for number, line in found:
                 try:
                     event = _event(line)
                 except SchemaError as error:
@@ -150,7 +153,8 @@ def read_events(
                         _BEGIN[: len(line.rstrip())]
                     ):
                         yield {"event": "unknown"}
-                    what = f"Line {number:,} of {path} is not an event, and is left out"
+                    which = "A line" if number is None else f"Line {number:,}"
+                    what = f"{which} of {path} is not an event, and is left out"
                     _warn_once(path, f"{what} as others like it are: {error}")
                 else:
                     yield event
@@ -162,17 +166,9 @@ def read_events(
         _warn_once(path, f"Earlier events in {path.parent} cannot be read: {error}")
 
 
-def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a file; an overlong one is cut, but stays overlong."""
-    while line := file.readline(_LINE + 1):
-        yield line
-        while len(line) > _LINE and not line.endswith(b"\n"):
-            line = file.readline(_LINE + 1)
-
-
 def _event(line: bytes) -> JSON:
-    if len(line) > _LINE:
-        raise SchemaError(f"longer than {_LINE:,} bytes")
+    if len(line) > lines.LONGEST:
+        raise SchemaError(f"longer than {lines.LONGEST:,} bytes")
     event = parse(line)
     from_json(Event, event)
     return cast(JSON, event)

@@ -62,12 +62,13 @@ def last_attempt(directory: Path) -> LastAttempt | None:
     last: dict[str, Any] | None = None
     started: dict[str, Any] | None = None
     words = [f'"{event}"' for event in ("started", *_LAST_WORDS)]
-    for event in read_events(directory, having=words):
+    for event in read_events(directory, having=words, newest_first=True):
         if event["event"] == "started":
-            started, last = event, None
-        elif event["event"] == "diverged" and event.get("action") == "rollback":
+            started = event
+            break
+        if event["event"] == "diverged" and event.get("action") == "rollback":
             continue
-        elif event["event"] in _LAST_WORDS:
+        if last is None and event["event"] in _LAST_WORDS:
             last = event
     if started is None:
         return None
