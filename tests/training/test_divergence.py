@@ -19,7 +19,7 @@ from resilient.policies import KeepPolicy
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import Bad, Diverged, LossWatch
 from resilient.training.divergence.options import checked_loss_spike, checked_on_nan
-from resilient.training.divergence.rollback import Skip, left_out
+from resilient.training.divergence.rollback import Skip, Skipped
 
 pytestmark = pytest.mark.once
 
@@ -171,7 +171,9 @@ def trained(skips, *, epochs, length, at_once=1):
         step
         for epoch in range(epochs)
         for begin in range(0, length, at_once)
-        if not left_out(skips, epoch * length, begin, begin + at_once - 1, length)
+        if not Skipped(skips).leave_out(
+            epoch * length, begin, begin + at_once - 1, length
+        )
         for step in range(
             epoch * length + begin, epoch * length + min(begin + at_once, length)
         )
@@ -212,7 +214,7 @@ def test_a_single_batch_is_trained_whatever_it_is():
 
 
 def test_where_the_length_is_unknown_all_are_left_out():
-    assert left_out([Skip(3, 7, 5, "")], 0, 6, 6, None)
+    assert Skipped([Skip(3, 7, 5, "")]).leave_out(0, 6, 6, None)
 
 
 # On the disk ---------------------------------------------------------------------

@@ -9,7 +9,8 @@ It refuses callbacks whose classes or order differ from the checkpoint's, and a
 and lambdas cannot be seen and is not captured.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,6 @@ from resilient.objects.callbacks.matching import matched
 from resilient.objects.callbacks.special import Action, Arrays
 from resilient.objects.content import Scope
 from resilient.objects.tracker import Tracker
-from resilient.objects.traversal import is_below
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.schema import well_formed
@@ -37,6 +37,7 @@ from resilient.state.difference import edits
 
 _BAR = "keras.callbacks.ProgbarLogger"
 _BARS = "callbacks.bar"  # prefix of their names
+_PREFIX = re.compile(r"callbacks\.[^.:[]+")  # a callback's name, before its paths
 
 
 class CallbackStates:
@@ -89,6 +90,7 @@ class CallbackStates:
         self._own = None
         changed = self._tracker.capture()
         arrays.update(changed.get("arrays", {}))
+        by_callback = _by_callback(self._callbacks, changed)
         captured = []
         for name, callback in self._callbacks.items():
             entry: dict[str, Encoded] = {"class": _class_name(callback)}
@@ -98,7 +100,7 @@ class CallbackStates:
                     state, arrays, name, whose, self._known[name]
                 )
             else:
-                entry |= _below(name, changed)
+                entry |= by_callback[name]
             if name in self._special:
                 special = self._special[name].capture(arrays, f"{name}.special")
                 entry["special"] = special
@@ -218,18 +220,21 @@ def _named(callbacks: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def _below(name: str, changed: Mapping[str, Any]) -> dict[str, Encoded]:
-    """What has changed on one callback."""
-    found: dict[str, Encoded] = {
-        key: {
-            path: change
-            for path, change in changed.get(key, {}).items()
-            if is_below(path, name)
-        }
-        for key in ("changes", "orders")
+def _by_callback(
+    names: Iterable[str], changed: Mapping[str, Any]
+) -> dict[str, dict[str, Encoded]]:
+    """What has changed on each callback."""
+    found: dict[str, dict[str, Any]] = {
+        name: {"changes": {}, "orders": {}, "deleted": []} for name in names
     }
-    deleted = [path for path in changed.get("deleted", ()) if is_below(path, name)]
-    return {**found, "deleted": deleted}
+    for key in ("changes", "orders"):
+        for path, change in changed.get(key, {}).items():
+            if of := _PREFIX.match(path):
+                found[of[0]][key][path] = change
+    for path in changed.get("deleted", ()):
+        if of := _PREFIX.match(path):
+            found[of[0]]["deleted"].append(path)
+    return found
 
 
 def _unfit(callback: Any, entry: Encoded) -> list[str]:

@@ -8,8 +8,10 @@ away before the rollback is recorded.
 
 import contextlib
 import json
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -129,31 +131,48 @@ def _failing(path: Path, what: str) -> Iterator[None]:
         ) from error
 
 
-def left_out(
-    skips: Sequence[Skip], first: int, begin: int, end: int, length: int | None
-) -> bool:
-    """Whether these batches of an epoch, trained in one step, are skipped.
-
-    One batch at the end of an epoch is always trained, or Keras would have no logs: the
-    last one, or the one before if the last is the bad one.
+class Skipped:
+    """Which batches the rollbacks of a run skip, found in few looks at any number.
 
     Args:
         skips: The rollbacks of the run.
-        first: Step at which the epoch began.
-        begin: Number of the first batch in the epoch.
-        end: Number of the last batch.
-        length: Batches of the epoch; None if not known yet.
     """
-    if not any(skip.start <= first + begin < skip.stop for skip in skips):
-        return False
-    if length is None:
-        return True
-    bad = {skip.bad - first for skip in skips}
-    last = end + 1 >= length
-    if last:
-        return begin > 0 and any(begin <= number <= end for number in bad)
-    after = range(end + 1, 2 * end - begin + 2)
-    return not (after.stop >= length and any(number in after for number in bad))
+
+    def __init__(self, skips: Sequence[Skip]) -> None:
+        ordered = sorted(skips, key=lambda skip: skip.start)
+        self._starts = [skip.start for skip in ordered]
+        # Up to where those that start no later skip.
+        self._stops = list(accumulate((skip.stop for skip in ordered), max))
+        self._bad = {skip.bad for skip in skips}
+
+    def __bool__(self) -> bool:
+        return bool(self._bad)
+
+    def __contains__(self, step: int) -> bool:
+        place = bisect_right(self._starts, step)
+        return place > 0 and step < self._stops[place - 1]
+
+    def leave_out(self, first: int, begin: int, end: int, length: int | None) -> bool:
+        """Whether these batches of an epoch, trained in one step, are skipped.
+
+        One batch at the end of an epoch is always trained, or Keras would have no logs:
+        the last one, or the one before if the last is the bad one.
+
+        Args:
+            first: Step at which the epoch began.
+            begin: Number of the first batch in the epoch.
+            end: Number of the last batch.
+            length: Batches of the epoch; None if not known yet.
+        """
+        if first + begin not in self:
+            return False
+        if length is None:
+            return True
+        bad = self._bad
+        if end + 1 >= length:
+            return begin > 0 and any(first + i in bad for i in range(begin, end + 1))
+        after = range(end + 1, 2 * end - begin + 2)
+        return not (after.stop >= length and any(first + i in bad for i in after))
 
 
 def obstacle(store: Store, how: Rollback, bad: Bad) -> str:

@@ -58,7 +58,7 @@ class FitAttempt:
         # A run that starts over forgets its rollbacks.
         anew = session.resume == "never" and self._first
         directory = session.options.store.directory
-        self._skips = [] if anew else rollback.read(directory)
+        self._skips = rollback.Skipped([] if anew else rollback.read(directory))
         self.progress = Progress(0, 0, 0)
         self._imported: Checkpoint | None = None
         self._found: tuple[Checkpoint, SavedState[FitRun]] | None = None
@@ -238,7 +238,7 @@ class FitAttempt:
         if not self._skips:  # asked before every batch
             return False
         first = self.progress.step - self.progress.batch
-        return rollback.left_out(self._skips, first, begin, end, length)
+        return self._skips.leave_out(first, begin, end, length)
 
     def restore_in_epoch(self) -> None:
         """Just before the first batch of a resumed epoch."""
