@@ -5,6 +5,7 @@ is read once, and again only if its file was replaced.
 """
 
 import contextlib
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -65,8 +66,8 @@ class Pruner:
         """Find the checkpoints by step, and read new manifests."""
         known = {}
         for step in layout.committed_steps(self._directory):
-            path = self._directory / layout.committed_name(step)
-            file = _file(path / layout.MANIFEST)
+            name = layout.committed_name(step)
+            file = _file(os.path.join(self._directory, name, layout.MANIFEST))
             before = self._known.get(step)
             if before is not None and before.file == file is not None:
                 known[step] = before
@@ -75,7 +76,7 @@ class Pruner:
             with contextlib.suppress(
                 ManifestError, NotSupportedError, CheckpointReadError
             ):
-                found = Checkpoint.read(path)
+                found = Checkpoint.read(self._directory / name)
                 if (
                     found.is_trusted()
                 ):  # otherwise a stranger's newest would replace ours
@@ -83,10 +84,10 @@ class Pruner:
         self._known = known
 
 
-def _file(path: Path) -> tuple[int, ...] | None:
+def _file(path: str) -> tuple[int, ...] | None:
     """A value that changes when a file is replaced; None if it cannot be read."""
     try:
-        found = path.stat()
+        found = os.stat(path)
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

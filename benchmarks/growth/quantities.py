@@ -1,0 +1,276 @@
+"""What grows: for each quantity, what is measured at a size, all else held small.
+
+Directories are made by the library's own writers. Peers are those of `benchmarks/save`.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import state
+import subjects
+
+import resilient
+from resilient.objects.callbacks.capture import CallbackStates
+from resilient.policies import latest
+from resilient.progress import Progress
+from resilient.storage import layout
+from resilient.storage.checkpoint import Checkpoint, Reader
+from resilient.storage.store import Store
+from resilient.telemetry.events import Events, attempts_so_far
+from resilient.telemetry.goodput import goodput
+from resilient.telemetry.last_attempt import last_attempt
+from resilient.training.divergence import rollback
+from resilient.training.fit.attempt import FitAttempt
+from resilient.training.loop.history import LogHistory
+
+# Name of what is measured -> samples, in seconds.
+Samples = dict[str, list[float]]
+
+_REPEATS = 5
+_BATCHES = 30
+
+
+def events(size: int, directory: Path) -> Samples:
+    """Lines of events.jsonl, of one attempt."""
+    one = Events(directory / "one")
+    one_line = _recorded(one, directory / "one", "saved")
+    with open(_recorded(one, directory / "one", "started"), "rb") as file:
+        started = file.read().splitlines(keepends=True)[-1]
+    line = one_line.read_bytes().splitlines(keepends=True)[0]
+    run = directory / "run"
+    run.mkdir()
+    with open(run / "events.jsonl", "wb") as file:
+        file.write(started)
+        file.writelines(line for _ in range(size - 1))
+    return {
+        "start": _timed(lambda: (attempts_so_far(run), last_attempt(run))),
+        "one more": _timed(lambda: Events(run).emit("x")),
+        "report": _timed(lambda: goodput(run), 1),
+    }
+
+
+def _recorded(recorder: Events, directory: Path, event: str) -> Path:
+    directory.mkdir(exist_ok=True)
+    progress = Progress(100, 1, 0).to_json()
+    costs = {"nbytes": 10**6, "seconds": 0.1, "stall": 0.01, "pruned": [70]}
+    recorder.emit(event, **progress, **costs, finished=False, postponed=False)
+    return directory / "events.jsonl"
+
+
+def checkpoints(size: int, directory: Path) -> Samples:
+    """Checkpoints in the directory, all of which are kept."""
+    directory = directory / "run"
+    directory.mkdir()
+    store, keep = Store(directory), latest(size + _REPEATS)
+    _commit(store, 0)
+    first = Checkpoint.read(directory / layout.committed_name(0))
+    for step in range(1, size):  # a commit would wait for the disk each time
+        path = directory / layout.committed_name(step)
+        path.mkdir()
+        made = replace(first, progress=Progress(step, 0, step))
+        (path / layout.MANIFEST).write_bytes(made.to_bytes())
+    store.prune(keep)
+    steps = iter(range(size, size + _REPEATS))
+
+    def save() -> None:
+        _commit(store, next(steps))
+        store.prune(keep)
+
+    return {
+        "save": _timed(save),
+        "resilient ls": _timed(store.checkpoints, 1),
+        "resume": _timed(lambda: store.load_newest(Reader(lambda found: found))),
+    }
+
+
+def _commit(store: Store, step: int) -> None:
+    store.commit(
+        Progress(step, 0, step),
+        lambda path: None,
+        metrics={"loss": 1.0, "val_loss": 1.0},
+        finished=False,
+        environment={},
+    )
+
+
+class _Many(keras.layers.Layer):
+    """A layer of so many variables."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def build(self, input_shape: Any) -> None:
+        """Create them."""
+        self._all = [self.add_weight(shape=(1,)) for _ in range(self._size)]
+
+    def call(self, inputs: Any) -> Any:
+        """Use the first one only, for a small step."""
+        return inputs * self._all[0]
+
+
+def variables(size: int, directory: Path) -> Samples:
+    """Variables, a third of them weights and the others Adam's."""
+    model = _model(_Many(max(1, size // 3)))
+    return _of_subjects(model, directory) | _boundary(model, directory / "fit")
+
+
+def megabytes(size: int, directory: Path) -> Samples:
+    """Megabytes of state, in few variables."""
+    return _of_subjects(state.make_model(state.width_of(size), 8), directory)
+
+
+def _model(layer: keras.layers.Layer) -> keras.Model:
+    model = keras.Sequential([keras.Input((1,)), layer])
+    model.compile("adam", "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def _of_subjects(model: keras.Model, directory: Path) -> Samples:
+    found: Samples = {}
+    for kind in subjects.available()[0]:
+        place = directory / kind.__name__
+        place.mkdir(parents=True)
+        subject = kind(model, place)
+        try:
+            stalls, saves = [], []
+            for _ in range(_REPEATS):
+                began = time.perf_counter()
+                subject.save()
+                stalls.append(time.perf_counter() - began)
+                subject.wait()
+                if not subject.flushes:
+                    subjects.flush(place)
+                saves.append(time.perf_counter() - began)
+            found[f"{kind.name}: stall"], found[f"{kind.name}: save"] = stalls, saves
+            found[f"{kind.name}: restore"] = _timed(subject.restore, 2)
+        finally:
+            subject.close()
+    return found
+
+
+class _Counter(keras.callbacks.Callback):
+    """A callback with some state of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs, self.best = 0, {"loss": [0.0]}
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """It changes."""
+        self.epochs += 1
+        self.best["loss"][0] = epoch
+
+
+def callbacks(size: int, directory: Path) -> Samples:
+    """Callbacks, each with attributes that change."""
+    model = _model(_Many(1))
+    given = [_Counter() for _ in range(size)]
+    for callback in given:
+        callback.set_model(model)
+    states = CallbackStates(given)
+    for callback in given:
+        callback.on_epoch_end(0)
+    captured = states.capture({})
+    return {
+        "save": _timed(lambda: states.capture({})),
+        "resume": _timed(lambda: states.restore(captured, {})),
+    } | _boundary(model, directory, given)
+
+
+def history(size: int, directory: Path) -> Samples:
+    """Epochs in Keras's History, and numbers that a loop logged under one name."""
+    callback = keras.callbacks.History()
+    callback.on_train_begin()
+    states = CallbackStates([callback])
+    callback.history["loss"] = np.random.default_rng(1).random(size).tolist()
+    loop = LogHistory()
+    for step in range(size):
+        loop.add(step, {"loss": 1.0})
+    return {
+        "save, of fit": _timed(lambda: states.capture({})),
+        "save, of a loop": _timed(loop.capture),
+        "one more, of a loop": _timed(lambda: loop.add(size, {"loss": 1.0})),
+    }
+
+
+def rollbacks(size: int, directory: Path) -> Samples:
+    """Rollbacks that a run has had."""
+    directory.mkdir(exist_ok=True)
+    starts = range(10**6, 10**6 + 1000 * size, 1000)
+    skips = [rollback.Skip(start, start + 300, start + 100, "nan") for start in starts]
+    rollback.write(directory, skips)
+    read = _timed(lambda: rollback.read(directory))
+    return {"resume": read} | _boundary(_model(_Many(1)), directory)
+
+
+def _boundary(
+    model: keras.Model, directory: Path, callbacks: list[Any] | None = None
+) -> Samples:
+    """Between two batches of a fit, with no save due."""
+    samples: list[float] = []
+    names = ("between_batches", "leaves_out")
+    plain = {name: getattr(FitAttempt, name) for name in names}
+
+    def timed(name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return plain[name](*args, **kwargs)
+            finally:
+                samples.append(time.perf_counter() - began)
+
+        return call
+
+    x = np.zeros((_BATCHES, 1), "float32")
+    fit = {"batch_size": 1, "verbose": 0, "callbacks": callbacks, "save_freq": 10**9}
+    for name in plain:
+        setattr(FitAttempt, name, timed(name))
+    try:
+        resilient.fit(model, x, x, checkpoint_dir=directory, **fit)
+    finally:
+        for name, function in plain.items():
+            setattr(FitAttempt, name, function)
+    return {"boundary": [sum(samples) / _BATCHES]}
+
+
+def _timed(do: Callable[[], object], repeats: int = _REPEATS) -> list[float]:
+    return list(_samples(do, repeats))
+
+
+def _samples(do: Callable[[], object], repeats: int) -> Iterator[float]:
+    for _ in range(repeats):
+        began = time.perf_counter()
+        do()
+        yield time.perf_counter() - began
+
+
+# Each with the sizes at which it is measured.
+QUANTITIES = {
+    "variables": (variables, (10, 100, 1000, 10_000)),
+    "megabytes": (megabytes, (10, 100, 1000, 4000)),
+    "checkpoints": (checkpoints, (1, 10, 100, 1000, 10_000)),
+    "events": (events, (10, 1000, 100_000, 1_000_000)),
+    "history": (history, (10, 1000, 100_000, 1_000_000)),
+    "callbacks": (callbacks, (1, 10, 100)),
+    "rollbacks": (rollbacks, (1, 10, 100, 1000)),
+}
+
+
+def measure(name: str, size: int, directory: str) -> dict[str, dict[str, float]]:
+    """Medians and quartiles at one size, in seconds."""
+    found = QUANTITIES[name][0](size, Path(directory))
+    return {
+        what: {
+            "median": statistics.median(samples),
+            "quartiles": np.quantile(samples, (0.25, 0.5, 0.75)).tolist(),
+        }
+        for what, samples in found.items()
+    }

@@ -1,0 +1,156 @@
+"""What grows faster than its work, and beside it the peers?
+
+    KERAS_BACKEND=torch python benchmarks/growth/run.py [--only events] [--plot FILE]
+
+One quantity grows at a time: variables, megabytes of state, checkpoints in the
+directory, lines of events.jsonl, history, callbacks, rollbacks. At each size a new
+process measures what a boundary between two batches costs, a save, `resilient ls`, a
+resume or a start, and how much memory the process took at most. The exponent between
+two sizes says how a cost grows: 0 does not, 1 as the quantity does, more is too much.
+"""
+
+import argparse
+import json
+import math
+import os
+import resource
+import sys
+import tempfile
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(1, str(Path(__file__).parents[1]))
+sys.path.insert(2, str(Path(__file__).parents[1] / "save"))
+import machine
+
+_NAMES = ("variables", "megabytes", "checkpoints", "events", "history", "callbacks")
+_NAMES = (*_NAMES, "rollbacks")
+_LEAST = 1e-4  # seconds; what takes less is noise, and has no exponent
+_MEMORY = "memory of the process (GB)"
+
+
+def at(name: str, size: int) -> dict[str, Any]:
+    """Measure one quantity at one size, in this process."""
+    import quantities
+
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as directory:
+        found = quantities.measure(name, size, directory)
+    unit = 1 if sys.platform == "darwin" else 1024
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+    return found | {_MEMORY: {"median": most, "quartiles": [most] * 3}}
+
+
+def sizes_of(name: str) -> list[int]:
+    """The sizes of a quantity."""
+    import quantities
+
+    return list(quantities.QUANTITIES[name][1])
+
+
+def exponents(sizes: list[int], values: list[float]) -> list[float | None]:
+    """How a cost grows from each size to the next."""
+    return [
+        math.log(new / old) / math.log(big / small)
+        if new > _LEAST and old > 0
+        else None
+        for (small, big), (old, new) in zip(
+            pairwise(sizes), pairwise(values), strict=True
+        )
+    ]
+
+
+def grown(name: str, most: int | None) -> dict[str, Any]:
+    """Measure a quantity at all its sizes, each in a new process."""
+    found, sizes = [], []
+    context = get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as process:
+        every = process.submit(sizes_of, name).result()
+    for size in every:
+        if most is not None and size > most:
+            break
+        with ProcessPoolExecutor(1, mp_context=context) as process:
+            found.append(process.submit(at, name, size).result())
+        sizes.append(size)
+    costs = {}
+    for what in found[0]:
+        values = [each[what]["median"] for each in found]
+        quartiles = [each[what]["quartiles"] for each in found]
+        grows = exponents(sizes, values)
+        costs[what] = {"values": values, "quartiles": quartiles, "exponents": grows}
+    return {"sizes": sizes, "costs": costs}
+
+
+def table(name: str, found: dict[str, Any]) -> Table:
+    """Milliseconds by size, each with the exponent from the size before it."""
+    shown = Table(title=f"{name}: milliseconds (exponent since the size before)")
+    for head in ("", *(f"{size:,}" for size in found["sizes"])):
+        shown.add_column(head, justify="right" if head else "left")
+    for what, cost in found["costs"].items():
+        scale = 1 if what == _MEMORY else 1e3
+        cells = [f"{value * scale:.3g}" for value in cost["values"]]
+        grows = [None, *cost["exponents"]]
+        cells = [
+            cell if grow is None else f"{cell} ({grow:.2f})"
+            for cell, grow in zip(cells, grows, strict=True)
+        ]
+        shown.add_row(what, *cells)
+    return shown
+
+
+def plot(report: dict[str, Any], path: Path) -> None:
+    """Draw each quantity, both axes logarithmic; needs the group `pictures`."""
+    import altair as alt
+
+    rows = [
+        {"quantity": name, "size": size, "what": what, "ms": 1e3 * value}
+        for name, found in report["quantities"].items()
+        for what, cost in found["costs"].items()
+        if what != _MEMORY
+        for size, value in zip(found["sizes"], cost["values"], strict=True)
+    ]
+    charts = [
+        alt.Chart(alt.Data(values=[row for row in rows if row["quantity"] == name]))
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("size:Q", title=name).scale(type="log"),
+            y=alt.Y("ms:Q", title="ms").scale(type="log"),
+            color=alt.Color("what:N", title=None),
+        )
+        .properties(width=320, height=200)
+        for name in report["quantities"]
+    ]
+    alt.concat(*charts, columns=2).resolve_scale(color="independent").save(path)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", choices=_NAMES, default=[*_NAMES])
+    parser.add_argument("--most", type=int, help="no larger sizes than this")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    report: dict[str, Any] = {"machine": machine.facts(tempfile.gettempdir())}
+    report["quantities"] = {}
+    console = Console(width=120)
+    console.print(machine.words(report["machine"]))
+    for name in options.only:
+        found = report["quantities"][name] = grown(name, options.most)
+        console.print(table(name, found))
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
+    if options.plot:
+        plot(report, options.plot)
+
+
+if __name__ == "__main__":
+    main()
