@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from resilient.errors import printable
 from resilient.serialization import JSON, strict
@@ -134,6 +134,23 @@ def read_events(
     Raises:
         OSError: The file cannot be read, and ``all_of_them`` is set.
     """
+    for found, _ in _read(directory, process, having, all_of_them, newest_first):
+        yield found
+
+
+def read_by_schema(directory: str | os.PathLike[str]) -> Iterator[Event]:
+    """The events of process 0 without their further fields, oldest first."""
+    return (event for _, event in _read(directory) if event is not None)
+
+
+def _read(
+    directory: str | os.PathLike[str],
+    process: int = 0,
+    having: Collection[str] = (),
+    all_of_them: bool = False,
+    newest_first: bool = False,
+) -> Iterator[tuple[JSON, Event | None]]:
+    """As ``read_events``, each also by its schema; None: "unknown"."""
     path = Path(directory) / events_name(process)
     texts = [text.encode(errors="replace") for text in having]
     try:
@@ -152,7 +169,7 @@ def read_events(
                     if all_of_them and not line.startswith(
                         _BEGIN[: len(line.rstrip())]
                     ):
-                        yield {"event": "unknown"}
+                        yield {"event": "unknown"}, None
                     which = "A line" if number is None else f"Line {number:,}"
                     what = f"{which} of {path} is not an event, and is left out"
                     _warn_once(path, f"{what} as others like it are: {error}")
@@ -166,12 +183,11 @@ def read_events(
         _warn_once(path, f"Earlier events in {path.parent} cannot be read: {error}")
 
 
-def _event(line: bytes) -> JSON:
+def _event(line: bytes) -> tuple[JSON, Event]:
     if len(line) > lines.LONGEST:
         raise SchemaError(f"longer than {lines.LONGEST:,} bytes")
-    event = parse(line)
-    from_json(Event, event)
-    return cast(JSON, event)
+    found = parse(line)
+    return found, from_json(Event, found)
 
 
 def _warn_once(path: Path, text: str) -> None:

@@ -7,11 +7,10 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from resilient.serialization.schema import from_json
 from resilient.storage.layout import HEARTBEAT
 from resilient.telemetry import heartbeat
 from resilient.telemetry.event import Event
-from resilient.telemetry.events import read_events
+from resilient.telemetry.events import read_by_schema
 from resilient.telemetry.heartbeat import Beat
 
 
@@ -37,8 +36,7 @@ def read_log(directory: str | os.PathLike[str]) -> RunLog:
     attempts: dict[str, list[Event]] = {}
     beat = heartbeat.read(Path(directory) / HEARTBEAT)
     signs, others = [beat], list[tuple[int, Event]]()
-    for found in read_events(directory):
-        event = from_json(Event, found)
+    for event in read_by_schema(directory):
         if event.event == "started":
             attempts.setdefault(event.attempt, [])
             signs.append(event.previous)
