@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -71,12 +72,22 @@ def check_names(names: Iterable[str]) -> None:
         NotSupportedError: A name has other characters than ``[A-Za-z0-9_.-]``.
     """
     for name in names:
-        if not re.fullmatch(NAME_PATTERN, name):
+        if not _is_name(name):
             raise NotSupportedError(
                 "A tensor's name has characters that not every file format can store.",
                 received=repr(name),
                 hint="Use only letters, digits, '_', '-' and '.'.",
             )
+
+
+@lru_cache(1 << 16)  # a snapshot asks for each tensor, and training waits
+def _is_name(name: str) -> bool:
+    return re.fullmatch(NAME_PATTERN, name) is not None
+
+
+@lru_cache
+def _is_stored(dtype: object) -> bool:
+    return str(dtype) in DTYPES
 
 
 def check_dtype(name: str, dtype: object) -> None:
@@ -85,7 +96,7 @@ def check_dtype(name: str, dtype: object) -> None:
     Raises:
         NotSupportedError: ``dtype`` (or its name) is not of numbers or booleans.
     """
-    if str(dtype) not in DTYPES:
+    if not _is_stored(dtype):
         raise NotSupportedError(
             f"The tensor {name!r} has a dtype that a checkpoint cannot hold.",
             received=f"dtype {dtype}",

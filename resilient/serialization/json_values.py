@@ -29,6 +29,7 @@ from resilient.serialization.known import NOTHING, Known
 _PACK_LENGTH = 64  # longer lists of only floats or only ints are kept as one array
 _EXACT_INT = 2**53  # beyond this some JSON tools round
 _DEPTH = 100
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class NotEncodable(TypeError):
@@ -50,6 +51,10 @@ class NotAdmitted(NotEncodable):
     """A value refers to a class or function that was not there before."""
 
 
+def _suffix(name: str) -> str:
+    return "." + _UNSAFE.sub("_", name)[:64] if name else ""
+
+
 class _Place(NamedTuple):
     """A place in a value: for messages, for names of arrays, and to detect cycles."""
 
@@ -60,17 +65,19 @@ class _Place(NamedTuple):
     known: Known
     reads: bool = True  # what is in arrays
 
-    def inside(self, value: object, path: str, name: str) -> "_Place":
+    def inside(self, value: object) -> "_Place":
+        """The same place, around which there is one more value."""
         if id(value) in self.around:
             raise NotEncodable(self.path, value, "it contains itself")
         if len(self.around) >= _DEPTH:
             raise NotEncodable(self.path, value, f"it is nested over {_DEPTH} deep")
-        if name:
-            name = "." + re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
         around = self.around | {id(value)}
-        return self._replace(
-            path=self.path + path, name=self.name + name, around=around
-        )
+        return _Place(self.arrays, self.path, self.name, around, self.known, self.reads)
+
+    def at(self, path: str, name: str) -> "_Place":
+        """A place in the innermost value."""
+        path, name = self.path + path, self.name + _suffix(name)
+        return _Place(self.arrays, path, name, self.around, self.known, self.reads)
 
 
 def encode(
@@ -157,9 +164,23 @@ _SCALARS: dict[type, Callable[[Any], Encoded]] = {
 }
 
 
+# What needs no place: it is never refused, and nothing is in it.
+_SIMPLE: dict[type, Callable[[Any], Encoded]] = {
+    type(None): lambda value: value,
+    bool: lambda value: value,
+    float: _encode_float,
+    str: _encode_str,
+}
+
+
 def _encode_items(items: list[Any], owner: Any, place: _Place) -> list[Encoded]:
+    if not items:
+        return []
+    inner = place.inside(owner)
     return [
-        _encode(item, place.inside(owner, f"[{index}]", str(index)))
+        _SIMPLE[type(item)](item)
+        if type(item) in _SIMPLE
+        else _encode(item, inner.at(f"[{index}]", str(index)))
         for index, item in enumerate(items)
     ]
 
@@ -175,11 +196,15 @@ def _encode_list(value: list[Any], place: _Place) -> Encoded:
 
 
 def _encode_pairs(value: dict[Any, Any], place: _Place) -> list[Encoded]:
-    pairs = []
+    pairs: list[Encoded] = []
+    inner = place.inside(value) if value else place
     for index, (key, item) in enumerate(value.items()):
+        if type(key) is str and type(item) in _SIMPLE:
+            pairs.append([_encode_str(key), _SIMPLE[type(item)](item)])
+            continue
         name = key if isinstance(key, str) else str(index)
-        inner = place.inside(value, f"[{key!r}]", name)
-        pairs.append([_encode(key, inner), _encode(item, inner)])
+        here = inner.at(f"[{key!r}]", name)
+        pairs.append([_encode(key, here), _encode(item, here)])
     return pairs
 
 
@@ -217,7 +242,7 @@ def _encode_other(value: Any, place: _Place) -> Encoded:
 
 def _encode_instance(tag: str, value: Any, state: Any, place: _Place) -> Encoded:
     name = _name(type(value), value, place)
-    return _tagged(tag, [name, _encode(state, place.inside(value, "", ""))])
+    return _tagged(tag, [name, _encode(state, place.inside(value))])
 
 
 def _name(thing: Any, value: Any, place: _Place) -> str:
