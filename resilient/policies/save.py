@@ -4,6 +4,7 @@ every(steps=500) | every(minutes=10)
 adaptive(overhead=0.01)
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,6 +64,15 @@ class SavePolicy:
             intervals.append(self.seconds)
         return min(intervals, default=None)
 
+    def next_step(self, last: Progress) -> float:
+        """The step before which none is due between two batches, by number.
+
+        Args:
+            last: Progress at the last save, or when the attempt began.
+        """
+        steps = [(last.step // n + 1) * n for n in self.steps]
+        return min(steps, default=math.inf)
+
     def due(
         self,
         now: float,
@@ -85,7 +95,6 @@ class SavePolicy:
         """
         if progress.step == last.step and progress.epoch == last.epoch:
             return False
-        # Called after every batch: no generators.
         for n in self.steps:
             if progress.step // n > last.step // n:
                 return True

@@ -20,6 +20,7 @@ class CostMeter:
     Attributes:
         cost: The cost of a save; None until one has been measured.
         slowest: The longest save so far, from snapshot to disk; None before the first.
+        latest: The last batch at which nothing was being written.
     """
 
     def __init__(self) -> None:
@@ -28,7 +29,7 @@ class CostMeter:
         self.write = 0.0  # seconds that the last write took, set by its thread
         self._pace: float | None = None  # seconds a batch, with nothing being written
         self._free: tuple[float, Progress] | None = None  # nothing is written since
-        self._latest: tuple[float, Progress] | None = None
+        self.latest: tuple[float, Progress] | None = None
         self._writing: tuple[float, Progress, float] | None = None
         self._costs: deque[float] = deque(maxlen=_KEPT)
         self._writes: deque[float] = deque(maxlen=_KEPT)
@@ -43,7 +44,7 @@ class CostMeter:
         if self._free is None or self._free[1].epoch != progress.epoch:
             self._note_pace()
             self._free = (now, progress)
-        self._latest = (now, progress)
+        self.latest = (now, progress)
 
     def saved(self, now: float, progress: Progress, stall: float) -> None:
         """A snapshot was taken, and will be written.
@@ -57,9 +58,9 @@ class CostMeter:
         self._free, self._writing = None, (now, progress, stall)
 
     def _note_pace(self) -> None:
-        if self._free is None or self._latest is None:
+        if self._free is None or self.latest is None:
             return
-        (since, first), (until, last) = self._free, self._latest
+        (since, first), (until, last) = self._free, self.latest
         if last.epoch == first.epoch and last.step > first.step:
             self._pace = (until - since) / (last.step - first.step)
 

@@ -8,6 +8,7 @@ the ends of epochs if ``keep`` compares them.
 """
 
 import logging
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -78,6 +79,7 @@ class Checkpointer:
         """Intervals count from here; nothing after it is committed yet."""
         self._committer.newest = None
         self._last, self._last_now = progress, self._now()
+        self._idle_until, self._idle_for = 0.0, 0.0  # step; seconds since the last save
 
     @property
     def slowest(self) -> float | None:
@@ -97,6 +99,23 @@ class Checkpointer:
         """Save at the next boundary, and delete nothing from now on."""
         self._committer.prunes = False
         self.request()
+
+    def nothing_due(self, progress: Progress) -> bool:
+        """Whether ``begin_if_due`` would only return False; asked after each batch.
+
+        Its last answer in this epoch said until when, as long as nobody asks for a save
+        and nothing is written.
+        """
+        now = self._now()
+        if (
+            self._requested
+            or progress.step >= self._idle_until
+            or now - self._last_now >= self._idle_for
+            or self._writer.has_job
+        ):
+            return False
+        self._meter.latest = (now, progress)
+        return True
 
     def begin_if_due(self, progress: Progress, *, must: bool = False) -> bool:
         """Whether to take a snapshot now; if so, no write is in flight.
@@ -119,6 +138,10 @@ class Checkpointer:
             or self._requested
             or self._policy.due(now, progress, self._last_now, self._last, cost)
         ):
+            if not busy:
+                seconds = self._policy.seconds_between(cost)
+                self._idle_for = math.inf if seconds is None else seconds
+                self._idle_until = self._policy.next_step(self._last)
             return False
         if busy and not must and not (self._keep.monitors and not progress.batch):
             self._writer.start_now()

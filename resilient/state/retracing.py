@@ -27,7 +27,12 @@ class Retracing:
     """What a resumed process still has to compile.
 
     This base class does nothing: JAX compiles for each size separately.
+
+    Attributes:
+        of_steps: Whether ``before_step`` is to be called.
     """
+
+    of_steps = False
 
     def __init__(self, model: keras.Model, backend: Backend) -> None:
         self._model, self._backend = model, backend
@@ -90,10 +95,10 @@ class TorchRetracing(Retracing):
 
     def __init__(self, model: keras.Model, backend: Backend) -> None:
         super().__init__(model, backend)
-        self._compiles = bool(model.jit_compile) and not model.run_eagerly
+        self.of_steps = bool(model.jit_compile) and not model.run_eagerly
         self._known: dict[str, list[Any]] = {}
         self._last: tuple[str, list[Any], int] | None = None
-        if self._compiles and _compiled():
+        if self.of_steps and _compiled():
             _forget()
 
     def now(self) -> JSON:
@@ -102,8 +107,6 @@ class TorchRetracing(Retracing):
         return self._left | known
 
     def before_step(self, name: str, batches: Any) -> None:
-        if not self._compiles:
-            return
         self._look_back()
         left = self._left.pop(name, [])
         if any(len(shapes) != len(keras.tree.flatten(batches)) for shapes in left):

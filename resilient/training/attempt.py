@@ -57,6 +57,7 @@ class Attempt:
         self._taken: record.PendingCheckpoint | None = None
         self._uncommitted: Callable[[], None] | None = None
         self._begun = False
+        self._unsettled = True  # whether the state still changes with steps
 
     def begin(
         self,
@@ -110,7 +111,7 @@ class Attempt:
 
     def next_batch_is_there(self) -> None:
         """Commit a snapshot that was waiting for the next batch."""
-        if self._commit() and self._stopping:
+        if self._uncommitted is not None and self._commit() and self._stopping:
             self._stop()
 
     def between_batches(
@@ -118,7 +119,7 @@ class Attempt:
         progress: Progress,
         logs: Mapping[str, float] | None,
         *,
-        certain: bool,
+        certain: Callable[[], bool],
         save: bool = True,
     ) -> None:
         """A batch is trained, and the next one has not begun.
@@ -132,7 +133,9 @@ class Attempt:
             save: Whether saving and stopping are possible here at all.
         """
         self.trained(progress)
-        if not save:
+        if not save or (
+            self._consensus.nothing_to_do(progress) and not self._digests.wanted
+        ):
             return
         if self._digests.due(progress):
             self._digest(progress, logs, in_epoch=True)
@@ -142,7 +145,7 @@ class Attempt:
         if decision.save is not None:
             self._losses.check(all_of_them=True)
             self._take(progress, logs, decision.save, in_epoch=True)
-            if certain and self._commit() and self._stopping:
+            if certain() and self._commit() and self._stopping:
                 self._stop()
 
     def all_trained(self, progress: Progress) -> None:
@@ -198,9 +201,11 @@ class Attempt:
 
     def trained(self, progress: Progress) -> None:
         """Note that batches were trained."""
-        self._losses.check(all_of_them=False)
+        if self._losses.active:
+            self._losses.check(all_of_them=False)
         self._watch.beat("training", progress)
-        self._state.after_step()
+        if self._unsettled:
+            self._unsettled = self._state.after_step()
         if not self._begun:
             self._begun = self._session.training = True
             self._session.events.emit("training", **progress.to_json())

@@ -19,10 +19,14 @@ class StateDigests:
     Args:
         every: Steps between two digests; None: no digests.
         events: Where they are recorded.
+
+    Attributes:
+        wanted: Whether there are any.
     """
 
     def __init__(self, every: int | None, events: Events) -> None:
         self._every, self._events = every, events
+        self.wanted = every is not None
         self._last: Progress | None = None
         self._writer = BackgroundWriter()
         self._names: tuple[str, ...] = ()

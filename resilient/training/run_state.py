@@ -30,8 +30,9 @@ class RunState:
         self._backend, self._part = backend, part
         self._warnings = InexactWarnings()
 
-    def after_step(self) -> None:
-        """A training step was done."""
+    def after_step(self) -> bool:
+        """A training step was done; whether to tell of the next one, too."""
+        return False
 
     def take(
         self,

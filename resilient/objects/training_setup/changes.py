@@ -42,6 +42,9 @@ class TrainingSetup:
 
     Args:
         model: The compiled model, before any callback is called.
+
+    Attributes:
+        settled: Whether the model and its metrics are built, and were looked at since.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -49,18 +52,18 @@ class TrainingSetup:
         self._seen = Look(model)
         self._script = self._seen.facts
         self._began: Facts | None = None
-        self._built, self._settled = is_built(model), False
+        self._built, self.settled = is_built(model), False
         self._moving: tuple[str, ...] | None = None
 
     def built(self) -> None:
         """Look again: the model and its metrics may have been built."""
-        if self._settled:
+        if self.settled:
             return
         if self._moving is None:
             self._moving = self._changed_by_the_first_batch()
         late = _METRICS if self._built else (*_METRICS, OF_LAYERS)
         self._seen = Look(self._model, before=self._seen)  # it has its variables now
-        self._settled = self._built or is_built(self._model)
+        self.settled = self._built or is_built(self._model)
         self._script = self._settle(self._script, late)
         if self._began is not None:
             self._began = self._settle(self._began, late)

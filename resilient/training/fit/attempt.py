@@ -5,7 +5,7 @@ checkpoint is checked and restored, all or nothing, and progress is counted.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -58,7 +58,7 @@ class FitAttempt:
         # A run that starts over forgets its rollbacks.
         anew = session.resume == "never" and self._first
         directory = session.options.store.directory
-        self._skips = rollback.Skipped([] if anew else rollback.read(directory))
+        self.skips = rollback.Skipped([] if anew else rollback.read(directory))
         self.progress = Progress(0, 0, 0)
         self._imported: Checkpoint | None = None
         self._found: tuple[Checkpoint, SavedState[FitRun]] | None = None
@@ -235,10 +235,8 @@ class FitAttempt:
 
     def leaves_out(self, begin: int, end: int, length: int | None) -> bool:
         """Whether the batches from ``begin`` to ``end`` of this epoch are skipped."""
-        if not self._skips:  # asked before every batch
-            return False
         first = self.progress.step - self.progress.batch
-        return self._skips.leave_out(first, begin, end, length)
+        return self.skips.leave_out(first, begin, end, length)
 
     def restore_in_epoch(self) -> None:
         """Just before the first batch of a resumed epoch."""
@@ -247,7 +245,7 @@ class FitAttempt:
         self.state.restore(resumption, self.inputs.drawn_ahead)
 
     def between_batches(
-        self, batch: int, *, next_left_out: bool, certain: bool
+        self, batch: int, *, next_left_out: bool, certain: Callable[[], bool]
     ) -> None:
         """Batch ``batch - 1`` of this epoch is trained, ``batch`` has not begun.
 
@@ -256,12 +254,12 @@ class FitAttempt:
             next_left_out: Whether that batch will be skipped.
             certain: Whether it certainly exists.
         """
-        self.attempt.next_batch_is_there()
-        step = self.progress.step - self.progress.batch + batch
-        self.progress = Progress(step, self.progress.epoch, batch)
+        attempt, (step, epoch, before) = self.attempt, self.progress
+        attempt.next_batch_is_there()
+        self.progress = progress = Progress(step - before + batch, epoch, batch)
         # After a resume with nothing left to train, Keras has no logs.
         save, logs = not next_left_out, self._last_logs
-        self.attempt.between_batches(self.progress, logs, certain=certain, save=save)
+        attempt.between_batches(progress, logs, certain=certain, save=save)
 
     def validating(self) -> None:
         """A batch is about to be validated; no snapshot is taken during validation."""

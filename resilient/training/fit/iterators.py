@@ -8,6 +8,7 @@ The generator runs on between ``on_train_batch_end(k - 1)`` and
 
 import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from resilient import keras_internals
@@ -37,6 +38,29 @@ def _shorten(iterator: Any) -> None:
         iterator.steps_per_epoch = fewer
 
 
+class _RunningOut:
+    """Notes whether Keras's own context had to catch anything.
+
+    Args:
+        of: Gets ``ran_out``.
+        keras: That context; on torch, there is one for each batch.
+    """
+
+    def __init__(
+        self, of: "TrainingIterator", keras: AbstractContextManager[None]
+    ) -> None:
+        self._of, self._keras = of, keras
+
+    def __enter__(self) -> None:
+        self._of.ran_out = True
+        self._keras.__enter__()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool | None:
+        if kind is None:
+            self._of.ran_out = False
+        return self._keras.__exit__(kind, error, trace)
+
+
 class TrainingIterator(Base):  # type: ignore[misc, valid-type]
     """The training input of one ``fit``, which can start at batch k."""
 
@@ -47,7 +71,8 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         self._position: DataPosition | None = None
         self._begun = 0  # first batch of the training step that was last begun
         attempt.inputs.only_arrays = are_arrays(arguments)
-        self._ran_out = False  # the data ended where Keras asked for more
+        self.ran_out = False  # the data ended where Keras asked for more
+        self._retraces = False
         kept = {k: v for k, v in arguments.items() if k not in _DATA}
         adapter = adapter_for(arguments, attempt.inputs.settings("x"))
         super().__init__(x=adapter, **kept)
@@ -64,7 +89,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
 
     def __next__(self) -> Any:
         item = super().__next__()
-        if self._armed:
+        if self._retraces:
             self._attempt.state.retracing.before_step("train_function", item[2])
         return item
 
@@ -105,7 +130,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
 
     def batches_trained(self) -> int:
         """Batches trained in the epoch that just ended."""
-        return self._begun if self._ran_out else self.last_batches().stop
+        return self._begun if self.ran_out else self.last_batches().stop
 
     def last_batches(self) -> range:
         """Numbers of the batches trained in the last step (steps_per_execution)."""
@@ -113,21 +138,17 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         limit = self.steps_per_epoch or self._num_batches
         return range(self._begun, min(end, limit) if limit else end)
 
-    @contextlib.contextmanager
-    def catch_stop_iteration(self) -> Iterator[None]:
-        self._ran_out = True
-        with super().catch_stop_iteration():
-            yield
-            self._ran_out = False
+    def catch_stop_iteration(self) -> AbstractContextManager[None]:
+        return _RunningOut(self, super().catch_stop_iteration())
 
     def _drawn(self) -> int:
         """Batches of the live iterator that were trained, between two batches."""
         return int(self._steps_seen - self.steps_per_execution)
 
-    def _has_more(self, drawn: int) -> bool:
+    def _has_more(self) -> bool:
         """Whether the live iterator is sure to have another batch."""
         length = self.data_adapter.num_batches
-        return length is not None and drawn < length
+        return length is not None and self._drawn() < length
 
     def _get_iterator(self) -> Any:
         position, self._position = self._position, None
@@ -145,7 +166,9 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         if not self._armed:
             yield from batches
             return
-        self._attempt.state.retracing.before_batches("train_function", self)
+        attempt, adapter, certain = self._attempt, self.data_adapter, self._has_more
+        attempt.state.retracing.before_batches("train_function", self)
+        self._retraces = attempt.state.retracing.of_steps
         resume, self._resume = self._resume, None
         position, first = resume or (None, 0)
         held = position is not None and position.held
@@ -154,19 +177,18 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         for begin, end, iterator in batches:
             if begin < first:
                 continue
-            left_out = self._attempt.leaves_out(begin, end, self.num_batches)
+            left_out = bool(attempt.skips) and attempt.leaves_out(
+                begin, end, self.num_batches
+            )
             if resume is not None:
                 if held:
                     self._steps_seen = resume[0].data.drawn + self.steps_per_execution
                 resume = None
                 if first:
-                    self._attempt.restore_in_epoch()
+                    attempt.restore_in_epoch()
             elif begin:
-                drawn = self._drawn()
-                self.data_adapter.on_trained(drawn)
-                self._attempt.between_batches(
-                    begin, next_left_out=left_out, certain=self._has_more(drawn)
-                )
+                adapter.on_trained(self._drawn())
+                attempt.between_batches(begin, next_left_out=left_out, certain=certain)
             self._begun = begin
             if left_out:
                 self._draw(iterator)
@@ -204,7 +226,8 @@ class ValidationIterator(Base):  # type: ignore[misc, valid-type]
 
     def __next__(self) -> Any:
         item = super().__next__()
-        self._attempt.state.retracing.before_step("test_function", item[2])
+        if self._attempt.state.retracing.of_steps:
+            self._attempt.state.retracing.before_step("test_function", item[2])
         return item
 
     def _enumerate_iterator(self) -> Iterator[Any]:

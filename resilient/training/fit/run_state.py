@@ -83,12 +83,12 @@ class FitState(RunState):
             raise _changed_before_a_step(before, self.setup.now())
         self._architecture.now()  # on JAX the optimizer cannot tell while it trains
 
-    def after_step(self) -> None:
-        """A training step was done."""
+    def after_step(self) -> bool:
         self.setup.built()
         if not self._looked:
             self._looked = True
             self._warnings.operations(stateful_random_operations(self._model))
+        return not self.setup.settled
 
     def undo_attributes(self) -> None:
         """Undo what training did to attributes, before another attempt."""

@@ -7,7 +7,7 @@ the state, and before the batch, since that code may change it.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from resilient.data.inputs import DataInputs
@@ -139,7 +139,7 @@ class LoopAttempt:
                 source.trained()
                 more = source.has_more()
                 if more is not False and not self._standing.stopped:
-                    self._boundary(certain=more is True)
+                    self._boundary(source.surely_has_more)
                 if self._standing.stopped:
                     break
         finally:
@@ -152,13 +152,13 @@ class LoopAttempt:
         self._standing.count_by("advance")
         self._found = self._standing.found = None  # free what was restored
         self._count(steps)
-        self._boundary(certain=True)
+        self._boundary()
 
     def save(self) -> None:
         """Save at the next boundary; outside a loop, save now."""
         self._saving.request()
         if not self.in_loop:
-            self._boundary(certain=True)
+            self._boundary()
 
     def end(self) -> None:
         """The loop ended by itself: save what is not saved yet."""
@@ -236,7 +236,7 @@ class LoopAttempt:
         step, epoch, batch = self.progress
         self._standing.progress = Progress(step + steps, epoch, batch + steps)
 
-    def _boundary(self, *, certain: bool) -> None:
+    def _boundary(self, certain: Callable[[], bool] = lambda: True) -> None:
         self._attempt.between_batches(self.progress, None, certain=certain)
 
     def _end_epoch(self, count: int) -> None:

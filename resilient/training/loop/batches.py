@@ -174,6 +174,10 @@ class Batches:
             return False
         return None if self._length is None else self._drawn < self._length
 
+    def surely_has_more(self) -> bool:
+        """Whether it is known that the epoch has another batch."""
+        return self.has_more() is True
+
     def end_epoch(self) -> None:
         """The epoch is over; the next one creates a new iterator."""
         self.data_adapter.on_epoch_end()

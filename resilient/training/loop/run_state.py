@@ -52,7 +52,6 @@ class LoopState(RunState):
         self._epoch_random: Any = None
         self._functions: set[str] = set()  # TensorFlow functions already inspected
         self._attributes = AttributeWatch(self._objects.parts())
-        self._stepped = False
         self._metrics = self._objects.metrics()
         self._setups = self._objects.setups()
         for setup in self._setups.values():
@@ -69,11 +68,10 @@ class LoopState(RunState):
         """Every variable."""
         return self._objects.leaves()
 
-    def after_step(self) -> None:
-        if not self._stepped:  # check at once: a mistake is still cheap now
-            self._stepped = True
-            self._objects.fingerprints()  # before the loop changes newly built objects
-            self._require_metrics()
+    def after_step(self) -> bool:
+        self._objects.fingerprints()  # before the loop changes newly built objects
+        self._require_metrics()  # at once: a mistake is still cheap now
+        return False
 
     def _require_metrics(self) -> None:
         """Raise if a resume would lack metrics, which only the loop can create."""
