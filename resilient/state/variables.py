@@ -11,6 +11,7 @@ messages: Keras's automatic names differ from one process to the next.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import keras
@@ -171,18 +172,23 @@ def leaf(group: str, index: int, path: str, target: Any, *, of: str = "") -> Lea
         target: The variable or backend tensor.
         of: Name of the object that it belongs to, if there are several.
     """
-    safe = _UNSAFE.sub("_", path.replace("/", "."))
-    first = f"{group}.{of}" if of else group
-    dtype = getattr(target.dtype, "name", None) or str(target.dtype)
+    dtype = target.dtype
     return Leaf(
-        name=f"{first}.{index:04d}.{safe}",
+        name=_name(group, index, path, of),
         path=path,
         shape=tuple(map(int, target.shape)),
-        dtype=dtype.removeprefix("torch."),
+        dtype=(getattr(dtype, "name", None) or str(dtype)).removeprefix("torch."),
         target=target,
         copies=replicas.copies(group, target),
         slot=(group, index),
     )
+
+
+@lru_cache(1 << 16)
+def _name(group: str, index: int, path: str, of: str) -> str:
+    safe = _UNSAFE.sub("_", path.replace("/", "."))
+    first = f"{group}.{of}" if of else group
+    return f"{first}.{index:04d}.{safe}"
 
 
 def is_new(variable: Any, seen: set[int]) -> bool:

@@ -134,7 +134,7 @@ class Attempt:
         """
         self.trained(progress)
         if not save or (
-            self._consensus.nothing_to_do(progress) and not self._digests.wanted
+            not self._digests.wanted and self._consensus.nothing_to_do(progress)
         ):
             return
         if self._digests.due(progress):
