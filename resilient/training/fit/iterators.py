@@ -171,15 +171,14 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         self._retraces = attempt.state.retracing.of_steps
         resume, self._resume = self._resume, None
         position, first = resume or (None, 0)
+        skips = bool(attempt.skips)
         held = position is not None and position.held
         if position is not None and held:
             self._position, self._current_iterator = position.data, None
         for begin, end, iterator in batches:
             if begin < first:
                 continue
-            left_out = bool(attempt.skips) and attempt.leaves_out(
-                begin, end, self.num_batches
-            )
+            left_out = skips and attempt.leaves_out(begin, end, self.num_batches)
             if resume is not None:
                 if held:
                     self._steps_seen = resume[0].data.drawn + self.steps_per_execution
