@@ -14,10 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 import xxhash
-from torch.distributed.checkpoint import FileSystemWriter
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
 from resilient.backends.base import Part
@@ -47,6 +44,11 @@ def write(tensors: Mapping[str, torch.Tensor], directory: str, part: Part) -> No
         ResilientError: The ranks differ in what all should have.
         RuntimeError: Something else failed, or a rank is gone.
     """
+    # Importing it takes long, and one process alone does without.
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import FileSystemWriter
+    from torch.distributed.checkpoint.api import CheckpointException
+
     ours = group()
     common = {name: t for name, t in tensors.items() if name not in part.own}
     _require_equal(common, ours)

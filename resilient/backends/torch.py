@@ -35,7 +35,6 @@ from resilient.backends.arrays import (
 )
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.dcp_chunks import StoredTensor
-from resilient.backends.dcp_stored import read_into
 from resilient.backends.parallel_copy import copy_all
 from resilient.backends.repeated_write import RepeatedWrite
 from resilient.backends.stored_files import Listed, StoredFiles
@@ -113,6 +112,9 @@ class TorchBackend:
             if not isinstance(tensor, DTensor):
                 tensor.copy_(to_torch(np.asarray(value)))
             elif isinstance(value, StoredTensor):
+                # Importing it takes long, and few models are spread over ranks.
+                from resilient.backends.dcp_stored import read_into
+
                 read_into(value, tensor.detach(), to_torch)
             else:
                 _assign_part(tensor, to_torch(value))
