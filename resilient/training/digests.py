@@ -4,7 +4,6 @@ from typing import Any
 
 from resilient.backends.base import Snapshot
 from resilient.progress import Progress
-from resilient.saving.digest import digest, of_batch
 from resilient.saving.record import PendingCheckpoint
 from resilient.saving.writer import BackgroundWriter
 from resilient.telemetry.events import Events
@@ -66,6 +65,8 @@ class StateDigests:
         self._spare = content.snapshot
 
         def job() -> None:
+            from resilient.saving.digest import digest
+
             try:
                 found = digest(content)
             finally:
@@ -84,5 +85,7 @@ class StateDigests:
 
     def add_batch(self, progress: Progress, batch: Any) -> None:
         """Record the digest of a batch that was drawn, and not trained on."""
+        from resilient.saving.digest import of_batch
+
         self._events.emit("digest", **progress.to_json(), digest=of_batch(batch))
         trial.pause()
