@@ -11,7 +11,6 @@ Epochs, verbose, patience and the like are in none of these and may change freel
 
 import math
 import platform
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +22,7 @@ from resilient.backends.determinism import in_effect
 from resilient.serialization import JSON, strict
 from resilient.state import replicas
 from resilient.state.build import is_built
+from resilient.state.model_config import Architecture, raw_config
 from resilient.state.topology import ends, topology
 
 # Arguments of fit that may change between attempts, but not between processes.
@@ -30,10 +30,14 @@ _SHARED = ("epochs", "validation_freq", "validation_steps", "class_weight")
 
 
 def fingerprint(
-    model: keras.Model, data: JSON, fit_arguments: Mapping[str, Any], backend: Backend
+    model: keras.Model,
+    data: JSON,
+    fit_arguments: Mapping[str, Any],
+    backend: Backend,
+    config: JSON,
 ) -> JSON:
     """The facts of this run as JSON; arguments as for ``RunFingerprint``."""
-    function = of_layers(model)
+    function = of_layers(model, config)
     return {
         "identity": {
             "backend": keras_internals.BACKEND,
@@ -56,8 +60,8 @@ def fingerprint(
     }
 
 
-def of_layers(model: keras.layers.Layer) -> JSON:
-    """Facts about the function that a model or layer computes, as JSON."""
+def of_layers(model: keras.layers.Layer, config: JSON) -> JSON:
+    """Facts about the function that a model or layer with this config computes."""
     alone = not isinstance(model, keras.Model)
     layers = list(model._flatten_layers(include_self=alone))
     return {
@@ -65,7 +69,7 @@ def of_layers(model: keras.layers.Layer) -> JSON:
             "model": type(model).__name__,
             "layers": [type(layer).__name__ for layer in layers],
             "dtype policies": [layer.dtype_policy.name for layer in layers],
-            **topology(_raw_config(model)),
+            **topology(config),
         },
         "settings": {
             "keras": keras.__version__,
@@ -117,6 +121,7 @@ class RunFingerprint:
 
     Attributes:
         learning_rate: The script's rate, if it is a plain number.
+        architecture: The model's.
     """
 
     def __init__(
@@ -127,6 +132,7 @@ class RunFingerprint:
         backend: Backend,
     ) -> None:
         self.learning_rate = learning_rate(model.optimizer)
+        self.architecture = Architecture(model)
         self._model = model
         self._rest = data, fit_arguments, backend
         self._complete: JSON | None = None
@@ -135,7 +141,8 @@ class RunFingerprint:
         """The fingerprint, which callbacks' changes to a built model do not affect."""
         if self._complete is not None:
             return self._complete
-        found = fingerprint(self._model, *self._rest)
+        config = self.architecture.config()
+        found = fingerprint(self._model, *self._rest, config)
         if is_built(self._model):
             self._complete = found
         return found
@@ -182,18 +189,6 @@ def class_names(optimizer: Any) -> list[str]:
     return names
 
 
-def _raw_config(thing: Any) -> JSON:
-    """``get_config()``, if available."""
-    try:
-        with warnings.catch_warnings():
-            # Keras's own get_config of an optimizer warns under numpy 2.4.
-            warnings.simplefilter("ignore")
-            return dict(thing.get_config())
-    except Exception:
-        # No optimizer, or a class without a config: nothing to compare.
-        return {}
-
-
 def plain_config(thing: Any) -> JSON:
     """The plain values in a layer's or optimizer's config, except names."""
     # Seeds differ by process if the script gives none, and are restored. Shapes of
@@ -203,7 +198,7 @@ def plain_config(thing: Any) -> JSON:
         *("name", "dtype", "learning_rate", "seed", "module"),
         *("batch_shape", "batch_input_shape"),
     )
-    config = _raw_config(thing)
+    config = raw_config(thing)
     config |= ends(config)
     simple = {k: _simple(v) for k, v in config.items() if k not in left_out}
     return {k: v for k, v in simple.items() if v is not None}

@@ -8,9 +8,11 @@ instantiate the classes that a checkpoint names. A model without one (a class wi
 import json
 import logging
 import warnings
+from typing import Any
 
 import keras
 
+from resilient.serialization import JSON
 from resilient.state.build import is_built
 
 logger = logging.getLogger(__name__)
@@ -29,22 +31,47 @@ class Architecture:
 
     def now(self) -> str | None:
         """The text, computed once; None if there is none (yet)."""
-        if not self._built and is_built(self._model):
-            self._built = True
-            self._text = _serialised(self._model)
+        self._look()
         return self._text
 
+    def config(self) -> JSON:
+        """What the model's ``get_config()`` returns; empty if there is none."""
+        # What the text was made of has the same, and large models need seconds for it.
+        whole = self._look()
+        return raw_config(self._model) if whole is None else dict(whole["config"])
 
-def _serialised(model: keras.Model) -> str | None:
+    def _look(self) -> JSON | None:
+        """What Keras makes of the model, the first time that it is built."""
+        if self._built or not is_built(self._model):
+            return None
+        self._built = True
+        whole, self._text = _serialised(self._model)
+        return whole
+
+
+def raw_config(thing: Any) -> JSON:
+    """``get_config()``, if available."""
     try:
         with warnings.catch_warnings():
             # Keras's own get_config of an optimizer warns under numpy 2.4.
             warnings.simplefilter("ignore")
-            text = json.dumps(keras.saving.serialize_keras_object(model))
+            return dict(thing.get_config())
+    except Exception:
+        # No optimizer, or a class without a config: nothing to compare.
+        return {}
+
+
+def _serialised(model: keras.Model) -> tuple[JSON | None, str | None]:
+    """As an object, and as text."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as above
+            whole = keras.saving.serialize_keras_object(model)
+            text = json.dumps(whole)
     except Exception:  # a custom get_config may raise anything
         logger.debug("the model has no config", exc_info=True)
-        return None
+        return None, None
     if len(text) > _LONGEST:
         logger.debug("the model's config is too long to keep")
-        return None
-    return text
+        return whole, None
+    return whole, text

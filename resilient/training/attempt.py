@@ -17,6 +17,7 @@ from resilient.saving import choose, record
 from resilient.saving.committer import Save
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.stores import place
+from resilient.training import collector
 from resilient.training.consensus import BoundaryConsensus
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import LossWatch
@@ -235,6 +236,7 @@ class Attempt:
         taken = self._snapshot(progress, logs, spare, in_epoch=in_epoch)
         self._digests.add(progress, taken)
 
+    @collector.put_off()
     def _snapshot(
         self,
         progress: Progress,

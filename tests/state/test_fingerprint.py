@@ -5,6 +5,7 @@ import pytest
 
 from resilient.state.difference import differences
 from resilient.state.fingerprint import fingerprint
+from resilient.state.model_config import raw_config
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -13,7 +14,7 @@ def of(layer, adapter, optimizer="sgd"):
     net = keras.Sequential([keras.Input((4, 2)), layer])
     net.compile(optimizer, "mse")
     arguments = {"initial_epoch": 0, "steps_per_epoch": None}
-    return fingerprint(net, {}, arguments, adapter)
+    return fingerprint(net, {}, arguments, adapter, raw_config(net))
 
 
 def test_settings_that_are_lists_are_compared(adapter):
@@ -55,7 +56,7 @@ def test_other_outputs_of_a_model_inside_are_told(adapter):
         net = outer(*order)
         net.compile("sgd", "mse")
         arguments = {"initial_epoch": 0, "steps_per_epoch": None}
-        return fingerprint(net, {}, arguments, adapter)["settings"]
+        return fingerprint(net, {}, arguments, adapter, raw_config(net))["settings"]
 
     assert differences(settings(0, 1), settings(0, 1)) == []
     (line,) = differences(settings(0, 1), settings(1, 0))

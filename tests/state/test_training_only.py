@@ -5,6 +5,7 @@ import pytest
 
 from resilient.state.comparison import identity_differences, warn_of_settings
 from resilient.state.fingerprint import fingerprint
+from resilient.state.model_config import raw_config
 from resilient.state.training_only import is_training_only
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -40,7 +41,8 @@ TRAINING = {
 def facts(layer, adapter):
     net = keras.Sequential([keras.Input((8, 4)), layer])
     net.compile("sgd", "mse")
-    return fingerprint(net, {}, {"initial_epoch": 0, "steps_per_epoch": None}, adapter)
+    arguments = {"initial_epoch": 0, "steps_per_epoch": None}
+    return fingerprint(net, {}, arguments, adapter, raw_config(net))
 
 
 @pytest.mark.parametrize("setting", FUNCTION)

@@ -19,6 +19,7 @@ from resilient.state.fingerprint import (
     of_optimizer,
     of_training,
 )
+from resilient.state.model_config import raw_config
 from resilient.state.variables import Variable, variables_of
 
 
@@ -66,7 +67,7 @@ class LayerKind(Kind):
     def fingerprint(self) -> JSON | None:
         if self._fingerprint is not None or not self.value.built:
             return self._fingerprint
-        found = of_layers(self.value)
+        found = of_layers(self.value, raw_config(self.value))
         if getattr(self.value, "compiled", False):
             found["identity"]["optimizer"] = class_names(self.value.optimizer)
             found["settings"] |= of_training(self.value)

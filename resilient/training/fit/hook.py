@@ -23,6 +23,7 @@ from resilient.data.select import are_arrays, require_known
 from resilient.errors import NotSupportedError
 from resilient.keras_internals import contract, dispatch, serialization
 from resilient.keras_internals.expected import OF_SEVERAL_PROCESSES
+from resilient.training import collector
 from resilient.training.fit.attempt import FitAttempt
 from resilient.training.fit.iterators import (
     Base,
@@ -201,7 +202,8 @@ def _watch(callbacks: Any, attempt: FitAttempt) -> None:
     plain = {name: getattr(callbacks, name) for name in _WATCHED}
 
     def on_train_begin(logs: Any = None) -> None:
-        attempt.before_train_begin()
+        with collector.put_off():
+            attempt.before_train_begin()
         dispatch.tell_in_order(callbacks)
         plain["on_train_begin"](logs)
         attempt.on_train_begin()

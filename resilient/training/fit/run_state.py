@@ -19,10 +19,11 @@ from resilient.serialization import JSON
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
 from resilient.serialization.state_dict import StatefulObjects
-from resilient.state import model_config, retracing, variables
+from resilient.state import retracing, variables
 from resilient.state.difference import differences
 from resilient.state.fingerprint import RunFingerprint
 from resilient.state.rng_ops import stateful_random_operations
+from resilient.training import collector
 from resilient.training.divergence.loss_watch import LossWatch
 from resilient.training.fit.resumption import Resumption
 from resilient.training.run_state import RunState
@@ -64,12 +65,12 @@ class FitState(RunState):
         self._attributes = AttributeWatch(
             parts_of(model), but=self._told_elsewhere, new=True
         )
-        self._architecture = model_config.Architecture(model)
         self.retracing = retracing.of(model, backend)
         self._allowed: list[JSON] = []
         self._put_into: dict[str, Any] | None = None  # until the first epoch begins
         self._begun = self._looked = False  # `_looked`: at the step, once it is traced
 
+    @collector.put_off()
     def begin(self) -> None:
         """An epoch begins, and every callback has seen ``on_epoch_begin``.
 
@@ -81,7 +82,7 @@ class FitState(RunState):
         before, self._put_into, self._begun = self._put_into, None, True
         if before is not None and not self._eager and before != self.setup.now():
             raise _changed_before_a_step(before, self.setup.now())
-        self._architecture.now()  # on JAX the optimizer cannot tell while it trains
+        self._facts.architecture.now()  # on JAX, the optimizer cannot tell from now on
 
     def after_step(self) -> bool:
         self.setup.built()
@@ -133,7 +134,7 @@ class FitState(RunState):
             setup=setup,
             attributes=encode(kept, {}, "attributes") if self._eager else None,
             traces=self.retracing.now(),
-            architecture=None if setup.get("now") else self._architecture.now(),
+            architecture=None if setup.get("now") else self._facts.architecture.now(),
             allowed=list(self._allowed),
         )
         tensors = variables.live_tensors(self._model, live)
