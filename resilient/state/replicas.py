@@ -42,7 +42,8 @@ def count(model: keras.Model) -> int:
 def count_under(strategy: Any) -> int:
     """The same for a tf.distribute strategy; None on other backends."""
     if keras_internals.BACKEND == "tensorflow":
-        return int(strategy.num_replicas_in_sync)
+        # A layer alone has none.
+        return 1 if strategy is None else int(strategy.num_replicas_in_sync)
     parallel = keras.distribution.distribution()
     if keras_internals.BACKEND == "torch" and parallel is not None:
         # A process has one replica, on any number of devices.

@@ -238,7 +238,7 @@ def test_a_database_whose_values_are_elsewhere(tmp_path: Path, to: str) -> None:
     moved = json.loads(json.dumps(manifest).replace(f"d/{data.name}", to))
     assert moved != manifest
     (state / "manifest.ocdbt").write_bytes(ts.ocdbt.undump_manifest(moved))
-    listed["state/manifest.ocdbt"] = (state / "manifest.ocdbt").stat().st_size
+    listed["state/manifest.ocdbt"] = sizes(tmp_path)["state/manifest.ocdbt"]
     with pytest.raises(CorruptCheckpointError):
         read(tmp_path, listed)
     with pytest.raises(CorruptCheckpointError):

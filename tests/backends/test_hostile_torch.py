@@ -157,7 +157,7 @@ def saved_by_dcp(directory: Path) -> Metadata:
 
 def test_what_ranks_wrote_is_read_without_torch(here: Path) -> None:
     saved_by_dcp(here)
-    files = {path.name: path.stat().st_size for path in here.iterdir()}
+    files = {path.name: Listed(path.stat().st_size) for path in here.iterdir()}
     found = written_elsewhere.tensors("torch", here, files, piecewise=True)
     assert found["a"].shape == (3, 2)
     assert np.asarray(found["a"]).tolist() == [[1, 1]] * 3
