@@ -177,7 +177,7 @@ def test_what_a_checkpoint_holds_was_recorded_before(tmp_path, monkeypatch):
         time.sleep(0.2)
         return digest(content)
 
-    monkeypatch.setattr("resilient.training.digests.digest", slowly)
+    monkeypatch.setattr("resilient.saving.digest.digest", slowly)
     fitting.fit(fitting.model(), tmp_path, digest_every=4, save_freq=5, epochs=1)
     order = [
         (event["event"], event["step"])
@@ -219,7 +219,7 @@ def last_one_fails(monkeypatch):
             raise RuntimeError("no digest")
         return digest(content)
 
-    monkeypatch.setattr("resilient.training.digests.digest", failing)
+    monkeypatch.setattr("resilient.saving.digest.digest", failing)
 
 
 def test_an_error_of_the_last_digest_is_raised(tmp_path, last_one_fails):
