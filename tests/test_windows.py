@@ -13,6 +13,8 @@ import keras, numpy as np
 from keras.src import backend
 from support import windows
 
+if keras.config.backend() == "torch":
+    import torch.distributed.checkpoint  # by the name of the system, it asks for more
 windows.take_away()
 """
 IMPORT_ALL = (
