@@ -46,6 +46,7 @@ _ROWS = {
     "process": "start of the process to the first batch's end",
     "resumed": "the same, resumed",
 }
+_HEADS = ("first batch", "its end", "whole fit", "process", "process, resumed")
 Sizes = tuple[int, float]
 
 
@@ -117,15 +118,21 @@ def lines(found: dict[str, Any]) -> Iterator[Sequence[str]]:
 
 
 def write() -> None:
-    """Make the tables of the documentation anew."""
-    head = ("", "", "`model.fit`", "ratio", "more")
-    rows = [
-        (f"{figures.BACKENDS[backend]}, {cells[0]}", *cells[1:])
-        for backend, report in figures.kept(NAME).items()
-        for found in report["sizes"]
-        for cells in lines(found)
-    ]
-    figures.show("training-overhead.md", NAME, figures.table(head, rows))
+    """Make the table of the documentation anew."""
+    rows, notes = [], []
+    for backend, report in figures.kept(NAME).items():
+        facts, name = report["machine"], figures.BACKENDS[backend]
+        notes.append(f"{name}: {facts['cores']} cores of {facts['cpu']}, ")
+        notes[-1] += f"{report['pairs']} pairs."
+        for found in report["sizes"]:
+            size = f"{found['layers']:,} layers, {found['megabytes']:,g} MB"
+            cells = [
+                f"{figures.ratio(one)}, {one['more'] * 1e3:+,.0f} ms"
+                for one in found["rows"].values()
+            ]
+            rows.append([f"{name}, {size}", *cells])
+    made = figures.table(["", *_HEADS], rows)
+    figures.show("training-overhead.md", NAME, [*made, "", " ".join(notes)])
 
 
 def main() -> None:
