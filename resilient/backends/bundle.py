@@ -96,11 +96,10 @@ class Bundle:
             CorruptCheckpointError: The files do not match their checksums.
         """
         for shard in range(self._shards):
-            found = (self.entries[name] for name in rooms)
             parts = [
-                (entry.place, room)
-                for entry, room in zip(found, rooms.values(), strict=True)
-                if entry.shard == shard and room
+                (self.entries[name].place, room)
+                for name, room in rooms.items()
+                if room and self.entries[name].shard == shard
             ]
             parts.sort(key=lambda part: part[0].start)
             self._files.read_into(self._data(shard), parts)

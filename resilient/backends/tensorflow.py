@@ -95,18 +95,13 @@ class TensorFlowBackend:
         # Not with `RestoreV2`: pages of its memory are small, which doubles the work.
         with decoding(PREFIX):
             bundle = Bundle(files, PREFIX, texts={OBJECT_GRAPH})
-            entries = {
-                name: (key, entry)
-                for key, entry in bundle.entries.items()
-                if (name := name_of(key)) is not None
-            }
-            rooms = {name: _room(entry) for name, (_, entry) in entries.items()}
-            bundle.read_into(
-                {entries[name][0]: room.data for name, room in rooms.items()}
-            )
+            entries = bundle.entries
+            names = {k: name for k in entries if (name := name_of(k)) is not None}
+            rooms = {key: _room(entries[key]) for key in names}
+            bundle.read_into({key: room.data for key, room in rooms.items()})
             return {
-                name: _shown(_tensor(room, entries[name][1]))
-                for name, room in rooms.items()
+                names[key]: _shown(_tensor(room, entries[key]))
+                for key, room in rooms.items()
             }
 
     def require_like(self, target: Any, value: np.ndarray) -> None:
