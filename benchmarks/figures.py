@@ -8,9 +8,10 @@ table, which is made anew from the reports that are there:
     <!-- end of figures -->
 """
 
+import argparse
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,38 @@ BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 _SAMPLES = ("samples", "limits")  # of a summary: the lists that its medians are of
 
 
-def keep(benchmark: str, backend: str, report: Mapping[str, Any]) -> None:
-    """Keep a report in place of the former one of this backend.
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What `finish` is asked for."""
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--write", action="store_true", help="the figures into the documentation"
+    )
+
+
+def finish(
+    options: argparse.Namespace,
+    benchmark: str,
+    report: Mapping[str, Any],
+    write: Callable[[], None],
+) -> None:
+    """Put a report where the options say.
 
     Args:
+        options: Of `add_options`.
         benchmark: The name of its directory.
-        backend: Of Keras.
-        report: As JSON.
+        report: As JSON, with `backend`: Keras's.
+        write: Makes the tables of the documentation anew.
     """
-    path = DOCS / "figures" / f"{benchmark}.{backend}.json"
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
+    if options.write:
+        _keep(benchmark, report)
+        write()
+
+
+def _keep(benchmark: str, report: Mapping[str, Any]) -> None:
+    """In place of the former report of this backend."""
+    path = DOCS / "figures" / f"{benchmark}.{report['backend']}.json"
     path.parent.mkdir(exist_ok=True)
     text = json.dumps(_without_samples(report), indent=1)
     path.write_text(text + "\n", encoding="utf-8")

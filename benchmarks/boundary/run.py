@@ -181,13 +181,12 @@ def rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def write(report: dict[str, Any]) -> None:
+def write() -> None:
     """Put the figures into the documentation."""
-    figures.keep(NAME, BACKEND, report)
     kept = figures.kept(NAME)
     shown = {backend: dict(rows(each)) for backend, each in kept.items()}
     head = ["", *(figures.BACKENDS[backend] for backend in shown)]
-    names = [name for name, _ in rows(report)]
+    names = dict.fromkeys(name for each in shown.values() for name in each)
     body = [[name, *(each[name] for each in shown.values())] for name in names]
     figures.show("training-overhead.md", NAME, figures.table(head, body))
 
@@ -197,14 +196,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument(
-        "--write", action="store_true", help="the figures into the documentation"
-    )
+    figures.add_options(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     pairs, steps = options.pairs, options.steps
     report: dict[str, Any] = {
+        "backend": BACKEND,
         "machine": machine.facts(tempfile.gettempdir()),
         "steps": steps,
         "fit": compared(of_fit, steps, pairs),
@@ -220,10 +217,7 @@ def main() -> None:
     for row in rows(report):
         table.add_row(*row)
     console.print(table)
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
-    if options.write:
-        write(report)
+    figures.finish(options, NAME, report, write)
 
 
 if __name__ == "__main__":

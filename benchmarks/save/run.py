@@ -18,7 +18,6 @@ write. Ratios are medians of paired ratios, each of two samples next to each oth
 
 import argparse
 import importlib
-import json
 import logging
 import os
 import sys
@@ -79,10 +78,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("components", "fits"))
     parser.add_argument("--largest-fit", type=float, default=100, help="MB of state")
     parser.add_argument("--directory", default=tempfile.gettempdir())
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument(
-        "--write", action="store_true", help="the figures into the documentation"
-    )
+    figures.add_options(parser)
     options = parser.parse_args()
     if options.write and options.only:
         parser.error("--write needs all figures: leave out --only")
@@ -100,18 +96,14 @@ def main() -> None:
     if options.only != "components":
         sizes = [size for size in options.sizes if size <= options.largest_fit]
         found = in_new_process("fits", _QUIET | _ONE_THREAD, sizes=sizes, **common)
-        report["fits"] = found
+        report["backend"], report["fits"] = found["backend"], found
         for each in found["epochs"]:
             console.print(table.of_epochs(each, found["backend"]))
         for each in found["added"]:
             console.print(table.of_added(each, found["backend"]))
         for line in found["left_out"]:
             console.print(f"left out: {line}")
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
-    if options.write:
-        figures.keep(pages.NAME, report["fits"]["backend"], report)
-        pages.write()
+    figures.finish(options, pages.NAME, report, pages.write)
 
 
 if __name__ == "__main__":

@@ -141,14 +141,12 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--layers", type=int, nargs="*", default=[3, 100, 1000])
     parser.add_argument("--megabytes", type=float, nargs="*", default=[10])
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument(
-        "--write", action="store_true", help="the figures into the documentation"
-    )
+    figures.add_options(parser)
     options = parser.parse_args()
     compileall.compile_dir(Path(resilient.__file__).parent, quiet=1)
     facts = machine.facts(tempfile.gettempdir())
-    report: dict[str, Any] = {"machine": facts, "pairs": options.pairs, "sizes": []}
+    report: dict[str, Any] = {"backend": BACKEND, "machine": facts}
+    report |= {"pairs": options.pairs, "sizes": []}
     console = Console(width=130)
     console.print(machine.words(facts))
     table = Table(title=BACKEND, title_justify="left")
@@ -161,11 +159,7 @@ def main() -> None:
             for cells in lines(found):
                 table.add_row(*cells)
     console.print(table)
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
-    if options.write:
-        figures.keep(NAME, BACKEND, report)
-        write()
+    figures.finish(options, NAME, report, write)
 
 
 if __name__ == "__main__":
