@@ -424,14 +424,14 @@ def test_a_target_may_have_as_long_a_name_as_there_is(run, tmp_path):
 FULL = """
 import resource, sys
 from support.fitting import model
+from support.full_disk import no_file_beyond
 import resilient
 
 run, place = sys.argv[1:]
 net = model()
 for ending in (".keras", ".weights.h5", ".safetensors"):
     for size in (100, 4096, 8192, 1 << 20):
-        limit = (size, resource.RLIM_INFINITY)
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        no_file_beyond(size, hard=resource.RLIM_INFINITY)
         try:
             resilient.export(run, f"{place}/{size}{ending}", model=net)
         except resilient.CheckpointWriteError as error:

@@ -10,7 +10,6 @@ One sample has no number as its target: in each epoch the run is rolled back.
 
 import json
 import os
-import resource
 import signal
 import sys
 import threading
@@ -23,6 +22,7 @@ import numpy as np
 import resilient
 from resilient import Rollback, every
 from resilient.telemetry.heartbeat import VARIABLE, read
+from support.full_disk import no_file_beyond
 
 SIZE, BATCHES, EPOCHS = 4, 40, 3
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
@@ -57,7 +57,7 @@ class Faults(keras.callbacks.Callback):
         if kind == "raise":
             raise RuntimeError(f"fault {number}")
         if kind == "disk":  # no file may become larger than that
-            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+            no_file_beyond(2000)
             return
 
         if kind == "stop":  # in this thread: it cannot end the training meanwhile

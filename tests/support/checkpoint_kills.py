@@ -8,7 +8,6 @@ no pytest, since each of them imports it.
 import errno
 import multiprocessing
 import os
-import resource
 import signal
 import sys
 
@@ -24,6 +23,7 @@ from support.checkpoint_samples import (
     save,
     without_renames,
 )
+from support.full_disk import no_file_beyond
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
@@ -94,7 +94,7 @@ def saving_on_and_on(directory, first, ready):
 
 def save_with_limit(directory):
     """No file may grow beyond 10 kB."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+    no_file_beyond(10_000)
     try:
         save(Store(directory), 30)
     except CheckpointWriteError as error:
