@@ -90,6 +90,12 @@ def _is_stored(dtype: object) -> bool:
     return str(dtype) in DTYPES
 
 
+@lru_cache  # NumPy makes it anew each time, in Python
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """What ``str`` makes of a dtype."""
+    return str(dtype)
+
+
 def check_dtype(name: str, dtype: object) -> None:
     """Refuse a tensor that cannot be stored byte for byte on every backend.
 
@@ -158,7 +164,7 @@ def check_like(
     Raises:
         CheckpointMismatchError: Shape or dtype differ.
     """
-    if value.shape != tuple(shape) or str(value.dtype) != str(dtype):
+    if value.shape != tuple(shape) or dtype_name(value.dtype) != str(dtype):
         name = getattr(target, "path", None) or getattr(target, "name", None)
         raise CheckpointMismatchError(
             f"The saved tensor does not fit {name or type(target).__name__}, which"

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 _LAYOUTS = 8  # layouts vary within a run: data and callbacks have tensors now and then
-_MOST = 512  # pieces in a call; Linux takes up to 1024
+_MOST = 512  # pieces in a call, or a few more; Linux takes up to 1024
+_SMALL = 1 << 14  # bytes of a piece, which is copied to join it to those beside it
+_MOST_COPIED = 1 << 20  # bytes
 
 # Of each file that has bytes of tensors: where which tensor is.
 Places = Mapping[str, Mapping[str, slice]]
@@ -113,15 +115,37 @@ def _write_again(
     for each in files:
         path = os.path.join(directory, each.path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        pieces = [
-            memoryview(piece) if isinstance(piece, bytes) else _bytes(arrays[piece])
-            for piece in each.pieces
-        ]
         with open(path, "xb", buffering=0) as file:
-            _write_all(file.fileno(), [piece for piece in pieces if piece.nbytes])
+            for group in _groups(each.pieces, arrays):
+                _write_all(file.fileno(), group)
 
 
-def _bytes(array: np.ndarray) -> memoryview:
+def _groups(
+    pieces: list[bytes | str], arrays: Mapping[str, np.ndarray]
+) -> Iterator[list[memoryview]]:
+    """The pieces of a file for one call each, with small ones joined.
+
+    A view of each would be an object that Python's garbage collector looks at: with
+    thousands it begins to collect.
+    """
+    group, small, copied = list[memoryview](), bytearray(), 0
+    for piece in pieces:
+        raw = piece if isinstance(piece, bytes) else _bytes(arrays[piece])
+        if len(raw) < _SMALL:
+            small += raw
+            copied += len(raw)
+        else:
+            group += [memoryview(small), memoryview(raw)]
+            small = bytearray()
+        if copied >= _MOST_COPIED or len(group) >= _MOST:
+            yield [*group, memoryview(small)]
+            group, small, copied = [], bytearray(), 0
+    yield [*group, memoryview(small)]
+
+
+def _bytes(array: np.ndarray) -> bytes | memoryview:
+    if array.nbytes < _SMALL:
+        return array.tobytes()
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

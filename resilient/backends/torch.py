@@ -14,7 +14,7 @@ Refuses sparse, quantized and meta tensors.
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any, BinaryIO, ClassVar
 
 import keras
@@ -32,6 +32,7 @@ from resilient.backends.arrays import (
     check_dtype,
     check_like,
     check_names,
+    dtype_name,
 )
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.dcp_chunks import StoredTensor
@@ -40,6 +41,7 @@ from resilient.backends.repeated_write import RepeatedWrite
 from resilient.backends.stored_files import Listed, StoredFiles
 from resilient.errors import NotSupportedError
 
+_SMALL = 1 << 14  # bytes of a tensor, which torch copies in one piece
 _BUFFER = 1 << 16  # bytes; torch.save makes hundreds of small writes
 
 _repeated = RepeatedWrite(torch_files.places)
@@ -79,7 +81,7 @@ class TorchBackend:
         }
         pairs = []
         for name, value in live.items():
-            if _is_plain(value):
+            if value.nbytes > _SMALL and _is_plain(value):
                 pairs.append((to_numpy(held[name]), to_numpy(value)))
             else:
                 held[name].copy_(value, non_blocking=value.is_cuda)
@@ -214,7 +216,12 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _dtype_name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    return _name_of(tensor.dtype)
+
+
+@cache
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
@@ -230,7 +237,7 @@ def to_torch(array: np.ndarray) -> torch.Tensor:
     """View an array as a CPU tensor, or copy it if torch cannot view it."""
     if not (array.flags.writeable and array.flags.c_contiguous):
         array = array.copy(order="C")
-    name = str(array.dtype)
+    name = dtype_name(array.dtype)
     if name in _CARRIERS:
         carrier = torch.from_numpy(array.view(_CARRIERS[name][1]))
         return carrier.view(getattr(torch, name))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from resilient.backends.base import Backend
 from resilient.errors import warn_not_exact
@@ -159,8 +159,7 @@ KINDS: Mapping[str, type[RunJson]] = {
 }
 
 
-@dataclass(frozen=True)
-class _Variable:
+class _Variable(Struct, gc=False):
     name: _Name
     path: _Name
     shape: Annotated[list[Count], Meta(max_length=64)]

@@ -18,7 +18,13 @@ from resilient.backends.base import Backend
 from resilient.errors import warn_not_exact
 from resilient.state import rng
 from resilient.state.rng import kept_random_state
-from resilient.state.variables import assign, leaves, live_tensors
+from resilient.state.variables import (
+    assign,
+    leaves,
+    live_tensors,
+    once,
+    variables_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +92,7 @@ def is_built(model: keras.Model) -> bool:
 
 def _lacks_some(model: keras.Model, saved: list[dict[str, Any]]) -> bool:
     """Whether building may help, which only adds variables."""
-    return len(leaves(model)) < len(saved)
+    return sum(1 for _ in once(variables_of(model))) < len(saved)
 
 
 def _build_symbolically(model: keras.Model, iterator: Any) -> None:

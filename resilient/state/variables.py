@@ -50,12 +50,7 @@ class Leaf:
     slot: tuple[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "path": self.path,
-            "shape": list(self.shape),
-            "dtype": self.dtype,
-        }
+        return _json(self.name, self.path, self.shape, self.dtype)
 
 
 # Group, index in it, path, and the variable.
@@ -184,6 +179,12 @@ def leaf(group: str, index: int, path: str, target: Any, *, of: str = "") -> Lea
     )
 
 
+# Each save has it, and thousands of new objects make Python collect garbage.
+@lru_cache(1 << 16)
+def _json(name: str, path: str, shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
+    return {"name": name, "path": path, "shape": list(shape), "dtype": dtype}
+
+
 @lru_cache(1 << 16)
 def _name(group: str, index: int, path: str, of: str) -> str:
     safe = _UNSAFE.sub("_", path.replace("/", "."))
@@ -196,9 +197,10 @@ def is_new(variable: Any, seen: set[int]) -> bool:
     # JAX arrays are immutable: two variables may temporarily hold the same one.
     mutable = keras_internals.BACKEND != "jax"
     tensor = getattr(variable, "_value", None) if mutable else None
-    keys = (id(variable),) if tensor is None else (id(variable), id(tensor))
-    known = not seen.isdisjoint(keys)
-    seen.update(keys)
+    known = id(variable) in seen or (tensor is not None and id(tensor) in seen)
+    seen.add(id(variable))
+    if tensor is not None:
+        seen.add(id(tensor))
     return not known
 
 

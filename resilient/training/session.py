@@ -32,6 +32,7 @@ from resilient.telemetry import heartbeat
 from resilient.telemetry.console import Notifier
 from resilient.telemetry.events import Events, attempts_so_far
 from resilient.telemetry.last_attempt import last_attempt
+from resilient.training import collector
 from resilient.training.digests import StateDigests
 from resilient.training.options import RunOptions
 
@@ -108,6 +109,7 @@ class Session:
         """Save at the next boundary, whatever the policy says."""
         self.saving.request()
 
+    @collector.put_off()
     def choose(self) -> Loaded | None:
         """The checkpoint that the run resumes from, the same in all processes.
 

@@ -31,6 +31,7 @@ from resilient.state import comparison, fingerprint, layouts, variables
 from resilient.state.build import ensure_built, is_built
 from resilient.state.difference import Difference
 from resilient.storage.checkpoint import Checkpoint
+from resilient.training import collector
 from resilient.training.allowed import Changes, allowing
 from resilient.training.fit.phases import require_same_phase
 from resilient.training.position_change import Moved, moved
@@ -184,6 +185,7 @@ class Resumption:
             saved = callbacks.matched(saved)
         callbacks.restore(saved, self.saved.tensors)
 
+    @collector.put_off()
     def restore_variables(self, backend: Backend) -> None:
         """Set all variables, except those that start fresh."""
         new = tuple(f"{group}." for group in _FRESH if group in self.changes.found)
