@@ -114,7 +114,8 @@ def _write_again(
 ) -> None:
     for each in files:
         path = os.path.join(directory, each.path)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if os.path.dirname(each.path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "xb", buffering=0) as file:
             for group in _groups(each.pieces, arrays):
                 _write_all(file.fileno(), group)

@@ -5,10 +5,10 @@ resumes. Everything that is not a tensor is JSON; every tensor is in ``variables
 the backend's own format.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
 
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
@@ -147,17 +147,19 @@ class PendingCheckpoint:
             ready: Called before writing tensors; returns when all processes are ready
                 to.
         """
-        root = Path(directory)
         run, position = paths(self.part)
         for path, raw in (
             (run, readable(run, encoded(self.run), decoded)),
             (position, readable(position, self.position)),
         ):
-            (root / path).parent.mkdir(exist_ok=True)
-            (root / path).write_bytes(raw)
-        (root / VARIABLES).mkdir()
+            if folder := os.path.dirname(path):
+                os.mkdir(os.path.join(directory, folder))
+            with open(os.path.join(directory, path), "wb") as file:
+                file.write(raw)
+        tensors = os.path.join(directory, VARIABLES)
+        os.mkdir(tensors)
         ready()
-        self.snapshot.write(str(root / VARIABLES), self.part)
+        self.snapshot.write(tensors, self.part)
 
     def release(self) -> None:
         """Free what the snapshot holds."""

@@ -58,6 +58,8 @@ def commit(
     progress: Progress,
     write: Callable[[str], None],
     manifest: Callable[[Path, dict[str, FileRecord]], Manifest],
+    *,
+    small: bool = False,
 ) -> Checkpoint:
     """Make a checkpoint out of what ``write`` puts into a directory.
 
@@ -66,6 +68,7 @@ def commit(
         progress: Where the run is.
         write: Fills the empty directory whose path it gets.
         manifest: Makes the manifest, from where which files were written.
+        small: As for ``stage``.
 
     Raises:
         CheckpointWriteError: If the file system fails; the others are intact.
@@ -74,7 +77,7 @@ def commit(
         lock.put_back(staging.parent)
         try:
             with _published(staging, progress.step) as (place, committed):
-                files = stage(place, progress, write)
+                files = stage(place, progress, write, small=small)
                 sealed = manifest(place, files)
                 _finish(place, sealed)
             return Checkpoint.of(sealed, committed)
@@ -84,9 +87,20 @@ def commit(
 
 
 def stage(
-    staging: Path, progress: Progress, write: Callable[[str], None]
+    staging: Path,
+    progress: Progress,
+    write: Callable[[str], None],
+    *,
+    small: bool = False,
 ) -> dict[str, FileRecord]:
     """Fill a new directory, and wait until its files are on disk.
+
+    Args:
+        staging: The directory.
+        progress: Where the run is.
+        write: Fills it.
+        small: Whether it is expected to be so small that waiting for the disk beside
+            the writing and the reading gains less than another thread costs.
 
     Returns:
         The files, by path relative to the directory.
@@ -96,12 +110,15 @@ def stage(
     """
     with _explained(staging, progress):
         os.mkdir(staging)
-        # One thread for all files: each time a thread starts or wakes up, training may
-        # lose the interpreter for a moment.
-        with ThreadPoolExecutor(1, thread_name_prefix="resilient-disk") as beside:
+        # At most one thread for all files: each time a thread starts or wakes up,
+        # training may lose the interpreter for a moment.
+        with (
+            contextlib.nullcontext()
+            if small
+            else ThreadPoolExecutor(1, thread_name_prefix="resilient-disk")
+        ) as beside:
             _write_into(staging, write, beside)
-            files, _ = _tree(staging)
-            return _seal(staging, files, beside)
+            return _seal(staging, beside)
 
 
 @contextlib.contextmanager
@@ -137,7 +154,9 @@ def disk_error(error: BaseException) -> int | None:
     return None
 
 
-def _write_into(staging: Path, write: Callable[[str], None], beside: Executor) -> None:
+def _write_into(
+    staging: Path, write: Callable[[str], None], beside: Executor | None
+) -> None:
     """Let ``write`` fill the directory, and check that it is still the same one.
 
     TensorFlow creates missing directories: if something deletes the staging directory,
@@ -171,45 +190,47 @@ def _write_error(
     )
 
 
-def _seal(staging: Path, files: list[str], beside: Executor) -> dict[str, FileRecord]:
-    """Record every file, and meanwhile wait until it is on disk.
+def _seal(staging: Path, beside: Executor | None) -> dict[str, FileRecord]:
+    """Record every file, and wait until it is on disk.
 
     Args:
-        staging: Their directory.
-        files: Everything that ``write`` wrote.
-        beside: One thread, which has flushed them meanwhile and is done by now.
+        staging: Their directory, with everything that ``write`` wrote.
+        beside: One thread, which has flushed them meanwhile and is done by now; it
+            waits while they are read.
     """
-    syncing = beside.submit(_sync, files)
-    names = [Path(path).relative_to(staging).as_posix() for path in files]
+    names = list(_names(os.fspath(staging)))
+    if beside is None:
+        return {name: _record(staging, name, wait=True) for name in names}
+    syncing = beside.submit(_sync, [os.path.join(staging, name) for name in names])
     records = {name: _record(staging, name) for name in names}
     syncing.result()
     return records
 
 
-def _record(staging: Path, name: str) -> FileRecord:
-    with open(open_file(staging, name), "rb", buffering=0) as file:
+def _record(staging: Path, name: str, *, wait: bool = False) -> FileRecord:
+    """The record of a file; ``wait``: until it is on disk."""
+    how = os.O_RDWR if wait and WINDOWS else os.O_RDONLY
+    with open(open_file(staging, name, how), "rb", buffering=0) as file:
+        if wait:
+            os.fsync(file.fileno())
         return record(file, os.fstat(file.fileno()).st_size)
 
 
-def _tree(directory: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
-    """Every file by name, and every directory, innermost first.
+def _names(directory: str, inside: str = "") -> Iterator[str]:
+    """Every file, relative to the directory and with slashes.
 
     Raises:
         OSError: Something is neither a file nor a directory.
     """
-    files, directories = list[str](), list[str]()
-    with os.scandir(directory) as entries:
+    with os.scandir(os.path.join(directory, inside)) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.is_dir(follow_symlinks=False):
-                inner_files, inner_directories = _tree(entry.path)
-                files += inner_files
-                directories += inner_directories
+                yield from _names(directory, f"{inside}{entry.name}/")
             elif entry.is_file(follow_symlinks=False):
-                files.append(entry.path)
+                yield inside + entry.name
             else:
                 what = "A checkpoint may contain only regular files"
                 raise OSError(errno.EINVAL, what, entry.path)
-    return files, [*directories, os.fspath(directory)]
 
 
 def _sync(paths: Iterable[str]) -> None:
@@ -219,14 +240,22 @@ def _sync(paths: Iterable[str]) -> None:
 
 def _finish(staging: Path, manifest: Manifest) -> None:
     """Write the manifest, and wait until it and every name are on disk."""
-    _, directories = _tree(staging)
     raw = manifest.to_bytes()
     _require_readable(raw)
     with open(staging / layout.MANIFEST, "wb") as file:
         file.write(raw)
         file.flush()
         os.fsync(file.fileno())
-    _sync(directories)
+    # An empty directory is none of the checkpoint's.
+    inner = {parent for name in manifest.files for parent in _parents(name)}
+    _sync(os.path.join(staging, each) for each in sorted(inner, reverse=True))
+    sync(staging)
+
+
+def _parents(name: str) -> Iterator[str]:
+    """The directories of a file that are inside the checkpoint."""
+    while name := name.rpartition("/")[0]:
+        yield name
 
 
 def _require_readable(manifest: bytes) -> None:

@@ -72,7 +72,7 @@ def delete(path: Path) -> None:
     """Delete whatever has this name; of a link, only the link. Follows no links."""
     if stat.S_ISDIR(path.lstat().st_mode):
         try:
-            shutil.rmtree(path)
+            shutil.rmtree(os.fspath(path))  # a Path is slow to join
         except RecursionError:  # hundreds deep: not ours
             what = "its directories are nested too deep"
             raise OSError(errno.ELOOP, what, os.fspath(path)) from None

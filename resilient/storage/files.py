@@ -91,7 +91,7 @@ def open_file(directory: Path, name: str, how: int = os.O_RDONLY) -> int:
     if not is_inside(name):
         raise OSError(errno.EINVAL, "the path leaves the directory", name)
     *parents, last = name.split("/")
-    whole = os.fspath(directory / name)
+    whole = os.path.join(directory, name)
     if not _RELATIVE:
         return _checked(_open_by_path(directory, name, how), whole)
     at = os.open(directory, _DIRECTORY)

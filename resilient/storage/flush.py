@@ -16,21 +16,21 @@ from pathlib import Path
 from resilient.storage.files import WINDOWS
 
 _INTERVAL = 0.004  # seconds; smaller files are done before the first look
-_GROWTH = 8 << 20  # bytes worth a flush
+GROWTH = 8 << 20  # bytes worth a flush
 
 
 @contextlib.contextmanager
-def flushed_meanwhile(directory: Path, beside: Executor) -> Iterator[None]:
+def flushed_meanwhile(directory: Path, beside: Executor | None) -> Iterator[None]:
     """Flush growing files in ``directory`` while the body writes there.
 
     Args:
         directory: The directory, with its subdirectories.
-        beside: Runs the flushes.
+        beside: Runs the flushes; None: there are none.
 
     Raises:
         OSError: A flush failed. Linux reports that once: a later ``fsync`` succeeds.
     """
-    if WINDOWS:  # flushes only files open for writing
+    if beside is None or WINDOWS:  # flushes only files open for writing
         yield
         return
     over, flushed = threading.Event(), dict[str, int]()
@@ -56,7 +56,7 @@ def _files(directory: Path) -> list[str]:
 
 def _flush_growth(path: str, flushed: dict[str, int]) -> None:
     try:
-        if os.path.getsize(path) - flushed.get(path, 0) < _GROWTH:
+        if os.path.getsize(path) - flushed.get(path, 0) < GROWTH:
             return
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Any
 
+import msgspec
 import xxhash
 from msgspec import Meta
 
@@ -101,9 +102,9 @@ class Manifest:
 
     def signed(self) -> "Manifest":
         """The same, signed if a key is set."""
-        hmac = signature.sign(replace(self, hmac_sha256=_UNSIGNED)._unsealed())
-        if hmac is None:
+        if not signature.has_key():
             return self
+        hmac = signature.sign(replace(self, hmac_sha256=_UNSIGNED)._unsealed())
         return replace(self, hmac_sha256=hmac, signature=Signature.OURS)
 
     def to_bytes(self) -> bytes:
@@ -130,8 +131,9 @@ class Manifest:
             },
             **({"sha256": sha256} if sha256 else {}),
         }
-        text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        return text.encode()
+        # With `indent`, json.dumps would be Python, which training would wait for.
+        text = json.dumps(body, ensure_ascii=False, allow_nan=False)
+        return msgspec.json.format(text.encode(), indent=1) + b"\n"
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Manifest":

@@ -1,7 +1,7 @@
 """Deletes checkpoints that a keep policy does not select; never the newest.
 
 It runs after every save, so it must be quick even if a run keeps thousands: a manifest
-is read once, and again only if its file was replaced.
+is read at most once, and again only if its file was replaced.
 """
 
 import contextlib
@@ -36,6 +36,14 @@ class Pruner:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._known: dict[int, _Known] = {}
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Know a new checkpoint without reading it."""
+        if checkpoint.is_trusted():
+            step, created = checkpoint.step, checkpoint.created
+            metrics = {name: float(x) for name, x in checkpoint.metrics.items()}
+            file = _file(os.path.join(checkpoint.path, layout.MANIFEST))
+            self._known[step] = _Known(step, metrics, created, file)
 
     def prune(self, keep: KeepPolicy, held: Collection[int] = frozenset()) -> list[int]:
         """Delete what the policy does not select, and return the steps.

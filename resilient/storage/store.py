@@ -24,6 +24,7 @@ from resilient.progress import Progress
 from resilient.storage import commit, layout, quarantine, refusals, signature
 from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
 from resilient.storage.file_record import FileRecord
+from resilient.storage.flush import GROWTH
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.manifest import LIBRARY, Manifest, ManifestError
 from resilient.storage.prune import Pruner
@@ -45,9 +46,9 @@ class Store:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory: Path = layout.local_directory(directory)
-        self.report: Callable[..., None] = _nobody
+        self.report: Callable[..., None] = lambda event, **fields: None
         self.say: Callable[[str], object] = logger.info
-        self._settled = False
+        self._settled = self._small = False
         signature.has_key()  # a key that is too short is an error now, not at a save
         self._pruner = Pruner(self.directory)
 
@@ -231,11 +232,13 @@ class Store:
 
         def manifest(place: Path, written: dict[str, FileRecord]) -> Manifest:
             written |= {} if others is None else others(place)
-            now, versions = quarantine.now(), {LIBRARY: __version__, **environment}
-            made = Manifest(progress, finished, metrics, now, versions, written)
-            return made.signed()
+            now, by = quarantine.now(), {LIBRARY: __version__, **environment}
+            return Manifest(progress, finished, metrics, now, by, written).signed()
 
-        checkpoint = commit.commit(staging, progress, write, manifest)
+        small = self._small  # as far as known
+        checkpoint = commit.commit(staging, progress, write, manifest, small=small)
+        self._small = checkpoint.nbytes < GROWTH
+        self._pruner.add(checkpoint)
         if not self._settled:
             with contextlib.suppress(OSError):
                 quarantine.settle(self.directory)
@@ -295,6 +298,3 @@ class Store:
             # In a read-only directory, an earlier checkpoint can still be used.
             logger.warning("%s stays where it is: %s", self._path(step).name, error)
             return self._path(step)
-
-
-def _nobody(event: str, **fields: object) -> None: ...

@@ -251,10 +251,11 @@ def test_prune_keeps_what_the_policy_selects(tmp_path):
 def test_prune_lets_be_what_cannot_be_read_here_and_now(tmp_path, monkeypatch):
     """A run that goes on does not end for a checkpoint that another user left."""
     cannot_be_read(monkeypatch, step=10)
-    assert filled(tmp_path, 10, 20, 30).prune(latest(1)) == [20]
+    filled(tmp_path, 10, 20, 30)
+    assert Store(tmp_path).prune(latest(1)) == [20]
 
 
-def test_prune_reads_a_manifest_once_and_again_if_it_was_replaced(
+def test_prune_reads_manifests_of_others_once_and_again_if_they_were_replaced(
     tmp_path, monkeypatch
 ):
     """A run that keeps thousands prunes after each save."""
@@ -265,16 +266,19 @@ def test_prune_reads_a_manifest_once_and_again_if_it_was_replaced(
         return real(path)
 
     monkeypatch.setattr(prune.Checkpoint, "read", spy)
-    store = filled(tmp_path, 10, 20)
+    filled(tmp_path, 10, 20)
+    store = Store(tmp_path)
     for _ in range(2):
         store.prune(latest(9))
-    save(store, 30)
+    save(store, 30, metrics={"loss": 0.2})
     store.prune(latest(9))
-    assert read == [10, 20, 30]
-    save(store, 10, metrics={"loss": 0.1})
+    assert read == [10, 20]
+    save(Store(tmp_path), 10, metrics={"loss": 0.1})
     assert store.prune(best(1, "loss")) == [20]
-    assert read == [10, 20, 30, 10]
-    assert steps(store) == [10, 30]
+    assert read == [10, 20, 10]
+    save(store, 30, metrics={"loss": 0.01})
+    assert store.prune(best(1, "loss")) == [10]
+    assert read == [10, 20, 10]
 
 
 def test_prune_keeps_the_newest_whatever_the_policy_says(tmp_path):
