@@ -1,7 +1,9 @@
 """The timeline of attempts, as few enough bars to draw."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from resilient.telemetry.accounting import Span
 

@@ -80,7 +80,7 @@ def shares(parts: Mapping[str, Mapping[str, float]], look: Look) -> Chart:
 
 def attempts(facts: RunFacts, look: Look) -> tuple[Chart, Timeline]:
     """A row of bars for each attempt, with a cross where one ended early."""
-    drawn = timeline(facts.spans)
+    drawn = timeline(facts.spans())
     order = [str(n) for n in range(drawn.first + 1, len(facts.goodput.attempts) + 1)]
     y = alt.Y("attempt:N", sort=order, title=None, scale=alt.Scale(domain=order))
     axis = alt.Axis(title="time (UTC)", format=_TIMES, labelOverlap="greedy")

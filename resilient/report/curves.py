@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from resilient.report.facts import Logged
 
 MOST_CHARTS = 8
@@ -12,8 +14,7 @@ _HUGE = 1e30  # an axis up to here would flatten all other values
 _OF_VALIDATION = "val_"
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True, gc=False):
     """One value of a metric.
 
     Attributes:

@@ -1,9 +1,12 @@
 """Collects the facts for a report on one run, reading its directory once."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from statistics import median
 from typing import Any
+
+from msgspec import Struct
 
 from resilient.report.changes import Change, changes
 from resilient.report.faults import Fault, faults
@@ -13,11 +16,11 @@ from resilient.telemetry.accounting import Span
 from resilient.telemetry.goodput import Goodput, account
 from resilient.telemetry.heartbeat import Beat
 from resilient.telemetry.liveness import State, state_of
+from resilient.telemetry.packed import Packed
 from resilient.telemetry.run_log import RunLog, read_log
 
 
-@dataclass(frozen=True, slots=True)
-class Logged:
+class Logged(Struct, frozen=True, gc=False):
     """Metrics at a step.
 
     Attributes:
@@ -35,8 +38,7 @@ class Logged:
     metrics: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(Struct, frozen=True, gc=False):
     """A committed checkpoint.
 
     Attributes:
@@ -61,7 +63,7 @@ class RunFacts:
     Attributes:
         name: The run's name or path.
         goodput: Where the run's time went.
-        spans: The time spans behind the goodput.
+        spans: Lists the time spans behind the goodput.
         state: The run's liveness, such as "alive" or "dead".
         beat: The last heartbeat, if any.
         logged: The logged metrics, oldest first; a step may occur twice.
@@ -73,11 +75,11 @@ class RunFacts:
 
     name: str
     goodput: Goodput
-    spans: list[Span]
+    spans: Callable[[], list[Span]]
     state: State
     beat: Beat | None
-    logged: list[Logged]
-    saves: list[Saved]
+    logged: Sequence[Logged]
+    saves: Sequence[Saved]
     faults: list[Fault]
     environment: Mapping[str, str]
     changes: list[Change]
@@ -88,7 +90,7 @@ class RunFacts:
         found = self.logged[-1].epoch if self.logged else None
         return self.beat.epoch if self.beat is not None else found
 
-    @property
+    @cached_property
     def last_metrics(self) -> Mapping[str, float]:
         """The latest value of each metric."""
         return {name: x for each in self.logged for name, x in each.metrics.items()}
@@ -133,27 +135,35 @@ def read_facts(store: Store, name: str = "") -> RunFacts | None:
         return None
     goodput, spans = account(log)
     last = goodput.attempts[-1]
+    logged, saves = _logged_and_saved(log)
     return RunFacts(
         name=name or str(store),
         goodput=goodput,
         spans=spans,
         state=state_of(last.attempt, last.outcome, log.beat),
         beat=log.beat,
-        logged=list(_logged(log)) or list(_of_checkpoints(store)),
-        saves=list(_saves(log)),
+        logged=logged or list(_of_checkpoints(store)),
+        saves=saves,
         faults=faults(log, goodput.attempts),
         environment=log.attempts[0][0].environment,
         changes=changes(log.attempts),
     )
 
 
-def _logged(log: RunLog) -> Iterator[Logged]:
+def _logged_and_saved(log: RunLog) -> tuple[Packed[Logged], Packed[Saved]]:
+    logged, saves = Packed(Logged), Packed(Saved)
     for number, events in enumerate(log.attempts):
         for event in events:
-            if event.event == "metrics" and event.step is not None:
+            if event.step is None:
+                continue
+            if event.event == "metrics":
                 logs = {name: float(value) for name, value in event.logs.items()}
                 place = event.step, event.epoch or 0, event.batch or 0
-                yield Logged(number, *place, logs)
+                logged.append(Logged(number, *place, logs))
+            elif event.event == "saved":
+                costs = event.nbytes or 0, event.seconds, event.stall
+                saves.append(Saved(event.time, event.step, *costs))
+    return logged, saves
 
 
 def _of_checkpoints(store: Store) -> Iterator[Logged]:
@@ -162,11 +172,3 @@ def _of_checkpoints(store: Store) -> Iterator[Logged]:
         if found.metrics:
             metrics = {name: float(x) for name, x in found.metrics.items()}
             yield Logged(-1, *found.progress, metrics)
-
-
-def _saves(log: RunLog) -> Iterator[Saved]:
-    for events in log.attempts:
-        for event in events:
-            if event.event == "saved" and event.step is not None:
-                costs = event.nbytes or 0, event.seconds, event.stall
-                yield Saved(event.time, event.step, *costs)

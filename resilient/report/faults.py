@@ -5,16 +5,9 @@ from dataclasses import dataclass
 
 from resilient.telemetry.event import Event
 from resilient.telemetry.goodput import AttemptReport
-from resilient.telemetry.run_log import RunLog
+from resilient.telemetry.run_log import SAID, RunLog
 
 _NOT_FAULTS = ("ended", "unknown")
-_SAID = {  # events other than the end of an attempt, and the field with the reason
-    "save failed": "error",
-    "prune failed": "error",
-    "not uploaded": "error",
-    "fell back": "reason",
-    "diverged": "why",
-}
 _OF_SUPERVISOR = ("exited", "gave up")
 _LONGEST = 300  # characters in a reason
 
@@ -42,12 +35,12 @@ def faults(log: RunLog, attempts: Sequence[AttemptReport]) -> list[Fault]:
     """Everything that went wrong, oldest first."""
     exits, found = _exits(log.others)
     for number, (events, report) in enumerate(
-        zip(log.attempts, attempts, strict=True), 1
+        zip(log.faults, attempts, strict=True), 1
     ):
         found += (
-            _fault(each, number, each.event, getattr(each, _SAID[each.event]))
+            _fault(each, number, each.event, getattr(each, SAID[each.event]))
             for each in events
-            if each.event in _SAID and not each.is_last_word
+            if not each.is_last_word
         )
         seen = exits.get(number)
         if report.outcome not in _NOT_FAULTS:

@@ -111,7 +111,7 @@ def _timeline(facts: RunFacts) -> Section:
     right = ("attempt", "time", "from step", "to step")
     table = Table("attempts", "Attempts", columns, rows, right)
     notes = left_out(len(every), "attempts")
-    return Section("Attempts", [figure] if facts.spans else [], [table], notes)
+    return Section("Attempts", [figure] if drawn.bars else [], [table], notes)
 
 
 def _not_drawn(drawn: Timeline) -> str:

@@ -86,13 +86,13 @@ def _told_of_saves(store: Store) -> str:
     """Evidence of a checkpoint since the run last started over; empty if none."""
     told = ""
     try:
-        for event in read_events(store.directory, all_of_them=True):
+        for event in read_events(store.directory, all_of_them=True, newest_first=True):
             if event["event"] in ("saved", "restored"):
-                told = f"{EVENTS} records them"
-            elif event["event"] == "unknown":
-                told = told or f"probably: {EVENTS} has unreadable lines"
-            elif event["event"] == "started over":
-                told = ""
+                return f"{EVENTS} records them"
+            if event["event"] == "started over":
+                break
+            if event["event"] == "unknown":
+                told = f"probably: {EVENTS} has unreadable lines"
     except OSError as error:
         return f"probably: {EVENTS} cannot be read ({error.strerror})"
     return told

@@ -6,11 +6,14 @@ defines what the parts mean.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Literal, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from resilient.telemetry.event import Event
 from resilient.telemetry.heartbeat import Beat
+from resilient.telemetry.packed import Packed
 
 # "unknown": the last attempt reported no end; it may be running.
 Outcome = Literal[
@@ -18,8 +21,7 @@ Outcome = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True, gc=False):
     """Time that went into one part of the whole, without a break.
 
     Attributes:
@@ -35,8 +37,7 @@ class Span:
     end: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(Struct, frozen=True, gc=False):
     """Seconds of training up to a step, from the step of the previous piece."""
 
     step: int
@@ -64,7 +65,7 @@ class Ledger:
     def __init__(self) -> None:
         # Starting over goes back to step 0, which needs no checkpoint.
         self._pieces = [_Piece(0, 0.0, saved=True)]
-        self._spans: list[Span] = []
+        self._spans = Packed(Span)
         not_training = ("saving", "starting", "restoring", "replaying")
         self.spent = dict.fromkeys(not_training, 0.0)
         self.lost = 0.0
@@ -146,12 +147,14 @@ class Accounting:
         now: The time up to which time is booked, in Unix seconds; it never goes back.
         outcome: How the attempt ended, if its events say.
         restored: The step that it resumed from, if any.
+        postponed: How many of its saves were postponed.
     """
 
     def __init__(self, started: float, ledger: Ledger) -> None:
         self.now = started
         self.outcome: Outcome | None = None
         self.restored: int | None = None
+        self.postponed = 0
         self._ledger = ledger
         self._training = False
         self._stall = 0.0  # stalls of saves, not yet deducted from the time after them
@@ -164,9 +167,12 @@ class Accounting:
             sign: Its last heartbeat.
             until: When the next attempt started, in Unix seconds; or infinity.
         """
+        last = self.now
         for event in events:
             self._take(event)
-        last = max([self.now, *(event.time for event in events)])
+            self.postponed += event.postponed
+            last = max(last, event.time)
+        last = max(last, self.now)
         if sign is not None and self.outcome is None:
             last = max(last, min(sign.time, until))
             if sign.phase == "replaying" and not self._training:

@@ -3,14 +3,13 @@
 Other fields are for people and may hold anything.
 """
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from resilient.serialization.schema import Count, NotFinite
 from resilient.telemetry.heartbeat import Beat, ProcessId, Seconds
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One line of the file.
 
     Attributes:

@@ -32,6 +32,7 @@ The time between a fit that ended and the next one belongs to no part, nor to th
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -150,14 +151,14 @@ def goodput(directory: str | os.PathLike[str]) -> Goodput:
     return account(read_log(directory))[0]
 
 
-def account(log: RunLog) -> tuple[Goodput, list[Span]]:
-    """Where the time of a run went, and the time spans behind it.
+def account(log: RunLog) -> tuple[Goodput, Callable[[], list[Span]]]:
+    """Where the time of a run went, and what lists the time spans behind it.
 
     Args:
         log: The records of the run.
     """
     ledger, downs = Ledger(), list[Span]()
-    reports: list[AttemptReport] = []
+    reports, postponed = list[AttemptReport](), 0
     starts = [events[0].time for events in log.attempts[1:]] + [math.inf]
     for events, until in zip(log.attempts, starts, strict=False):
         begin = events[0]
@@ -168,6 +169,7 @@ def account(log: RunLog) -> tuple[Goodput, list[Span]]:
             downs.append(span)
         books = Accounting(begin.time, ledger)
         books.book(events, log.signs.get(begin.attempt), until)
+        postponed += books.postponed
         silent: Outcome = "died" if math.isfinite(until) else "unknown"
         reports.append(
             AttemptReport(
@@ -187,7 +189,10 @@ def account(log: RunLog) -> tuple[Goodput, list[Span]]:
         down=sum((span.end - span.begin for span in downs), 0.0),
         steps=ledger.step,
         lost_steps=ledger.lost_steps,
-        postponed=sum(event.postponed for events in log.attempts for event in events),
+        postponed=postponed,
         attempts=tuple(reports),
     )
-    return found, [*ledger.spans(), *(each for each in downs if each.end > each.begin)]
+    return found, lambda: [
+        *ledger.spans(),
+        *(each for each in downs if each.end > each.begin),
+    ]

@@ -109,7 +109,7 @@ def test_only_the_last_of_very_many_attempts_are_drawn():
 
 def test_bars_that_are_wide_enough_are_drawn_as_they_are(tmp_path):
     killed_and_resumed(tmp_path, START)
-    spans = read_facts(Store(tmp_path)).spans[:3]
+    spans = read_facts(Store(tmp_path)).spans()[:3]
     assert list(timeline(spans).bars) == spans
     assert timeline([]).bars == ()
 

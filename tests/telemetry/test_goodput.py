@@ -459,7 +459,7 @@ def require_spans(directory: Path, report: Goodput) -> None:
     again, spans = account(read_log(directory))
     assert again == report
     sums = dict.fromkeys(report.parts, 0.0)
-    for span in spans:
+    for span in spans():
         assert span.begin < span.end
         sums[span.part] += span.end - span.begin
         if span.part != "down":
