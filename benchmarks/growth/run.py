@@ -1,6 +1,6 @@
 """What grows faster than its work, and beside it the peers?
 
-    KERAS_BACKEND=torch python benchmarks/growth/run.py [--only events] [--plot FILE]
+    KERAS_BACKEND=torch python benchmarks/growth/run.py [--only events] [--write]
 
 One quantity grows at a time: variables, megabytes of state, checkpoints in the
 directory, lines of events.jsonl, history, callbacks, rollbacks. At each size a new
@@ -10,7 +10,6 @@ two sizes says how a cost grows: 0 does not, 1 as the quantity does, more is too
 """
 
 import argparse
-import json
 import math
 import os
 import resource
@@ -28,8 +27,10 @@ from rich.table import Table
 
 sys.path.insert(1, str(Path(__file__).parents[1]))
 sys.path.insert(2, str(Path(__file__).parents[1] / "save"))
+import figures
 import machine
 
+NAME = "growth"
 _NAMES = ("variables", "megabytes", "checkpoints", "events", "history", "callbacks")
 _NAMES = (*_NAMES, "rollbacks")
 _LEAST = 1e-4  # seconds; what takes less is noise, and has no exponent
@@ -105,6 +106,31 @@ def table(name: str, found: dict[str, Any]) -> Table:
     return shown
 
 
+def write() -> None:
+    """Make the tables of the documentation anew."""
+    made = []
+    for backend, report in figures.kept(NAME).items():
+        facts, name = report["machine"], figures.BACKENDS[backend]
+        about = f"{facts['cores']} cores of {facts['cpu']}, {facts['file_system']}"
+        made += [f"## {name}", "", f"Milliseconds, medians; {about}.", ""]
+        for quantity in filter(report["quantities"].get, _NAMES):
+            found = report["quantities"][quantity]
+            head = [quantity, *(f"{size:,}" for size in found["sizes"]), "exponent"]
+            rows = [_cells(*cost) for cost in found["costs"].items()]
+            made += [*figures.table(head, rows), ""]
+    figures.show("what-grows.md", NAME, made[:-1])
+
+
+def _cells(what: str, cost: dict[str, Any]) -> list[str]:
+    scale = 1 if what == _MEMORY else 1e3
+    cells = [f"{value * scale:,.3g}" for value in cost["values"]]
+    if any(value * scale >= 1000 for value in cost["values"]):
+        cells = [f"{value * scale:,.0f}" for value in cost["values"]]
+    last = cost["exponents"][-1] if cost["exponents"] else None
+    name = f"**{what}**" if what.startswith("resilient:") else what
+    return [name, *cells, "" if last is None else f"{last:.2f}"]
+
+
 def plot(report: dict[str, Any], path: Path) -> None:
     """Draw each quantity, both axes logarithmic; needs the group `pictures`."""
     import altair as alt
@@ -135,19 +161,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", choices=_NAMES, default=[*_NAMES])
     parser.add_argument("--most", type=int, help="no larger sizes than this")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE")
+    figures.add_options(parser)
     options = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    report: dict[str, Any] = {"machine": machine.facts(tempfile.gettempdir())}
-    report["quantities"] = {}
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    facts = machine.facts(tempfile.gettempdir())
+    report: dict[str, Any] = {"backend": backend, "machine": facts}
+    # What is not measured now is kept from before.
+    report["quantities"] = figures.kept(NAME).get(backend, report).get("quantities", {})
     console = Console(width=120)
     console.print(machine.words(report["machine"]))
     for name in options.only:
         found = report["quantities"][name] = grown(name, options.most)
         console.print(table(name, found))
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
+    figures.finish(options, NAME, report, write)
     if options.plot:
         plot(report, options.plot)
 

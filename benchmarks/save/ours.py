@@ -13,6 +13,7 @@ from resilient.progress import Progress
 from resilient.state.variables import leaves, live_tensors
 from resilient.storage.checkpoint import Checkpoint, Reader
 from resilient.storage.store import Store
+from resilient.training import collector
 
 
 class Ours:
@@ -32,6 +33,7 @@ class Ours:
         self._written: Future[None] | None = None
         self._step = 0
 
+    @collector.put_off()
     def save(self) -> None:
         """Take a snapshot, hand it to the writer."""
         tensors = live_tensors(self._model, leaves(self._model))
@@ -43,6 +45,7 @@ class Ours:
         """Until it is committed."""
         self._written.result()
 
+    @collector.put_off()
     def restore(self) -> None:
         """Read the newest checkpoint, verified, into the model."""
         found = self._store.load_newest(Reader(self._read, self._backend.compares))
