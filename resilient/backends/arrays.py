@@ -7,7 +7,7 @@ and none may hold an approximation.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -48,18 +48,27 @@ class HeldSnapshot:
         held: Name to tensor, of the kind that the backend writes fastest.
         writer: Writes a part, ``held``, into an existing, empty directory.
         view: Views one of them as a numpy array.
+        shares: See ``Snapshot``.
     """
 
     held: dict[str, Any]
     writer: Callable[[Mapping[str, Any], str, Part], None]
     view: Callable[[Any], np.ndarray]
+    shares: bool = False
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
         return {name: self.view(tensor) for name, tensor in self.held.items()}
 
-    def write(self, directory: str, part: Part = ALONE) -> None:
-        self.writer(self.held, directory, part)
+    def write(
+        self,
+        directory: str,
+        part: Part = ALONE,
+        names: Collection[str] | None = None,
+    ) -> None:
+        held = self.held
+        some = held if names is None else {name: held[name] for name in names}
+        self.writer(some, directory, part)
 
     def release(self) -> None:
         self.held.clear()
@@ -151,6 +160,11 @@ def copy_array(name: str, value: np.ndarray) -> np.ndarray:
     """The same, always copied."""
     stored = as_stored(name, value)
     return stored.copy() if np.may_share_memory(stored, value) else stored
+
+
+def contiguous_bytes(array: np.ndarray) -> memoryview:
+    """The bytes of an array in C order; copied only if they are in another."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def check_like(

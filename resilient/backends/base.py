@@ -14,7 +14,7 @@ Requirements on every backend:
 4. The format's own tools can read the directory without this library.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -51,19 +51,32 @@ ALONE = Part()
 
 
 class Snapshot(Protocol):
-    """Named tensors as they were, safe to write while training goes on."""
+    """Named tensors as they were, safe to write while training goes on.
+
+    Attributes:
+        shares: Whether ``arrays`` has the memory of what training did not write to, and
+            whoever holds an array keeps everybody from writing to it, at no cost.
+    """
+
+    shares: bool
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
         """The tensors by name, read-only; of spread ones, what this process holds."""
 
-    def write(self, directory: str, part: Part = ALONE) -> None:
+    def write(
+        self,
+        directory: str,
+        part: Part = ALONE,
+        names: Collection[str] | None = None,
+    ) -> None:
         """Write the tensors into ``directory``, which exists and is empty.
 
         Args:
             directory: Of this process. The files of all processes are moved into one
                 directory afterwards: their names must differ.
             part: Of the checkpoint.
+            names: Of the tensors; None: all.
         """
 
     def release(self) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from resilient.backends.arrays import contiguous_bytes
+
 _LAYOUTS = 8  # layouts vary within a run: data and callbacks have tensors now and then
 _MOST = 512  # pieces in a call, or a few more; Linux takes up to 1024
 _SMALL = 1 << 14  # bytes of a piece, which is copied to join it to those beside it
@@ -147,7 +149,7 @@ def _groups(
 def _bytes(array: np.ndarray) -> bytes | memoryview:
     if array.nbytes < _SMALL:
         return array.tobytes()
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return contiguous_bytes(array)
 
 
 def _write_all(file: int, pieces: list[memoryview]) -> None:

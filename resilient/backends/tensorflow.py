@@ -75,7 +75,7 @@ class TensorFlowBackend:
         # The host and its kind of device: what a new tensor's name begins with.
         here = tf.constant(0).device.partition("device:")[0] + "device:CPU"
         held = {name: _hold(name, value, here) for name, value in tensors.items()}
-        return HeldSnapshot(held, _write, _to_numpy)
+        return HeldSnapshot(held, _write, _to_numpy, shares=True)
 
     def read(
         self,
@@ -174,10 +174,8 @@ def _tensor(room: np.ndarray, entry: Entry) -> tf.Tensor:
 
 
 def _shown(tensor: tf.Tensor) -> np.ndarray:
-    """The tensor as a read-only array; not copied if it gives its buffer."""
-    extension = tensor.dtype.name in EXTENSION_DTYPES
-    array = np.asarray(tensor.numpy() if extension else memoryview(tensor))
-    array.flags.writeable = False
+    """The array of a tensor that ``assign`` can do without."""
+    array = _to_numpy(tensor)
     _tensors[id(array)] = tensor
     weakref.finalize(array, _tensors.pop, id(array))
     return array
@@ -215,7 +213,11 @@ def _on_host(value: Any) -> tf.Tensor:
 
 
 def _to_numpy(tensor: tf.Tensor) -> np.ndarray:
-    return np.asarray(tensor.numpy())
+    """The tensor as a read-only array; not copied if it gives its buffer."""
+    extension = tensor.dtype.name in EXTENSION_DTYPES
+    array = np.asarray(tensor.numpy() if extension else memoryview(tensor))
+    array.flags.writeable = False
+    return array
 
 
 def _write(tensors: Mapping[str, tf.Tensor], directory: str, part: Part) -> None:

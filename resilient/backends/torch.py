@@ -88,7 +88,7 @@ class TorchBackend:
         copy_all(pairs)  # while those of other devices are transferred
         for device in {value.device for value in live.values() if value.is_cuda}:
             torch.cuda.synchronize(device)
-        return _Copies(held, partial(_write, spread), to_numpy, spread)
+        return _Copies(held, partial(_write, spread), to_numpy, spread=spread)
 
     def read(
         self,

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from resilient.errors import CheckpointWriteError, ResilientError, message
-from resilient.storage import commit, files
+from resilient.storage import files
+from resilient.storage.write_failures import disk_error
 
 
 def require_free(target: Path, *, overwrite: bool) -> None:
@@ -59,7 +60,7 @@ def staged(target: Path, ending: str, *, overwrite: bool) -> Iterator[Path]:
     except (ResilientError, FileExistsError):
         raise
     except Exception as error:
-        number = commit.disk_error(error)
+        number = disk_error(error)
         if number is None:
             raise
         raise CheckpointWriteError(

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from resilient.errors import CheckpointWriteError
@@ -183,8 +184,9 @@ class Checkpointer:
 
         def job() -> None:
             began = self._now()
+            write = partial(content.write, unchanged=self._committer.unchanged)
             try:
-                self._committer.commit_and_prune(save, content.write)
+                self._committer.commit_and_prune(save, write)
             finally:
                 content.release()
                 self._meter.write = self._now() - began

@@ -14,6 +14,7 @@ from resilient.errors import CheckpointWriteError
 from resilient.policies import KeepPolicy
 from resilient.progress import Progress
 from resilient.saving.parts import Parts, Write
+from resilient.saving.unchanged import Unchanged
 from resilient.storage.store import Store
 from resilient.telemetry.events import Events
 
@@ -50,6 +51,7 @@ class Committer:
         environment: Versions, for the manifest.
         group: The processes that train: each writes its part, process 0 commits.
         now: A monotonic clock, in seconds.
+        unchanged: Knows what the last saves held.
         newest: The step of the last save, if it was committed.
         prunes: Whether to delete checkpoints.
     """
@@ -60,6 +62,7 @@ class Committer:
     environment: Mapping[str, str]
     group: Group = ALONE
     now: Callable[[], float] = time.monotonic
+    unchanged: Unchanged = field(default_factory=Unchanged)
     newest: int | None = None
     prunes: bool = True
 
@@ -98,6 +101,7 @@ class Committer:
             self.events.emit("save failed", step=progress.step, error=str(error))
             raise
         self.newest = progress.step
+        self.unchanged.committed(checkpoint)
         # If training ended with NaN (TerminateOnNaN), the user may want to go back.
         diverged = save.finished and not math.isfinite(save.metrics.get("loss", 0.0))
         pruned, failure = self._prune(nothing=diverged or not self.prunes)

@@ -36,6 +36,7 @@ from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.files import JSON_BYTES
 
 VARIABLES = "variables"
+UNCHANGED = "unchanged"  # in that: tensors in files that two checkpoints may share
 
 _RUN = "run.json"
 _REPLICA = re.compile(r"\.replica_\d+\Z")
@@ -160,9 +161,35 @@ def _read(
         for name, file in checkpoint.files.items()
         if name.startswith(inside)
     }
-    found = tensors(str(checkpoint.path / VARIABLES), files)
+    found = _all_tensors(checkpoint, files, tensors)
     _require_complete(run, set(found), checkpoint)
     return run, position, found
+
+
+def _all_tensors(
+    checkpoint: Checkpoint,
+    files: Mapping[str, Listed],
+    read: Callable[[str, Mapping[str, Listed]], dict[str, Any]],
+) -> dict[str, Any]:
+    """The tensors that changed, and those that did not."""
+    inside = f"{UNCHANGED}/"
+    same = {
+        name.removeprefix(inside): file
+        for name, file in files.items()
+        if name.startswith(inside)
+    }
+    rest = {name: file for name, file in files.items() if not name.startswith(inside)}
+    found = read(str(checkpoint.path / VARIABLES), rest)
+    if not same:
+        return found
+    others = read(str(checkpoint.path / VARIABLES / UNCHANGED), same)
+    if twice := found.keys() & others.keys():
+        raise CorruptCheckpointError(
+            f"{checkpoint.path} holds tensors twice.",
+            received=_some(twice),
+            hint=ANOTHER_STEP,
+        )
+    return found | others
 
 
 def _require_well_formed(

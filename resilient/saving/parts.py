@@ -10,7 +10,7 @@ A library may write through collectives, so no process begins before all can.
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from resilient.distributed.group import Group
@@ -22,8 +22,8 @@ from resilient.storage import commit, layout, signature
 from resilient.storage.file_record import FileRecord
 from resilient.storage.files import is_inside
 
-# Fills a directory; calls its argument when it is about to write tensors.
-Write = Callable[[str, Callable[[], None]], None]
+# As ``commit.Write``; calls its argument when it is about to write tensors.
+Write = Callable[[str, Callable[[], None]], Mapping[str, FileRecord] | None]
 
 _SAME_VERSION = "Run the same version of keras-resilient in all processes."
 

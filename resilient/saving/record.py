@@ -19,6 +19,7 @@ from resilient.errors import (
 from resilient.progress import Progress
 from resilient.saving import other_backend, reshard
 from resilient.saving.part_files import (
+    UNCHANGED,
     VARIABLES,
     malformed,
     paths,
@@ -35,12 +36,14 @@ from resilient.saving.run_json import (
     decoded,
     encoded,
 )
+from resilient.saving.unchanged import Unchanged
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
 from resilient.serialization.schema import from_json, to_json
 from resilient.storage.checkpoint import Checkpoint, Reader
+from resilient.storage.file_record import FileRecord
 from resilient.storage.store import Store
 
 if TYPE_CHECKING:
@@ -139,13 +142,22 @@ class PendingCheckpoint:
     snapshot: Snapshot
     part: Part = ALONE
 
-    def write(self, directory: str, ready: Callable[[], None] = lambda: None) -> None:
+    def write(
+        self,
+        directory: str,
+        ready: Callable[[], None] = lambda: None,
+        unchanged: Unchanged | None = None,
+    ) -> dict[str, FileRecord]:
         """Fill a staging directory; the store commits it.
 
         Args:
             directory: An existing, empty directory.
             ready: Called before writing tensors; returns when all processes are ready
                 to.
+            unchanged: What the run's last saves held.
+
+        Returns:
+            The files that are on disk already, by path.
         """
         run, position = paths(self.part)
         for path, raw in (
@@ -159,7 +171,10 @@ class PendingCheckpoint:
         tensors = os.path.join(directory, VARIABLES)
         os.mkdir(tensors)
         ready()
+        if unchanged is not None and self.part.count == 1:
+            return unchanged.write(self.snapshot, directory)
         self.snapshot.write(tensors, self.part)
+        return {}
 
     def release(self) -> None:
         """Free what the snapshot holds."""
@@ -172,18 +187,23 @@ def commit(
     run: RunJson,
     tensors: Mapping[str, Any],
     backend: Backend,
+    *,
+    unchanged: Unchanged | None = None,
 ) -> Checkpoint:
     """Compose a checkpoint of tensors alone, without data."""
     from resilient.state import fingerprint
 
     content = PendingCheckpoint(run, NOWHERE, backend.snapshot(tensors))
-    return store.commit(
+    checkpoint = store.commit(
         progress,
-        content.write,
+        partial(content.write, unchanged=unchanged),
         metrics={},
         finished=False,
         environment=fingerprint.environment(backend),
     )
+    if unchanged is not None:
+        unchanged.committed(checkpoint)
+    return checkpoint
 
 
 def reader(
@@ -203,8 +223,12 @@ def reader(
             own, and that of process 0 is used.
         elsewhere: Also read those that another backend saved.
     """
-    compares = backend.compares and f"{VARIABLES}/{backend.compares}"
-    return Reader(partial(_read, backend, part, to_look, elsewhere), compares)
+    compares = (
+        f"{VARIABLES}/{backend.compares}",
+        f"{VARIABLES}/{UNCHANGED}/{backend.compares}",
+    )
+    read = partial(_read, backend, part, to_look, elsewhere)
+    return Reader(read, compares if backend.compares else ())
 
 
 def _read(

@@ -19,6 +19,7 @@ from resilient.policies import keep_policy
 from resilient.progress import Progress
 from resilient.saving import choose, record
 from resilient.saving.run_json import VariablesRun
+from resilient.saving.unchanged import Unchanged
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.stores import store_of, wait_for_uploads
@@ -59,7 +60,7 @@ class Checkpoints:
     ) -> None:
         self._store = store_of(checkpoint_dir)
         self._variables = list(variables)
-        self._keep = keep_policy(keep)
+        self._keep, self._unchanged = keep_policy(keep), Unchanged()
         self._opened = contextlib.ExitStack()
         self._events = Events(self._store.directory)
         self._entered = False
@@ -106,7 +107,9 @@ class Checkpoints:
             variables=[leaf.to_json() for leaf in live], tensors=sorted(tensors)
         )
         progress = Progress(step, 0, step)
-        checkpoint = record.commit(self._store, progress, run, tensors, backend)
+        checkpoint = record.commit(
+            self._store, progress, run, tensors, backend, unchanged=self._unchanged
+        )
         self._events.emit("saved", **progress.to_json(), nbytes=checkpoint.nbytes)
         self._store.prune(self._keep)
         return checkpoint

@@ -48,13 +48,13 @@ class Reader(Generic[T]):
 
     Attributes:
         read: Reads it.
-        compares: Pattern of the files that ``read`` itself verifies byte for byte.
+        compares: Patterns of the files that ``read`` itself verifies byte for byte.
             Beforehand only their size is verified, so that they are read once; with a
             key, their SHA-256 as well.
     """
 
     read: "Callable[[Checkpoint], T]"
-    compares: str = ""
+    compares: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,7 +140,7 @@ class Checkpoint(Manifest):
             UntrustedCheckpointError: A key is set, and it did not sign this checkpoint.
         """
         self.require_trusted()
-        compares = "" if signature.has_key() else reader.compares
+        compares = () if signature.has_key() else reader.compares
         _refuse(self._manifest_problems() or self._file_problems(but=compares))
         try:
             return reader.read(self)
@@ -211,9 +211,14 @@ class Checkpoint(Manifest):
             return [str(error)]
         return []
 
-    def _file_problems(self, but: str = "") -> list[str]:
+    def _file_problems(self, but: tuple[str, ...] = ()) -> list[str]:
         problems = (
-            _problem(self.path, name, expected, only_size=fnmatchcase(name, but))
+            _problem(
+                self.path,
+                name,
+                expected,
+                only_size=any(fnmatchcase(name, each) for each in but),
+            )
             for name, expected in self.files.items()
         )
         return [problem for problem in problems if problem is not None]

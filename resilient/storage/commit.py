@@ -7,56 +7,37 @@ looks at; after it the checkpoint is complete. An earlier checkpoint of the same
 renamed first; ``recovery`` renames it back if a kill came in between. Where directories
 cannot be renamed, the manifest is the commit, see ``directories``.
 
-Every failure of the file system, however the writing library reports it, becomes a
-``CheckpointWriteError``. Other errors of the writing function pass through unchanged.
+Every failure of the file system becomes a ``CheckpointWriteError``.
 """
 
 import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
-from resilient.errors import CheckpointWriteError, NotSupportedError, ResilientError
+from resilient.errors import NotSupportedError
 from resilient.progress import Progress
-from resilient.storage import layout, lock
+from resilient.storage import layout, lock, signature
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.directories import delete_checkpoints, move, written_in_place
 from resilient.storage.file_record import FileRecord, record
 from resilient.storage.file_system import renames_directories
-from resilient.storage.files import JSON_BYTES, NO_DAMAGE, WINDOWS, open_file, sync
+from resilient.storage.files import JSON_BYTES, WINDOWS, open_file, sync
 from resilient.storage.flush import flushed_meanwhile
 from resilient.storage.manifest import Manifest, ManifestError
+from resilient.storage.write_failures import explained
 
-# Errors of a full or failing disk. Backends report them as TensorFlow's
-# ResourceExhaustedError, Orbax's ValueError or torch's RuntimeError, and only in the
-# text.
-_DISK_ERRORS = {
-    errno.ENOSPC: "Free some space, or keep fewer checkpoints.",
-    errno.EDQUOT: "Free some of your quota, or keep fewer checkpoints.",
-    errno.EFBIG: "Raise the limit on the size of files (`ulimit -f`).",
-    errno.EROFS: "Choose a checkpoint_dir on a writable file system.",
-    errno.EACCES: "Allow this user to write there, or choose another checkpoint_dir.",
-    errno.EPERM: "Allow this user to write there, or choose another checkpoint_dir.",
-    errno.EMFILE: NO_DAMAGE[errno.EMFILE],
-    errno.ENFILE: NO_DAMAGE[errno.ENFILE],
-    errno.EIO: "Check the disk: the system log may say more.",
-    errno.ESTALE: "Check the network file system; it may have to be mounted again.",
-    errno.ENOENT: "Something removed the directory: make sure that nothing does so "
-    "during training.",
-    errno.ENOTDIR: "Something replaced the directory: make sure that nothing does so "
-    "during training.",
-}
-_FULL_OR_FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-_TORCH_WRITE_FAILED = ("PytorchStreamWriter failed", "file write failed")
+# Fills a directory, and may return what it linked there.
+Write = Callable[[str], Mapping[str, FileRecord] | None]
 
 
 def commit(
     staging: Path,
     progress: Progress,
-    write: Callable[[str], None],
+    write: Write,
     manifest: Callable[[Path, dict[str, FileRecord]], Manifest],
     *,
     small: bool = False,
@@ -66,14 +47,14 @@ def commit(
     Args:
         staging: A directory to create in the existing checkpoint directory.
         progress: Where the run is.
-        write: Fills the empty directory whose path it gets.
+        write: As for ``stage``.
         manifest: Makes the manifest, from where which files were written.
         small: As for ``stage``.
 
     Raises:
         CheckpointWriteError: If the file system fails; the others are intact.
     """
-    with _explained(staging, progress):
+    with explained(staging, progress):
         lock.put_back(staging.parent)
         try:
             with _published(staging, progress.step) as (place, committed):
@@ -87,18 +68,15 @@ def commit(
 
 
 def stage(
-    staging: Path,
-    progress: Progress,
-    write: Callable[[str], None],
-    *,
-    small: bool = False,
+    staging: Path, progress: Progress, write: Write, *, small: bool = False
 ) -> dict[str, FileRecord]:
     """Fill a new directory, and wait until its files are on disk.
 
     Args:
         staging: The directory.
         progress: Where the run is.
-        write: Fills it.
+        write: Fills it. May return files that it linked there: on disk already, with
+            the records of when they were written.
         small: Whether it is expected to be so small that waiting for the disk beside
             the writing and the reading gains less than another thread costs.
 
@@ -108,7 +86,7 @@ def stage(
     Raises:
         CheckpointWriteError: If the file system fails.
     """
-    with _explained(staging, progress):
+    with explained(staging, progress):
         os.mkdir(staging)
         # At most one thread for all files: each time a thread starts or wakes up,
         # training may lose the interpreter for a moment.
@@ -117,46 +95,13 @@ def stage(
             if small
             else ThreadPoolExecutor(1, thread_name_prefix="resilient-disk")
         ) as beside:
-            _write_into(staging, write, beside)
-            return _seal(staging, beside)
-
-
-@contextlib.contextmanager
-def _explained(staging: Path, progress: Progress) -> Iterator[None]:
-    """Turn every failure of the file system into a CheckpointWriteError."""
-    try:
-        yield
-    except ResilientError:  # explains itself
-        raise
-    except Exception as error:
-        number = disk_error(error)
-        if number is None:
-            raise
-        raise _write_error(staging, progress, number, error) from error
-
-
-def disk_error(error: BaseException) -> int | None:
-    """The errno behind an exception, if the file system caused it."""
-    if isinstance(error, OSError):
-        return error.errno or errno.EIO
-    text = str(error)
-    for number in _DISK_ERRORS:
-        if os.strerror(number) in text:
-            return number
-    if any(phrase in text for phrase in _TORCH_WRITE_FAILED):
-        return errno.EIO
-    if error.__cause__ is not None:
-        return disk_error(error.__cause__)
-    if error.__context__ is not None and not error.__suppress_context__:
-        number = disk_error(error.__context__) or 0
-        # A file that was looked up and is missing does not explain another error.
-        return number if number in _FULL_OR_FAILING else None
-    return None
+            linked = _write_into(staging, write, beside)
+            return _seal(staging, linked, beside)
 
 
 def _write_into(
-    staging: Path, write: Callable[[str], None], beside: Executor | None
-) -> None:
+    staging: Path, write: Write, beside: Executor | None
+) -> Mapping[str, FileRecord]:
     """Let ``write`` fill the directory, and check that it is still the same one.
 
     TensorFlow creates missing directories: if something deletes the staging directory,
@@ -167,44 +112,38 @@ def _write_into(
     before = os.stat(staging)
     try:
         with flushed_meanwhile(staging, beside):
-            write(os.fspath(staging))
+            linked = write(os.fspath(staging))
         if not os.path.samestat(before, os.stat(staging)):
             raise FileNotFoundError(
                 errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(staging)
             )
+        return linked or {}
     finally:
         if descriptor is not None:
             os.close(descriptor)
 
 
-def _write_error(
-    staging: Path, progress: Progress, number: int, error: Exception
-) -> CheckpointWriteError:
-    path = error.filename if isinstance(error, OSError) else None
-    code = errno.errorcode.get(number, str(number))
-    return CheckpointWriteError(
-        f"The checkpoint at {progress} cannot be written: {os.strerror(number)} "
-        f"({code}). Earlier checkpoints are intact.",
-        received=f"{path or staging}: {type(error).__name__}: {error}",
-        hint=_DISK_ERRORS.get(number, "Check the file system of this directory."),
-    )
-
-
-def _seal(staging: Path, beside: Executor | None) -> dict[str, FileRecord]:
+def _seal(
+    staging: Path, linked: Mapping[str, FileRecord], beside: Executor | None
+) -> dict[str, FileRecord]:
     """Record every file, and wait until it is on disk.
 
     Args:
         staging: Their directory, with everything that ``write`` wrote.
+        linked: What of it is on disk, and recorded.
         beside: One thread, which has flushed them meanwhile and is done by now; it
             waits while they are read.
     """
-    names = list(_names(os.fspath(staging)))
+    if signature.has_key():  # which may have been set since
+        linked = {n: each for n, each in linked.items() if each.sha256 is not None}
+    names = [n for n in _names(os.fspath(staging)) if n not in linked]
+    known = dict(linked)
     if beside is None:
-        return {name: _record(staging, name, wait=True) for name in names}
+        return known | {name: _record(staging, name, wait=True) for name in names}
     syncing = beside.submit(_sync, [os.path.join(staging, name) for name in names])
-    records = {name: _record(staging, name) for name in names}
+    known |= {name: _record(staging, name) for name in names}
     syncing.result()
-    return records
+    return known
 
 
 def _record(staging: Path, name: str, *, wait: bool = False) -> FileRecord:

@@ -204,7 +204,7 @@ class Store:
     def commit(
         self,
         progress: Progress,
-        write: Callable[[str], None],
+        write: commit.Write,
         *,
         metrics: Mapping[str, float],
         finished: bool,

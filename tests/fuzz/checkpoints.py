@@ -5,6 +5,8 @@ Of this backend, and of others where their formats can be read here.
 
 import contextlib
 import json
+import shutil
+import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +20,7 @@ from support.manifests import resealed
 
 from resilient.backends import BACKENDS, get_backend
 from resilient.errors import ResilientError
+from resilient.saving.part_files import UNCHANGED, VARIABLES
 from resilient.saving.record import reader
 from resilient.storage.store import Store
 
@@ -40,6 +43,9 @@ def targets() -> list[Target]:
         found.append(Target(sealed, files, mutation(files), _read_sealed, share=2))
         damaged = f"{BACKEND} {kind} damaged"
         found.append(Target(damaged, files, _damage(files), _unharmed(files)))
+    files = shared(released("variables"))
+    change = mutation(files)
+    found.append(Target(f"{BACKEND} unchanged tensors", files, change, _read_sealed))
     for other in BACKENDS:
         if other != BACKEND and (other != "jax" or find_spec("tensorstore")):
             files = released("fit", other)
@@ -50,9 +56,36 @@ def targets() -> list[Target]:
 
 def released(kind: str, backend: str = BACKEND) -> Files:
     """The files of a checkpoint, by path."""
-    root = RELEASED / backend / kind / STEP
+    return _files(RELEASED / backend / kind / STEP)
+
+
+def _files(root: Path) -> Files:
     paths = (path for path in root.rglob("*") if path.is_file())
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(paths)}
+
+
+def shared(files: Files) -> Files:
+    """The same with half of the tensors in files that two checkpoints may share."""
+    backend = get_backend()
+    with tempfile.TemporaryDirectory() as directory:
+        step = lay_out(files, Path(directory))
+        _, saved = Store(step.parent).load(NUMBER, reader(backend))
+        names = sorted(saved.tensors)
+        arrays = {name: np.array(saved.tensors[name]) for name in names}
+        shutil.rmtree(step / VARIABLES)
+        (step / VARIABLES / UNCHANGED).mkdir(parents=True)
+        snapshot = backend.snapshot(arrays)
+        snapshot.write(str(step / VARIABLES / UNCHANGED), names=names[::2])
+        snapshot.write(str(step / VARIABLES), names=names[1::2])
+        found = _files(step)
+    manifest = json.loads(found[MANIFEST])
+    manifest["files"] = {
+        name: _record(content, {"size": 0, "xxh3_128": ""})
+        for name, content in found.items()
+        if name != MANIFEST
+    }
+    manifest.pop("xxh3_128")
+    return found | {MANIFEST: resealed(manifest)}
 
 
 def mutation(
@@ -82,9 +115,9 @@ def _damage(files: Files) -> Callable[[Random], Files]:
     return mutate
 
 
-def lay_out(files: Files) -> Path:
+def lay_out(files: Files, run: Path = Path("run")) -> Path:
     """A run with this checkpoint; returns the path of that."""
-    step = Path("run", STEP)
+    step = run / STEP
     for name, content in files.items():
         path = step / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from typing import Any
 import keras
 import numpy as np
 from support.fatal import count_calls, die_in_save, slow_down
+from support.shared_files import share_files_of_small_tensors
 from support.waited import wait_for_each_save, wait_for_the_first_save
 
 from . import capture, record
@@ -131,7 +132,8 @@ def options_of(order: Order) -> dict[str, Any]:
     """Our arguments; and nothing may be inexact from now on."""
     import resilient
 
-    if order.background:
+    if order.background:  # with what else users have, some of the time
+        share_files_of_small_tensors()
         wait_for_the_first_save()
     else:
         wait_for_each_save()

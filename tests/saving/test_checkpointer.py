@@ -7,6 +7,7 @@ import itertools
 import logging
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,8 @@ class Made:
 
     step: int
     nbytes: int = 7
+    path: Path = Path("nowhere")
+    files: dict = field(default_factory=dict)
 
 
 @dataclass
@@ -107,7 +110,7 @@ class PendingCheckpoint:
     written: list = field(default_factory=list)
     released: bool = False
 
-    def write(self, directory, ready):
+    def write(self, directory, ready, unchanged):
         assert not self.released
         self.written.append(directory)
 

@@ -15,7 +15,7 @@ import resilient
 from resilient.backends import get_backend
 from resilient.policies import latest
 from resilient.progress import Progress
-from resilient.saving import record
+from resilient.saving import record, unchanged
 from resilient.storage.store import Store
 from resilient.telemetry import heartbeat
 from resilient.telemetry.events import read_events
@@ -35,6 +35,8 @@ SHARES = range(5)  # of the power cuts: a share of a long session has one or non
 @pytest.fixture
 def events_and_saved(tmp_path, monkeypatch):
     """Of a training that is rolled back and resumed, and of a save of the same step."""
+    monkeypatch.setattr(unchanged, "_LARGE", 64)
+    monkeypatch.setattr(unchanged, "_WORTH", 1)
     with Recorder(tmp_path) as recorder, kept_in_mind(recorder) as saved:
         write = rollback.replace_text
 
@@ -48,13 +50,20 @@ def events_and_saved(tmp_path, monkeypatch):
         y[17] = np.nan
         directory = tmp_path / "run"
         how = resilient.Rollback(steps=1, skip=2)
-        options = {"save_freq": 2, "keep": 2, "on_nan": how, "shuffle": False}
+        options = {"save_freq": 1, "keep": 2, "on_nan": how, "shuffle": False}
         for epochs in (1, 2):
-            net = fitting.model()
+            net = fitting.model(of=partly_frozen)
             fitting.fit(net, directory, x=x, y=y, epochs=epochs, **options)
         assert (directory / "quarantine").is_dir()
+        assert "link" in recorder.calls
         replace_newest(Store(directory))
     return recorder.events, saved
+
+
+def partly_frozen():
+    layers = fitting.layers(width=8)
+    layers[1].trainable = False
+    return layers
 
 
 def tensors(state):

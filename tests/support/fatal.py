@@ -12,7 +12,7 @@ from typing import Any
 
 from resilient.distributed.group import Together
 
-CALLS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
+CALLS = ("fsync", "link", "rename", "replace", "unlink", "rmdir", "mkdir")
 
 
 def die(which: signal.Signals = signal.SIGKILL) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from support.power_cut import Change, Event
 
 SYNCS = ("fsync", "fdatasync")
-CALLS = ("mkdir", "rename", "replace", "unlink", "rmdir", "truncate")
+CALLS = ("mkdir", "link", "rename", "replace", "unlink", "rmdir", "truncate")
 
 
 class Killed(BaseException):

@@ -1,0 +1,341 @@
+"""Files that two checkpoints share: what is in them, and what their damage takes."""
+
+import os
+import shutil
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from support.killed_fit import assert_same, ended
+
+import resilient
+from resilient.errors import CorruptCheckpointError
+from resilient.saving import part_files, record, unchanged
+from resilient.storage.store import Store
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
+FOLDER = Path(part_files.VARIABLES, part_files.UNCHANGED)
+
+
+@pytest.fixture(autouse=True)
+def small_ones_count(monkeypatch):
+    monkeypatch.setattr(unchanged, "_LARGE", 64)
+    monkeypatch.setattr(unchanged, "_WORTH", 1)
+
+
+class Run:
+    """Saves of a frozen, a trained and an occasionally trained variable."""
+
+    def __init__(self, directory, keep=3):
+        self.directory = directory
+        self.variables = [
+            keras.Variable(np.full(shape, k, "float32"), trainable=False)
+            for k, shape in enumerate([(64, 8), (32,), (4, 32)])
+        ]
+        self.frozen, self.trained, self.other = self.variables
+        self.step, self.saved = 0, {}
+        self.checkpoints = resilient.Checkpoints(directory, self.variables, keep=keep)
+
+    def save(self, times=1):
+        for _ in range(times):
+            self.step += 1
+            self.trained.assign(self.trained + 1)
+            self.checkpoints.save(self.step)
+            self.saved[self.step] = [np.array(v) for v in self.variables]
+
+    def steps(self):
+        return Store(self.directory).steps()
+
+    def folder(self, step):
+        return self.directory / f"step-{step:08d}" / FOLDER
+
+    def inode(self, step):
+        """Of a file with unchanged tensors; None without one."""
+        names = [path for path in self.folder(step).rglob("*") if path.is_file()]
+        assert not names or {os.stat(path).st_size for path in names} != {0}
+        return max(names, key=os.path.getsize).stat().st_ino if names else None
+
+    def read(self, step):
+        _, state = Store(self.directory).load(step, reader())
+        return [np.asarray(state.tensors[name]) for name in sorted(state.tensors)]
+
+    def assert_exact(self):
+        for step in self.steps():
+            for read, saved in zip(self.read(step), self.saved[step], strict=True):
+                assert np.array_equal(read, saved)
+
+
+def reader():
+    return record.reader(resilient.backends.get_backend())
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = Run(tmp_path / "run")
+    with run.checkpoints:
+        yield run
+
+
+def test_files_are_linked_from_the_checkpoint_before_the_last(run):
+    inodes = {}
+    for step in range(1, 9):
+        run.save()
+        inodes[step] = run.inode(step)
+        run.assert_exact()
+    assert inodes[1] is None  # nothing to compare with
+    assert inodes[2] != inodes[3]
+    for step in range(4, 9):
+        assert inodes[step] == inodes[step - 2]
+    assert Store(run.directory).problems(8) == []
+
+
+@pytest.mark.parametrize("keep", [1, 2, 5, 100])
+def test_neighbours_share_nothing_and_three_nothing_either(tmp_path, keep):
+    run = Run(tmp_path / "run", keep=keep)
+    with run.checkpoints:
+        for _ in range(30):
+            run.save()
+            inodes = [run.inode(step) for step in run.steps()[1:]]
+            assert all(one != other for one, other in pairwise(inodes))
+            assert max(Counter(inodes).values(), default=0) <= 2
+    run.assert_exact()
+
+
+def test_now_and_then_the_files_are_written_again(run):
+    seen = []
+    for _ in range(40):
+        run.save()
+        seen.append(run.inode(run.step))
+    runs = Counter(seen[1:])
+    assert len(runs) >= 4
+    assert max(runs.values()) == 1 + unchanged._LINKS
+
+
+def test_what_changes_leaves_and_comes_back(run):
+    run.save(4)
+    expected = run.inode(4)
+    run.other.assign(run.other * 2)
+    run.save()
+    assert run.inode(5) != expected
+    run.save(unchanged._AGAIN + 4)
+    run.assert_exact()
+    run.frozen.assign(run.frozen + 1)
+    run.other.assign(run.other + 1)
+    run.save()
+    assert run.inode(run.step) is None
+    run.assert_exact()
+
+
+def test_a_change_of_one_bit_is_seen(run):
+    run.save(5)
+    value = np.array(run.frozen)
+    value[63, 7] = np.nextafter(value[63, 7], 1)
+    run.frozen.assign(value)
+    run.save(4)
+    run.assert_exact()
+
+
+def test_what_torch_does_not_count_as_a_change_is_seen(run):
+    if keras.backend.backend() != "torch":
+        pytest.skip("others have no such views")
+    run.save(5)
+    run.frozen.value.data.numpy()[5, 5] = 7
+    run.save(4)
+    run.assert_exact()
+
+
+def test_on_tensorflow_nothing_is_read_of_what_is_unchanged(run, monkeypatch):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("others reuse the memory, or copy what somebody holds")
+    run.save(3)
+    seen = []
+    checksum = unchanged._checksum
+    monkeypatch.setattr(
+        unchanged,
+        "_checksum",
+        lambda array: [seen.append(array.shape), checksum(array)][1],
+    )
+    run.save(4)
+    assert seen == []
+    run.frozen.assign_add(np.ones((64, 8), "float32"))
+    run.save()
+    assert seen == [(64, 8)]
+    run.assert_exact()
+
+
+def test_damage_to_a_shared_file_leaves_the_checkpoint_before(run):
+    run.save(6)
+    assert run.inode(6) == run.inode(4) != run.inode(5)
+    for path in run.folder(6).rglob("*"):
+        if path.is_file() and path.stat().st_size > 1000:
+            path.write_bytes(bytes(path.stat().st_size))
+    store = Store(run.directory)
+    assert store.problems(4)
+    assert store.problems(6)
+    assert store.problems(5) == []
+    other = Run(run.directory)
+    run.checkpoints.__exit__(None, None, None)
+    with other.checkpoints:
+        assert other.checkpoints.restore() == 5
+    for restored, saved in zip(other.variables, run.saved[5], strict=True):
+        assert np.array_equal(np.array(restored), saved)
+
+
+def test_another_process_begins_with_its_own_files(run):
+    run.save(5)
+    before = {run.inode(step) for step in run.steps()}
+    run.checkpoints.__exit__(None, None, None)
+    other = Run(run.directory)
+    with other.checkpoints:
+        other.step = other.checkpoints.restore()
+        other.save(3)
+        assert other.inode(6) is None
+        assert not before & {other.inode(7), other.inode(8)}
+        assert np.array_equal(other.read(8)[0], other.saved[8][0])
+
+
+def test_without_links_they_are_written(run, monkeypatch):
+    def link(*args, **kwargs):
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    run.save(8)
+    assert len({run.inode(step) for step in run.steps()}) == len(run.steps())
+    run.assert_exact()
+
+
+def test_links_that_are_not_counted_are_not_used(run, monkeypatch):
+    monkeypatch.setattr(os, "link", lambda old, new, **_: shutil.copy(old, new))
+    run.save(8)
+    assert len({run.inode(step) for step in run.steps()}) == len(run.steps())
+    run.assert_exact()
+
+
+def test_a_checkpoint_that_was_moved_is_not_linked_from(run):
+    run.save(5)
+    store = Store(run.directory)
+    store.discard_after(4)
+    run.step = 4
+    run.save()  # its neighbour is step 4, which is the one before the last saved
+    assert run.inode(5) != run.inode(4)
+    run.save()
+    assert run.inode(6) not in {run.inode(5), run.inode(4)} - {None}
+    run.assert_exact()
+
+
+def test_a_deleted_checkpoint_is_not_linked_from(run):
+    run.save(6)
+    shutil.rmtree(run.directory / "step-00000005")
+    run.save()
+    shutil.rmtree(run.directory / "step-00000007")
+    run.save()
+    assert run.inode(8) != run.inode(6)
+    run.assert_exact()
+
+
+def test_a_replaced_file_is_not_linked(run):
+    run.save(6)
+    for path in run.folder(5).rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            path.unlink()
+            path.write_bytes(content + b"x")
+    run.save()
+    assert run.inode(7) != run.inode(5)
+    assert Store(run.directory).problems(7) == []
+
+
+def test_a_full_disk_while_files_are_linked_loses_nothing(run, monkeypatch):
+    run.save(6)
+    make = os.mkdir
+
+    def full(path, *args, **kwargs):
+        if part_files.UNCHANGED in os.fspath(path):
+            raise OSError(28, "No space left on device")
+        make(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "mkdir", full)
+    with pytest.raises(resilient.CheckpointWriteError):
+        run.save()
+    monkeypatch.undo()
+    monkeypatch.setattr(unchanged, "_WORTH", 1)
+    run.step += 1
+    run.save(2)
+    run.assert_exact()
+
+
+def test_a_key_signs_what_is_linked(run, monkeypatch):
+    run.save(4)
+    monkeypatch.setenv("RESILIENT_KEY", "k" * 32)
+    run.save(6)
+    assert np.array_equal(run.read(run.step)[0], run.saved[run.step][0])
+
+
+def test_a_tensor_that_is_there_twice_is_damage(run):
+    run.save(4)
+    step = run.directory / "step-00000004"
+    files = {str(p.relative_to(step)): p for p in step.rglob("*") if p.is_file()}
+    inside = {n: p for n, p in files.items() if n.startswith(f"{FOLDER}/")}
+
+    def write(directory):
+        for name, path in files.items():
+            if name != "manifest.json" and not name.startswith("variables/"):
+                (Path(directory) / name).parent.mkdir(exist_ok=True)
+                shutil.copy(path, Path(directory) / name)
+        for name, path in inside.items():
+            for target in (name, name.replace(f"{FOLDER}/", "variables/")):
+                (Path(directory) / target).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, Path(directory) / target)
+
+    store = Store(run.directory)
+    checkpoint = store.read(4)
+    store.commit(
+        checkpoint.progress,
+        write,
+        metrics={},
+        finished=False,
+        environment=checkpoint.environment,
+    )
+    with pytest.raises(CorruptCheckpointError, match="tensors twice"):
+        store.load(4, reader())
+
+
+def test_a_file_that_is_missing_is_damage(run):
+    run.save(4)
+    shutil.rmtree(run.folder(4))
+    assert "is missing" in str(Store(run.directory).problems(4))
+
+
+SCRIPT = """
+import sys
+import keras
+from support import fitting, killed_fit
+from support.shared_files import share_files_of_small_tensors
+
+def model(**given):
+    keras.utils.set_random_seed(5)
+    layers = fitting.layers(width=64)
+    layers[1].trainable = False
+    net = keras.Sequential(layers)
+    net.compile("adam", loss="mse", run_eagerly=True)
+    return net
+
+fitting.model = model
+share_files_of_small_tensors()
+killed_fit.train(*sys.argv[1:])
+"""
+
+
+@pytest.mark.spread
+def test_a_run_is_killed_and_resumed(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    _, expected = ended(script, tmp_path / "whole")
+    for kill in (9, 5):
+        ended(script, tmp_path / "run", kill)
+    folders = list((tmp_path / "run").glob(f"step-*/{FOLDER}"))
+    assert folders, os.listdir(tmp_path / "run")
+    assert_same(ended(script, tmp_path / "run")[1], expected)
