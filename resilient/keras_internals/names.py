@@ -228,7 +228,9 @@ def global_seed_generator_state() -> list[int] | None:
     if generator is None:
         return None
     # Not `convert_to_numpy`, which numpy 2.4 warns about on TensorFlow and torch.
-    return [int(generator.state[0]), int(generator.state[1])]
+    value = generator.state.value
+    first, second = (value if hasattr(value, "tolist") else value.numpy()).tolist()
+    return [int(first), int(second)]
 
 
 def set_global_seed_generator_state(

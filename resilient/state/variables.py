@@ -208,10 +208,14 @@ def _extras(model: keras.Model) -> Iterator[tuple[str, Any]]:
     """Variables in attributes of the model or its layers."""
     for number, layer in enumerate(model._flatten_layers()):
         prefix = "" if layer is model else f"layer{number}_{type(layer).__name__}/"
-        held = {k: v for k, v in vars(layer).items() if isinstance(v, _HOLDING)}
+        held = {
+            name: found
+            for name, value in vars(layer).items()
+            if isinstance(value, _HOLDING) and (found := _variables(value))
+        }
         # Private ones last: public names say more than TensorFlow's tracking.
         for name in sorted(held, key=lambda name: (name.startswith("_"), name)):
-            for variable in _variables(held[name]):
+            for variable in held[name]:
                 yield f"{prefix}{name}", variable
         if keras_internals.BACKEND == "torch":
             # Wrapped torch modules: buffers are not Keras variables, and
@@ -231,7 +235,8 @@ _HOLDING = (
 
 
 def _variables(value: Any, within: frozenset[int] = frozenset()) -> list[Any]:
-    if not isinstance(value, _HOLDING) or id(value) in within:  # it holds itself
+    """The variables in a value of one of these types."""
+    if id(value) in within:  # it holds itself
         return []
     if isinstance(value, keras.optimizers.Optimizer):
         return list(value.variables) if value.built else []
@@ -248,5 +253,8 @@ def _variables(value: Any, within: frozenset[int] = frozenset()) -> list[Any]:
         items = vars(value).values()
     else:
         return [value]
+    holding = [item for item in items if isinstance(item, _HOLDING)]
+    if not holding:  # as most
+        return []
     within |= {id(value)}
-    return [v for item in items for v in _variables(item, within)]
+    return [v for item in holding for v in _variables(item, within)]

@@ -56,7 +56,9 @@ def require_same_phase(
 
 def _refrozen(run: FitRun, model: keras.Model, live: JSON) -> list[str]:
     """The layers that are frozen in only one of the two, in words."""
-    layout, groups = variables.leaves(model), variables.GROUPS[:2]
-    if layouts.differences(run.variables, layout, groups=groups):
-        return comparison.refrozen(run.fingerprint, live)
+    found, groups = comparison.refrozen(run.fingerprint, live), variables.GROUPS[:2]
+    if found and layouts.differences(
+        run.variables, variables.leaves(model), groups=groups
+    ):
+        return found
     return []
