@@ -34,7 +34,7 @@ NAME = "growth"
 _NAMES = ("variables", "megabytes", "checkpoints", "events", "history", "callbacks")
 _NAMES = (*_NAMES, "rollbacks")
 _LEAST = 1e-4  # seconds; what takes less is noise, and has no exponent
-_MEMORY = "memory of the process (GB)"
+_MEMORY = "memory (GB)"
 
 
 def at(name: str, size: int) -> dict[str, Any]:
@@ -116,9 +116,17 @@ def write() -> None:
         for quantity in filter(report["quantities"].get, _NAMES):
             found = report["quantities"][quantity]
             head = [quantity, *(f"{size:,}" for size in found["sizes"]), "exponent"]
-            rows = [_cells(*cost) for cost in found["costs"].items()]
+            rows = [_cells(*x) for x in found["costs"].items() if _is_shown(*x)]
             made += [*figures.table(head, rows), ""]
     figures.show("what-grows.md", NAME, made[:-1])
+
+
+def _is_shown(what: str, cost: dict[str, Any]) -> bool:
+    """Whether it says more than the others: not memory that stays the same."""
+    if what == _MEMORY:
+        return max(cost["values"]) > 1.1 * min(cost["values"])
+    # Peers write while training waits.
+    return not what.endswith(": stall") or what.startswith("resilient:")
 
 
 def _cells(what: str, cost: dict[str, Any]) -> list[str]:
