@@ -82,7 +82,7 @@ def test_what_a_reader_compares_by_itself_is_not_read_before_it(store, monkeypat
         return real(file, size)
 
     monkeypatch.setattr(module, "record", record)
-    reader = Reader(read_other, compares="oth*")
+    reader = Reader(read_other, compares=("nothing", "oth*"))
     store.load(20, reader)
     assert compared == [(store.directory / "step-00000020" / "one").stat().st_ino]
     with open(store.directory / "step-00000020" / "other", "ab") as file:
@@ -91,7 +91,7 @@ def test_what_a_reader_compares_by_itself_is_not_read_before_it(store, monkeypat
         store.load(20, reader)
 
 
-@pytest.mark.parametrize("compares", ["", "other"])
+@pytest.mark.parametrize("compares", [(), ("other",)])
 def test_an_error_of_the_reader_is_the_damages_fault(store, compares):
     """Whatever a format's own tool says of damaged bytes."""
 
