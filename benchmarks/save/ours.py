@@ -48,7 +48,8 @@ class Ours:
     @collector.put_off()
     def restore(self) -> None:
         """Read the newest checkpoint, verified, into the model."""
-        found = self._store.load_newest(Reader(self._read, self._backend.compares))
+        compares = (self._backend.compares,) if self._backend.compares else ()
+        found = self._store.load_newest(Reader(self._read, compares))
         if found is None:
             raise FileNotFoundError(self.directory)
         saved = found[1]
