@@ -7,7 +7,7 @@ and none may hold an approximation.
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -48,17 +48,15 @@ class HeldSnapshot:
         held: Name to tensor, of the kind that the backend writes fastest.
         writer: Writes a part, ``held``, into an existing, empty directory.
         view: Views one of them as a numpy array.
-        shares: See ``Snapshot``.
     """
 
     held: dict[str, Any]
     writer: Callable[[Mapping[str, Any], str, Part], None]
     view: Callable[[Any], np.ndarray]
-    shares: bool = False
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
-        return {name: self.view(tensor) for name, tensor in self.held.items()}
+        return _Views(dict(self.held), self.view)
 
     def write(
         self,
@@ -72,6 +70,22 @@ class HeldSnapshot:
 
     def release(self) -> None:
         self.held.clear()
+
+
+class _Views(Mapping[str, np.ndarray]):
+    """Views tensors when they are asked for: some are copied for that."""
+
+    def __init__(self, held: dict[str, Any], view: Callable[[Any], np.ndarray]) -> None:
+        self._held, self._view = held, view
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._view(self._held[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
 
 
 def check_names(names: Iterable[str]) -> None:

@@ -51,14 +51,7 @@ ALONE = Part()
 
 
 class Snapshot(Protocol):
-    """Named tensors as they were, safe to write while training goes on.
-
-    Attributes:
-        shares: Whether ``arrays`` has the memory of what training did not write to, and
-            whoever holds an array keeps everybody from writing to it, at no cost.
-    """
-
-    shares: bool
+    """Named tensors as they were, safe to write while training goes on."""
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:

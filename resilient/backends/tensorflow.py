@@ -75,7 +75,7 @@ class TensorFlowBackend:
         # The host and its kind of device: what a new tensor's name begins with.
         here = tf.constant(0).device.partition("device:")[0] + "device:CPU"
         held = {name: _hold(name, value, here) for name, value in tensors.items()}
-        return HeldSnapshot(held, _write, _to_numpy, shares=True)
+        return HeldSnapshot(held, _write, _to_numpy)
 
     def read(
         self,

@@ -184,7 +184,9 @@ class Checkpointer:
 
         def job() -> None:
             began = self._now()
-            write = partial(content.write, unchanged=self._committer.unchanged)
+            unchanged = self._committer.unchanged
+            tensors = partial(unchanged.write, save.progress.step)
+            write = partial(content.write, tensors=tensors)
             try:
                 self._committer.commit_and_prune(save, write)
             finally:

@@ -49,6 +49,9 @@ from resilient.storage.store import Store
 if TYPE_CHECKING:
     from resilient.state.variables import Leaf
 
+# Writes tensors into a staging directory, and returns as ``commit.Write``.
+WriteTensors = Callable[[Snapshot, str], dict[str, FileRecord]]
+
 R = TypeVar("R", bound=RunJson)
 R_co = TypeVar("R_co", bound=RunJson, covariant=True)
 
@@ -146,7 +149,7 @@ class PendingCheckpoint:
         self,
         directory: str,
         ready: Callable[[], None] = lambda: None,
-        unchanged: Unchanged | None = None,
+        tensors: WriteTensors | None = None,
     ) -> dict[str, FileRecord]:
         """Fill a staging directory; the store commits it.
 
@@ -154,10 +157,10 @@ class PendingCheckpoint:
             directory: An existing, empty directory.
             ready: Called before writing tensors; returns when all processes are ready
                 to.
-            unchanged: What the run's last saves held.
+            tensors: Writes those of a single process, see ``unchanged``.
 
         Returns:
-            The files that are on disk already, by path.
+            As ``commit.Write``.
         """
         run, position = paths(self.part)
         for path, raw in (
@@ -168,12 +171,12 @@ class PendingCheckpoint:
                 os.mkdir(os.path.join(directory, folder))
             with open(os.path.join(directory, path), "wb") as file:
                 file.write(raw)
-        tensors = os.path.join(directory, VARIABLES)
-        os.mkdir(tensors)
+        variables = os.path.join(directory, VARIABLES)
+        os.mkdir(variables)
         ready()
-        if unchanged is not None and self.part.count == 1:
-            return unchanged.write(self.snapshot, directory)
-        self.snapshot.write(tensors, self.part)
+        if tensors is not None and self.part.count == 1:
+            return tensors(self.snapshot, directory)
+        self.snapshot.write(variables, self.part)
         return {}
 
     def release(self) -> None:
@@ -194,9 +197,10 @@ def commit(
     from resilient.state import fingerprint
 
     content = PendingCheckpoint(run, NOWHERE, backend.snapshot(tensors))
+    write = None if unchanged is None else partial(unchanged.write, progress.step)
     checkpoint = store.commit(
         progress,
-        partial(content.write, unchanged=unchanged),
+        partial(content.write, tensors=write),
         metrics={},
         finished=False,
         environment=fingerprint.environment(backend),

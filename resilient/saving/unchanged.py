@@ -8,17 +8,17 @@ the same ones, its files are linked: nothing is written, and nothing is read bac
     save 2  unchanged anew   save 5  links those of save 3
     save 3  unchanged anew   save 6  links those of save 4, once save 2 is pruned
 
-So neighbours share nothing, at most two checkpoints share a file, and now and then it
-is written again: damage to it leaves the checkpoint before, and takes one more at most.
+So neighbours share nothing (``storage/shared_files`` sees to it when one is deleted),
+at most two checkpoints share a file, and now and then it is written again. A file is
+read before it is linked: one that is damaged is written anew.
 
-What is unchanged is shown by memory that nobody can have written to (TensorFlow), or by
-the checksum of the bytes: nothing else shows every write (ARCHITECTURE.md).
+What is unchanged is shown by the checksum of the bytes: nothing else shows every write
+(ARCHITECTURE.md).
 """
 
-import contextlib
+import logging
 import os
 import shutil
-import stat
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,8 +30,12 @@ import xxhash
 from resilient.backends.arrays import contiguous_bytes
 from resilient.backends.base import Snapshot
 from resilient.saving.part_files import UNCHANGED, VARIABLES
+from resilient.storage import file_record
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.file_record import FileRecord
+from resilient.storage.files import open_file
+
+logger = logging.getLogger(__name__)
 
 _LARGE = 1 << 18  # bytes; smaller tensors are written before they are compared
 _WORTH = 8 << 20  # bytes of unchanged tensors that are worth files of their own
@@ -47,6 +51,7 @@ class _Saved:
     """A committed checkpoint.
 
     Attributes:
+        step: Its step.
         path: Where.
         identity: Of the directory: another one may be there by now.
         group: Its unchanged tensors.
@@ -54,6 +59,7 @@ class _Saved:
         links: How often they were linked.
     """
 
+    step: int
     path: Path
     identity: tuple[int, int]
     group: _Digests
@@ -76,41 +82,45 @@ class Unchanged:
         self._worth = True  # of a small state, nothing is compared
         self._last: _Digests = {}
         self._group: _Digests = {}
-        self._held: dict[str, np.ndarray] = {}
         self._links = 0
         self._committed = deque[_Saved](maxlen=2)
 
-    def write(self, snapshot: Snapshot, directory: str) -> dict[str, FileRecord]:
+    def write(
+        self, step: int, snapshot: Snapshot, directory: str
+    ) -> dict[str, FileRecord]:
         """Write all tensors of a snapshot, and return the files that were linked.
 
         Args:
+            step: Of the checkpoint.
             snapshot: The tensors.
             directory: The staging directory; that of the variables exists.
 
         Returns:
-            On disk already: by path, with the records of when they were written.
+            On disk already, and read: by path.
 
         Raises:
             OSError: The file system failed.
         """
         variables = os.path.join(directory, VARIABLES)
-        arrays = snapshot.arrays if self._worth else {}
-        self._group, self._links = self._unchanged(arrays), 0
-        self._held = (
-            {name: arrays[name] for name in self._group} if snapshot.shares else {}
-        )
+        # If this save fails, what is known of the tensors is still true.
+        arrays = snapshot.arrays
+        self._group = self._unchanged(arrays) if self._worth else {}
+        self._links = 0
         if not self._group:
             snapshot.write(variables)
             return {}
         rest = [name for name in arrays if name not in self._group]
         snapshot.write(variables, names=rest)
-        source, folder = self._source(), os.path.join(variables, UNCHANGED)
+        source, folder = self._source(step), os.path.join(variables, UNCHANGED)
         if source is not None:
-            with contextlib.suppress(OSError):
-                _link(source, directory)
+            try:
+                linked = _link(source, directory)
+            except OSError as error:
+                logger.info("Unchanged tensors are written again: %s", error)
+                shutil.rmtree(folder)
+            else:
                 self._links = source.links + 1
-                return dict(source.files)
-            shutil.rmtree(folder, ignore_errors=True)
+                return linked
         os.mkdir(folder)
         snapshot.write(folder, names=list(self._group))
         return {}
@@ -121,32 +131,32 @@ class Unchanged:
         path, inside = checkpoint.path, f"{VARIABLES}/{UNCHANGED}/"
         files = {n: r for n, r in checkpoint.files.items() if n.startswith(inside)}
         try:
-            saved = _Saved(path, _identity(path), self._group, files, self._links)
+            identity = _identity(path)
         except OSError:  # somebody was quick to remove it
             self._committed.clear()
         else:
-            self._committed.append(saved)
+            self._committed.append(
+                _Saved(checkpoint.step, path, identity, self._group, files, self._links)
+            )
 
     def _unchanged(self, arrays: Mapping[str, np.ndarray]) -> _Digests:
         """The tensors that were the same at the last save, if that is worth it."""
         last = self._last
-        every = self._saves % _AGAIN < 2
+        every = self._saves % _AGAIN < 2  # two in a row: to compare one with the other
         self._saves += 1
-        self._last = {
-            name: last[name]
-            if _is_in(array, self._held.get(name))
-            else (str(array.dtype), array.shape, _checksum(array))
-            for name, array in arrays.items()
-            # Of a tensor in shards, this is no array.
-            if isinstance(array, np.ndarray)
-            and array.nbytes >= _LARGE
-            and (every or name in self._group)
-        }
+        self._last, nbytes = {}, 0
+        for name in arrays if every else self._group:
+            array = arrays.get(name)
+            # Of a tensor in shards, it is no array.
+            if isinstance(array, np.ndarray) and array.nbytes >= _LARGE:
+                found = str(array.dtype), array.shape, _checksum(array)
+                self._last[name] = found
+                nbytes += array.nbytes if last.get(name) == found else 0
         same = {name: x for name, x in self._last.items() if last.get(name) == x}
-        return same if sum(arrays[name].nbytes for name in same) >= _WORTH else {}
+        return same if nbytes >= _WORTH else {}
 
-    def _source(self) -> _Saved | None:
-        """The checkpoint whose files may be linked."""
+    def _source(self, step: int) -> _Saved | None:
+        """The checkpoint whose files the one of this step may link."""
         if len(self._committed) < 2:
             return None
         before_last, last = self._committed
@@ -154,7 +164,8 @@ class Unchanged:
             before_last
             if before_last.group == self._group
             and before_last.links < _LINKS
-            and last.is_there()  # or the other one is the next to it
+            and before_last.step < last.step < step
+            and last.is_there()  # or the other one would be the next to it
             and before_last.is_there()
             else None
         )
@@ -164,28 +175,27 @@ def _checksum(array: np.ndarray) -> bytes:
     return xxhash.xxh3_128_digest(contiguous_bytes(array))
 
 
-def _is_in(array: np.ndarray, held: np.ndarray | None) -> bool:
-    """Whether an array has the memory of one that is held, which nobody wrote to."""
-    return (
-        held is not None
-        and array.__array_interface__ == held.__array_interface__
-        and array.dtype == held.dtype
-    )
-
-
 def _identity(path: Path) -> tuple[int, int]:
     found = os.stat(path)
     return found.st_dev, found.st_ino
 
 
-def _link(source: _Saved, directory: str) -> None:
-    """Raises OSError where a file has another link, or the system makes none."""
-    for name, record in source.files.items():
-        old, new = source.path / name, os.path.join(directory, name)
-        found = os.lstat(old)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != record.size:
-            raise OSError(f"{name} was replaced")
+def _link(source: _Saved, directory: str) -> dict[str, FileRecord]:
+    """Link all files, and return their records.
+
+    Raises:
+        OSError: One has another link or other bytes, or the system makes no links.
+    """
+    records = {}
+    for name, expected in source.files.items():
+        new = os.path.join(directory, name)
         os.makedirs(os.path.dirname(new), exist_ok=True)
-        os.link(old, new, follow_symlinks=False)
-        if os.lstat(new).st_nlink != 2:
-            raise OSError(f"{name} has more links, or they are not counted")
+        os.link(source.path / name, new, follow_symlinks=False)
+        with open(open_file(Path(directory), name), "rb", buffering=0) as file:
+            found = os.fstat(file.fileno())
+            if found.st_nlink != 2:
+                raise OSError(f"{name} has more links, or they are not counted")
+            records[name] = file_record.record(file, found.st_size)
+        if not records[name].matches(expected):
+            raise OSError(f"{source.path / name} is damaged")
+    return records

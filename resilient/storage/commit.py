@@ -20,7 +20,7 @@ from pathlib import Path
 
 from resilient.errors import NotSupportedError
 from resilient.progress import Progress
-from resilient.storage import layout, lock, signature
+from resilient.storage import layout, lock
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.directories import delete_checkpoints, move, written_in_place
 from resilient.storage.file_record import FileRecord, record
@@ -75,8 +75,8 @@ def stage(
     Args:
         staging: The directory.
         progress: Where the run is.
-        write: Fills it. May return files that it linked there: on disk already, with
-            the records of when they were written.
+        write: Fills it. May return files that it linked there: on disk already, and
+            read to be recorded.
         small: Whether it is expected to be so small that waiting for the disk beside
             the writing and the reading gains less than another thread costs.
 
@@ -130,12 +130,10 @@ def _seal(
 
     Args:
         staging: Their directory, with everything that ``write`` wrote.
-        linked: What of it is on disk, and recorded.
+        linked: What of it is on disk, and was read to be recorded.
         beside: One thread, which has flushed them meanwhile and is done by now; it
             waits while they are read.
     """
-    if signature.has_key():  # which may have been set since
-        linked = {n: each for n, each in linked.items() if each.sha256 is not None}
     names = [n for n in _names(os.fspath(staging)) if n not in linked]
     known = dict(linked)
     if beside is None:

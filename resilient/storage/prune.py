@@ -6,7 +6,8 @@ is read at most once, and again only if its file was replaced.
 
 import contextlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from resilient.errors import (
     NotSupportedError,
 )
 from resilient.policies import KeepPolicy
-from resilient.storage import directories, layout
+from resilient.storage import directories, layout, shared_files
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.manifest import ManifestError
 
@@ -60,8 +61,9 @@ class Pruner:
         kept |= set(held)
         doomed = [step for step in self._known if step not in kept]
         try:
-            names = map(layout.committed_name, doomed)
-            directories.delete_checkpoints([self._directory / name for name in names])
+            for older, newer in _new_neighbours(list(self._known), kept):
+                shared_files.separate(self._path(older), self._path(newer))
+            directories.delete_checkpoints([self._path(step) for step in doomed])
         except OSError as error:
             raise CheckpointWriteError(
                 f"Old checkpoints cannot be deleted: {error.strerror}.",
@@ -70,12 +72,14 @@ class Pruner:
             ) from error
         return doomed
 
+    def _path(self, step: int) -> Path:
+        return self._directory / layout.committed_name(step)
+
     def _look(self) -> None:
         """Find the checkpoints by step, and read new manifests."""
         known = {}
         for step in layout.committed_steps(self._directory):
-            name = layout.committed_name(step)
-            file = _file(os.path.join(self._directory, name, layout.MANIFEST))
+            file = _file(os.path.join(self._path(step), layout.MANIFEST))
             before = self._known.get(step)
             if before is not None and before.file == file is not None:
                 known[step] = before
@@ -84,12 +88,22 @@ class Pruner:
             with contextlib.suppress(
                 ManifestError, NotSupportedError, CheckpointReadError
             ):
-                found = Checkpoint.read(self._directory / name)
+                found = Checkpoint.read(self._path(step))
                 if (
                     found.is_trusted()
                 ):  # otherwise a stranger's newest would replace ours
                     known[step] = _Known(step, found.metrics, found.created, file)
         self._known = known
+
+
+def _new_neighbours(
+    steps: list[int], kept: Collection[int]
+) -> Iterator[tuple[int, int]]:
+    """Those of the kept steps that have only others between them."""
+    places = [number for number, step in enumerate(steps) if step in kept]
+    for one, other in pairwise(places):
+        if other - one > 1:
+            yield steps[one], steps[other]
 
 
 def _file(path: str) -> tuple[int, ...] | None:

@@ -110,7 +110,7 @@ class PendingCheckpoint:
     written: list = field(default_factory=list)
     released: bool = False
 
-    def write(self, directory, ready, unchanged):
+    def write(self, directory, ready, tensors):
         assert not self.released
         self.written.append(directory)
 

@@ -90,9 +90,9 @@ def write_after(monkeypatch, wait):
     """Let each write begin when ``wait`` returns."""
     write = record.PendingCheckpoint.write
 
-    def late(self, directory, ready, unchanged):
+    def late(self, directory, ready, tensors):
         wait()
-        return write(self, directory, ready, unchanged)
+        return write(self, directory, ready, tensors)
 
     monkeypatch.setattr(record.PendingCheckpoint, "write", late)
 
@@ -184,7 +184,7 @@ def test_a_slow_disk_does_not_stop_the_training(tmp_path, monkeypatch, caplog):
     fitting.assert_equal(plain, net)
 
 
-def full(self, directory, ready, unchanged):
+def full(self, directory, ready, tensors):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 

@@ -14,6 +14,7 @@ from support.killed_fit import assert_same, ended
 import resilient
 from resilient.errors import CorruptCheckpointError
 from resilient.saving import part_files, record, unchanged
+from resilient.storage.prune import Pruner
 from resilient.storage.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
@@ -147,23 +148,89 @@ def test_what_torch_does_not_count_as_a_change_is_seen(run):
     run.assert_exact()
 
 
-def test_on_tensorflow_nothing_is_read_of_what_is_unchanged(run, monkeypatch):
+def test_what_tensorflow_does_not_see_is_seen(tmp_path):
+    """A variable that has the memory of an array."""
     if keras.backend.backend() != "tensorflow":
-        pytest.skip("others reuse the memory, or copy what somebody holds")
-    run.save(3)
-    seen = []
-    checksum = unchanged._checksum
-    monkeypatch.setattr(
-        unchanged,
-        "_checksum",
-        lambda array: [seen.append(array.shape), checksum(array)][1],
-    )
-    run.save(4)
-    assert seen == []
-    run.frozen.assign_add(np.ones((64, 8), "float32"))
-    run.save()
-    assert seen == [(64, 8)]
+        pytest.skip("others copy, or cannot be written to")
+    import tensorflow as tf
+
+    memory = np.empty(4096 + 64, np.uint8)
+    start = -memory.__array_interface__["data"][0] % 64
+    array = memory[start : start + 4096].view("float32")
+    array[:] = 0
+    variable = tf.Variable(np.zeros(1024, "float32"))
+    variable.assign(tf.experimental.dlpack.from_dlpack(array.__dlpack__()))
+    with resilient.Checkpoints(tmp_path / "run", [variable]) as checkpoints:
+        for step in range(1, 5):
+            checkpoints.save(step)
+        array[5] = 7
+        assert variable.numpy()[5] == 7
+        checkpoints.save(5)
+        variable.assign(tf.zeros(1024))
+        checkpoints.restore()
+    assert variable.numpy()[5] == 7
+
+
+def damage(folder):
+    for path in folder.rglob("*"):
+        if path.is_file() and path.stat().st_size > 1000:
+            content = bytearray(path.read_bytes())
+            content[-100] ^= 1
+            path.write_bytes(content)
+
+
+def test_damage_is_not_handed_on(run, caplog):
+    run.save(5)
+    damage(run.folder(4))
+    with caplog.at_level("INFO"):
+        run.save(4)
+    assert "is damaged" in caplog.text
+    store = Store(run.directory)
+    assert [store.problems(step) for step in run.steps()] == [[], [], []]
     run.assert_exact()
+
+
+def test_a_key_that_is_set_later_signs_no_damage(run, monkeypatch):
+    run.save(4)
+    damage(run.folder(3))
+    monkeypatch.setenv("RESILIENT_KEY", "k" * 32)
+    run.save()
+    assert np.array_equal(run.read(5)[0], run.saved[5][0])
+
+
+def test_what_is_left_when_one_between_them_is_deleted_shares_nothing(run, monkeypatch):
+    """Such as the best and the newest; a kill leaves all of them."""
+    run.save(6)
+
+    def die(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", die)
+        with pytest.raises(KeyboardInterrupt):
+            Pruner(run.directory).prune(resilient.latest(1), held={4})
+    assert run.steps() == [4, 5, 6]
+    run.assert_exact()
+    Pruner(run.directory).prune(resilient.latest(1), held={4})
+    assert run.steps() == [4, 6]
+    assert run.inode(4) != run.inode(6)
+    run.assert_exact()
+
+
+def test_the_same_step_again_and_a_lower_one_link_nothing(tmp_path):
+    run = Run(tmp_path / "run", keep=10)
+    with run.checkpoints:
+        run.save(5)
+        run.step = 4
+        run.save()
+        assert run.inode(5) not in {run.inode(4), run.inode(3)}
+        run.step = 20
+        run.save(4)
+        run.step = 21
+        run.save()
+        inodes = [run.inode(step) for step in run.steps()[1:]]
+        assert all(one != other for one, other in pairwise(inodes))
+        run.assert_exact()
 
 
 def test_damage_to_a_shared_file_leaves_the_checkpoint_before(run):
