@@ -117,7 +117,8 @@ class Unchanged:
                 linked = _link(source, directory)
             except OSError as error:
                 logger.info("Unchanged tensors are written again: %s", error)
-                shutil.rmtree(folder)
+                if os.path.isdir(folder):
+                    shutil.rmtree(folder)
             else:
                 self._links = source.links + 1
                 return linked
@@ -197,5 +198,8 @@ def _link(source: _Saved, directory: str) -> dict[str, FileRecord]:
                 raise OSError(f"{name} has more links, or they are not counted")
             records[name] = file_record.record(file, found.st_size)
         if not records[name].matches(expected):
-            raise OSError(f"{source.path / name} is damaged")
+            logger.warning(
+                "%s is damaged. Its tensors are written again.", source.path / name
+            )
+            raise OSError(f"{name} does not match its checksum")
     return records

@@ -66,9 +66,13 @@ def edited(directory, change):
     run = json.loads((source / "run.json").read_text())
     change(run)
     (source / "run.json").write_text(json.dumps(run))
+
+    def write(staging):
+        shutil.copytree(source, staging, dirs_exist_ok=True)
+
     store.commit(
         checkpoint.progress,
-        lambda staging: shutil.copytree(source, staging, dirs_exist_ok=True),
+        write,
         metrics=checkpoint.metrics,
         finished=checkpoint.finished,
         environment=checkpoint.environment,
