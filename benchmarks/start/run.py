@@ -132,7 +132,7 @@ def write() -> None:
             ]
             rows.append([f"{name}, {size}", *cells])
     made = figures.table(["", *_HEADS], rows)
-    figures.show("training-overhead.md", NAME, [*made, "", " ".join(notes)])
+    figures.show("starting-and-resuming.md", NAME, [*made, "", " ".join(notes)])
 
 
 def main() -> None:
