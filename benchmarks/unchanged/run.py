@@ -23,10 +23,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import sys
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(1, str(Path(__file__).parents[1] / "save"))
 import figures
 import keras
 import machine
 import numpy as np
+from limits import Limits
 from paired import summary
 from rich.console import Console
 from rich.progress import track
@@ -72,29 +74,17 @@ class Run:
         return spent, sum(each.st_size for each in found if each.st_nlink == 1)
 
 
-def raw(directory: Path, content: bytes) -> float:
-    """Seconds to write and sync bytes into a new file."""
-    path = directory / "raw"
-    before = time.perf_counter()
-    with open(path, "wb", buffering=0) as file:
-        rest = memoryview(content)
-        while rest:
-            rest = rest[file.write(rest) :]
-        os.fsync(file.fileno())
-    spent = time.perf_counter() - before
-    path.unlink()
-    return spent
-
-
 def measure(megabytes: float, share: float, pairs: int) -> dict[str, Any]:
     """One share of unchanged tensors."""
-    content = os.urandom(1 << 20) * int(megabytes * 1e6 / (1 << 20))
     all_of, some, limit = list[float](), list[float](), list[float]()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         whole = Run(directory / "whole", megabytes, _TENSORS)
         part = Run(directory / "part", megabytes, round(_TENSORS * (1 - share)))
-        written = 0
+        limits, written = (
+            Limits([np.ones(int(megabytes * 1e6), np.uint8)], directory),
+            0,
+        )
         with whole.checkpoints, part.checkpoints:
             what = f"{BACKEND}, {share:.0%} unchanged"
             for pair in track(range(pairs + _WARM), what, console=Console(stderr=True)):
@@ -103,7 +93,7 @@ def measure(megabytes: float, share: float, pairs: int) -> dict[str, Any]:
                     seconds, written_now = run.save()
                     spent.append(seconds)
                     written = written_now if run is part else written
-                limit.append(raw(directory, content))
+                limit.append(limits.write())
     all_of, some, limit = (each[_WARM:] for each in (all_of, some, limit))
     return {
         "share": share,

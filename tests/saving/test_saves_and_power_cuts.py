@@ -10,12 +10,13 @@ import pytest
 from support import fitting
 from support.promises import Promise, cut_power, kept_in_mind, recovered
 from support.recording import Recorder
+from support.shared_files import share_files_of_small_tensors
 
 import resilient
 from resilient.backends import get_backend
 from resilient.policies import latest
 from resilient.progress import Progress
-from resilient.saving import record, unchanged
+from resilient.saving import record
 from resilient.storage.store import Store
 from resilient.telemetry import heartbeat
 from resilient.telemetry.events import read_events
@@ -35,8 +36,7 @@ SHARES = range(5)  # of the power cuts: a share of a long session has one or non
 @pytest.fixture
 def events_and_saved(tmp_path, monkeypatch):
     """Of a training that is rolled back and resumed, and of a save of the same step."""
-    monkeypatch.setattr(unchanged, "_LARGE", 64)
-    monkeypatch.setattr(unchanged, "_WORTH", 1)
+    share_files_of_small_tensors(monkeypatch.setattr)
     with Recorder(tmp_path) as recorder, kept_in_mind(recorder) as saved:
         write = rollback.replace_text
 

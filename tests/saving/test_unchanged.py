@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from support.killed_fit import assert_same, ended
+from support.shared_files import share_files_of_small_tensors
 
 import resilient
 from resilient.errors import CorruptCheckpointError
@@ -23,8 +24,7 @@ FOLDER = Path(part_files.VARIABLES, part_files.UNCHANGED)
 
 @pytest.fixture(autouse=True)
 def small_ones_count(monkeypatch):
-    monkeypatch.setattr(unchanged, "_LARGE", 64)
-    monkeypatch.setattr(unchanged, "_WORTH", 1)
+    share_files_of_small_tensors(monkeypatch.setattr)
 
 
 class Run:
@@ -323,11 +323,10 @@ def test_a_full_disk_while_files_are_linked_loses_nothing(run, monkeypatch):
             raise OSError(28, "No space left on device")
         make(path, *args, **kwargs)
 
-    monkeypatch.setattr(os, "mkdir", full)
-    with pytest.raises(resilient.CheckpointWriteError):
-        run.save()
-    monkeypatch.undo()
-    monkeypatch.setattr(unchanged, "_WORTH", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", full)
+        with pytest.raises(resilient.CheckpointWriteError):
+            run.save()
     run.step += 1
     run.save(2)
     run.assert_exact()
@@ -380,6 +379,7 @@ import sys
 import keras
 from support import fitting, killed_fit
 from support.shared_files import share_files_of_small_tensors
+from support.waited import wait_for_each_save
 
 def model(**given):
     keras.utils.set_random_seed(5)
@@ -391,6 +391,7 @@ def model(**given):
 
 fitting.model = model
 share_files_of_small_tensors()
+killed_fit.wait_for_the_first_save = wait_for_each_save  # the second has such files
 killed_fit.train(*sys.argv[1:])
 """
 

@@ -1,8 +1,12 @@
 """Lets checkpoints share the files of unchanged tensors, however small these are."""
 
+from collections.abc import Callable
+from typing import Any
+
 from resilient.saving import unchanged
 
 
-def share_files_of_small_tensors() -> None:
-    """From now on in this process."""
-    unchanged._LARGE, unchanged._WORTH = 64, 1
+def share_files_of_small_tensors(change: Callable[..., Any] = setattr) -> None:
+    """From now on in this process; or for a test, with ``monkeypatch.setattr``."""
+    change(unchanged, "_LARGE", 64)
+    change(unchanged, "_WORTH", 1)
