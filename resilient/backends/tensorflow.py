@@ -14,9 +14,9 @@ inside a traced function, or called with an op seed) is out of reach of any libr
 is not part of ``random_state``.
 """
 
+import functools
 import os
 import random
-import tempfile
 import weakref
 from collections.abc import Mapping
 from types import ModuleType
@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 from msgspec import Meta
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from resilient.backends.arrays import (
     EXTENSION_DTYPES,
@@ -227,7 +228,7 @@ def _write(tensors: Mapping[str, tf.Tensor], directory: str, part: Part) -> None
     check_count(len(tensors))
     names = [OBJECT_GRAPH, *map(_key, tensors)]
     with plain(directory) as path, tf.device(_CPU):
-        graph = tf.constant(_object_graph(tuple(tensors), path))
+        graph = tf.constant(_object_graph(tuple(tensors)))
         tf.raw_ops.SaveV2(
             prefix=os.path.join(path, PREFIX),
             tensor_names=names,
@@ -239,26 +240,23 @@ def _write(tensors: Mapping[str, tf.Tensor], directory: str, part: Part) -> None
         file.write(f'model_checkpoint_path: "{PREFIX}"\n')
 
 
-_graphs: dict[tuple[str, ...], bytes] = {}
-_GRAPHS = 8  # names vary within a run: data and callbacks have tensors now and then
-
-
-def _object_graph(names: tuple[str, ...], directory: str) -> bytes:
+@functools.lru_cache(8)  # names vary within a run: data and callbacks have tensors too
+def _object_graph(names: tuple[str, ...]) -> bytes:
     """What ``tf.train.Checkpoint`` writes beside tensors of these names.
 
-    It does so in ``directory``, of which the path is plain.
+    With thousands of them it would take seconds, and hold the interpreter meanwhile.
     """
-    graph = _graphs.get(names)
-    if graph is None:
-        with tempfile.TemporaryDirectory(dir=directory) as beside:
-            prefix = os.path.join(beside, PREFIX)
-            tensors = {name: tf.Variable(False) for name in names}
-            tf.train.Checkpoint(tensors=tensors).write(prefix)
-            graph = tf.train.load_checkpoint(prefix).get_tensor(OBJECT_GRAPH)
-        if len(_graphs) >= _GRAPHS:
-            _graphs.clear()
-        _graphs[names] = graph
-    return graph
+    graph = TrackableObjectGraph()
+    root, tensors = graph.nodes.add(), graph.nodes.add()
+    root.children.add(node_id=1, local_name="tensors")
+    for number, name in enumerate(names, 2):
+        tensors.children.add(node_id=number, local_name=name)
+        graph.nodes.add().attributes.add(
+            name="VARIABLE_VALUE", full_name="Variable", checkpoint_key=_key(name)
+        )
+    for node in graph.nodes:
+        node.has_checkpoint_values.value = bool(names)
+    return bytes(graph.SerializeToString(deterministic=True))
 
 
 def _key(name: str) -> str:

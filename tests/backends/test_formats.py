@@ -1,5 +1,6 @@
 """What a snapshot writes, the format's own tool reads, without anything of ours."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,3 +83,24 @@ def test_the_formats_own_tool_reads_every_byte(
     arrays = every_dtype_and_shape()
     adapter.snapshot(arrays).write(str(tmp_path))
     assert differing(tools[number](tmp_path, arrays), arrays) == []
+
+
+@pytest.mark.skipif(os.environ["KERAS_BACKEND"] != "tensorflow", reason="its format")
+@pytest.mark.parametrize("names", [(), ("b", "a.x"), ("c..d", "opt.0", "A_B-c")])
+def test_the_graph_of_objects_is_what_tensorflow_writes(
+    adapter: Backend, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    """Byte for byte."""
+    import tensorflow as tf
+
+    variables = {name: tf.Variable(False) for name in names}
+    tf.train.Checkpoint(tensors=variables).write(str(tmp_path / "theirs" / "state"))
+    (tmp_path / "ours").mkdir()
+    adapter.snapshot(variables).write(str(tmp_path / "ours"))
+    ours, theirs = (
+        tf.train.load_checkpoint(str(tmp_path / who / "state")).get_tensor(
+            "_CHECKPOINTABLE_OBJECT_GRAPH"
+        )
+        for who in ("ours", "theirs")
+    )
+    assert ours == theirs
