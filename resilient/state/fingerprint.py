@@ -166,8 +166,10 @@ def learning_rate(optimizer: Any) -> float | None:
     rate = getattr(optimizer, "_learning_rate", None)
     if not isinstance(rate, keras.Variable):
         return None
-    # A sum is a plain tensor, even if the variable has replicas.
-    return float(keras.ops.convert_to_tensor(rate) + 0.0)
+    value = keras.ops.convert_to_tensor(rate)
+    if keras_internals.BACKEND == "tensorflow":
+        value += 0.0  # a plain tensor, even if the variable has replicas
+    return float(value)  # JAX would compile a sum
 
 
 def environment(backend: Backend) -> dict[str, str]:

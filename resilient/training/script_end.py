@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from resilient.backends.base import Backend
 from resilient.forked import in_forked_child
-from resilient.saving.digest import of_variables
 from resilient.state.variables import Leaf, tensors
 from resilient.telemetry.events import Events
 from resilient.training import trial
@@ -46,6 +45,8 @@ def watch(session: "Session", leaves: Leaves) -> None:
 def _record() -> None:
     if trial.current() is None:
         return
+    from resilient.saving.digest import of_variables
+
     for events, backend, leaves in _runs.values():
         live = leaves()
         layout = [leaf.to_json() for leaf in live]

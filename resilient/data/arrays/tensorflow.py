@@ -174,7 +174,7 @@ class TensorFlowArrays(SeekableArrays):
             )
         )
         # flat_map: the variables are read when an iterator yields its first element.
-        indices = tf.data.Dataset.range(1).flat_map(lambda _: self._batch_indices())
+        indices = tf.data.Dataset.range(1).flat_map(self._batch_indices)
         whole = tf.data.Dataset.from_tensors(inputs).repeat()
         dataset = tf.data.Dataset.zip((indices, whole))
         dataset = dataset.map(_take_rows, num_parallel_calls=tf.data.AUTOTUNE)
@@ -188,7 +188,8 @@ class TensorFlowArrays(SeekableArrays):
         )
         return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)
 
-    def _batch_indices(self) -> Any:
+    @tf.autograph.experimental.do_not_convert  # converting takes longer than all else
+    def _batch_indices(self, _: Any) -> Any:
         """The rows of every batch from the start, sliced fast, as in Keras."""
         n, size = self.samples, self.batch_size
         order = (
@@ -203,6 +204,7 @@ class TensorFlowArrays(SeekableArrays):
         return batches
 
 
+@tf.autograph.experimental.do_not_convert
 def _take_rows(indices: Any, data: Any) -> Any:
     def take(x: Any) -> Any:
         if isinstance(x, keras_internals.TensorflowSparseWrapper):

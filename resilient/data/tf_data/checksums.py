@@ -36,6 +36,7 @@ class Checksums:
         """Reset the first batch's checksum to 0."""
         self._ring.scatter_nd_update([[0]], [0])
 
+    @tf.autograph.experimental.do_not_convert  # which takes long, and changes nothing
     def _note(self, index: Any, batch: Any) -> Any:
         place = tf.where(index == 0, index, 1 + index % _SIZE)
         self._ring.scatter_nd_update([[place]], [_total(batch)])
