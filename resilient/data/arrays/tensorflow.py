@@ -188,7 +188,8 @@ class TensorFlowArrays(SeekableArrays):
         )
         return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)
 
-    @tf.autograph.experimental.do_not_convert  # converting takes longer than all else
+    # Converting it takes longer than all else.
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _batch_indices(self, _: Any) -> Any:
         """The rows of every batch from the start, sliced fast, as in Keras."""
         n, size = self.samples, self.batch_size
@@ -204,7 +205,7 @@ class TensorFlowArrays(SeekableArrays):
         return batches
 
 
-@tf.autograph.experimental.do_not_convert
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def _take_rows(indices: Any, data: Any) -> Any:
     def take(x: Any) -> Any:
         if isinstance(x, keras_internals.TensorflowSparseWrapper):

@@ -36,7 +36,8 @@ class Checksums:
         """Reset the first batch's checksum to 0."""
         self._ring.scatter_nd_update([[0]], [0])
 
-    @tf.autograph.experimental.do_not_convert  # which takes long, and changes nothing
+    # Converting it takes long, and changes nothing.
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _note(self, index: Any, batch: Any) -> Any:
         place = tf.where(index == 0, index, 1 + index % _SIZE)
         self._ring.scatter_nd_update([[place]], [_total(batch)])
