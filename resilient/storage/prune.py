@@ -5,6 +5,7 @@ is read at most once, and again only if its file was replaced.
 """
 
 import contextlib
+import logging
 import os
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
@@ -20,6 +21,8 @@ from resilient.policies import KeepPolicy
 from resilient.storage import directories, layout, shared_files
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.manifest import ManifestError
+
+logger = logging.getLogger(__name__)
 
 
 class _Known(NamedTuple):
@@ -56,13 +59,11 @@ class Pruner:
         Raises:
             CheckpointWriteError: If the file system does not allow it.
         """
-        self._look()
-        kept = keep.select(self._known.values()) | set([*self._known][-1:])
-        kept |= set(held)
-        doomed = [step for step in self._known if step not in kept]
         try:
-            for older, newer in _new_neighbours(list(self._known), kept):
-                shared_files.separate(self._path(older), self._path(newer))
+            self._look()
+            kept = keep.select(self._known.values()) | set([*self._known][-1:])
+            kept |= set(held)
+            doomed = self._apart([step for step in self._known if step not in kept])
             directories.delete_checkpoints([self._path(step) for step in doomed])
         except OSError as error:
             raise CheckpointWriteError(
@@ -70,6 +71,24 @@ class Pruner:
                 received=error,
                 hint=f"Allow this user to delete in {self._directory}.",
             ) from error
+        return doomed
+
+    def _apart(self, doomed: list[int]) -> list[int]:
+        """Those that can go: what they are between shares no file any more."""
+        if not doomed:
+            return []
+        # Also those that cannot be judged: they are kept, and may be used again.
+        there = layout.committed_steps(self._directory)
+        for older, newer in list(_new_neighbours(there, doomed)):
+            try:
+                shared_files.separate(self._path(older), self._path(newer))
+            except OSError as error:
+                logger.warning(
+                    "%s and %s share a file that cannot be copied, so what is between "
+                    "them is kept: %s",
+                    *(self._path(older), self._path(newer).name, error),
+                )
+                doomed = [step for step in doomed if not older < step < newer]
         return doomed
 
     def _path(self, step: int) -> Path:
@@ -97,10 +116,11 @@ class Pruner:
 
 
 def _new_neighbours(
-    steps: list[int], kept: Collection[int]
+    steps: list[int], doomed: Collection[int]
 ) -> Iterator[tuple[int, int]]:
-    """Those of the kept steps that have only others between them."""
-    places = [number for number, step in enumerate(steps) if step in kept]
+    """Those of the other steps that have only doomed ones between them."""
+    gone = set(doomed)
+    places = [number for number, step in enumerate(steps) if step not in gone]
     for one, other in pairwise(places):
         if other - one > 1:
             yield steps[one], steps[other]

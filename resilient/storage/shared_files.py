@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from resilient.storage.files import sync
+from resilient.storage.files import open_file, sync
 
 
 def separate(older: Path, newer: Path) -> None:
@@ -29,16 +29,24 @@ def separate(older: Path, newer: Path) -> None:
 
 
 def _replace_by_copy(path: str) -> None:
+    folder, name = os.path.split(path)
     beside = f"{path}.own"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(beside)  # a kill left it, or somebody put a link there
     try:
-        shutil.copyfile(path, beside)
-        sync(beside)
+        with (
+            open(open_file(Path(folder), name), "rb") as source,
+            open(beside, "xb") as target,
+        ):
+            shutil.copyfileobj(source, target, 1 << 20)
+            target.flush()
+            os.fsync(target.fileno())
         os.replace(beside, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(beside)
         raise
-    sync(os.path.dirname(path))
+    sync(folder)
 
 
 def _linked(directory: Path) -> Iterator[tuple[str, os.stat_result]]:

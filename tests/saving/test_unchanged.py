@@ -220,6 +220,54 @@ def test_what_is_left_when_one_between_them_is_deleted_shares_nothing(run, monke
     run.assert_exact()
 
 
+def test_what_shares_a_file_that_cannot_be_copied_keeps_what_is_between(
+    run, monkeypatch, caplog
+):
+    """A bad sector, or a full disk: everything else is deleted nevertheless."""
+    run.save(6)
+
+    def fail(*args):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfileobj", fail)
+        run.checkpoints._keep = resilient.latest(1)
+        run.save()
+        assert run.steps() == [7]
+        run.checkpoints._keep = resilient.latest(3)
+        run.save(3)
+        assert Pruner(run.directory).prune(resilient.latest(1), held={8}) == []
+    assert "cannot be copied" in caplog.text
+    assert Pruner(run.directory).prune(resilient.latest(1), held={8}) == [9]
+    assert run.inode(8) != run.inode(10)
+    run.assert_exact()
+
+
+def test_a_planted_link_is_not_written_through(run, tmp_path):
+    run.save(6)
+    (tmp_path / "other").write_text("somebody's")
+    for path in [*run.folder(6).rglob("*")]:
+        if path.is_file():
+            path.with_name(f"{path.name}.own").symlink_to(tmp_path / "other")
+    Pruner(run.directory).prune(resilient.latest(1), held={4})
+    assert (tmp_path / "other").read_text() == "somebody's"
+    assert run.inode(4) != run.inode(6)
+    assert Store(run.directory).problems(6) == []
+
+
+def test_one_that_is_not_signed_and_its_new_neighbour_share_nothing(run, monkeypatch):
+    """It is kept, and used again once no key is set."""
+    run.save(5)
+    monkeypatch.setenv("RESILIENT_KEY", "k" * 32)
+    run.save(2)
+    assert run.inode(5) == run.inode(7)
+    Pruner(run.directory).prune(resilient.latest(1))
+    assert run.steps()[-2:] == [5, 7]
+    assert run.inode(5) != run.inode(7)
+    monkeypatch.delenv("RESILIENT_KEY")
+    run.assert_exact()
+
+
 def test_the_same_step_again_and_a_lower_one_link_nothing(tmp_path):
     run = Run(tmp_path / "run", keep=10)
     with run.checkpoints:
