@@ -1,20 +1,22 @@
 """What grows: for each quantity, what is measured at a size, all else held small.
 
-Directories are made by the library's own writers. Peers are some of `benchmarks/save`;
-none of them keeps events, history or rollbacks, or saves callbacks.
+Directories are made by the library's own writers. Peers are some of `benchmarks/save`,
+and the managers of many checkpoints; none keeps events, history or rollbacks, or saves
+callbacks.
 """
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import keras
+import managers
 import numpy as np
 import state
-import subjects
+from saves import MEMORY, REPEATS, Samples, memory, of_subjects, timed
 
 import resilient
 from resilient.objects.callbacks.capture import CallbackStates
@@ -30,15 +32,6 @@ from resilient.training.divergence import rollback
 from resilient.training.fit.attempt import FitAttempt
 from resilient.training.loop.history import LogHistory
 
-# Name of what is measured -> samples, in seconds.
-Samples = dict[str, list[float]]
-
-_PEERS = {
-    *("resilient", "BackupAndRestore", "ModelCheckpoint", "torch.save"),
-    *("tf.train.Checkpoint", "Orbax Checkpointer"),
-}
-_REPEATS = 5
-_ENOUGH = 10.0  # seconds of saves of one subject
 _BATCHES = 30
 
 
@@ -55,9 +48,9 @@ def events(size: int, directory: Path) -> Samples:
         file.write(started)
         file.writelines(line for _ in range(size - 1))
     return {
-        "start": _timed(lambda: (attempts_so_far(run), last_attempt(run))),
-        "one more": _timed(lambda: Events(run).emit("x")),
-        "resilient report": _timed(lambda: read_facts(Store(run)).to_json(), 1),
+        "start": timed(lambda: (attempts_so_far(run), last_attempt(run))),
+        "one more": timed(lambda: Events(run).emit("x")),
+        "resilient report": timed(lambda: read_facts(Store(run)).to_json(), 1),
     }
 
 
@@ -73,7 +66,7 @@ def checkpoints(size: int, directory: Path) -> Samples:
     """Checkpoints in the directory, all of which are kept."""
     directory = directory / "run"
     directory.mkdir()
-    store, keep = Store(directory), latest(size + _REPEATS)
+    store, keep = Store(directory), latest(size + REPEATS)
     _commit(store, 0)
     first = Checkpoint.read(directory / layout.committed_name(0))
     for step in range(1, size):  # a commit would wait for the disk each time
@@ -82,17 +75,17 @@ def checkpoints(size: int, directory: Path) -> Samples:
         made = replace(first, progress=Progress(step, 0, step))
         (path / layout.MANIFEST).write_bytes(made.to_bytes())
     store.prune(keep)
-    steps = iter(range(size, size + _REPEATS))
+    steps = iter(range(size, size + REPEATS))
 
     def save() -> None:
         _commit(store, next(steps))
         store.prune(keep)
 
     return {
-        "save": _timed(save),
-        "resilient ls": _timed(store.checkpoints, 1),
-        "resume": _timed(lambda: store.load_newest(Reader(lambda found: found))),
-    }
+        "save": timed(save),
+        "resilient ls": timed(store.checkpoints, 1),
+        "resume": timed(lambda: store.load_newest(Reader(lambda found: found))),
+    } | managers.measured(size, directory.parent)
 
 
 def _commit(store: Store, step: int) -> None:
@@ -124,12 +117,12 @@ class _Many(keras.layers.Layer):
 def variables(size: int, directory: Path) -> Samples:
     """Variables, a third of them weights and the others Adam's."""
     model = _model(_Many(max(1, size // 3)))
-    return _of_subjects(model, directory) | _boundary(model, directory / "fit")
+    return of_subjects(model, directory) | _boundary(model, directory / "fit")
 
 
 def megabytes(size: int, directory: Path) -> Samples:
     """Megabytes of state, in few variables."""
-    return _of_subjects(state.make_model(state.width_of(size), 8), directory)
+    return of_subjects(state.make_model(state.width_of(size), 8), directory)
 
 
 def _model(layer: keras.layers.Layer) -> keras.Model:
@@ -137,31 +130,6 @@ def _model(layer: keras.layers.Layer) -> keras.Model:
     model.compile("adam", "mse")
     model.optimizer.build(model.trainable_variables)
     return model
-
-
-def _of_subjects(model: keras.Model, directory: Path) -> Samples:
-    found: Samples = {}
-    for kind in subjects.available()[0]:
-        if kind.name not in _PEERS:
-            continue
-        place = directory / kind.__name__
-        place.mkdir(parents=True)
-        subject = kind(model, place)
-        try:
-            stalls, saves = [], []
-            while len(saves) < _REPEATS and sum(saves) < _ENOUGH:
-                began = time.perf_counter()
-                subject.save()
-                stalls.append(time.perf_counter() - began)
-                subject.wait()
-                if not subject.flushes:
-                    subjects.flush(place)
-                saves.append(time.perf_counter() - began)
-            found[f"{kind.name}: stall"], found[f"{kind.name}: save"] = stalls, saves
-            found[f"{kind.name}: restore"] = _timed(subject.restore, 2)
-        finally:
-            subject.close()
-    return found
 
 
 class _Counter(keras.callbacks.Callback):
@@ -188,8 +156,8 @@ def callbacks(size: int, directory: Path) -> Samples:
         callback.on_epoch_end(0)
     captured = states.capture({})
     return {
-        "save": _timed(lambda: states.capture({})),
-        "resume": _timed(lambda: states.restore(captured, {})),
+        "save": timed(lambda: states.capture({})),
+        "resume": timed(lambda: states.restore(captured, {})),
     } | _boundary(model, directory, given)
 
 
@@ -203,9 +171,9 @@ def history(size: int, directory: Path) -> Samples:
     for step in range(size):
         loop.add(step, {"loss": 1.0})
     return {
-        "save, of fit": _timed(lambda: states.capture({})),
-        "save, of a loop": _timed(loop.capture),
-        "one more, of a loop": _timed(lambda: loop.add(size, {"loss": 1.0})),
+        "save, of fit": timed(lambda: states.capture({})),
+        "save, of a loop": timed(loop.capture),
+        "one more, of a loop": timed(lambda: loop.add(size, {"loss": 1.0})),
     }
 
 
@@ -215,7 +183,7 @@ def rollbacks(size: int, directory: Path) -> Samples:
     starts = range(10**6, 10**6 + 1000 * size, 1000)
     skips = [rollback.Skip(start, start + 300, start + 100, "nan") for start in starts]
     rollback.write(directory, skips)
-    read = _timed(lambda: rollback.read(directory))
+    read = timed(lambda: rollback.read(directory))
     return {"resume": read} | _boundary(_model(_Many(1)), directory)
 
 
@@ -227,37 +195,30 @@ def _boundary(
     names = ("between_batches", "leaves_out")
     plain = {name: getattr(FitAttempt, name) for name in names}
 
-    def timed(name: str) -> Callable[..., Any]:
+    def watched(name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             began = time.perf_counter()
             try:
                 return plain[name](*args, **kwargs)
             finally:
-                samples.append(time.perf_counter() - began)
+                took = time.perf_counter() - began
+                if name == names[0]:
+                    samples.append(took)
+                elif samples:
+                    samples[-1] += took
 
         return call
 
     x = np.zeros((_BATCHES, 1), "float32")
     fit = {"batch_size": 1, "verbose": 0, "callbacks": callbacks, "save_freq": 10**9}
     for name in plain:
-        setattr(FitAttempt, name, timed(name))
+        setattr(FitAttempt, name, watched(name))
     try:
         resilient.fit(model, x, x, checkpoint_dir=directory, **fit)
     finally:
         for name, function in plain.items():
             setattr(FitAttempt, name, function)
-    return {"boundary": [sum(samples) / _BATCHES]}
-
-
-def _timed(do: Callable[[], object], repeats: int = _REPEATS) -> list[float]:
-    return list(_samples(do, repeats))
-
-
-def _samples(do: Callable[[], object], repeats: int) -> Iterator[float]:
-    for _ in range(repeats):
-        began = time.perf_counter()
-        do()
-        yield time.perf_counter() - began
+    return {"boundary": samples[1:], "first boundary": samples[:1]}
 
 
 # Each with the sizes at which it is measured.
@@ -275,6 +236,8 @@ QUANTITIES = {
 def measure(name: str, size: int, directory: str) -> dict[str, dict[str, float]]:
     """Medians and quartiles at one size, in seconds."""
     found = QUANTITIES[name][0](size, Path(directory))
+    if name not in ("variables", "megabytes"):
+        found[MEMORY] = [memory()]
     return {
         what: {
             "median": statistics.median(samples),

@@ -12,7 +12,6 @@ two sizes says how a cost grows: 0 does not, 1 as the quantity does, more is too
 import argparse
 import math
 import os
-import resource
 import sys
 import tempfile
 import warnings
@@ -37,16 +36,16 @@ _LEAST = 1e-4  # seconds; what takes less is noise, and has no exponent
 _MEMORY = "memory (GB)"
 
 
-def at(name: str, size: int) -> dict[str, Any]:
+def at(name: str, size: int, only: list[str] | None) -> dict[str, Any]:
     """Measure one quantity at one size, in this process."""
     import quantities
+    import saves
 
     warnings.simplefilter("ignore")
+    if only is not None:
+        saves.PEERS.intersection_update(only)
     with tempfile.TemporaryDirectory() as directory:
-        found = quantities.measure(name, size, directory)
-    unit = 1 if sys.platform == "darwin" else 1024
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
-    return found | {_MEMORY: {"median": most, "quartiles": [most] * 3}}
+        return quantities.measure(name, size, directory)
 
 
 def sizes_of(name: str) -> list[int]:
@@ -56,11 +55,11 @@ def sizes_of(name: str) -> list[int]:
     return list(quantities.QUANTITIES[name][1])
 
 
-def exponents(sizes: list[int], values: list[float]) -> list[float | None]:
+def exponents(sizes: list[int], values: list[float | None]) -> list[float | None]:
     """How a cost grows from each size to the next."""
     return [
         math.log(new / old) / math.log(big / small)
-        if new > _LEAST and old > 0
+        if new and old and new > _LEAST
         else None
         for (small, big), (old, new) in zip(
             pairwise(sizes), pairwise(values), strict=True
@@ -68,25 +67,42 @@ def exponents(sizes: list[int], values: list[float]) -> list[float | None]:
     ]
 
 
-def grown(name: str, most: int | None) -> dict[str, Any]:
-    """Measure a quantity at all its sizes, each in a new process."""
-    found, sizes = [], []
+def grown(name: str, options: argparse.Namespace, before: dict[str, Any]) -> Any:
+    """Measure a quantity at its sizes, each in a new process.
+
+    Args:
+        name: The quantity.
+        options: Which sizes and subjects; all others are kept from before.
+        before: What this returned before.
+    """
     context = get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as process:
-        every = process.submit(sizes_of, name).result()
-    for size in every:
-        if most is not None and size > most:
-            break
-        with ProcessPoolExecutor(1, mp_context=context) as process:
-            found.append(process.submit(at, name, size).result())
-        sizes.append(size)
+        sizes = process.submit(sizes_of, name).result()
+    found: dict[int, dict[str, Any]] = {}
+    for size in sizes:
+        measured = options.sizes is None or size in options.sizes
+        if size in before.get("sizes", ()) and (options.subjects or not measured):
+            number = before["sizes"].index(size)
+            found[size] = {
+                what: {
+                    "median": cost["values"][number],
+                    "quartiles": cost["quartiles"][number],
+                }
+                for what, cost in before["costs"].items()
+            }
+        if measured:
+            with ProcessPoolExecutor(1, mp_context=context) as process:
+                new = process.submit(at, name, size, options.subjects).result()
+            found[size] = found.get(size, {}) | new
     costs = {}
-    for what in found[0]:
-        values = [each[what]["median"] for each in found]
-        quartiles = [each[what]["quartiles"] for each in found]
-        grows = exponents(sizes, values)
+    nothing = {"median": None, "quartiles": None}
+    for what in dict.fromkeys(what for each in found.values() for what in each):
+        cells = [each.get(what, nothing) for each in found.values()]
+        values = [each["median"] for each in cells]
+        grows = exponents([*found], values)
+        quartiles = [each["quartiles"] for each in cells]
         costs[what] = {"values": values, "quartiles": quartiles, "exponents": grows}
-    return {"sizes": sizes, "costs": costs}
+    return {"sizes": [*found], "costs": costs}
 
 
 def table(name: str, found: dict[str, Any]) -> Table:
@@ -96,7 +112,7 @@ def table(name: str, found: dict[str, Any]) -> Table:
         shown.add_column(head, justify="right" if head else "left")
     for what, cost in found["costs"].items():
         scale = 1 if what == _MEMORY else 1e3
-        cells = [f"{value * scale:.3g}" for value in cost["values"]]
+        cells = [_number(value, scale, ".3g") for value in cost["values"]]
         grows = [None, *cost["exponents"]]
         cells = [
             cell if grow is None else f"{cell} ({grow:.2f})"
@@ -124,19 +140,24 @@ def write() -> None:
 def _is_shown(what: str, cost: dict[str, Any]) -> bool:
     """Whether it says more than the others: not memory that stays the same."""
     if what == _MEMORY:
-        return max(cost["values"]) > 1.1 * min(cost["values"])
+        values = [value for value in cost["values"] if value is not None]
+        return max(values) > 1.1 * min(values)
     # Peers write while training waits.
     return not what.endswith(": stall") or what.startswith("resilient:")
 
 
 def _cells(what: str, cost: dict[str, Any]) -> list[str]:
     scale = 1 if what == _MEMORY else 1e3
-    cells = [f"{value * scale:,.3g}" for value in cost["values"]]
-    if any(value * scale >= 1000 for value in cost["values"]):
-        cells = [f"{value * scale:,.0f}" for value in cost["values"]]
+    large = any(value and value * scale >= 1000 for value in cost["values"])
+    form = ",.0f" if large else ",.3g"
+    cells = [_number(value, scale, form) for value in cost["values"]]
     last = cost["exponents"][-1] if cost["exponents"] else None
     name = f"**{what}**" if what.startswith("resilient:") else what
     return [name, *cells, "" if last is None else f"{last:.2f}"]
+
+
+def _number(value: float | None, scale: float, form: str) -> str:
+    return "" if value is None else format(value * scale, form)
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
@@ -149,6 +170,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
         for what, cost in found["costs"].items()
         if what != _MEMORY
         for size, value in zip(found["sizes"], cost["values"], strict=True)
+        if value is not None
     ]
     charts = [
         alt.Chart(alt.Data(values=[row for row in rows if row["quantity"] == name]))
@@ -168,8 +190,11 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", choices=_NAMES, default=[*_NAMES])
-    parser.add_argument("--most", type=int, help="no larger sizes than this")
+    parser.add_argument(
+        "--sizes", nargs="*", type=int, help="only these; others are kept from before"
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE")
+    parser.add_argument("--subjects", nargs="*", help="the same of who saves")
     figures.add_options(parser)
     options = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -181,7 +206,9 @@ def main() -> None:
     console = Console(width=120)
     console.print(machine.words(report["machine"]))
     for name in options.only:
-        found = report["quantities"][name] = grown(name, options.most)
+        before = report["quantities"].get(name, {})
+        found = grown(name, options, before)
+        report["quantities"][name] = found
         console.print(table(name, found))
     figures.finish(options, NAME, report, write)
     if options.plot:
