@@ -83,7 +83,7 @@ def checkpoints(size: int, directory: Path) -> Samples:
 
     return {
         "save": timed(save),
-        "resilient ls": timed(store.checkpoints, 1),
+        "resilient ls": timed(store.checkpoints, 3),
         "resume": timed(lambda: store.load_newest(Reader(lambda found: found))),
     } | managers.measured(size, directory.parent)
 

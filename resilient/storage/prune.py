@@ -97,8 +97,10 @@ class Pruner:
     def _look(self) -> None:
         """Find the checkpoints by step, and read new manifests."""
         known = {}
+        root = os.fspath(self._directory)  # a path for each would take most of the time
         for step in layout.committed_steps(self._directory):
-            file = _file(os.path.join(self._path(step), layout.MANIFEST))
+            name = layout.committed_name(step)
+            file = _file(os.path.join(root, name, layout.MANIFEST))
             before = self._known.get(step)
             if before is not None and before.file == file is not None:
                 known[step] = before
