@@ -21,6 +21,7 @@ import keras
 import numpy as np
 
 _BATCH, _STEPS, _FEATURES = 32, 20, 16
+_CHAIN = 100
 _MOMENTS = 3  # a weight and what Adam keeps of it
 _BYTES = 4
 
@@ -44,12 +45,19 @@ class First(keras.callbacks.Callback):
 
 
 def make_model(layers: int, megabytes: float) -> keras.Model:
-    """A chain of layers, whose state is as large."""
+    """Chains of layers, whose state is as large; one up to 100 layers.
+
+    Keras visits a model's layers by recursion, which Python does not do 1,000 deep.
+    """
     weights = megabytes * 1e6 / _BYTES / _MOMENTS
     width = max(1, round((weights / layers) ** 0.5))
-    outputs = inputs = keras.Input((_FEATURES,))
-    for _ in range(layers):
-        outputs = keras.layers.Dense(width, activation="relu")(outputs)
+    inputs, ends = keras.Input((_FEATURES,)), []
+    for begin in range(0, layers, _CHAIN):
+        outputs = inputs
+        for _ in range(min(_CHAIN, layers - begin)):
+            outputs = keras.layers.Dense(width, activation="relu")(outputs)
+        ends.append(outputs)
+    outputs = keras.layers.add(ends) if len(ends) > 1 else ends[0]
     model = keras.Model(inputs, keras.layers.Dense(1)(outputs))
     model.compile("adam", "mse")
     return model
