@@ -5,13 +5,18 @@ never neighbours when they are saved; deleting what is between them would make t
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from resilient.errors import CheckpointReadError, NotSupportedError
+from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.file_record import FileRecord, record
 from resilient.storage.files import open_file, sync
+from resilient.storage.manifest import ManifestError
 
 
 def separate(older: Path, newer: Path) -> None:
@@ -20,27 +25,41 @@ def separate(older: Path, newer: Path) -> None:
     A kill leaves each of them shared or not; the bytes are the same.
 
     Raises:
-        OSError: The file system failed.
+        OSError: The file system failed, or a shared file is damaged.
     """
     shared = {(each.st_dev, each.st_ino) for _, each in _linked(older)}
+    records = _records(newer) if shared else {}
     for path, found in list(_linked(newer)) if shared else []:
         if (found.st_dev, found.st_ino) in shared:
-            _replace_by_copy(path)
+            inside = Path(path).relative_to(newer).as_posix()
+            _replace_by_copy(path, records.get(inside))
 
 
-def _replace_by_copy(path: str) -> None:
+def _records(directory: Path) -> Mapping[str, FileRecord]:
+    """What its files were when they were committed, if its manifest says."""
+    unknown = ManifestError, NotSupportedError, CheckpointReadError
+    with contextlib.suppress(*unknown):
+        return Checkpoint.read(directory).files
+    return {}
+
+
+def _replace_by_copy(path: str, expected: FileRecord | None) -> None:
     folder, name = os.path.split(path)
     beside = f"{path}.own"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(beside)  # a kill left it, or somebody put a link there
     try:
         with (
-            open(open_file(Path(folder), name), "rb") as source,
+            open(open_file(Path(folder), name), "rb", buffering=0) as source,
             open(beside, "xb") as target,
         ):
             shutil.copyfileobj(source, target, 1 << 20)
             target.flush()
             os.fsync(target.fileno())
+            source.seek(0)
+            copied = record(source, os.fstat(target.fileno()).st_size)
+        if not (expected is None or copied.matches(expected)):
+            raise OSError(errno.EIO, "it does not match its checksum", path)
         os.replace(beside, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -243,6 +243,15 @@ def test_what_shares_a_file_that_cannot_be_copied_keeps_what_is_between(
     run.assert_exact()
 
 
+def test_damage_is_not_copied_to_a_new_neighbour(run, caplog):
+    run.save(6)
+    damage(run.folder(6))  # and with it that of 4
+    Pruner(run.directory).prune(resilient.latest(1), held={4})
+    assert "does not match its checksum" in caplog.text
+    assert run.steps() == [4, 5, 6]
+    assert Store(run.directory).problems(5) == []
+
+
 def test_a_planted_link_is_not_written_through(run, tmp_path):
     run.save(6)
     (tmp_path / "other").write_text("somebody's")
