@@ -175,9 +175,13 @@ class _Allowed:
     line: Annotated[str, Meta(max_length=2000)]
 
 
+class _Identity(TypedDict, total=False):
+    objects: JSON  # of a loop: the kind of each
+
+
 @dataclass(frozen=True)
 class _Fingerprint:
-    identity: JSON
+    identity: _Identity
     settings: JSON
     determinism: JSON
 
