@@ -122,13 +122,13 @@ class TorchBackend:
                 _assign_part(tensor, to_torch(value))
 
     def random_state(self) -> dict[str, Any]:
-        return torch_random.state()
+        return torch_random.random_state()
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        torch_random.set_state(state)
+        torch_random.set_random_state(state)
 
     def check_random_state(self, state: dict[str, Any]) -> None:
-        torch_random.check(state)
+        torch_random.check_random_state(state)
 
     def versions(self) -> dict[str, str]:
         return {"torch": str(torch.__version__)}

@@ -9,7 +9,7 @@ import torch
 from resilient.errors import NotExactWarning
 
 
-def state() -> dict[str, Any]:
+def random_state() -> dict[str, Any]:
     """The states of all, as bytes."""
     return {
         "cpu": _state(torch.default_generator),
@@ -17,8 +17,8 @@ def state() -> dict[str, Any]:
     }
 
 
-def set_state(state: dict[str, Any]) -> None:
-    """Set what ``state`` returned; warn if the number of devices has changed."""
+def set_random_state(state: dict[str, Any]) -> None:
+    """Set what ``random_state`` returned; warn if the number of devices has changed."""
     _set_state(torch.default_generator, state["cpu"])
     live, saved = _cuda_generators(), state["cuda"]
     if len(live) != len(saved):
@@ -32,8 +32,8 @@ def set_state(state: dict[str, Any]) -> None:
         _set_state(generator, device_state)
 
 
-def check(state: dict[str, Any]) -> None:
-    """Raise, of any class, unless ``set_state`` would take it."""
+def check_random_state(state: dict[str, Any]) -> None:
+    """Raise, of any class, unless ``set_random_state`` would take it."""
     _set_state(torch.Generator(), state["cpu"])
     for device_state in state["cuda"]:
         _tensor(device_state)

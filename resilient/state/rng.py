@@ -14,7 +14,7 @@ import random
 import sys
 import warnings
 from collections.abc import Container, Iterator
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, Protocol, TypedDict
 
 import numpy as np
 from msgspec import Meta
@@ -40,6 +40,14 @@ from resilient.serialization.schema import (
 _DRAWN_FROM = ("tensorflow", "torch")
 
 
+class _Generators(Protocol):
+    """What of a backend has to do with random numbers."""
+
+    def random_state(self) -> dict[str, Any]: ...
+    def set_random_state(self, state: dict[str, Any]) -> None: ...
+    def check_random_state(self, state: dict[str, Any]) -> None: ...
+
+
 class RandomState(TypedDict):
     """What ``capture`` returns."""
 
@@ -54,8 +62,10 @@ def capture(backend: Backend) -> JSON:
     """The state of every global generator; draws from none of them."""
     from resilient import keras_internals
 
-    backends = {name: get_backend(name) for name in _DRAWN_FROM if name in sys.modules}
-    backends[backend.name] = backend
+    loaded = [
+        name for name in _DRAWN_FROM if name in sys.modules and name != backend.name
+    ]
+    backends = {name: _generators(name) for name in loaded} | {backend.name: backend}
     return {
         "python": rng.state(rng.PYTHON),
         "numpy": _numpy_state(),
@@ -160,16 +170,25 @@ def _known(backend: Backend, state: JSON) -> JSON:
     return {**state, "backends": loaded, "keras": seeds}
 
 
-def _of(name: str, backend: Backend) -> Backend | None:
+def _of(name: str, backend: Backend) -> _Generators | None:
     """A library that draws, imported here if it was loaded then and is installed."""
     if name == backend.name:
         return backend
     if name not in _DRAWN_FROM:
         raise MalformedError(f"the random state of {name!r}")
     try:
-        return get_backend(name)
-    except BackendNotAvailableError:
+        return _generators(name)
+    except (BackendNotAvailableError, ImportError):
         return None
+
+
+def _generators(name: str) -> _Generators:
+    """Those of a library that does not train here."""
+    if name == "torch":  # importing the rest of its adapter takes 0.4 s
+        from resilient.backends import torch_random
+
+        return torch_random
+    return get_backend(name)
 
 
 def _warn_missing(name: str) -> None:

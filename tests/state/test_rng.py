@@ -189,6 +189,9 @@ class Library:
         self.state = state["drawn"]
 
 
+GENERATORS = rng._generators
+
+
 @pytest.fixture
 def torch_beside(backend: str, monkeypatch: pytest.MonkeyPatch) -> Library:
     if backend == "torch":
@@ -197,7 +200,7 @@ def torch_beside(backend: str, monkeypatch: pytest.MonkeyPatch) -> Library:
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
     monkeypatch.setattr(
         rng,
-        "get_backend",
+        "_generators",
         lambda name: library if name == "torch" else get_backend(name),
     )
     return library
@@ -221,7 +224,7 @@ def test_a_library_that_is_gone_is_named_in_a_warning(
     state = through_json(rng.capture(adapter))
     first = draw_without_torch()
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setattr(rng, "get_backend", get_backend)
+    monkeypatch.setattr(rng, "_generators", GENERATORS)
     with pytest.warns(NotExactWarning, match="torch"):
         rng.restore(adapter, state)
     assert draw_without_torch() == first
