@@ -14,6 +14,7 @@ _NAMES = {
     "resilient": _OURS,
     "resilient.fit": _OURS,
     "resilient.fit, no save due": "keras-resilient, no save due",
+    "empty on_train_batch_end": "an empty callback",
 }
 _VERSIONS = {"keras": "Keras", "numpy": "NumPy"} | {
     "tensorflow": "TensorFlow",

@@ -37,7 +37,7 @@ def main() -> None:
     """Draw both pictures."""
     stalls = "How long training stops for a save of 100 MB"
     style.save(chart(tables.stalls(), stalls), "stalls")
-    fits = "Time of fit with a save every 50 batches, steps of 1 to 4 ms (without: 1 x)"
+    fits = "Time of fit with a save every 50 batches, steps of 1 to 2 ms (without: 1 x)"
     style.save(chart(tables.fits(), fits), "fits")
 
 
