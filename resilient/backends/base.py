@@ -76,7 +76,20 @@ class Snapshot(Protocol):
         """Release live memory after writing; the next snapshot may reuse the rest."""
 
 
-class Backend(Protocol):
+class Generators(Protocol):
+    """The global random generators of a library."""
+
+    def random_state(self) -> dict[str, Any]:
+        """Their state, as plain Python values."""
+
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        """Set what ``random_state`` returned."""
+
+    def check_random_state(self, state: dict[str, Any]) -> None:
+        """Raise (any class) unless ``set_random_state`` would accept it."""
+
+
+class Backend(Generators, Protocol):
     """What differs between the Keras backends.
 
     Attributes:
@@ -147,15 +160,6 @@ class Backend(Protocol):
         Shape and dtype were compared before; nothing is cast. A read-only array may be
         kept: nobody writes to it.
         """
-
-    def random_state(self) -> dict[str, Any]:
-        """The backend's global random state, as plain Python values."""
-
-    def set_random_state(self, state: dict[str, Any]) -> None:
-        """Set what ``random_state`` returned."""
-
-    def check_random_state(self, state: dict[str, Any]) -> None:
-        """Raise (any class) unless ``set_random_state`` would accept it."""
 
     def versions(self) -> dict[str, str]:
         """Versions of the backend's libraries, which affect the bytes."""

@@ -14,18 +14,14 @@ import random
 import sys
 import warnings
 from collections.abc import Container, Iterator
-from typing import Annotated, Any, NotRequired, Protocol, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 from msgspec import Meta
 
 from resilient.backends import BACKENDS, get_backend
-from resilient.backends.base import Backend
-from resilient.errors import (
-    BackendNotAvailableError,
-    NotExactWarning,
-    NotSupportedError,
-)
+from resilient.backends.base import Backend, Generators
+from resilient.errors import NotExactWarning, NotSupportedError
 from resilient.serialization import JSON, rng
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
@@ -38,14 +34,6 @@ from resilient.serialization.schema import (
 
 # Backends with a global random state of their own.
 _DRAWN_FROM = ("tensorflow", "torch")
-
-
-class _Generators(Protocol):
-    """What of a backend has to do with random numbers."""
-
-    def random_state(self) -> dict[str, Any]: ...
-    def set_random_state(self, state: dict[str, Any]) -> None: ...
-    def check_random_state(self, state: dict[str, Any]) -> None: ...
 
 
 class RandomState(TypedDict):
@@ -170,7 +158,7 @@ def _known(backend: Backend, state: JSON) -> JSON:
     return {**state, "backends": loaded, "keras": seeds}
 
 
-def _of(name: str, backend: Backend) -> _Generators | None:
+def _of(name: str, backend: Backend) -> Generators | None:
     """A library that draws, imported here if it was loaded then and is installed."""
     if name == backend.name:
         return backend
@@ -178,11 +166,11 @@ def _of(name: str, backend: Backend) -> _Generators | None:
         raise MalformedError(f"the random state of {name!r}")
     try:
         return _generators(name)
-    except (BackendNotAvailableError, ImportError):
+    except ImportError:
         return None
 
 
-def _generators(name: str) -> _Generators:
+def _generators(name: str) -> Generators:
     """Those of a library that does not train here."""
     if name == "torch":  # importing the rest of its adapter takes 0.4 s
         from resilient.backends import torch_random

@@ -60,10 +60,11 @@ class Pruner:
             CheckpointWriteError: If the file system does not allow it.
         """
         try:
-            self._look()
+            there = self._look()
             kept = keep.select(self._known.values()) | set([*self._known][-1:])
             kept |= set(held)
-            doomed = self._apart([step for step in self._known if step not in kept])
+            doomed = [step for step in self._known if step not in kept]
+            doomed = self._apart(there, doomed)
             directories.delete_checkpoints([self._path(step) for step in doomed])
         except OSError as error:
             raise CheckpointWriteError(
@@ -73,12 +74,8 @@ class Pruner:
             ) from error
         return doomed
 
-    def _apart(self, doomed: list[int]) -> list[int]:
+    def _apart(self, there: list[int], doomed: list[int]) -> list[int]:
         """Those that can go: what they are between shares no file any more."""
-        if not doomed:
-            return []
-        # Also those that cannot be judged: they are kept, and may be used again.
-        there = layout.committed_steps(self._directory)
         for older, newer in list(_new_neighbours(there, doomed)):
             try:
                 shared_files.separate(self._path(older), self._path(newer))
@@ -94,11 +91,15 @@ class Pruner:
     def _path(self, step: int) -> Path:
         return self._directory / layout.committed_name(step)
 
-    def _look(self) -> None:
-        """Find the checkpoints by step, and read new manifests."""
-        known = {}
+    def _look(self) -> list[int]:
+        """Find the checkpoints by step, and read new manifests.
+
+        Returns:
+            All steps. Those that cannot be judged are kept, and may be used again.
+        """
+        known, there = {}, layout.committed_steps(self._directory)
         root = os.fspath(self._directory)  # a path for each would take most of the time
-        for step in layout.committed_steps(self._directory):
+        for step in there:
             name = layout.committed_name(step)
             file = _file(os.path.join(root, name, layout.MANIFEST))
             before = self._known.get(step)
@@ -115,6 +116,7 @@ class Pruner:
                 ):  # otherwise a stranger's newest would replace ours
                     known[step] = _Known(step, found.metrics, found.created, file)
         self._known = known
+        return there
 
 
 def _new_neighbours(

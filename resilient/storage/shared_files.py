@@ -28,8 +28,10 @@ def separate(older: Path, newer: Path) -> None:
         OSError: The file system failed, or a shared file is damaged.
     """
     shared = {(each.st_dev, each.st_ino) for _, each in _linked(older)}
-    records = _records(newer) if shared else {}
-    for path, found in list(_linked(newer)) if shared else []:
+    if not shared:
+        return
+    records = _records(newer)
+    for path, found in list(_linked(newer)):
         if (found.st_dev, found.st_ino) in shared:
             inside = Path(path).relative_to(newer).as_posix()
             _replace_by_copy(path, records.get(inside))
