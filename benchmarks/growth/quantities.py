@@ -18,7 +18,8 @@ import keras
 import managers
 import numpy as np
 import state
-from saves import MEMORY, REPEATS, Samples, memory, of_subjects, timed
+from names import MEMORY
+from saves import REPEATS, Samples, memory, of_subjects, timed
 
 import resilient
 from resilient.objects.callbacks.capture import CallbackStates

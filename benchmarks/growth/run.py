@@ -28,17 +28,16 @@ sys.path.insert(1, str(Path(__file__).parents[1]))
 sys.path.insert(2, str(Path(__file__).parents[1] / "save"))
 import figures
 import machine
+from names import MEMORY, PEERS, SUBJECTS
 
 NAME = "growth"
-_NAMES = ("variables", "megabytes", "checkpoints", "events", "history", "callbacks")
-_NAMES = (*_NAMES, "rollbacks")
+_NAMES = (
+    *("variables", "megabytes", "checkpoints", "events", "history", "callbacks"),
+    "rollbacks",
+)
 _PAGES = {"what-grows.md": _NAMES[2:], "what-grows-with-a-model.md": _NAMES[:2]}
 _WITHOUT_BACKEND = ("events", "history", "callbacks", "rollbacks")
-# Of these, the documentation shows the best.
-_PEERS = ("BackupAndRestore", "ModelCheckpoint", "torch.save", "tf.train.Checkpoint")
-_PEERS = (*_PEERS, "Orbax Checkpointer")
 _LEAST = 1e-4  # seconds; what takes less is noise, and has no exponent
-_MEMORY = "memory (GB)"
 
 
 def at(name: str, size: int, only: list[str] | None) -> dict[str, Any]:
@@ -48,7 +47,7 @@ def at(name: str, size: int, only: list[str] | None) -> dict[str, Any]:
 
     warnings.simplefilter("ignore")
     if only is not None:
-        saves.PEERS.intersection_update(only)
+        saves.MEASURED = only
     with tempfile.TemporaryDirectory() as directory:
         return quantities.measure(name, size, directory)
 
@@ -116,7 +115,7 @@ def table(name: str, found: dict[str, Any]) -> Table:
     for head in ("", *(f"{size:,}" for size in found["sizes"])):
         shown.add_column(head, justify="right" if head else "left")
     for what, cost in found["costs"].items():
-        scale = 1 if what == _MEMORY else 1e3
+        scale = 1 if what == MEMORY else 1e3
         cells = [_number(value, scale, ".3g") for value in cost["values"]]
         grows = [None, *cost["exponents"]]
         cells = [
@@ -150,20 +149,20 @@ def _best(costs: dict[str, Any]) -> dict[str, Any]:
     least: dict[str, tuple[float, str]] = {}
     for name, cost in costs.items():
         who, _, what = name.rpartition(": ")
-        if who in _PEERS and cost["values"][-1] is not None:
+        if who in PEERS and cost["values"][-1] is not None:
             found = cost["values"][-1], name
             least[what] = min(found, least.get(what, found))
     best = {name for _, name in least.values()}
     return {
         name: cost
         for name, cost in costs.items()
-        if name.rpartition(": ")[0] not in _PEERS or name in best
+        if name.rpartition(": ")[0] not in PEERS or name in best
     }
 
 
 def _is_shown(what: str, cost: dict[str, Any]) -> bool:
     """Whether it says more than the others: not memory that stays the same."""
-    if what == _MEMORY:
+    if what == MEMORY:
         values = [value for value in cost["values"] if value is not None]
         return max(values) > 1.1 * min(values)
     # Peers write while training waits.
@@ -171,7 +170,7 @@ def _is_shown(what: str, cost: dict[str, Any]) -> bool:
 
 
 def _cells(what: str, cost: dict[str, Any]) -> list[str]:
-    scale = 1 if what == _MEMORY else 1e3
+    scale = 1 if what == MEMORY else 1e3
     large = any(value and value * scale >= 1000 for value in cost["values"])
     form = ",.0f" if large else ",.3g"
     cells = [_number(value, scale, form) for value in cost["values"]]
@@ -192,7 +191,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
         {"quantity": name, "size": size, "what": what, "ms": 1e3 * value}
         for name, found in report["quantities"].items()
         for what, cost in found["costs"].items()
-        if what != _MEMORY
+        if what != MEMORY
         for size, value in zip(found["sizes"], cost["values"], strict=True)
         if value is not None
     ]
@@ -218,7 +217,9 @@ def main() -> None:
         "--sizes", nargs="*", type=int, help="only these; others are kept from before"
     )
     parser.add_argument("--plot", type=Path, metavar="FILE")
-    parser.add_argument("--subjects", nargs="*", help="the same of who saves")
+    parser.add_argument(
+        "--subjects", nargs="*", choices=SUBJECTS, help="the same of who saves"
+    )
     figures.add_options(parser)
     options = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -4,21 +4,17 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import keras
 import subjects
+from names import MEMORY, SUBJECTS
 
 # Name of what is measured -> samples, in seconds.
 Samples = dict[str, list[float]]
 
-MEMORY = "memory (GB)"
-# Ours, which is always the first, and the best of the peers.
-PEERS = {
-    *("resilient", "BackupAndRestore", "ModelCheckpoint", "torch.save"),
-    *("tf.train.Checkpoint", "Orbax Checkpointer"),
-}
+MEASURED: Collection[str] = SUBJECTS  # unless only some are asked for
 REPEATS = 5
 _LEAST = 3
 _ENOUGH = 10.0  # seconds of saves of one subject
@@ -28,7 +24,7 @@ def of_subjects(model: keras.Model, directory: Path) -> Samples:
     """One after the other, each in a directory of its own."""
     found: Samples = {}
     for kind in subjects.available()[0]:
-        if kind.name not in PEERS:
+        if kind.name not in MEASURED:
             continue
         place = directory / "saves"
         place.mkdir()

@@ -81,10 +81,8 @@ def measure(megabytes: float, share: float, pairs: int) -> dict[str, Any]:
         directory = Path(name)
         whole = Run(directory / "whole", megabytes, _TENSORS)
         part = Run(directory / "part", megabytes, round(_TENSORS * (1 - share)))
-        limits, written = (
-            Limits([np.ones(int(megabytes * 1e6), np.uint8)], directory),
-            0,
-        )
+        limits = Limits([np.ones(int(megabytes * 1e6), np.uint8)], directory)
+        written = 0
         with whole.checkpoints, part.checkpoints:
             what = f"{BACKEND}, {share:.0%} unchanged"
             for pair in track(range(pairs + _WARM), what, console=Console(stderr=True)):
