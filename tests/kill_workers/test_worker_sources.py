@@ -189,5 +189,6 @@ def test_processes_with_different_keys_save_nothing(name, tmp_path):
 def test_a_process_that_is_lost_ends_the_other_which_says_so(tmp_path):
     """And does not wait for it at the exit."""
     ended = gang.run(HERE / "worker_trouble.py", tmp_path, "1 is lost", timeout=200)
-    assert ended.statuses == [3, 0], ended.outputs
+    # 3 from the script, or 1 from the watchdog: TensorFlow may notice nothing itself.
+    assert ended.statuses in ([3, 0], [1, 0]), ended.outputs
     assert "PeerLostError: Another process of this training" in ended.outputs[0]
