@@ -41,7 +41,7 @@ class JaxBackend:
 
     name: ClassVar[str] = "jax"
     divides: ClassVar[bool] = True
-    compares: ClassVar[str] = ""
+    compares: ClassVar[str] = orbax_format.COMPARED
 
     def snapshot(
         self, tensors: Mapping[str, Any], reuse: Snapshot | None = None

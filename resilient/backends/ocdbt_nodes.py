@@ -1,8 +1,8 @@
 """How much memory a database's nodes may take, before TensorStore decodes them.
 
-Nodes are compressed with Zstandard: 32 kB of them can hold a gigabyte. Wherever
-TensorStore is led to, a node begins with one of three marks, so files are searched for
-these.
+Nodes are compressed with Zstandard: 32 kB of them can hold a gigabyte. Each begins with
+one of three marks. Where TensorStore goes through a database by itself, all files are
+searched for these.
 
 Sources: https://google.github.io/tensorstore/kvstore/ocdbt/ ("Storage format"), and
 RFC 8878, section 3.1.1.
@@ -16,32 +16,61 @@ from resilient.backends.stored_files import StoredFiles, corrupt
 
 # Of a manifest, a B-tree node and a version tree node.
 _MARKS = re.compile(rb"\x0c\xdb(?:\x3a\x2a|\x20\xde|\x12\x34)")
+_MARK = 4  # bytes
 _FRAME, _SKIPPED = 0xFD2FB528, 0x184D2A5
 _BLOCK = 1 << 17  # bytes; no block is decoded to more
 _LEAST = 1 << 10  # bytes that each counts for, or empty ones would be counted for hours
-_EACH = 1 << 12  # bytes, more than there are of an array that nodes have in them
+EACH = 1 << 12  # bytes, more than there are of an array that nodes have in them
 _MORE = 1 << 26  # bytes beside these
 _REPEATED, _COMPRESSED = 1, 2  # kinds of blocks; others stand as they are
 
 
-def require_bounded(files: StoredFiles, arrays: int = 0) -> None:
+class Bound:
+    """How much nodes may be decoded to, all together.
+
+    Args:
+        most: In bytes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def take(self, name: str, data: memoryview, begin: int) -> None:
+        """Count the node that begins there.
+
+        Args:
+            name: Of the file, for the error.
+            data: What the node is in.
+            begin: Where its mark is.
+
+        Raises:
+            CorruptCheckpointError: It may be decoded to more than is left.
+        """
+        for size in _decoded(data, begin + _MARK):
+            self.count(name, max(size, _LEAST))
+
+    def count(self, name: str, size: int) -> None:
+        """Count bytes that stand in the file as they are."""
+        self._left -= size
+        if self._left < 0:
+            raise corrupt(f"{name} has nodes far larger than all of the files")
+
+
+def require_bounded(files: StoredFiles, arrays: int) -> None:
     """Check that nodes are decoded to little more than the files have.
 
     Args:
         files: Of the database.
-        arrays: How many are in it, if that is known: files have zeros in few bytes.
+        arrays: How many are in it: files have zeros in few bytes.
 
     Raises:
         CorruptCheckpointError: They may be decoded to far more.
     """
-    left = sum(files.sizes.values()) + _MORE + arrays * _EACH
+    bound = Bound(sum(files.sizes.values()) + _MORE + arrays * EACH)
     for name in files.sizes:
         data = files.mapped(name)
         for mark in _MARKS.finditer(data):
-            for size in _decoded(data, mark.end()):
-                left -= max(size, _LEAST)
-                if left < 0:
-                    raise corrupt(f"{name} has nodes far larger than all of the files")
+            bound.take(name, data, mark.start())
 
 
 def _decoded(data: memoryview, at: int) -> Iterator[int]:

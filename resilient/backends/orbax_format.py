@@ -20,13 +20,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
-import tensorstore as ts
 from msgspec import Meta
 
 from resilient.backends import ocdbt_places, zarr_chunks
 from resilient.backends.arrays import NAME_PATTERN
 from resilient.backends.base import Part
-from resilient.backends.orbax_stored import StoredArray, Tree, aligned, location
+from resilient.backends.orbax_database import Database
+from resilient.backends.orbax_stored import StoredArray, Tree, ZarrTree, location
 from resilient.backends.paths import plain
 from resilient.backends.repeated_write import RepeatedWrite
 from resilient.backends.shards import Shards, one_piece
@@ -34,6 +34,8 @@ from resilient.backends.stored_files import StoredFiles, decoding
 from resilient.errors import NotSupportedError
 
 STATE = "state"
+# Read by all processes; what only one has is compared before.
+COMPARED = f"{STATE}/{ocdbt_places.FILES}"
 _METADATA = "_METADATA"
 _SMALL = 1 << 18  # bytes; smaller arrays are read whole
 _MOST = 64 << 20  # bytes of metadata
@@ -130,8 +132,11 @@ def read(
         with decoding(name):
             raw = files.read(f"{name}/{_METADATA}", _MOST)
             metadata = msgspec.json.decode(raw, type=_TreeMetadata)
-            tree = Tree(files.inside(name), ocdbt=metadata.use_ocdbt)
-            arrays |= _read_tree(tree, metadata.names(), piecewise=piecewise)
+            inside, names = files.inside(name), metadata.names()
+            tree: Tree = (
+                Database(inside, len(names)) if metadata.use_ocdbt else ZarrTree(inside)
+            )
+            arrays |= _read_tree(tree, names, piecewise=piecewise)
     return arrays
 
 
@@ -139,20 +144,15 @@ def _read_tree(
     tree: Tree, names: list[str], *, piecewise: bool
 ) -> dict[str, np.ndarray | StoredArray]:
     arrays: dict[str, np.ndarray | StoredArray] = {}
-    with tree.place() as place:
-        opening = {}
-        for name, saved in tree.saved(names, place).items():
-            if saved.is_cut or (piecewise and saved.nbytes > _SMALL):
-                arrays[name] = StoredArray(tree, name, saved)
-            else:
-                opening[name] = saved, tree.open(name, saved, place)
-        reading = []
-        for name, (saved, opened) in opening.items():
-            arrays[name] = array = aligned(tuple(saved.shape), saved.numpy_dtype)
-            reading.append(ts.array(array).write(opened.result()))
-            array.flags.writeable = False
-        for each in reading:
-            each.result()
+    whole = {}
+    for name, saved in tree.saved(names).items():
+        if saved.is_cut or (piecewise and saved.nbytes > _SMALL):
+            arrays[name] = StoredArray(tree, name, saved)
+        else:
+            whole[name] = saved
+    for name, array in tree.read_whole(whole).items():
+        array.flags.writeable = False
+        arrays[name] = array
     return arrays
 
 

@@ -5,20 +5,18 @@ have compared with the files; it opens those files, and no others.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import tensorstore as ts
 
-from resilient.backends import ocdbt_nodes
-from resilient.backends.paths import only_stored, plain
+from resilient.backends.paths import plain
 from resilient.backends.stored_files import StoredFiles, corrupt, decoding
 from resilient.backends.zarr_chunks import METADATA, SavedArray
 
 INLINE = 1024  # bytes; Orbax, too, lets OCDBT keep smaller values among the names
-_MOST = 1 << 16  # bytes of an array's metadata
+MOST = 1 << 16  # bytes of an array's metadata
 _ALIGNMENT = 64  # bytes; less, and JAX copies
 # Nobody writes to the files of a checkpoint.
 _MAPPED = ts.Context({"file_io_mode": {"mode": "memmap"}})
@@ -38,90 +36,89 @@ def location(path: str, name: str = "", *, ocdbt: bool) -> dict[str, Any]:
     }
 
 
-class Tree:
-    """A tree of arrays.
+class Tree(Protocol):
+    """Arrays that were written together."""
 
-    Args:
-        files: Of the tree, and nothing else.
-        ocdbt: Whether it is one database; otherwise every chunk is a file.
-    """
-
-    def __init__(self, files: StoredFiles, *, ocdbt: bool) -> None:
-        self._files, self._ocdbt = files, ocdbt
-
-    def place(self) -> AbstractContextManager[str]:
-        """A path that TensorStore can read the tree from."""
-        # A database may refer to any file.
-        if self._ocdbt:
-            return only_stored(self._files)
-        return plain(self._files.directory)
-
-    def saved(self, names: list[str], place: str) -> dict[str, SavedArray]:
+    def saved(self, names: list[str]) -> dict[str, SavedArray]:
         """Shape and dtype of arrays, which the files are large enough for.
 
         Raises:
             CorruptCheckpointError: They are not, or there is something else.
         """
-        if self._ocdbt:
-            ocdbt_nodes.require_bounded(self._files, len(names))
-        read = self._read_in_database if self._ocdbt else self._read_in_files
-        arrays = {name: SavedArray.of(raw) for name, raw in read(names, place)}
-        files = self._files.sizes
-        shards: dict[str, dict[str, int]] = {name: {} for name in arrays}
-        for path, size in files.items():
-            name, _, shard = path.rpartition("/")
-            if name in shards and shard != METADATA:
-                shards[name][shard] = size
-        for name, array in arrays.items():
-            if self._ocdbt and array.is_cut:
-                raise corrupt(f"{name} is in shards, and in a database")
-            if not self._ocdbt and not array.is_in(shards[name]):
-                raise corrupt(f"{name} does not have exactly one file for each shard")
-        # Several may be the same bytes, and small ones are compressed.
-        large = sum(a.nbytes for a in arrays.values() if a.nbytes > INLINE)
-        if large > sum(files.values()):
-            raise corrupt("the arrays are larger than the files")
-        return arrays
 
-    def _read_in_files(self, names: list[str], _: str) -> Iterator[tuple[str, bytes]]:
-        for name in names:
-            yield name, self._files.read(f"{name}/{METADATA}", _MOST)
-
-    def _read_in_database(
-        self, names: list[str], place: str
-    ) -> Iterator[tuple[str, bytes]]:
-        database = location(place, ocdbt=True)
-        store = ts.KvStore.open(database, context=_MAPPED).result()
-        reading = [store.read(f"{name}/{METADATA}") for name in names]
-        for name, each in zip(names, reading, strict=True):
-            yield name, each.result().value
-
-    def open(
-        self, name: str, array: SavedArray, place: str
-    ) -> "ts.Future[ts.TensorStore]":
-        """Begin to open an array; TensorStore is told what it is."""
-        spec = {
-            "driver": "zarr",
-            "kvstore": location(place, name, ocdbt=self._ocdbt),
-            "metadata": array.metadata(),
-            "fill_missing_data_reads": False,  # a shard that is lost is not all zeros
-        }
-        return ts.open(spec, open=True, assume_metadata=True, context=_MAPPED)
-
-    def read(
-        self, name: str, array: SavedArray, index: tuple[slice, ...]
-    ) -> np.ndarray:
-        """Some of an array.
+    def read_whole(self, arrays: Mapping[str, SavedArray]) -> dict[str, np.ndarray]:
+        """All of some of them, in memory that JAX need not copy.
 
         Raises:
             CorruptCheckpointError: Something else is there.
         """
-        with decoding(name), self.place() as place:
-            stored = self.open(name, array, place).result()
+
+    def read(
+        self, name: str, array: SavedArray, index: tuple[slice, ...]
+    ) -> np.ndarray:
+        """Some of an array, in memory that JAX need not copy.
+
+        Raises:
+            CorruptCheckpointError: Something else is there.
+        """
+
+
+class ZarrTree:
+    """A tree in which each chunk is a file.
+
+    Args:
+        files: Of the tree, and nothing else.
+    """
+
+    def __init__(self, files: StoredFiles) -> None:
+        self._files = files
+
+    def saved(self, names: list[str]) -> dict[str, SavedArray]:
+        raw = {name: self._files.read(f"{name}/{METADATA}", MOST) for name in names}
+        arrays = {name: SavedArray.of(each) for name, each in raw.items()}
+        shards: dict[str, dict[str, int]] = {name: {} for name in arrays}
+        for path, size in self._files.sizes.items():
+            name, _, shard = path.rpartition("/")
+            if name in shards and shard != METADATA:
+                shards[name][shard] = size
+        for name, array in arrays.items():
+            if not array.is_in(shards[name]):
+                raise corrupt(f"{name} does not have exactly one file for each shard")
+        return arrays
+
+    def read_whole(self, arrays: Mapping[str, SavedArray]) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {}
+        with plain(self._files.directory) as place:
+            opening = {name: _open(place, name, arrays[name]) for name in arrays}
+            reading = []
+            for name, array in arrays.items():
+                found[name] = aligned(tuple(array.shape), array.numpy_dtype)
+                stored = opening[name].result()
+                reading.append(ts.array(found[name]).write(stored))
+            for each in reading:
+                each.result()
+        return found
+
+    def read(
+        self, name: str, array: SavedArray, index: tuple[slice, ...]
+    ) -> np.ndarray:
+        with decoding(name), plain(self._files.directory) as place:
+            stored = _open(place, name, array).result()
             part = stored[index][ts.d[:].translate_to[0]]
             read = aligned(part.shape, array.numpy_dtype)
             ts.array(read).write(part).result()
         return read
+
+
+def _open(place: str, name: str, array: SavedArray) -> "ts.Future[ts.TensorStore]":
+    """Begin to open an array; TensorStore is told what it is."""
+    spec = {
+        "driver": "zarr",
+        "kvstore": location(place, name, ocdbt=False),
+        "metadata": array.metadata(),
+        "fill_missing_data_reads": False,  # a shard that is lost is not all zeros
+    }
+    return ts.open(spec, open=True, assume_metadata=True, context=_MAPPED)
 
 
 class StoredArray:

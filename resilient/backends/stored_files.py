@@ -111,6 +111,21 @@ class StoredFiles:
                 raise corrupt(f"{name} has {self.sizes[name]:,} bytes")
             return file.read(limit)
 
+    def pieces(self, name: str, places: Iterable[slice]) -> Iterator[bytes]:
+        """Some bytes of a file, whose checksum they are not compared with.
+
+        Raises:
+            CorruptCheckpointError: It cannot be opened, or has no such place.
+        """
+        with open(self.open(name), "rb", buffering=0) as file:
+            for place in places:
+                if not 0 <= place.start <= place.stop <= self.sizes[name]:
+                    raise corrupt(f"{name} is shorter than a place in it")
+                piece = bytearray(place.stop - place.start)
+                file.seek(place.start)
+                _fill(memoryview(piece), file)
+                yield bytes(piece)
+
     def mapped(self, name: str) -> memoryview:
         """The bytes of a file; whoever writes to them writes to a copy.
 

@@ -41,7 +41,7 @@ def write(arrays: Mapping[str, Shards], place: dict[str, Any], *, shapes: bool) 
                 encoded = json.dumps(_metadata_of(array)).encode()
                 writing.append(store.write(f"{name}/{METADATA}", encoded))
             for index, shard in array.owned.items():
-                chunk = f"{name}/{_chunk_name(index)}"
+                chunk = f"{name}/{chunk_name(index)}"
                 writing.append(store.write(chunk, np.asarray(shard).tobytes()))
         for name, opened in large.items():
             writing += _write_large(arrays[name], opened.result())
@@ -144,10 +144,11 @@ class SavedArray(msgspec.Struct):
             return True
         size = math.prod(self.chunks) * self.numpy_dtype.itemsize
         return all(
-            files.get(_chunk_name(index)) == size
+            files.get(chunk_name(index)) == size
             for index in itertools.product(*map(range, grid))
         )
 
 
-def _chunk_name(index: Sequence[int]) -> str:
+def chunk_name(index: Sequence[int]) -> str:
+    """What a chunk's file or key is called, by the chunk's place in the grid."""
     return ".".join(map(str, index)) or "0"

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ if os.environ["KERAS_BACKEND"] != "jax":
     pytest.skip("about JAX", allow_module_level=True)
 
 import tensorstore as ts
+from support.leveldb import plain_crc32c, varint
 
-from resilient.backends import ocdbt_nodes
+from resilient.backends import ocdbt_nodes, ocdbt_places
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(3, 2)
 ZARRAY: dict[str, Any] = {
@@ -281,43 +283,23 @@ def test_what_nodes_are_decoded_to_is_known_before(
     state = bomb(tmp_path, 8, per_value=per_value)
     for more in (7 << 20, 40 << 20):
         monkeypatch.setattr(ocdbt_nodes, "_MORE", more)
+        monkeypatch.setattr(ocdbt_places, "_MORE", more)
         if more < 8 << 20:
             assert "far larger" in refused(tmp_path)
+            with pytest.raises(CorruptCheckpointError, match="far larger"):
+                ocdbt_nodes.require_bounded(StoredFiles(str(state), None), 1)
         else:
-            ocdbt_nodes.require_bounded(StoredFiles(str(state), None))
+            ocdbt_nodes.require_bounded(StoredFiles(str(state), None), 1)
+            assert read(tmp_path)["a"].tolist() == ARRAY.tolist()
 
 
-def of_the_newest_version(state: Path) -> set[str]:
-    """The files that a database's newest version is in; others are superseded."""
-    base = ts.KvStore.open({"driver": "file", "path": f"{state}/"}).result()
-    found: set[str] = set()
-    to_do = [ts.ocdbt.dump(base).result()["versions"][-1]["root"]["location"]]
-    while to_do:
-        found.add(to_do[-1].split(":")[2])
-        node = ts.ocdbt.dump(base, to_do.pop()).result()
-        to_do += [each["location"] for each in node["entries"] if "location" in each]
-        values = [each.get("indirect_value", "::") for each in node["entries"]]
-        found |= {value.split(":")[2] for value in values}
-    return found
-
-
+@pytest.mark.parametrize("count", [1, 500])
 def test_what_we_save_of_many_small_arrays_is_within_the_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    """Zeros, of which the files have next to nothing; however many there are.
-
-    How many versions TensorStore writes before the last one is chance; that is what
-    the bound has room for beside the arrays.
-    """
-    arrays = {f"variable.{n:05}": np.zeros(255, np.float32) for n in range(500)}
+    arrays = {f"variable.{n:05}": np.zeros(255, np.float32) for n in range(count)}
     get_backend("jax").snapshot(arrays).write(str(tmp_path))
-    assert read(tmp_path).keys() == arrays.keys()
-    state = tmp_path / "state"
-    newest = of_the_newest_version(state)
-    for path in (state / "d").iterdir():
-        if f"d/{path.name}" not in newest:
-            path.unlink()
-    monkeypatch.setattr(ocdbt_nodes, "_MORE", 0)
+    monkeypatch.setattr(ocdbt_places, "_MORE", 2 * 2**17)  # one block of two nodes
     assert read(tmp_path).keys() == arrays.keys()
 
 
@@ -334,10 +316,165 @@ def test_nodes_that_we_make(tmp_path: Path, count: int, version: bytes, again: b
     (tmp_path / "node").write_bytes(b"something" + node + bytes(4))
     files = StoredFiles(str(tmp_path), None)
     if count == 1:
-        ocdbt_nodes.require_bounded(files)
+        ocdbt_nodes.require_bounded(files, 0)
         return
     with pytest.raises(CorruptCheckpointError, match="far larger"):
-        ocdbt_nodes.require_bounded(files)
+        ocdbt_nodes.require_bounded(files, 0)
+
+
+def node(height: int, *entries: tuple[bytes, bytes, int, int]) -> bytes:
+    """A node of keys, their common prefixes (or no), offsets and lengths."""
+    keys, prefixes, offsets, lengths = zip(*entries, strict=True)
+    count = len(entries)
+
+    def numbers(*values: int) -> bytes:
+        return b"".join(map(varint, values))
+
+    body = bytes([0, 0, height]) + numbers(1, len(FILE), 0) + FILE + numbers(count)
+    body += bytes(count - 1) + numbers(*map(len, keys))
+    if height:
+        body += numbers(*map(len, prefixes)) + b"".join(keys)
+        body += bytes(count) + numbers(*offsets, *lengths) + bytes(3 * count)
+    else:
+        body += b"".join(keys) + numbers(*lengths) + b"\1" * count
+        body += bytes(count) + numbers(*offsets)
+    whole = b"\x0c\xdb\x20\xde" + struct.pack("<Q", len(body) + 16) + body
+    return whole + struct.pack("<I", plain_crc32c(whole))
+
+
+FILE = b"d/" + b"0123456789abcdef" * 2
+
+
+def tree_of_nodes(directory: Path, root: int, height: int, content: bytes) -> Path:
+    """A database whose nodes and values are all in one file, the root at its end."""
+    state = database(directory, encoded())
+    base = ts.KvStore.open({"driver": "file", "path": f"{state}/"}).result()
+    manifest = ts.ocdbt.dump(base).result()
+    newest = manifest["versions"][-1]
+    newest["root_height"] = height
+    newest["root"]["location"] = (
+        f"btreenode::{FILE.decode()}:{root}:{len(content) - root}"
+    )
+    for path in (state / "d").iterdir():
+        path.unlink()
+    (state / FILE.decode()).write_bytes(content)
+    (state / "manifest.ocdbt").write_bytes(ts.ocdbt.undump_manifest(manifest))
+    return state
+
+
+VALUES = encoded()["a/.zarray"] + ARRAY.tobytes()
+AT = len(VALUES) - ARRAY.nbytes
+META, CHUNK = (b"a/.zarray", b"", 0, AT), (b"a/0.0", b"", AT, ARRAY.nbytes)
+
+
+def test_a_leaf_that_we_make_is_a_good_one(tmp_path: Path) -> None:
+    tree_of_nodes(tmp_path, len(VALUES), 0, VALUES + node(0, META, CHUNK))
+    assert read(tmp_path)["a"].tolist() == ARRAY.tolist()
+
+
+def test_a_tree_of_several_nodes_is_a_good_one(tmp_path: Path) -> None:
+    """Below a node stand only the ends of keys that begin alike."""
+    leaf = node(0, (b".zarray", *META[1:]), (b"0.0", *CHUNK[1:]))
+    root = node(1, (b"a/.zarray", b"a/", len(VALUES), len(leaf)))
+    content = VALUES + leaf + root
+    tree_of_nodes(tmp_path, len(VALUES + leaf), 1, content)
+    assert read(tmp_path)["a"].tolist() == ARRAY.tolist()
+
+
+@pytest.mark.parametrize(("inline", "most"), [(0, 2000), (1024, 9000)])
+def test_a_tree_that_tensorstore_cuts_into_many_nodes(
+    tmp_path: Path, inline: int, most: int
+) -> None:
+    names = [f"layer.{n:03}" for n in range(60)]
+    tree = {n: {"key_metadata": [{"key": n, "key_type": 2}]} for n in names}
+    state = database(tmp_path, {})
+    (state / "_METADATA").write_text(
+        json.dumps(TREE | {"use_ocdbt": True, "tree_metadata": tree})
+    )
+    (state / "manifest.ocdbt").unlink(missing_ok=True)
+    config = {"max_inline_value_bytes": inline, "max_decoded_node_bytes": most}
+    base = {"driver": "file", "path": f"{state}/"}
+    store = ts.KvStore.open(
+        {"driver": "ocdbt", "base": base, "config": config}
+    ).result()
+    with ts.Transaction() as transaction:
+        for number, name in enumerate(names):
+            inside = store.with_transaction(transaction)
+            inside[f"{name}/.zarray"] = encoded()["a/.zarray"]
+            inside[f"{name}/0.0"] = (ARRAY + number).tobytes()
+    newest = ts.ocdbt.dump(ts.KvStore.open(base).result()).result()["versions"][-1]
+    assert newest["root_height"] >= 1
+    found = read(tmp_path)
+    assert list(found) == names
+    for number, name in enumerate(names):
+        assert np.array_equal(found[name], ARRAY + number)
+
+
+@pytest.mark.parametrize(
+    ("meta", "chunk"),
+    [
+        (META, (b"a/0.0", b"", AT, 1 << 40)),
+        (META, (b"a/0.0", b"", 1 << 40, 24)),
+        (META, (b"a/0.0", b"", (1 << 64) - 25, 24)),
+        (META, (b"a/0.0", b"", AT + 1, 24)),
+        (META, (b"a/0.0", b"", AT, 23)),
+        ((b"a/.zarray", b"", 0, 1 << 40), CHUNK),
+        ((b"a/.zarray", b"", 1 << 40, 3), CHUNK),
+        ((b"a/.zarray", b"", 0, 0), CHUNK),
+        ((b"\xff/.zarray", b"", 0, AT), CHUNK),
+    ],
+)
+def test_values_that_are_in_no_file(
+    tmp_path: Path,
+    meta: tuple[bytes, bytes, int, int],
+    chunk: tuple[bytes, bytes, int, int],
+) -> None:
+    leaf = node(0, *sorted((meta, chunk)))
+    tree_of_nodes(tmp_path, len(VALUES), 0, VALUES + leaf)
+    if chunk[2] == AT + 1:  # it begins in the array and ends in the node: who can tell?
+        assert read(tmp_path)["a"].shape == (3, 2)
+    else:
+        refused(tmp_path)
+
+
+def test_two_arrays_in_one_place(tmp_path: Path) -> None:
+    """Few bytes are no more arrays than they have room for."""
+    both = named("a")
+    both["tree_metadata"]["b"] = {"key_metadata": [{"key": "b", "key_type": 2}]}
+    entries = [(k.replace(b"a", b"b", 1), *rest) for k, *rest in (META, CHUNK)]
+    leaf = node(0, META, CHUNK, *entries)
+    state = tree_of_nodes(tmp_path, len(VALUES), 0, VALUES + leaf)
+    (state / "_METADATA").write_text(json.dumps(both | {"use_ocdbt": True}))
+    assert "the same place" in refused(tmp_path)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("levels", [1, 8, 200])
+@pytest.mark.parametrize("each", [1, 2, 50])
+def test_nodes_that_lead_to_the_same_nodes(
+    tmp_path: Path, levels: int, each: int
+) -> None:
+    """Going through all of them would take for ever, or fill the memory."""
+    content, below = VALUES, node(0, META, CHUNK)
+    for height in range(1, levels + 1):
+        at, size = len(content), len(below)
+        content += below
+        keys = [bytes([byte]) for byte in range(1, each + 1)]
+        below = node(height, *((key, b"", at, size) for key in keys))
+    tree_of_nodes(tmp_path, len(content), levels, content + below)
+    if each**levels <= 256:
+        assert read(tmp_path)["a"].tolist() == ARRAY.tolist()
+    else:
+        assert "far larger" in refused(tmp_path)
+
+
+def test_a_node_that_leads_to_itself(tmp_path: Path) -> None:
+    at = len(VALUES)
+    size = len(node(1, (b"a", b"", at, 100)))
+    content = VALUES + node(1, (b"a", b"", at, size))
+    assert len(content) == at + size
+    tree_of_nodes(tmp_path, at, 1, content)
+    assert "no tree" in refused(tmp_path)
 
 
 @pytest.mark.timeout(60)
@@ -356,7 +493,7 @@ def test_many_nodes_of_nothing_are_not_looked_at_for_hours(
     begin = b"\x0c\xdb\x20\xde" + bytes(9) + b"\1"
     (tmp_path / "node").write_bytes(begin + piece * ((4 << 20) // len(piece)))
     with contextlib.suppress(CorruptCheckpointError):
-        ocdbt_nodes.require_bounded(StoredFiles(str(tmp_path), None))
+        ocdbt_nodes.require_bounded(StoredFiles(str(tmp_path), None), 0)
 
 
 @pytest.mark.parametrize("seed", range(40))

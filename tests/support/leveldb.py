@@ -38,11 +38,16 @@ def block(
 
 def crc32c(data: bytes) -> int:
     """As LevelDB writes it, masked."""
+    value = plain_crc32c(data)
+    return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def plain_crc32c(data: bytes) -> int:
+    """As others write it."""
     value = 0xFFFFFFFF
     for byte in data:
         value = value >> 8 ^ _table()[(value ^ byte) & 0xFF]
-    value ^= 0xFFFFFFFF
-    return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return value ^ 0xFFFFFFFF
 
 
 @cache
