@@ -63,7 +63,7 @@ class Checkpoints:
         self._keep, self._unchanged = keep_policy(keep), Unchanged()
         self._opened = contextlib.ExitStack()
         self._events = Events(self._store.directory)
-        self._entered = False
+        self._opened_in: int | None = None  # which process; a forked one has no lock
 
     @ending_at_user_line
     def __enter__(self) -> "Checkpoints":
@@ -73,13 +73,13 @@ class Checkpoints:
             DirectoryInUseError: Another run is using the directory.
         """
         self._opened.enter_context(self._store.opened())
-        self._entered = True
+        self._opened_in = os.getpid()
         return self
 
     def __exit__(
         self, kind: object, error: BaseException | None, trace: object
     ) -> None:
-        self._entered = False
+        self._opened_in = None
         with self._opened:
             if error is None:
                 wait_for_uploads(self._store)
@@ -149,10 +149,11 @@ class Checkpoints:
     def _ready(self) -> "tuple[Backend, list[Leaf]]":
         from resilient.state.variables import leaves_of
 
-        if not self._entered:
+        if self._opened_in != os.getpid():
+            where = "outside a" if self._opened_in is None else "forked from inside the"
             raise ResilientError(
                 "Use Checkpoints inside a `with` block, which locks the directory.",
-                received=f"{self._store.directory}, outside a `with` block",
+                received=f"{self._store.directory}, {where} `with` block",
                 hint="Write `with resilient.Checkpoints(...) as checkpoints:`.",
             )
         return get_backend(), leaves_of(self._variables)

@@ -1,5 +1,6 @@
 """Checkpoints of variables: every byte comes back, or nothing is changed."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,23 @@ def test_one_living_run_per_directory(tmp_path: Path) -> None:
         pass
     with pytest.raises(resilient.ResilientError, match="outside a `with` block"):
         first.save(1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows does not fork")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX
+def test_a_forked_process_has_no_lock(tmp_path: Path) -> None:
+    """It and its parent would save in turn, each pruning what the other needs."""
+    with resilient.Checkpoints(tmp_path / "run", make_variables()) as checkpoints:
+        if (child := os.fork()) == 0:
+            try:
+                checkpoints.save(1)
+            except resilient.ResilientError as error:
+                os._exit(
+                    3 if "forked from inside the `with` block" in str(error) else 4
+                )
+            os._exit(5)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        checkpoints.save(2)
 
 
 def test_fit_and_a_loop_refuse_each_other_s_checkpoints(tmp_path: Path) -> None:
