@@ -11,7 +11,7 @@ import numpy as np
 from resilient.backends import ocdbt_places
 from resilient.backends.ocdbt_places import Place
 from resilient.backends.orbax_stored import INLINE, MOST, aligned
-from resilient.backends.stored_files import StoredFiles, corrupt
+from resilient.backends.stored_files import StoredFiles, corrupt, decoding
 from resilient.backends.zarr_chunks import METADATA, SavedArray, chunk_name
 
 
@@ -63,15 +63,16 @@ class Database:
         self, name: str, array: SavedArray, index: tuple[slice, ...]
     ) -> np.ndarray:
         value = self._value(name, array)
-        raw = (
-            self._files.mapped(value.file)[value.bytes]
-            if isinstance(value, Place)
-            else value
-        )
-        whole = np.frombuffer(raw, np.uint8).view(array.numpy_dtype)
-        part = whole.reshape(array.shape)[index]
-        read = aligned(part.shape, part.dtype)
-        np.copyto(read, part)
+        with decoding(name):
+            raw = (
+                self._files.mapped(value.file)[value.bytes]
+                if isinstance(value, Place)
+                else value
+            )
+            whole = np.frombuffer(raw, np.uint8).view(array.numpy_dtype)
+            part = whole.reshape(array.shape)[index]
+            read = aligned(part.shape, part.dtype)
+            np.copyto(read, part)
         return read
 
     def _metadata(self, names: list[str]) -> dict[str, bytes]:
@@ -85,6 +86,10 @@ class Database:
                 raise corrupt(f"{name} has far more metadata than an array needs")
             else:
                 places.append((value.file, value.bytes.start, value.bytes.stop, name))
+        # Several may be the same bytes.
+        size = sum(stop - start for _, start, stop, _ in places)
+        if size > sum(self._files.sizes.values()):
+            raise corrupt("the arrays' metadata is larger than the files")
         for file, group in itertools.groupby(sorted(places), lambda each: each[0]):
             of_file = list(group)
             slices = [slice(start, stop) for _, start, stop, _ in of_file]
@@ -97,9 +102,11 @@ class Database:
 
     def _size(self, name: str, array: SavedArray) -> int:
         value = self._value(name, array)
-        if isinstance(value, Place):
-            return int(value.bytes.stop - value.bytes.start)
-        return len(value)
+        if not isinstance(value, Place):
+            return len(value)
+        if value.bytes.stop > self._files.sizes.get(value.file, 0):
+            raise corrupt(f"{name} is in no file")
+        return int(value.bytes.stop - value.bytes.start)
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resilient.backends import get_backend
+from resilient.backends import get_backend, written_elsewhere
 from resilient.backends.stored_files import Listed, StoredFiles
 from resilient.errors import CorruptCheckpointError
 
@@ -435,6 +435,48 @@ def test_values_that_are_in_no_file(
         assert read(tmp_path)["a"].shape == (3, 2)
     else:
         refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shape", "beyond"), [([1 << 17], 0), ([1 << 17], 1), ([1] * 70 + [1 << 17], 0)]
+)
+def test_a_large_array_that_is_not_there(
+    tmp_path: Path, shape: list[int], beyond: int
+) -> None:
+    """Also where it is read later, and in pieces."""
+    meta = json.dumps(ZARRAY | {"shape": shape, "chunks": shape}).encode()
+    content = meta + bytes(1 << 19)
+    chunk = f"a/{'.'.join('0' * len(shape))}".encode()
+    leaf = node(
+        0,
+        (b"a/.zarray", b"", 0, len(meta)),
+        (chunk, b"", len(meta) + beyond * (1 << 19), 1 << 19),
+    )
+    tree_of_nodes(tmp_path, len(content), 0, content + leaf)
+    if len(shape) == 1 and not beyond:
+        assert np.asarray(piecewise(tmp_path)["a"]).nbytes == 1 << 19
+        assert read(tmp_path)["a"].nbytes == 1 << 19
+        return
+    refused(tmp_path)
+    with pytest.raises(CorruptCheckpointError):
+        np.asarray(piecewise(tmp_path)["a"])
+
+
+def piecewise(directory: Path) -> dict[str, Any]:
+    files = sizes(directory)
+    return written_elsewhere.tensors("jax", directory, files, piecewise=True)
+
+
+def test_arrays_that_share_their_metadata(tmp_path: Path) -> None:
+    """Few bytes are no more metadata than they have room for."""
+    names, size = [f"{number:03}" for number in range(50)], 1000
+    tree = {n: {"key_metadata": [{"key": n, "key_type": 2}]} for n in names}
+    meta = json.dumps(ZARRAY | {"shape": [0], "chunks": [1]}).encode().ljust(size)
+    leaf = node(0, *((f"{n}/.zarray".encode(), b"", 0, size) for n in names))
+    state = tree_of_nodes(tmp_path, size, 0, meta + leaf)
+    metadata = TREE | {"use_ocdbt": True, "tree_metadata": tree}
+    (state / "_METADATA").write_text(json.dumps(metadata))
+    assert "metadata" in refused(tmp_path)
 
 
 def test_two_arrays_in_one_place(tmp_path: Path) -> None:
