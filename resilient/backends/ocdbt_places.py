@@ -88,6 +88,8 @@ def _entries(files: StoredFiles, bound: Bound) -> Iterator[tuple[str, bytes | Pl
         if node["height"] != height:
             raise corrupt("the nodes of a database are no tree")
         for entry in node["entries"]:
+            # A few nodes can make each of many keys very long.
+            bound.count(where, len(prefix))
             if height:
                 common = prefix + entry["subtree_common_prefix"]
                 nodes.append((entry["location"], height - 1, common))

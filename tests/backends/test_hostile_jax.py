@@ -510,6 +510,20 @@ def test_nodes_that_lead_to_the_same_nodes(
         assert "far larger" in refused(tmp_path)
 
 
+@pytest.mark.parametrize("height", [0, 1])
+def test_many_keys_that_begin_with_very_much(tmp_path: Path, height: int) -> None:
+    """It is in one node, and would be in the memory as often as there are keys."""
+    keys = [f"{number:03}".encode() for number in range(200)]
+    content, levels = VALUES + node(0, META, CHUNK), height + 1
+    at, size = len(VALUES), len(content) - len(VALUES)
+    below = node(height, *((key, key, at if height else 0, size) for key in keys))
+    at, content = len(content), content + below
+    long = b"a" * 60_000
+    root = node(levels, (long, long, at, len(below)))
+    tree_of_nodes(tmp_path, len(content), levels, content + root)
+    assert "far larger" in refused(tmp_path)
+
+
 def test_a_node_that_leads_to_itself(tmp_path: Path) -> None:
     at = len(VALUES)
     size = len(node(1, (b"a", b"", at, 100)))
