@@ -20,7 +20,7 @@ _MARK = 4  # bytes
 _FRAME, _SKIPPED = 0xFD2FB528, 0x184D2A5
 _BLOCK = 1 << 17  # bytes; no block is decoded to more
 _LEAST = 1 << 10  # bytes that each counts for, or empty ones would be counted for hours
-EACH = 1 << 12  # bytes, more than there are of an array that nodes have in them
+EACH = 1 << 13  # bytes, more than there are of an array that nodes have in them
 _MORE = 1 << 26  # bytes beside these
 _REPEATED, _COMPRESSED = 1, 2  # kinds of blocks; others stand as they are
 

@@ -303,6 +303,23 @@ def test_what_we_save_of_many_small_arrays_is_within_the_bound(
     assert read(tmp_path).keys() == arrays.keys()
 
 
+def test_what_we_saved_with_values_among_the_names_is_within_the_bound(
+    tmp_path: Path,
+) -> None:
+    """Nodes may be as large as TensorStore makes them."""
+    chance = np.random.default_rng(0)
+    names = [f"v{number * 7919 % 1000003:06}.{number}" for number in range(7_500)]
+    what = json.dumps(ZARRAY | {"shape": [200], "chunks": [200]}).encode()
+    arrays = {name: chance.random(200, np.float32) for name in names}
+    values = {f"{name}/0": array.tobytes() for name, array in arrays.items()}
+    state = database(tmp_path, values | {f"{name}/.zarray": what for name in names})
+    tree = {n: {"key_metadata": [{"key": n, "key_type": 2}]} for n in names}
+    metadata = TREE | {"use_ocdbt": True, "tree_metadata": tree}
+    (state / "_METADATA").write_text(json.dumps(metadata))
+    found = read(tmp_path)
+    assert all(np.array_equal(found[name], arrays[name]) for name in names)
+
+
 @pytest.mark.parametrize("count", [1, 2000])
 @pytest.mark.parametrize("version", [b"\0", b"\x80\x80\0"])
 @pytest.mark.parametrize("again", [b"", b"\x50\x2a\x4d\x18\2\0\0\0ab", b"frame"])
