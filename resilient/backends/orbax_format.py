@@ -185,4 +185,5 @@ class _TreeMetadata(msgspec.Struct):
     use_zarr3: Literal[False]
 
     def names(self) -> list[str]:
-        return [leaf.key_metadata[0].key for leaf in self.tree_metadata.values()]
+        leaves = self.tree_metadata.values()
+        return list(dict.fromkeys(leaf.key_metadata[0].key for leaf in leaves))
