@@ -34,7 +34,7 @@ class Place(NamedTuple):
     """Bytes of a file."""
 
     file: str
-    bytes: slice
+    at: slice
 
 
 def writable(path: str) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def of_arrays(path: str) -> dict[str, dict[str, slice]]:
     for key, value in _entries(StoredFiles(path, None), Bound(sys.maxsize)):
         name, _, chunk = key.rpartition("/")
         if chunk != METADATA and isinstance(value, Place):
-            places.setdefault(value.file, {})[name] = value.bytes
+            places.setdefault(value.file, {})[name] = value.at
     return places
 
 
@@ -111,10 +111,10 @@ def _place(kind: str, where: str) -> Place:
 
 def _node(files: StoredFiles, place: Place, bound: Bound) -> Any:
     """A node, or the manifest, as TensorStore describes it."""
-    size = place.bytes.stop - place.bytes.start
+    size = place.at.stop - place.at.start
     if size > _LARGEST:
         raise corrupt(f"{place.file} has a node of {size:,} bytes")
-    (raw,) = files.pieces(place.file, [place.bytes])
+    (raw,) = files.pieces(place.file, [place.at])
     for each in (bound, Bound(_LARGEST)):
         each.count(place.file, size)
         each.take(place.file, memoryview(raw), 0)

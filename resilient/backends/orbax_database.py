@@ -51,7 +51,7 @@ class Database:
                 continue
             value, memory = self._value(name, array), _bytes_of(new)
             if isinstance(value, Place):
-                parts.setdefault(value.file, []).append((value.bytes, memory))
+                parts.setdefault(value.file, []).append((value.at, memory))
             else:
                 memory[:] = value
         for file in self._files.sizes:
@@ -65,7 +65,7 @@ class Database:
         value = self._value(name, array)
         with decoding(name):
             raw = (
-                self._files.mapped(value.file)[value.bytes]
+                self._files.mapped(value.file)[value.at]
                 if isinstance(value, Place)
                 else value
             )
@@ -82,10 +82,10 @@ class Database:
         for name, value in values.items():
             if not isinstance(value, Place):
                 found[name] = value
-            elif value.bytes.stop - value.bytes.start > MOST:
+            elif value.at.stop - value.at.start > MOST:
                 raise corrupt(f"{name} has far more metadata than an array needs")
             else:
-                places.append((value.file, value.bytes.start, value.bytes.stop, name))
+                places.append((value.file, value.at.start, value.at.stop, name))
         # Several may be the same bytes.
         size = sum(stop - start for _, start, stop, _ in places)
         if size > sum(self._files.sizes.values()):
@@ -104,9 +104,9 @@ class Database:
         value = self._value(name, array)
         if not isinstance(value, Place):
             return len(value)
-        if value.bytes.stop > self._files.sizes.get(value.file, 0):
+        if value.at.stop > self._files.sizes.get(value.file, 0):
             raise corrupt(f"{name} is in no file")
-        return int(value.bytes.stop - value.bytes.start)
+        return int(value.at.stop - value.at.start)
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:
