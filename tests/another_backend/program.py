@@ -15,6 +15,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from support.waited import wait_for_each_save
 
 import resilient
 
@@ -197,4 +198,5 @@ def main(directory: str, epochs: str, *options: str) -> None:
 
 
 if __name__ == "__main__":
+    wait_for_each_save()  # so that a kill finds one, however quick the steps are
     main(*sys.argv[1:])
