@@ -101,7 +101,6 @@ class Bundle:
                 for name, room in rooms.items()
                 if room and self.entries[name].shard == shard
             ]
-            parts.sort(key=lambda part: part[0].start)
             self._files.read_into(self._data(shard), parts)
 
     def array(self, name: str) -> np.ndarray:

@@ -39,12 +39,12 @@ class Place(NamedTuple):
 
 def writable(path: str) -> dict[str, Any]:
     """Where to write a database, for TensorStore."""
-    return location(path, ocdbt=True) | {"config": {_SIZE: 0}}
+    return {"driver": "ocdbt", "base": location(path), "config": {_SIZE: 0}}
 
 
 def announce_inline_values(path: str) -> None:
     """Let a new database say what Orbax and all readers expect of its configuration."""
-    files = ts.KvStore.open({"driver": "file", "path": f"{path}/"}).result()
+    files = ts.KvStore.open(location(path)).result()
     manifest = ts.ocdbt.dump(files).result()
     manifest["config"][_SIZE] = INLINE
     with open(os.path.join(path, _MANIFEST), "wb") as file:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from resilient.backends import ocdbt_places
+from resilient.backends.arrays import contiguous_bytes
 from resilient.backends.ocdbt_places import Place
 from resilient.backends.orbax_stored import INLINE, MOST, aligned
 from resilient.backends.stored_files import StoredFiles, corrupt, decoding
@@ -49,14 +50,13 @@ class Database:
             found[name] = new = aligned(tuple(array.shape), array.numpy_dtype)
             if not array.nbytes:
                 continue
-            value, memory = self._value(name, array), _bytes_of(new)
+            value, memory = self._value(name, array), contiguous_bytes(new)
             if isinstance(value, Place):
                 parts.setdefault(value.file, []).append((value.at, memory))
             else:
                 memory[:] = value
         for file in self._files.sizes:
-            of_file = sorted(parts.get(file, []), key=lambda part: part[0].start)
-            self._files.read_into(file, of_file)
+            self._files.read_into(file, parts.get(file, []))
         return found
 
     def read(
@@ -107,7 +107,3 @@ class Database:
         if value.at.stop > self._files.sizes.get(value.file, 0):
             raise corrupt(f"{name} is in no file")
         return int(value.at.stop - value.at.start)
-
-
-def _bytes_of(array: np.ndarray) -> memoryview:
-    return memoryview(array.reshape(-1).view(np.uint8).data)

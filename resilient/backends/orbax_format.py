@@ -84,7 +84,7 @@ def write(tensors: Mapping[str, Any], directory: str, part: Part) -> None:
             return
         if shared:
             os.mkdir(state)
-            zarr_chunks.write(shared, location(state, ocdbt=False), shapes=False)
+            zarr_chunks.write(shared, location(state), shapes=False)
         if whole:
             _write_database(whole, os.path.join(path, part.name))
 
@@ -105,7 +105,7 @@ def _write_database(arrays: Mapping[str, np.ndarray], path: str) -> None:
 
 
 def _write_tree(arrays: Mapping[str, Shards], path: str, *, ocdbt: bool) -> None:
-    place = ocdbt_places.writable(path) if ocdbt else location(path, ocdbt=False)
+    place = ocdbt_places.writable(path) if ocdbt else location(path)
     zarr_chunks.write(arrays, place, shapes=True)
     with open(os.path.join(path, _METADATA), "w", encoding="utf-8") as file:
         file.write(json.dumps(_tree_metadata(list(arrays), ocdbt=ocdbt)))

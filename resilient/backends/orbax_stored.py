@@ -22,18 +22,9 @@ _ALIGNMENT = 64  # bytes; less, and JAX copies
 _MAPPED = ts.Context({"file_io_mode": {"mode": "memmap"}})
 
 
-def location(path: str, name: str = "", *, ocdbt: bool) -> dict[str, Any]:
-    """Where TensorStore finds an array of a tree, or all of them."""
-    files = {"driver": "file", "path": f"{path}/"}
-    inside = f"{name}/" if name else ""
-    if not ocdbt:
-        return {**files, "path": f"{path}/{inside}"}
-    return {
-        "driver": "ocdbt",
-        "base": files,
-        "path": inside,
-        "config": {"max_inline_value_bytes": INLINE},
-    }
+def location(path: str) -> dict[str, Any]:
+    """Where TensorStore finds the files of a directory."""
+    return {"driver": "file", "path": f"{path}/"}
 
 
 class Tree(Protocol):
@@ -114,7 +105,7 @@ def _open(place: str, name: str, array: SavedArray) -> "ts.Future[ts.TensorStore
     """Begin to open an array; TensorStore is told what it is."""
     spec = {
         "driver": "zarr",
-        "kvstore": location(place, name, ocdbt=False),
+        "kvstore": location(f"{place}/{name}"),
         "metadata": array.metadata(),
         "fill_missing_data_reads": False,  # a shard that is lost is not all zeros
     }

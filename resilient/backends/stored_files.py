@@ -142,7 +142,7 @@ class StoredFiles:
 
         Args:
             name: Of the file.
-            parts: Places in it, in their order, and memory for the bytes there.
+            parts: Places in it, and memory for the bytes there.
 
         Raises:
             CorruptCheckpointError: It cannot be opened, has another checksum, or the
@@ -165,8 +165,8 @@ def _blocks(
     size: int, parts: Iterable[tuple[slice, memoryview]]
 ) -> Iterator[memoryview]:
     """Memory for the bytes of a file from its beginning to its end, piece by piece."""
-    at = 0
-    for place, memory in (*parts, (slice(size, size), memoryview(b""))):
+    at, in_order = 0, sorted(parts, key=lambda part: part[0].start)
+    for place, memory in (*in_order, (slice(size, size), memoryview(b""))):
         if place.start < at:
             raise corrupt("two tensors have the same place in a file")
         for start in range(at, place.start, _BLOCK):  # of no tensor
