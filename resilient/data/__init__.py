@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.serialization import JSON
 from resilient.serialization.position import DataPosition
 
@@ -32,6 +33,19 @@ class DataOptions:
 
     on_change: OnDataChange = "raise"
     replay: bool = False
+
+    def refuse(self, problem: str, *, received: str, hint: str) -> None:
+        """Raise that the data changed, or warn that training continues with it.
+
+        Raises:
+            DataNotResumableError: Unless ``on_data_change="warn"``.
+        """
+        if self.on_change == "warn":
+            what = "training continues with data that is not as before"
+            warn_not_exact(what, [f"{problem} {received}"])
+            return
+        hint += ' Or pass on_data_change="warn" to continue with the new data.'
+        raise DataNotResumableError(problem, received=received, hint=hint)
 
 
 class Positioned(ABC):

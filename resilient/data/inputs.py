@@ -65,7 +65,7 @@ class DataInputs:
         self.validation: Positioned | None = None
         self.validated = False
         self.only_arrays = False
-        self._anew = False
+        self._anew = self._resumed = False
         self._arguments, self._positions = arguments, positions
         self._settings = SourceContext(
             backend,
@@ -110,12 +110,31 @@ class DataInputs:
         """Make the next epoch start at ``batch``, at the saved positions."""
         x, validation = self._positions.x, self._positions.validation_data
         assert self.training is not None
+        self._resumed = not self._anew
         if x is not None:
             self.training.resume_at(x, batch)
         elif not self._anew:
             raise MalformedError("no position in the training data")
         if self.validation is not None and validation is not None:
             self.validation.resume(validation.data)
+
+    def check_length(self, given: int, before: int | None) -> None:
+        """Refuse an epoch of a resumed run that ended before its known length.
+
+        Args:
+            given: Its batches.
+            before: As many as it should have; None: unknown.
+
+        Raises:
+            DataNotResumableError: Unless ``on_data_change="warn"``.
+        """
+        if self._resumed and before is not None and given < before:
+            self._settings.options.refuse(
+                "An epoch ended too early after a resume: the data changed, did not "
+                "return to its position, or has another length in each epoch.",
+                received=f"{given:,} batches in this epoch, {before:,} expected",
+                hint="Use the same data as before.",
+            )
 
     def knows_validation(self, adapter: Positioned) -> bool:
         """Whether the validation data is that of the position; warns if not."""

@@ -17,7 +17,7 @@ from resilient.backends.base import Backend
 from resilient.data import DataOptions
 from resilient.data.live import LiveIterator, pending_of
 from resilient.data.shard import ShardedData
-from resilient.errors import DataNotResumableError, ResilientError, warn_not_exact
+from resilient.errors import DataNotResumableError, ResilientError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum, pack
 from resilient.serialization.position import BatchMark, DataPosition
@@ -178,21 +178,12 @@ class DataSource(ABC):
         """
         if before.last is None or checksum(batch) == before.last:
             return
-        if self.settings.options.on_change == "warn":
-            warn_not_exact(
-                "a batch that was already trained has different content now: the "
-                "data changed, or is not the same each time it is iterated. Training "
-                "continues with the new data",
-                [f"{self.argument}: batch {before.given:,} of the iterator"],
-            )
-            return
-        raise DataNotResumableError(
+        self.settings.options.refuse(
             "A batch that was already trained has different content now: the data "
-            "changed, or is not deterministic (unseeded random numbers, file "
-            "order, time).",
+            "changed, or is not the same each time it is iterated (unseeded random "
+            "numbers, draws in parallel calls, file order, time).",
             received=f"{self.argument}: batch {before.given:,} of the iterator",
-            hint="Use the same data as before, seed every random generator in it, or "
-            'pass on_data_change="warn" to continue with the new data.',
+            hint="Use the same data as before; draw with seeds, and in one thread.",
         )
 
 

@@ -86,6 +86,7 @@ class DataPosition:
         batches, which were not.
         """
         source = dict(self.source)
+        source.pop("constants", None)  # of functions that Keras wrote for that backend
         if self.pending:
             source.pop("state", None)
         if isinstance(first := source.get("first"), str):

@@ -105,7 +105,9 @@ class RunOptions:
             save_policy=saving,
             keep=policy,
             resume=_checked_resume(resume, policy),
-            data=DataOptions(on_data_change, replay_data),
+            data=DataOptions(
+                "warn" if "data" in allow else on_data_change, replay_data
+            ),
             on_event=on_event,
             on_save_error=on_save_error,
             preemption=checked_preemption(preemption),

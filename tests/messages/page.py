@@ -228,6 +228,8 @@ def _told(call: ast.Call, names: Names) -> tuple[str, ...] | None:
             kind = OF_PYTHON
         case ast.Name(name) if name.endswith("Error") and name not in INNER:
             kind = f"`{name}`"
+        case ast.Attribute(_, "refuse"):
+            kind = "`DataNotResumableError`"
         case ast.Name("say_once") | ast.Attribute(_, "say_once"):
             return (LOGGED, text) if text else None
         case ast.Name("warn_not_exact") | ast.Attribute(_, "_say") if call.args[1:]:

@@ -1,5 +1,6 @@
 """Reads facts about a tf.data pipeline without iterating it."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +12,16 @@ from resilient.serialization import JSON
 # The most data, in bytes, that a pipeline may hold in memory for us to make its graph,
 # which copies all of it.
 LARGE_GRAPH = 2**29
+
+# Operations whose iterators are replayed, in lower case: TensorFlow hangs when it saves
+# a restored iterator over the first with an exhausted input; restores the second at the
+# wrong line; and damages the files of the third, if it saves while they are written.
+_NOT_SAVED = ("directedinterleavedataset", "csvdataset", "snapshotdataset")
+
+
+def is_not_saved(operations: Iterable[str]) -> bool:
+    """Whether no iterator over these operations may be saved."""
+    return any(each in op.lower() for op in operations for each in _NOT_SAVED)
 
 
 def fingerprint(dataset: Any, graph: PipelineGraph | None) -> JSON:

@@ -104,6 +104,17 @@ class PipelineGraph:
         changed = {op for op in found if "Assign" in op}
         return sorted(found if changed else found - {"ReadVariableOp"})
 
+    def draws_in_parallel(self) -> list[str]:
+        """Random operations in functions that are called in parallel, in words."""
+        library = {f.signature.name: f for f in self.definition.library.function}
+        found = []
+        for node in self.definition.node:
+            if "Parallel" in node.op or node.op == "MapAndBatchDataset":
+                inside = {n.op for f in _reached([node], library) for n in f.node_def}
+                drawn = sorted(op for op in inside if _is_draw(op))
+                found += [f"{node.op}: {', '.join(drawn)}"] if drawn else []
+        return found
+
     def hide_generators(self) -> bool:
         """Keep shuffles inside functions from counting as stateful.
 
@@ -124,16 +135,7 @@ class PipelineGraph:
     def _functions(self) -> Iterator[Any]:
         """Functions in the order in which operations refer to them."""
         library = {f.signature.name: f for f in self.definition.library.function}
-        todo = [_referred(node) for node in self.definition.node]
-        names = [name for found in todo for name in found]
-        seen: set[str] = set()
-        while names:
-            name = names.pop(0)
-            if name in seen or name not in library:
-                continue
-            seen.add(name)
-            yield library[name]
-            names.extend(n for node in library[name].node_def for n in _referred(node))
+        return _reached(self.definition.node, library)
 
     def nodes_inside(self) -> Iterator[Any]:
         """The operations of all functions."""
@@ -170,6 +172,24 @@ def is_stateful(op: str) -> bool:
         and "Dataset" not in op
         and not op.startswith("LookupTable")
     )
+
+
+def _is_draw(op: str) -> bool:
+    """Whether operations of this type change the state of a random generator."""
+    return is_stateful(op) and any(word in op for word in ("Random", "Rng", "Assign"))
+
+
+def _reached(nodes: Any, library: dict[str, Any]) -> Iterator[Any]:
+    """Functions of a library that operations refer to, themselves or by others."""
+    names = [name for node in nodes for name in _referred(node)]
+    seen: set[str] = set()
+    while names:
+        name = names.pop(0)
+        if name in seen or name not in library:
+            continue
+        seen.add(name)
+        yield library[name]
+        names.extend(n for node in library[name].node_def for n in _referred(node))
 
 
 def _referred(node: Any) -> list[str]:
@@ -211,8 +231,15 @@ def _seeded(nodes: Any, *, inside: bool) -> Iterator[Seeded]:
 def input_of(node: Any, name: str) -> str:
     """Name of the node that is the input called ``name``; empty if there is none."""
     definition = op_def_registry.get(node.op)
-    names = [argument.name for argument in definition.input_arg]
-    return node.input[names.index(name)].partition(":")[0] if name in names else ""
+    found = [] if definition is None else list(definition.input_arg)
+    names = [argument.name for argument in found]
+    if name not in names:
+        return ""
+    index = names.index(name)
+    if any(each.type_list_attr or each.number_attr for each in found[:index]):
+        index -= len(names)  # inputs before it are a list
+    inputs = [each for each in node.input if not each.startswith("^")]
+    return str(inputs[index].partition(":")[0])
 
 
 def _const(name: str, by_name: dict[str, Any]) -> Any:

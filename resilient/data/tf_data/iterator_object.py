@@ -6,14 +6,13 @@ iterator's state contains. Pipelines that need more are refused: pass such a dat
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, NotRequired, TypedDict
 
 import numpy as np
 import tensorflow as tf
 
-from resilient.data.tf_data import iterator_state, shuffles
+from resilient.data.tf_data import constants, facts, iterator_state, shuffles
 from resilient.data.tf_data.graph import PipelineGraph
-from resilient.data.tf_data.pipeline import HANGS
 from resilient.errors import DataNotResumableError
 from resilient.objects.adapters.base import Kind, require_backend
 from resilient.serialization import Encoded
@@ -23,6 +22,7 @@ from resilient.serialization.schema import Count, MalformedError
 
 
 class _Iterator(TypedDict):
+    constants: NotRequired[dict[str, str]]
     state: Any
     counts: list[Count]
     seeds: list[Any]
@@ -53,9 +53,10 @@ class IteratorKind(Kind):
         unseeded = [each.op for each in graph.seeded if each.unseeded]
         if unseeded:
             raise _refused(f"{unseeded[0]} without a seed")
-        if graph.state_outside() or any(HANGS in op for op in graph.all_operations()):
-            raise _refused("operations whose state is outside the iterator")
+        if graph.state_outside() or facts.is_not_saved(graph.all_operations()):
+            raise _refused("operations whose state cannot be saved")
         self._counts = shuffles.count_draws(graph)
+        self._constants = constants.checksums(value._dataset, graph)
 
     def capture(
         self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
@@ -68,13 +69,22 @@ class IteratorKind(Kind):
             "state": encode(np.array(state), arrays, name),
             "counts": [count.get() for count in self._counts],
             "seeds": self._seeds,
+            "constants": self._constants,
         }
 
     def differences(self, name: str, saved: Encoded) -> list[str]:
-        if saved["seeds"] == self._seeds:
-            return []
-        theirs, ours = saved["seeds"], self._seeds
-        return [f"{name}: the checkpoint has the seeds {theirs}, this run has {ours}"]
+        before = saved.get("constants", self._constants)
+        changed = constants.differences(before, self._constants)
+        found = [
+            f"{name}: its pipeline was given other values: constants of {op}"
+            for op in changed
+            if op != constants.FILES
+        ]
+        if saved["seeds"] != self._seeds:
+            pair = saved["seeds"], self._seeds
+            line = "{}: the checkpoint has the seeds {}, this run has {}"
+            found.append(line.format(name, *pair))
+        return found
 
     def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
         counts = saved["counts"]

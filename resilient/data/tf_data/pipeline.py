@@ -10,7 +10,6 @@ its batches are replayed. Such functions may carry state from one epoch to the n
 we cannot see: the first batch shows whether an epoch begins as before.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,13 @@ import tensorflow as tf
 
 from resilient.data import replay
 from resilient.data.source import DataSource, SourceContext
-from resilient.data.tf_data import checksums, facts, iterator_state, shuffles
+from resilient.data.tf_data import (
+    checksums,
+    constants,
+    facts,
+    iterator_state,
+    shuffles,
+)
 from resilient.data.tf_data.graph import PipelineGraph, is_stateful
 from resilient.data.tf_data.lasting import Lasting
 from resilient.data.tf_data.position import (
@@ -28,25 +33,15 @@ from resilient.data.tf_data.position import (
     operations,
     require_begun,
     saved_seeds,
+    warn_if_large,
 )
 from resilient.data.tf_data.seed_counts import SeedCount, UnknownFormat
-from resilient.data.tf_data.variables import PipelineVariables
-from resilient.errors import DataNotResumableError, warn_not_exact
+from resilient.data.tf_data.variables import PipelineVariables, chain
+from resilient.errors import DataNotResumableError, WarnOnce
 from resilient.serialization import JSON
 from resilient.serialization.position import BatchMark, made_by
 from resilient.serialization.schema import MalformedError
 from resilient.state import rng
-
-# Bytes of iterator state in one checkpoint; above this there is a warning.
-LARGE_STATE = 64 * 2**20
-
-# TensorFlow hangs when it saves a restored iterator over one of these with an exhausted
-# input.
-HANGS = "DirectedInterleaveDataset"
-
-
-class LargeStateWarning(UserWarning):
-    """Checkpoints are large because of the data's state."""
 
 
 class Pipeline(DataSource):
@@ -70,17 +65,20 @@ class Pipeline(DataSource):
         self.remembers = False
         self._caches: list[Any] = []
         self.seeds: list[Any] = []
-        self._inexact: list[str] = []
+        self._inexact: list[str] = []  # draws that no resumed run repeats
+        self._timed: list[str] = []  # draws that no run repeats
         self._iterator: Any = None  # the newest
         self._begun: JSON = {}  # the state when it was created
         self._last: JSON = {}  # how the newest iterator that yielded a batch began
         self._unchecked = False
-        self._warned = False
+        self._warned, self._say = False, WarnOnce()
         self._lasting = Lasting(PipelineVariables(dataset))
         seeds = saved_seeds(settings)
         graph = facts.graph_of(dataset)
         self._known = graph is not None
         self.facts = facts.fingerprint(dataset, graph)
+        self._constants = constants.checksums(dataset, graph)
+        self._compared = False
         try:
             if graph is not None:
                 self._study(graph, seeds)
@@ -91,10 +89,12 @@ class Pipeline(DataSource):
 
     def _study(self, graph: PipelineGraph, saved: list[Any]) -> None:
         self.remembers = bool(graph.state_outside())
-        if self.remembers or any(HANGS in op for op in graph.all_operations()):
+        if self.remembers or facts.is_not_saved(graph.all_operations()):
             self.replayed = True
         self._lasting.find_generators(graph.nodes_inside(), self.settings)
-        self._caches = facts.caches_in_memory(graph)
+        if not graph.nodes("Snapshot"):  # or saving a cache would save those, too
+            self._caches = facts.caches_in_memory(graph)
+        self._timed = graph.draws_in_parallel()
         changed = self._choose_seeds(graph, saved)
         hidden = not self.remembers and graph.hide_generators()
         if changed or hidden:
@@ -108,6 +108,9 @@ class Pipeline(DataSource):
         nodes = facts.nodes_in_functions(dataset)
         if any(is_stateful(node.op) for node in nodes):
             self.remembers = self.replayed = True
+        names = (type(each).__name__ for each in chain(dataset))
+        if facts.is_not_saved([*names, *(node.op for node in nodes)]):
+            self.replayed = True
         self._lasting.find_generators(nodes, self.settings)
         found = facts.shuffles(dataset)
         self.seeds = [[int(each._seed), int(each._seed2)] for each in found]
@@ -197,8 +200,12 @@ class Pipeline(DataSource):
 
     def position(self, *, live: bool) -> JSON:
         live = live and self._iterator is not None
-        self._warn_once()
-        found: JSON = {"seeds": self.seeds, "lasting": self._lasting.get()}
+        self._warn_of_draws()
+        found: JSON = {
+            "seeds": self.seeds,
+            "constants": self._constants,
+            "lasting": self._lasting.get(),
+        }
         if live:
             # A restored iterator stays that way, whatever the option says now.
             replayed = self.replayed and self._begun
@@ -212,36 +219,35 @@ class Pipeline(DataSource):
         if self._caches:  # an iterator's state omits caches that it is not reading
             found["caches"] = [iterator_state.save(iter(c)) for c in self._caches]
             self._lasting.set(found["lasting"])  # iterating caches may draw
+        self._warned = self._warned or warn_if_large(found, self.argument)
         return found
 
     def _state(self) -> np.ndarray | None:
         try:
-            state = iterator_state.save(self._iterator, known=self._known)
+            return iterator_state.save(self._iterator, known=self._known)
         except tf.errors.OpError:  # some operations fail only now
             self.replayed = True
             return None
-        if state.nbytes > LARGE_STATE and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"The state of {self.argument} takes {state.nbytes / 2**20:,.0f} MB "
-                "in each checkpoint: its shuffle buffers and caches. With "
-                "replay_data=True, checkpoints stay small, and a resumed run draws "
-                "the batches of the epoch again.",
-                LargeStateWarning,
-                stacklevel=2,
-            )
-        return state
 
-    def _warn_once(self) -> None:
-        names, self._inexact = self._inexact, []
-        if names:
-            warn_not_exact(
-                f"{self.argument} draws random numbers that a resumed run cannot "
-                "draw again. Give each of these a seed",
-                names,
-            )
+    def _warn_of_draws(self) -> None:
+        self._say(
+            f"{self.argument} draws random numbers that a resumed run cannot draw "
+            "again. Give each of these a seed",
+            self._inexact,
+        )
+        self._say(
+            f"{self.argument} draws random numbers in parallel calls: which element "
+            "gets which is up to timing, so training does not repeat, and most resumes "
+            "are refused. Seeds do not help: leave out num_parallel_calls, or move "
+            "random layers into the model",
+            self._timed,
+        )
 
     def resume(self, position: JSON) -> None:
+        if "constants" in position and not self._compared:
+            self._compared = True
+            found = constants.differences(position["constants"], self._constants)
+            constants.check(found, self.argument, self.settings)
         if self._known and operations(position["seeds"]) != operations(self.seeds):
             raise MalformedError("the seeds of other operations")
         caches = position.get("caches", [])

@@ -16,16 +16,12 @@ from tensorflow.python.framework import auto_control_deps_utils
 from resilient.data.tf_data.iterator_state import parsed
 from resilient.serialization.schema import MalformedError
 
-# No generator or counter is larger.
-_LARGEST = 16 * 2**20
-
 
 class PipelineVariables:
     """The variables that a dataset's functions assign."""
 
     def __init__(self, dataset: Any) -> None:
-        found = {id(each): each for each in _assigned(dataset)}
-        self._handles = [each for each in found.values() if _size(each) <= _LARGEST]
+        self._handles = list({id(each): each for each in _assigned(dataset)}.values())
 
     def get(self) -> list[np.ndarray]:
         """Their values: arrays of bytes."""
@@ -100,11 +96,6 @@ def _is_variable(tensor: Any) -> bool:
         and data.is_set
         and len(data.shape_and_type) == 1
     )
-
-
-def _size(handle: Any) -> int:
-    of = spec(handle)
-    return int(of.dtype.size * (of.shape.num_elements() or 0))
 
 
 def _read(handle: Any) -> Any:

@@ -58,7 +58,11 @@ class _RunningOut:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool | None:
         if kind is None:
             self._of.ran_out = False
-        return self._keras.__exit__(kind, error, trace)
+        length = self._of.least_length()
+        caught = self._keras.__exit__(kind, error, trace)
+        if kind is not None and caught:
+            self._of.check_length(length)
+        return caught
 
 
 class TrainingIterator(Base):  # type: ignore[misc, valid-type]
@@ -137,6 +141,21 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         end = int(self._begun + self.steps_per_execution)
         limit = self.steps_per_epoch or self._num_batches
         return range(self._begun, min(end, limit) if limit else end)
+
+    def least_length(self) -> int | None:
+        """Batches that every epoch has at least, if known.
+
+        The data may run out in the middle of a step (steps_per_execution); a length
+        that Keras learned includes all of that step.
+        """
+        known, step = self.data_adapter.num_batches, int(self.steps_per_execution)
+        if self.steps_per_epoch or self._num_batches is None:
+            return None
+        return int(self._num_batches) - step if known is None else known - step + 1
+
+    def check_length(self, least: int | None) -> None:
+        """Check an epoch whose data ran out in the step that was last begun."""
+        self._attempt.inputs.check_length(self._begun, least)
 
     def catch_stop_iteration(self) -> AbstractContextManager[None]:
         return _RunningOut(self, super().catch_stop_iteration())

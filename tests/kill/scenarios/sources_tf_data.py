@@ -168,6 +168,33 @@ def tf_data_cached_on_disk() -> Case:
     return case(dataset.batch(8).prefetch(1))
 
 
+@source("train_batch_end@0:3", "epoch_begin@1", "train_batch_end@1:4")
+def tf_data_from_csv() -> Case:
+    """Rows of CSV files, whose iterators TensorFlow restores at a wrong line."""
+    import tensorflow as tf
+
+    x, y = rows()
+    for part in range(2):
+        lines = [
+            ",".join(map(repr, [*map(float, x[i, :4]), int(y[i])]))
+            for i in range(part, SAMPLES, 2)
+        ]
+        with open(f"../part-{part}.csv", "w", encoding="utf-8") as file:
+            file.write("\n".join(lines))
+    types = [tf.float32] * 4 + [tf.int64]
+    files = ["../part-0.csv", "../part-1.csv"]
+    data = tf.data.experimental.CsvDataset(files, types).shuffle(20)
+    return case(
+        data.map(lambda *row: (tf.tile(tf.stack(row[:4]), [16]), row[4])).batch(8)
+    )
+
+
+@source("train_batch_end@0:3", "train_batch_end@1:2", "epoch_begin@2")
+def tf_data_snapshot() -> Case:
+    """A snapshot that is written in the first epoch and read in all others."""
+    return case(sliced().snapshot("../snapshot").shuffle(20).batch(8))
+
+
 @source("train_batch_end@1:2", "train_batch_end@1:5", backends=("tensorflow", "jax"))
 def tf_data_several_steps_per_execution() -> Case:
     """Sampled from two datasets; a stateless random map; three steps at once."""

@@ -1,0 +1,27 @@
+"""Saving an iterator while ``snapshot`` writes its files damages them.
+
+The epoch ends as it should; the next one, and every later program, cannot read what was
+written.
+
+Backends: tensorflow
+"""
+
+import os
+import sys
+import tempfile
+
+import tensorflow as tf
+
+with tempfile.TemporaryDirectory() as directory:
+    data = tf.data.Dataset.range(160).snapshot(os.path.join(directory, "snapshot"))
+    iterator = iter(data.batch(8))
+    saved = tf.train.Checkpoint(iterator=iterator)
+    for number, _ in enumerate(iterator):
+        if number % 5 == 4:
+            saved.write(os.path.join(directory, f"checkpoint-{number}"))
+    try:
+        count = sum(1 for _ in data)
+    except tf.errors.OpError as error:
+        print("shown:", str(error).partition("\n")[0][:80])
+    else:
+        sys.exit(f"gone: {count} of 160 numbers")
