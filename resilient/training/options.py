@@ -76,11 +76,11 @@ class Options:
             regular expression, such as ``"encoder/.*"``, and whose shape is the same.
             The others keep their values, and are listed. None: all weights, or an
             error.
-        allow: Differences from the checkpoint to accept, where a resume would otherwise
-            be refused; a set of ``"backend"`` (of Keras), ``"batch_size"``,
-            ``"callbacks"``, ``"config"`` (of layers), ``"data"``, ``"learning_rate"``,
-            ``"metrics"`` and ``"optimizer"``. A ``NotExactWarning`` says what changed,
-            and later checkpoints record it.
+        allow: Differences from the checkpoint to accept, such as ``"data"``, where a
+            resume would otherwise be refused; a set of ``"backend"`` (of Keras),
+            ``"batch_size"``, ``"callbacks"``, ``"config"`` (of layers), ``"data"``,
+            ``"learning_rate"``, ``"metrics"`` and ``"optimizer"``. A
+            ``NotExactWarning`` says what changed, and later checkpoints record it.
         on_data_change: What to do if a batch differs after a resume: ``"raise"`` an
             error, or ``"warn"`` and continue with the new data. (To train on a
             different dataset, use ``allow={"data"}``.)
