@@ -1,13 +1,16 @@
 """``resilient run``: its arguments, and the call of the supervisor."""
 
 import argparse
-import dataclasses
+import inspect
 import math
 import sys
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
 from resilient.errors import ResilientError
+from resilient.training.options import FitOptions
+from resilient.training.shown import described
 
 _EXIT_CODES = """\
 exit codes:
@@ -69,18 +72,21 @@ def script_of(arguments: argparse.Namespace, missing: str) -> list[str]:
 
 
 def _save_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
     text = "make every model.fit of the command resumable; checkpoints go to DIR"
-    add("--save", metavar="DIR", help=text)
-    text = 'with --save: "auto", "epoch" or a number of batches (default: auto)'
-    add("--save-freq", metavar="WHEN", type=_save_freq, help=text)
-    text = "with --save: how many checkpoints of each fit to keep (default: 3)"
-    add("--keep", metavar="N", type=integer, help=text)
-    text = (
-        'with --save: a difference from the checkpoints to accept, such as "backend" '
-        "(repeatable)"
-    )
-    add("--allow", metavar="NAME", action="append", help=text)
+    parser.add_argument("--save", metavar="DIR", help=text)
+    _option_of_fits(parser, "save_freq", metavar="WHEN", type=_save_freq)
+    _option_of_fits(parser, "keep", metavar="N", type=integer)
+    _option_of_fits(parser, "allow", metavar="NAME", action="append")
+
+
+def _option_of_fits(parser: argparse.ArgumentParser, name: str, **how: Any) -> None:
+    """Add an option of ``fit``, in the words that describe it there."""
+    text = " ".join(described(FitOptions).get(name, "").replace("``", "").split())
+    clause = text.split(";")[0]
+    default = inspect.signature(FitOptions).parameters[name].default
+    more = f"default: {default}" if default else "repeatable"
+    text = f"with --save: {clause[:1].lower()}{clause[1:]} ({more})"
+    parser.add_argument(f"--{name.replace('_', '-')}", help=text, **how)
 
 
 def _gang_options(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +157,7 @@ def _options(arguments: argparse.Namespace, command: list[str]) -> Any:
     from resilient.storage.stores import near
     from resilient.supervise.options import Options
 
-    names = {field.name for field in dataclasses.fields(Options)} - {"command"}
+    names = {field.name for field in fields(Options)} - {"command"}
     given = {
         name: value
         for name, value in vars(arguments).items()
@@ -166,8 +172,9 @@ def _environment(arguments: argparse.Namespace) -> dict[str, str]:
     """The environment that enables the command's fits."""
     from resilient.training.enabled import api
 
-    options = vars(arguments)
-    found = {name: options[name] for name in ("save_freq", "keep", "allow")}
+    found = {
+        each.name: getattr(arguments, each.name, None) for each in fields(FitOptions)
+    }
     given = {name: value for name, value in found.items() if value is not None}
     if arguments.save is not None:
         return api.environment(arguments.save, given)

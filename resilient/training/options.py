@@ -1,8 +1,8 @@
-"""Validates the arguments that ``fit`` and ``Run`` share, before anything is done."""
+"""The options of ``fit`` and ``Run``, validated before anything is done."""
 
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -12,7 +12,6 @@ from resilient.errors import message, require_integer
 from resilient.policies import (
     KeepPolicy,
     SaveFreq,
-    SavePolicy,
     keep_policy,
     save_policy,
 )
@@ -20,21 +19,148 @@ from resilient.policies.keep import Best
 from resilient.preemption.options import Preemption, checked_preemption
 from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume, ResumeFrom
+from resilient.serialization.state_dict import Stateful
 from resilient.storage.remote.options import Upload
-from resilient.storage.store import Store
 from resilient.storage.stores import store_of
 from resilient.telemetry.heartbeat import VARIABLE
 from resilient.training import trial
 from resilient.training.allowed import checked_allow
+from resilient.training.divergence.options import OnNaN
 
 logger = logging.getLogger(__name__)
 
+Location = str | os.PathLike[str]
 OnEvent = Callable[[dict[str, Any]], None]
+# Frozen: one for all runs.
+_PREEMPTION = Preemption()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class InDirectory:
+    """Where a run is saved.
+
+    Args:
+        checkpoint_dir: Directory for this run's checkpoints, created if missing; or an
+            address in an object store, such as ``"s3://bucket/run"``.
+    """
+
+    checkpoint_dir: Location
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What ``fit`` and ``Run`` take, as the user gave it.
+
+    Signatures, docstrings, the help of ``resilient run`` and the page of options are
+    made from these classes: the names, types, defaults and texts are here only.
+
+    Args:
+        local_dir: For an address: a directory on a local disk. A save is complete once
+            it is there; the upload runs in the background. None: a temporary directory.
+        upload: For an address: what stays in ``local_dir``, and limits for uploads.
+        save_freq: When to save: ``"auto"``, ``"epoch"`` or a number of batches; or a
+            policy such as ``every(steps=500) | every(minutes=10)``. ``"auto"`` saves at
+            the end of each epoch, and in between as often as at most 2 % of the time
+            allows (see ``adaptive``). The end of training is always saved. A save that
+            falls due during another one is postponed.
+        keep: How many checkpoints to keep; or a policy such as
+            ``latest(3) | best(1, monitor="val_loss")``.
+        resume: ``"auto"`` resumes if there is a checkpoint, ``"must"`` requires one,
+            ``"never"`` starts over, a number resumes from that step, and ``"best"``
+            resumes from the best checkpoint by the metric that ``keep=best(...)``
+            monitors. Checkpoints after that one go to ``quarantine/``.
+        start_from: If there is no checkpoint to resume from, start with the weights of
+            another run (its directory, or ``DIR/step-...``) or of a file that
+            ``import_checkpoint`` can read. Ignored when the run resumes.
+        start_layers: Take only weights whose full path (``weight.path``) matches this
+            regular expression, such as ``"encoder/.*"``, and whose shape is the same.
+            The others keep their values, and are listed. None: all weights, or an
+            error.
+        allow: Differences from the checkpoint to accept, such as ``"data"``, where a
+            resume would otherwise be refused; a set of ``"backend"`` (of Keras),
+            ``"batch_size"``, ``"callbacks"``, ``"config"`` (of layers), ``"data"``,
+            ``"learning_rate"``, ``"metrics"`` and ``"optimizer"``. A
+            ``NotExactWarning`` says what changed, and later checkpoints record it.
+        on_data_change: What to do if the data has other content after a resume (a
+            batch, or what a tf.data pipeline was given): ``"raise"`` an error, or
+            ``"warn"`` and continue with the new data. (To train on a different dataset,
+            use ``allow={"data"}``.)
+        replay_data: Instead of saving the state of iterators (a large shuffle buffer,
+            say), draw all batches again from the start of the epoch or the run.
+        digest_every: Record a digest of the whole state in ``events.jsonl`` every so
+            many steps, computed in the background. None: no digests.
+        on_event: Called with each event that ``events.jsonl`` records: a dict with
+            ``"event"`` and ``"time"`` (Unix seconds).
+        on_save_error: What to do if a checkpoint cannot be written: ``"raise"`` at the
+            next batch or at the end of fit, or ``"warn"`` and continue.
+        preemption: How training can be asked to save and stop: signals, cloud notices,
+            and the grace period. None: only by touching the file ``stop`` in
+            ``checkpoint_dir``. (Touching ``save`` there saves without stopping.)
+    """
+
+    local_dir: Location | None = None
+    upload: Upload | None = None
+    save_freq: SaveFreq = "auto"
+    keep: int | KeepPolicy = 3
+    resume: Resume = "auto"
+    start_from: Location | Mapping[str, Location] | None = None
+    start_layers: str | None = None
+    allow: Collection[str] = ()
+    on_data_change: OnDataChange = "raise"
+    replay_data: bool = False
+    digest_every: int | None = None
+    on_event: OnEvent | None = None
+    on_save_error: OnSaveError = "raise"
+    preemption: Preemption | None = _PREEMPTION
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(Options):
+    """What ``fit`` takes.
+
+    Args:
+        stateful: Your own objects with ``state_dict`` and ``load_state_dict``, by name,
+            to be saved and restored with the run.
+        on_nan: What to do if the loss is not finite: ``"ignore"`` it, as Keras does;
+            ``"stop"`` with a ``DivergedError``, without saving; ``"rollback"`` to go
+            back 100 batches, skip the next 300, and continue; or ``Rollback(...)`` with
+            other numbers.
+        loss_spike: Treat the loss of a batch like NaN if it is more than this many
+            times the median of the last 100; needs ``on_nan`` and a positive loss.
+    """
+
+    start_from: Location | None = None
+    stateful: Mapping[str, Stateful] | None = None
+    on_nan: OnNaN = "ignore"
+    loss_spike: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopOptions(Options):
+    """What ``Run`` takes.
+
+    Args:
+        keep: As in ``fit``; ``best`` compares the last value logged in each epoch.
+        allow: Differences from the checkpoint to accept: a set of ``"backend"``,
+            ``"batch_size"``, ``"config"``, ``"data"``, ``"metrics"``, ``"optimizer"``.
+        start_from: As in ``fit`` if there is one Keras model; for several, a dict that
+            maps their names to paths. Not allowed with ``state``.
+        data: What ``loop`` and ``batches`` iterate over if they are not given data.
+        state: A JAX pytree (parameters, optax state), to use as ``run.state``.
+        verbose: 0 prints nothing.
+    """
+
+    data: Any = None
+    state: Any = None
+    verbose: int = 1
+
+
 class RunOptions:
-    """The validated arguments of ``fit`` or ``Run``.
+    """The options of a run, validated.
+
+    Args:
+        checkpoint_dir: Where it is saved.
+        given: What the user gave.
 
     Attributes:
         store: The checkpoints.
@@ -47,76 +173,43 @@ class RunOptions:
         preemption: How training can be asked to stop.
         allow: Which differences from the checkpoint to accept.
         digest_every: Steps between two digests of the state; None: no digests.
+
+    Raises:
+        TypeError: One has the wrong type.
+        ValueError: One has an invalid value.
     """
 
-    store: Store
-    save_policy: SavePolicy
-    keep: KeepPolicy
-    resume: ResumeFrom
-    data: DataOptions
-    on_event: OnEvent | None
-    on_save_error: OnSaveError
-    preemption: Preemption | None
-    allow: frozenset[str]
-    digest_every: int | None
-
-    @classmethod
-    def checked(
-        cls,
-        checkpoint_dir: str | os.PathLike[str],
-        *,
-        local_dir: str | os.PathLike[str] | None,
-        upload: Upload | None,
-        save_freq: SaveFreq,
-        keep: int | KeepPolicy,
-        resume: Resume,
-        on_data_change: OnDataChange,
-        replay_data: bool,
-        on_event: OnEvent | None,
-        on_save_error: OnSaveError,
-        preemption: Preemption | None,
-        allow: Collection[str] = (),
-        digest_every: int | None = None,
-    ) -> "RunOptions":
-        """The arguments of ``resilient.fit``, if they are valid.
-
-        Raises:
-            TypeError: One has the wrong type.
-            ValueError: One has an invalid value.
-        """
-        require_one_of("on_data_change", on_data_change, "raise", "warn")
-        require_one_of("on_save_error", on_save_error, "raise", "warn")
-        if not isinstance(replay_data, bool):
+    def __init__(self, checkpoint_dir: Location, given: Options) -> None:
+        require_one_of("on_data_change", given.on_data_change, "raise", "warn")
+        require_one_of("on_save_error", given.on_save_error, "raise", "warn")
+        if not isinstance(given.replay_data, bool):
             what = "`replay_data` must be True or False."
-            raise TypeError(message(what, received=repr(replay_data)))
-        if on_event is not None and not callable(on_event):
+            raise TypeError(message(what, received=repr(given.replay_data)))
+        if given.on_event is not None and not callable(given.on_event):
             what = "`on_event` must be callable: it receives each event, a dict."
-            raise TypeError(message(what, received=repr(on_event)))
-        if digest_every is not None:
-            digest_every = require_integer(
-                digest_every, "`digest_every`", or_else=", or None"
+            raise TypeError(message(what, received=repr(given.on_event)))
+        self.on_event, self.on_save_error = given.on_event, given.on_save_error
+        self.digest_every = given.digest_every
+        if self.digest_every is not None:
+            self.digest_every = require_integer(
+                self.digest_every, "`digest_every`", or_else=", or None"
             )
-        saving, policy = save_policy(save_freq), keep_policy(keep)
+        self.save_policy = save_policy(given.save_freq)
+        self.keep = keep_policy(given.keep)
         if (asked := trial.current()) is not None:
             asked.say()
-            saving, digest_every = asked.saving(saving), asked.digest_every
-        options = cls(
-            store=store_of(checkpoint_dir, local_dir, upload),
-            save_policy=saving,
-            keep=policy,
-            resume=_checked_resume(resume, policy),
-            data=DataOptions(
-                "warn" if "data" in allow else on_data_change, replay_data
-            ),
-            on_event=on_event,
-            on_save_error=on_save_error,
-            preemption=checked_preemption(preemption),
-            allow=checked_allow(allow),
-            digest_every=digest_every,
+            self.save_policy = asked.saving(self.save_policy)
+            self.digest_every = asked.digest_every
+        self.store = store_of(checkpoint_dir, given.local_dir, given.upload)
+        self.resume = _checked_resume(given.resume, self.keep)
+        self.preemption = checked_preemption(given.preemption)
+        self.allow = checked_allow(given.allow)
+        on_change: OnDataChange = (
+            "warn" if "data" in self.allow else given.on_data_change
         )
-        options._require_epochs_for_best(save_freq)
-        options._warn_if_restarted(resume)
-        return options
+        self.data = DataOptions(on_change, given.replay_data)
+        self._require_epochs_for_best(given.save_freq)
+        self._warn_if_restarted(given.resume)
 
     def _require_epochs_for_best(self, save_freq: object) -> None:
         """Raise ValueError if no save has metrics for ``keep=best(...)``."""

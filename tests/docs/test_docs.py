@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tomllib
 
+import options_page
 import pytest
 from support import BACKENDS, snippets
 from support.snippets import ROOT, Snippet
@@ -130,6 +131,12 @@ def test_the_files_that_a_page_names_exist(name):
 def test_a_page_is_no_longer_than_a_reader_has_patience_for(name):
     """What takes more words is two pages, or says something twice."""
     assert len(PAGES[name].read_text().split()) <= 1200
+
+
+@pytest.mark.once
+def test_the_table_of_options_is_what_the_code_says():
+    """After a change, run: python tests/docs/options_page.py."""
+    assert options_page.PAGE.read_text() == options_page.page()
 
 
 @pytest.mark.once

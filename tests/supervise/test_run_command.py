@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import resilient
 from resilient.cli.main import main
 
 pytestmark = pytest.mark.once
@@ -122,6 +123,21 @@ def test_options_of_save_need_a_directory(capsys):
     told = capsys.readouterr().err
     assert "more than a bucket" in told
     assert "word" not in told
+
+
+def test_the_help_describes_options_of_fit_as_fit_does(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    described = " ".join((resilient.fit.__doc__ or "").replace("``", "").split())
+    for name, words in [
+        ("keep", "ow many checkpoints to keep"),
+        ("save_freq", 'hen to save: "auto", "epoch" or a number of batches'),
+        ("allow", 'ifferences from the checkpoint to accept, such as "data"'),
+    ]:
+        assert f"--{name.replace('_', '-')} " in said
+        assert words in said
+        assert words in described
 
 
 def test_a_command_without_a_fit_is_told_that_nothing_was_saved(

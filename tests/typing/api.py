@@ -90,6 +90,8 @@ resilient.fit(model, x, y, epoch=3, checkpoint_dir="a")  # type: ignore[call-arg
 resilient.fit(model, x, y, epochs="3", checkpoint_dir="a")  # type: ignore[arg-type]
 resilient.fit(model, x, y, 32, "3", checkpoint_dir="a")  # type: ignore[arg-type]
 resilient.fit(model, x, verbose="no", checkpoint_dir="a")  # type: ignore[arg-type]
+resilient.fit(model, x, checkpoint_dir="a", start_from={"m": "b"})  # type: ignore[arg-type]
+resilient.fit(model=model, x=x, y=y, checkpoint_dir="a", start_from=Path("b"))
 resilient.deterministic()
 resilient.deterministic(7, threads=4)
 resilient.deterministic("7")  # type: ignore[arg-type]
@@ -97,6 +99,10 @@ resilient.deterministic(7, 4)  # type: ignore[call-arg]
 latest("3")  # type: ignore[arg-type]
 
 run = resilient.ResilientFit(model, checkpoint_dir="runs/a", save_freq="epoch")
+resilient.ResilientFit(model=model, checkpoint_dir="a", keep="3")  # type: ignore[arg-type]
+resilient.ResilientFit(model, checkpoint_dir="a", sav_freq=3)  # type: ignore[call-arg]
+resilient.ResilientFit(model, save_freq="epoch")  # type: ignore[call-arg]
+assert_type(run, resilient.ResilientFit)
 assert_type(run.fit(x, y, epochs=2), keras.callbacks.History)
 run.fit(x, y, epoch=2)  # type: ignore[call-arg]
 run.fit(x, y, batch_size="32")  # type: ignore[arg-type]
@@ -126,6 +132,16 @@ except resilient.ResilientError:
 assert_type(resilient.export("runs/a", "model.keras", step=3, model=model), Path)
 resilient.export("runs/a", Path("exported.safetensors"), overwrite=True)
 resilient.import_checkpoint("backup", model, checkpoint_dir="runs/b", epoch=2, step=9)
+
+with resilient.enabled(directory="runs/e", save_freq="epoch", on_nan="stop"):
+    model.fit(x, y)
+resilient.enabled("runs/e", on_nan="retry")  # type: ignore[arg-type]
+resilient.enabled("runs/e", checkpoint_dir="a")  # type: ignore[call-arg]
+resilient.BackupAndRestore(backup_dir="b", delete_checkpoint=False, keep=latest(2))
+resilient.BackupAndRestore("b", "epoch", False, True, resume="must")
+resilient.BackupAndRestore("b", keep="all")  # type: ignore[arg-type]
+resilient.BackupAndRestore("b", sav_freq=3)  # type: ignore[call-arg]
+resilient.BackupAndRestore(save_freq=3)  # type: ignore[call-arg]
 
 by_hand = resilient.Run(
     "runs/d", save_freq=every(steps=100), model=model, state={"n": 1}

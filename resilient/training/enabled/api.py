@@ -8,19 +8,30 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from resilient.storage.remote.address import Address
 from resilient.training.enabled import intercept
 from resilient.training.enabled.calls import Calls
+from resilient.training.options import FitOptions, Location
+from resilient.training.shown import shown_as
 from resilient.user_line import ending_at_user_line
 
 # What `resilient run --save` tells the processes that it starts.
 VARIABLE = "RESILIENT_SAVE"
 
 
+@dataclass(frozen=True)
+class OfEnabled(FitOptions):
+    """What ``enabled`` takes."""
+
+    directory: Location
+
+
+@shown_as(OfEnabled)
 @contextlib.contextmanager
-def enabled(directory: str | os.PathLike[str], **options: Any) -> Iterator[None]:
+def enabled(directory: Location, **options: Any) -> Iterator[None]:
     """Make every ``model.fit`` inside the block resumable, whoever calls it.
 
     Each call gets its own checkpoint directory in ``directory``, numbered in the order
@@ -55,9 +66,7 @@ def disabled() -> Iterator[None]:
         yield
 
 
-def environment(
-    directory: str | os.PathLike[str], options: Mapping[str, Any]
-) -> dict[str, str]:
+def environment(directory: Location, options: Mapping[str, Any]) -> dict[str, str]:
     """Environment variables that enable every fit of a process and of those it starts.
 
     Args:

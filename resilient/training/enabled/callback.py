@@ -3,11 +3,11 @@
 import glob
 import inspect
 import logging
-import os
 import secrets
 import shutil
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,30 @@ from resilient.storage.layout import foreign_names, local_directory
 from resilient.training.enabled import intercept
 from resilient.training.enabled.intercept import Fit
 from resilient.training.fit.api import ResilientFit
+from resilient.training.options import FitOptions, Location
+from resilient.training.shown import method_shown_as
 from resilient.user_line import ending_at_user_line
 
 logger = logging.getLogger(__name__)
 
 # How many fits of this process have finished in each directory.
 _finished: Counter[Path] = Counter()
+
+
+@dataclass(frozen=True)
+class InBackupDir:
+    """Where ``BackupAndRestore`` saves."""
+
+    backup_dir: Location
+
+
+@dataclass(frozen=True)
+class OfBackupAndRestore(FitOptions, InBackupDir):
+    """What ``BackupAndRestore`` takes."""
+
+    save_freq: SaveFreq = "epoch"
+    double_checkpoint: bool = False
+    delete_checkpoint: bool = True
 
 
 class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
@@ -52,9 +70,10 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
     """
 
     @ending_at_user_line
+    @method_shown_as(OfBackupAndRestore)
     def __init__(
         self,
-        backup_dir: str | os.PathLike[str],
+        backup_dir: Location,
         save_freq: SaveFreq = "epoch",
         double_checkpoint: bool = False,
         delete_checkpoint: bool = True,

@@ -8,32 +8,24 @@ completely.
 Importing this module loads neither Keras nor a backend.
 """
 
-import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from resilient.convert.start import StartFrom
-from resilient.data import OnDataChange
 from resilient.errors import ResilientError
-from resilient.policies import KeepPolicy, SaveFreq
-from resilient.preemption.options import Preemption
-from resilient.saving.checkpointer import OnSaveError
-from resilient.saving.choose import Resume
+from resilient.policies import KeepPolicy
 from resilient.saving.directory import OnDirectory
-from resilient.serialization.state_dict import Stateful, StatefulObjects
+from resilient.serialization.state_dict import StatefulObjects
 from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.remote.options import Upload
 from resilient.training.divergence.options import (
-    OnNaN,
     Rollback,
     checked_loss_spike,
     checked_on_nan,
 )
 from resilient.training.fit import arguments, signature
-from resilient.training.fit.signature import shown_as
-from resilient.training.options import OnEvent, RunOptions
+from resilient.training.options import FitOptions, Location, RunOptions
+from resilient.training.shown import method_shown_as, shown_as
 from resilient.user_line import ending_at_user_line
 
 if TYPE_CHECKING:
@@ -43,12 +35,9 @@ if TYPE_CHECKING:
 
 
 @ending_at_user_line
-@shown_as(signature.fit)
-def fit(  # noqa: D417  # documents the signature that it is shown with
-    model: "keras.Model",
-    *args: Any,
-    checkpoint_dir: str | os.PathLike[str],
-    **kwargs: Any,
+@shown_as(signature.OfFit)
+def fit(  # noqa: D417  # the line of dots stands for the others
+    model: "keras.Model", *args: Any, checkpoint_dir: Location, **kwargs: Any
 ) -> "keras.callbacks.History":
     """Train like ``model.fit``, and resume exactly if the process was killed.
 
@@ -56,56 +45,7 @@ def fit(  # noqa: D417  # documents the signature that it is shown with
         model: A compiled Keras model.
         x, ..., validation_freq: The arguments of ``model.fit``, in its order. Further
         arguments of your model's own ``fit`` are passed on.
-        checkpoint_dir: Directory for this run's checkpoints, created if missing; or an
-            address in an object store, such as ``"s3://bucket/run"``.
-        local_dir: For an address: a directory on a local disk. A save is complete once
-            it is there; the upload runs in the background. None: a temporary directory.
-        upload: For an address: what stays in ``local_dir``, and limits for uploads.
-        save_freq: When to save: ``"auto"`` (at the end of each epoch, and in between as
-            often as at most 2 % of the time allows, see ``adaptive``), ``"epoch"``, a
-            number of batches, or a policy such as ``every(steps=500) |
-            every(minutes=10)``. The end of training is always saved. A save that falls
-            due during another one is postponed.
-        keep: How many checkpoints to keep, or a policy such as
-            ``latest(3) | best(1, monitor="val_loss")``.
-        resume: ``"auto"`` resumes if there is a checkpoint, ``"must"`` requires one,
-            ``"never"`` starts over, a number resumes from that step, and ``"best"``
-            resumes from the best checkpoint by the metric that ``keep=best(...)``
-            monitors. Checkpoints after that one go to ``quarantine/``.
-        start_from: If there is no checkpoint to resume from, start with the weights of
-            another run (its directory, or ``DIR/step-...``) or of a file that
-            ``import_checkpoint`` can read. Ignored when the run resumes.
-        start_layers: Take only weights whose full path (``weight.path``) matches this
-            regular expression, such as ``"encoder/.*"``, and whose shape is the same.
-            The others keep their values, and are listed. None: all weights, or an
-            error.
-        stateful: Your own objects with ``state_dict`` and ``load_state_dict``, by name,
-            to be saved and restored with the run.
-        allow: Differences from the checkpoint to accept, where a resume would otherwise
-            be refused: a set of ``"backend"`` (of Keras), ``"batch_size"``,
-            ``"callbacks"``, ``"config"`` (of layers), ``"data"``, ``"learning_rate"``,
-            ``"metrics"`` and ``"optimizer"``. A ``NotExactWarning`` says what changed,
-            and later checkpoints record it.
-        on_data_change: What to do if a batch differs after a resume: ``"raise"`` an
-            error, or ``"warn"`` and continue with the new data. (To train on a
-            different dataset, use ``allow={"data"}``.)
-        replay_data: Instead of saving the state of iterators (a large shuffle buffer,
-            say), draw all batches again from the start of the epoch or the run.
-        digest_every: Record a digest of the whole state in ``events.jsonl`` every so
-            many steps, computed in the background. None: no digests.
-        on_event: Called with each event that ``events.jsonl`` records: a dict with
-            ``"event"`` and ``"time"`` (Unix seconds).
-        on_save_error: What to do if a checkpoint cannot be written: ``"raise"`` at the
-            next batch or at the end of fit, or ``"warn"`` and continue.
-        preemption: How training can be asked to save and stop: signals, cloud notices,
-            and the grace period. None: only by touching the file ``stop`` in
-            ``checkpoint_dir``. (Touching ``save`` there saves without stopping.)
-        on_nan: What to do if the loss is not finite: ``"ignore"`` it, as Keras does;
-            ``"stop"`` with a ``DivergedError``, without saving; ``"rollback"`` to go
-            back 100 batches, skip the next 300, and continue; or ``Rollback(...)`` with
-            other numbers.
-        loss_spike: Treat the loss of a batch like NaN if it is more than this many
-            times the median of the last 100; needs ``on_nan`` and a positive loss.
+        ...: Those of ``FitOptions``.
 
     Returns:
         The ``History`` of the whole run, as an uninterrupted ``model.fit`` returns it.
@@ -144,52 +84,20 @@ class ResilientFit(OnDirectory):
     """
 
     @ending_at_user_line
+    @method_shown_as(signature.OfResilientFit)
     def __init__(
-        self,
-        model: "keras.Model",
-        *,
-        checkpoint_dir: str | os.PathLike[str],
-        local_dir: str | os.PathLike[str] | None = None,
-        upload: Upload | None = None,
-        save_freq: SaveFreq = "auto",
-        keep: int | KeepPolicy = 3,
-        resume: Resume = "auto",
-        start_from: str | os.PathLike[str] | None = None,
-        start_layers: str | None = None,
-        stateful: Mapping[str, Stateful] | None = None,
-        allow: Collection[str] = (),
-        on_data_change: OnDataChange = "raise",
-        replay_data: bool = False,
-        digest_every: int | None = None,
-        on_event: OnEvent | None = None,
-        on_save_error: OnSaveError = "raise",
-        preemption: Preemption | None = signature.PREEMPTION,
-        on_nan: OnNaN = "ignore",
-        loss_spike: float | None = None,
+        self, model: "keras.Model", *, checkpoint_dir: Location, **kwargs: Any
     ) -> None:
         self._model = model
-        options = RunOptions.checked(
-            checkpoint_dir,
-            local_dir=local_dir,
-            upload=upload,
-            save_freq=save_freq,
-            keep=keep,
-            resume=resume,
-            on_data_change=on_data_change,
-            replay_data=replay_data,
-            digest_every=digest_every,
-            on_event=on_event,
-            on_save_error=on_save_error,
-            preemption=preemption,
-            allow=allow,
-        )
-        self._start_from = StartFrom.checked(start_from, start_layers)
-        self._stateful = StatefulObjects(stateful)
-        self._on_nan = checked_on_nan(on_nan)
-        self._loss_spike = checked_loss_spike(loss_spike, on_nan)
+        arguments.require_options(kwargs, signature.OPTIONS)
+        given = FitOptions(**kwargs)
+        options = RunOptions(checkpoint_dir, given)
+        self._start_from = StartFrom.checked(given.start_from, given.start_layers)
+        self._stateful = StatefulObjects(given.stateful)
+        self._on_nan = checked_on_nan(given.on_nan)
+        self._loss_spike = checked_loss_spike(given.loss_spike, given.on_nan)
         if isinstance(self._on_nan, Rollback):
-            back = KeepPolicy(back=self._on_nan.steps)
-            options = replace(options, keep=options.keep | back)
+            options.keep |= KeepPolicy(back=self._on_nan.steps)
         super().__init__(options.store)
         self._options = options
         self._session: Session | None = None
@@ -201,7 +109,7 @@ class ResilientFit(OnDirectory):
         cls(cast("keras.Model", None), **options)
 
     @ending_at_user_line
-    @shown_as(signature.keras_fit)
+    @method_shown_as(signature.KerasArguments)
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
         """Train, or resume the last attempt; takes the arguments of ``model.fit``."""
         from resilient.state.model_type import require_model

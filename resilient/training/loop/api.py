@@ -3,23 +3,18 @@
 Importing this module loads neither Keras nor a backend.
 """
 
-import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from resilient.data import OnDataChange
 from resilient.errors import ResilientError, message, require_integer
-from resilient.policies import KeepPolicy, SaveFreq
-from resilient.preemption.options import Preemption
-from resilient.saving.checkpointer import OnSaveError
-from resilient.saving.choose import Resume
-from resilient.storage.remote.options import Upload
 from resilient.training.allowed import OF_LOOPS, checked_allow
 from resilient.training.loop.context import RunContext
 from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import require_batches, wrong_place_error
-from resilient.training.loop.start_from import Source, checked_starts
-from resilient.training.options import OnEvent, RunOptions
+from resilient.training.loop.start_from import checked_starts
+from resilient.training.options import Location, LoopOptions, RunOptions
+from resilient.training.shown import shown_with
 from resilient.training.trial import fewer_epochs
 from resilient.user_line import ending_at_user_line
 
@@ -27,10 +22,10 @@ if TYPE_CHECKING:
     from resilient.training.loop.attempt import LoopAttempt
     from resilient.training.loop.batches import BatchOptions
 
-_PREEMPTION = Preemption()
 Shuffle = Literal[True, False, "batch"] | None
 
 
+@shown_with(LoopOptions)
 class Run(RunContext):
     """A custom training loop that can be killed anywhere and run again.
 
@@ -46,15 +41,8 @@ class Run(RunContext):
     continue as if nothing had happened.
 
     Args:
-        checkpoint_dir: As in ``resilient.fit``, like all arguments not described here.
-        keep: As in ``fit``; ``best`` compares the last value logged in each epoch.
-        data: What ``loop`` and ``batches`` iterate over if they are not given data.
-        state: A JAX pytree (parameters, optax state), to use as ``run.state``.
-        start_from: As in ``fit`` if there is one Keras model; for several, a dict that
-            maps their names to paths. Not allowed with ``state``.
-        allow: Differences from the checkpoint to accept: a set of ``"backend"``,
-            ``"batch_size"``, ``"config"``, ``"data"``, ``"metrics"``, ``"optimizer"``.
-        verbose: 0 prints nothing.
+        checkpoint_dir: As in ``resilient.fit``.
+        ...: Those of ``LoopOptions``.
         **objects: Everything that the loop changes, under names of your choice: models,
             layers, optimizers, metrics, variables and random generators of Keras,
             TensorFlow, PyTorch or NumPy, tf.data iterators, and any object with
@@ -72,53 +60,21 @@ class Run(RunContext):
     """
 
     @ending_at_user_line
-    def __init__(
-        self,
-        checkpoint_dir: str | os.PathLike[str],
-        *,
-        local_dir: Source | None = None,
-        upload: Upload | None = None,
-        save_freq: SaveFreq = "auto",
-        keep: int | KeepPolicy = 3,
-        resume: Resume = "auto",
-        data: Any = None,
-        state: Any = None,
-        start_from: Source | Mapping[str, Source] | None = None,
-        start_layers: str | None = None,
-        allow: Collection[str] = (),
-        on_data_change: OnDataChange = "raise",
-        replay_data: bool = False,
-        digest_every: int | None = None,
-        on_event: OnEvent | None = None,
-        on_save_error: OnSaveError = "raise",
-        preemption: Preemption | None = _PREEMPTION,
-        verbose: int = 1,
-        **objects: Any,
-    ) -> None:
+    def __init__(self, checkpoint_dir: Location, **objects: Any) -> None:
         from resilient.data.select import kind_of_iterator
         from resilient.objects.adapters import named_objects
         from resilient.training.loop.position import LoopPlan
 
-        found, self._tree = named_objects(objects, state, kind_of_iterator)
-        options = RunOptions.checked(
-            checkpoint_dir,
-            local_dir=local_dir,
-            upload=upload,
-            save_freq=save_freq,
-            keep=keep,
-            resume=resume,
-            on_data_change=on_data_change,
-            replay_data=replay_data,
-            digest_every=digest_every,
-            on_event=on_event,
-            on_save_error=on_save_error,
-            preemption=preemption,
-            allow=checked_allow(allow, OF_LOOPS),
+        ours = {each.name for each in fields(LoopOptions)} & objects.keys()
+        given = LoopOptions(**{name: objects.pop(name) for name in ours})
+        found, self._tree = named_objects(objects, given.state, kind_of_iterator)
+        checked_allow(given.allow, OF_LOOPS)
+        options = RunOptions(checkpoint_dir, given)
+        starts = checked_starts(
+            given.start_from, given.start_layers, list(found.models()), given.state
         )
-        models = list(found.models())
-        starts = checked_starts(start_from, start_layers, models, state)
-        super().__init__(LoopPlan(options, found, LogHistory(), verbose, starts))
-        self._data = data
+        super().__init__(LoopPlan(options, found, LogHistory(), given.verbose, starts))
+        self._data = given.data
 
     @ending_at_user_line
     def loop(

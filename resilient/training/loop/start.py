@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +37,8 @@ def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
     """
     options, standing = plan.options, plan.standing
     if standing.entered:  # do not start over what this process trained
-        options = replace(options, resume="auto")
+        options = copy(options)
+        options.resume = "auto"
     strategy = strategy_of(plan.objects)
     with open_session(options, strategy, by_hand=True) as session:
         # No progress bar, as with verbose=2 in Keras.

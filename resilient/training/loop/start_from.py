@@ -3,18 +3,16 @@
 Importing this module loads neither Keras nor a backend.
 """
 
-import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from resilient.convert.start import StartFrom
 from resilient.errors import NotSupportedError, message
-
-Source = str | os.PathLike[str]
+from resilient.training.options import Location
 
 
 def checked_starts(
-    source: Source | Mapping[str, Source] | None,
+    source: Location | Mapping[str, Location] | None,
     layers: str | None,
     models: Collection[str],
     state: Any,
@@ -32,7 +30,7 @@ def checked_starts(
         ValueError: It does not say which model is meant.
         NotSupportedError: The loop trains copies of the weights.
     """
-    named: Mapping[str, Source | None]
+    named: Mapping[str, Location | None]
     if isinstance(source, Mapping):
         named = source
     else:

@@ -26,6 +26,37 @@ def test_fit_shows_keras_parameters_as_they_are_in_this_keras() -> None:
     assert model == _shown(resilient.ResilientFit)[0]
 
 
+def test_all_that_take_the_options_of_a_run_show_them_alike() -> None:
+    """Run has other types for some, and options of its own."""
+    ours = inspect.signature(resilient.ResilientFit).parameters
+    shared = {name: each for name, each in ours.items() if name != "model"}
+    del shared["checkpoint_dir"]
+    enabled = dict(inspect.signature(resilient.enabled).parameters)
+    assert list(enabled) == ["directory", *shared]
+    assert {**enabled, **shared} == enabled
+    callback = inspect.signature(resilient.BackupAndRestore).parameters
+    assert callback["save_freq"].default == "epoch"
+    assert {**callback, **shared, "save_freq": callback["save_freq"]} == callback
+    run = inspect.signature(resilient.Run).parameters
+    of_fit = shared.keys() - run.keys()
+    assert of_fit == {"stateful", "on_nan", "loss_spike"}
+    for name in shared.keys() - of_fit:
+        assert (run[name].kind, run[name].default) == (
+            shared[name].kind,
+            shared[name].default,
+        )
+    assert run["objects"].kind is inspect.Parameter.VAR_KEYWORD
+
+
+@pytest.mark.parametrize("shown", [resilient.fit, resilient.Run])
+def test_help_describes_each_option(shown: Any) -> None:
+    text = inspect.getdoc(shown) or ""
+    for name in inspect.signature(shown).parameters:
+        of_keras = name in inspect.signature(keras.Model.fit).parameters
+        assert f"\n    {name}: " in text or name == "objects" or of_keras
+    assert "\n    ...:" not in text
+
+
 class Own(keras.Model):
     """Its fit has other parameters, another default, and one of its own."""
 
