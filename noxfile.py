@@ -366,11 +366,12 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Format and lint; imports between packages go down only."""
+    """Format and lint; imports go down only; no package is above its budget."""
     install(session, *group("lint"))
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("lint-imports", "--no-logo")
+    session.run("python", "tests/support/budgets.py")
 
 
 @nox.session
