@@ -124,6 +124,8 @@ class Resumption:
         found += _all("run", stateful.differences(self.run.stateful))
         self._decide(found, changes(self.run.setup))
         self._require(_all("run", weights))
+        gone = sorted(callbacks.gone(self.run.callbacks))
+        comparison.warn_of([f"{name} was removed; it had no state" for name in gone])
         position = self.saved.positions().x
         if position and any(each.of in _OF_DATA for each in found):
             theirs, ours = (each["identity"] for each in facts)
@@ -180,10 +182,7 @@ class Resumption:
 
     def restore_callbacks(self, callbacks: CallbackStates) -> None:
         """Restore the state of callbacks. May be repeated."""
-        saved = self.run.callbacks
-        if "callbacks" in self.changes.found:
-            saved = callbacks.matched(saved)
-        callbacks.restore(saved, self.saved.tensors)
+        callbacks.restore(callbacks.matched(self.run.callbacks), self.saved.tensors)
 
     @collector.put_off()
     def restore_variables(self, backend: Backend) -> None:
