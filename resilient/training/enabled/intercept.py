@@ -118,9 +118,18 @@ class InControl:
     def __init__(self, model: Any) -> None:
         owner, name = _place(model)
         plain = getattr(owner, name)
-        ours = _in_place_of(plain)
-        setattr(owner, name, ours)
-        weakref.finalize(self, _give_up, owner, name, plain, ours).atexit = False
+
+        @functools.wraps(plain)
+        def fit(net: Any, *args: Any, **kwargs: Any) -> Any:
+            here = functools.partial(plain, net)
+            found = _resumable(plain, net, args, kwargs)
+            if found is None:
+                return here(*args, **kwargs)
+            with ending_at_user_line, searches.ending_search():
+                return found.fit(net, here, args, kwargs)
+
+        setattr(owner, name, fit)
+        weakref.finalize(self, _give_up, owner, name, plain, fit).atexit = False
 
     def __reduce__(self) -> "tuple[Callable[[], InControl], tuple[()]]":
         return in_control, ()
@@ -135,24 +144,11 @@ def _place(model: Any) -> tuple[Any, str]:
     """Owner and name of what ``fit`` calls: a cell of Keras's decorator, or ``fit``."""
     classes = [cls for cls in model.__mro__ if "fit" in vars(cls)]
     for fit in (vars(cls)["fit"] for cls in classes):
-        if getattr(fit, "__globals__", {}).get("__package__", "").startswith("keras."):
+        if getattr(fit, "__globals__", {}).get("__name__", "").startswith("keras."):
             for cell in fit.__closure__ or ():
                 if cell.cell_contents is getattr(fit, "__wrapped__", None):
                     return cell, "cell_contents"
     return classes[0], "fit"
-
-
-def _in_place_of(plain: Any) -> Any:
-    @functools.wraps(plain)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here = functools.partial(plain, self)
-        found = _resumable(plain, self, args, kwargs)
-        if found is None:
-            return here(*args, **kwargs)
-        with ending_at_user_line, searches.ending_search():
-            return found.fit(self, here, args, kwargs)
-
-    return fit
 
 
 def _resumable(
