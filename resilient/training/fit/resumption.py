@@ -124,8 +124,6 @@ class Resumption:
         found += _all("run", stateful.differences(self.run.stateful))
         self._decide(found, changes(self.run.setup))
         self._require(_all("run", weights))
-        gone = sorted(callbacks.gone(self.run.callbacks))
-        comparison.warn_of([f"{name} was removed; it had no state" for name in gone])
         position = self.saved.positions().x
         if position and any(each.of in _OF_DATA for each in found):
             theirs, ours = (each["identity"] for each in facts)
@@ -135,6 +133,8 @@ class Resumption:
             comparison.warn_of_settings(*facts, optimizer=not new)
         rate = [] if new else self._learning_rate()
         self.changes.accept(found + ([] if self.changes.refused(rate) else rate))
+        gone = sorted(callbacks.gone(self.run.callbacks))
+        comparison.warn_of([f"{name} was removed; it had no state" for name in gone])
 
     def build(self, iterator: Any, parallel: ParallelStrategy) -> None:
         """Create the variables of the model, its optimizer and its metrics.
