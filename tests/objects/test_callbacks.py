@@ -1250,12 +1250,43 @@ def test_differences_name_the_callbacks_that_differ():
     one = keras.callbacks.EarlyStopping(monitor="loss")
     two = keras.callbacks.ReduceLROnPlateau(monitor="loss")
     states = begin([keras.callbacks.History(), one])
+    one.wait += 1
     other = begin([keras.callbacks.History(), two])
     (line,) = other.differences(saved(states)[0])
     assert line == "callbacks: ReduceLROnPlateau replaced EarlyStopping"
     fewer = begin([keras.callbacks.History()])
     (line,) = fewer.differences(saved(states)[0])
     assert line == "callbacks: EarlyStopping was removed"
+    assert fewer.gone(saved(states)[0]) == set()
+
+
+class Gone(Mine):
+    """One that the next process does not have."""
+
+
+def test_what_had_no_state_may_be_gone():
+    """The others are those of before, also where one class is there several times."""
+    first = [Mine(a=0), Gone(a=0), Mine(a=0), Mine(a=0)]
+    states = begin(first)
+    first[0].a, first[2].a, first[3].a = 1, 2, 3
+    second = [Mine(a=0) for _ in range(3)]
+    found, arrays = saved(states)
+    fewer = begin(second)
+    assert fewer.differences(found) == []
+    assert fewer.gone(found) == {f"{__name__}.Gone"}
+    fewer.restore(fewer.matched(found), arrays)
+    assert [each.a for each in second] == [1, 2, 3]
+
+
+def test_what_shared_state_with_others_may_not_be_gone():
+    shared = []
+    first = [Gone(a=shared), Mine(b=None)]
+    states = begin(first)
+    first[1].b = shared
+    fewer = begin([Mine(b=None)])
+    found, _ = saved(states)
+    assert fewer.differences(found) == ["callbacks: Gone was removed"]
+    assert fewer.gone(found) == set()
 
 
 def test_another_order_of_callbacks_is_refused_and_nothing_is_touched():

@@ -4,8 +4,9 @@ A callback with ``state_dict`` and ``load_state_dict`` is asked for its state. F
 others, changes since training began are kept (see ``tracker``), and for callbacks that
 write files, how far these were written (see ``files`` and ``tensorboard``).
 
-It refuses callbacks whose classes or order differ from the checkpoint's, and a
-``state_dict()`` that does not consist of plain values and arrays. The state of closures
+It refuses callbacks whose classes or order differ from the checkpoint's (unless some
+are gone that had no state), and a ``state_dict()`` that does not consist of plain
+values and arrays. The state of closures
 and lambdas cannot be seen and is not captured.
 """
 
@@ -30,6 +31,7 @@ from resilient.objects.content import Scope
 from resilient.objects.tracker import Tracker
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import encode
 from resilient.serialization.schema import well_formed
 from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state import variables
@@ -37,6 +39,7 @@ from resilient.state.difference import edits
 
 _BAR = "keras.callbacks.ProgbarLogger"
 _BARS = "callbacks.bar"  # prefix of their names
+_NO_STATE = encode({}, {}, "state")
 _PREFIX = re.compile(r"callbacks\.[^.:[]+")  # a callback's name, before its paths
 
 
@@ -119,17 +122,25 @@ class CallbackStates:
     def differences(self, saved: Sequence[Encoded]) -> list[str]:
         """How the checkpoint's callbacks differ from these; empty if they do not.
 
-        ``ProgbarLogger`` does not count: ``verbose`` adds or removes it.
+        ``ProgbarLogger`` does not count: ``verbose`` adds or removes it. Nor do those
+        that are ``gone``.
         """
+        gone = self.gone(saved)
         theirs = [entry["class"] for entry in saved if entry["class"] != _BAR]
         ours = [_class_name(each) for each in self._callbacks.values()]
         ours = [name for name in ours if name != _BAR]
-        if theirs != ours:
+        if [name for name in theirs if name not in gone] != ours:
             return [_changed(theirs, ours)]
         found = []
-        for name, entry in self._pairs(saved):
+        for name, entry in self._pairs([e for e in saved if e["class"] not in gone]):
             found += _unfit(self._callbacks[name], entry)
         return found
+
+    def gone(self, saved: Sequence[Encoded]) -> set[str]:
+        """The checkpoint's classes of callbacks that are gone, if they had no state."""
+        ours = {_BAR, *map(_class_name, self._callbacks.values())}
+        gone = {entry["class"] for entry in saved} - ours
+        return gone if _size(self.matched(saved)) == _size(saved) else set()
 
     def restore(self, saved: Sequence[Encoded], arrays: Arrays) -> None:
         """Restore every callback's state. May be repeated.
@@ -235,6 +246,17 @@ def _by_callback(
         if of := _PREFIX.match(path):
             found[of[0]]["deleted"].append(path)
     return found
+
+
+def _size(entries: Sequence[Encoded]) -> int:
+    """How many parts of a state these entries have."""
+    return sum(
+        len([*entry.get("changes", ()), *entry.get("deleted", ())])
+        + len(entry.get("orders", ()))
+        + (entry.get("state_dict", _NO_STATE) != _NO_STATE)
+        + (entry.get("special") is not None)
+        for entry in entries
+    )
 
 
 def _unfit(callback: Any, entry: Encoded) -> list[str]:

@@ -22,12 +22,16 @@ def matched(saved: Sequence[Encoded], classes: Sequence[str]) -> list[Encoded]:
         classes: The classes of the run's callbacks.
     """
     theirs = [entry["class"] for entry in saved]
-    blocks = SequenceMatcher(None, theirs, classes, autojunk=False)
-    places = {
-        block.b + k: block.a + k
-        for block in blocks.get_matching_blocks()
-        for k in range(block.size)
-    }
+    if theirs == list(classes):
+        return list(saved)
+    places = dict(enumerate(i for i, cls in enumerate(theirs) if cls in classes))
+    if [theirs[i] for i in places.values()] != list(classes):
+        blocks = SequenceMatcher(None, theirs, classes, autojunk=False)
+        places = {
+            block.b + k: block.a + k
+            for block in blocks.get_matching_blocks()
+            for k in range(block.size)
+        }
     names = {f"callbacks.{old}": f"callbacks.{new}" for new, old in places.items()}
     return [
         _renamed(saved[places[new]], names) if new in places else {"class": cls}

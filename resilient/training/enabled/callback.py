@@ -82,7 +82,6 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         options = {"save_freq": save_freq, **options}
         self.control = _Control(backup_dir, options, delete=delete_checkpoint)
-        intercept.take_control()
 
     def on_train_begin(self, logs: Any = None) -> None:
         from resilient.training.under_way import is_inside_a_run
@@ -94,17 +93,12 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
                     "BackupAndRestore.",
                     hint="Leave this callback out.",
                 )
-            if intercept.is_in_control(self.model):
-                raise NotSupportedError(
-                    "This fit began before BackupAndRestore was there to take it over.",
-                    received="a callback that was made in the call of fit",
-                    hint="Import it first: from resilient import BackupAndRestore. Or "
-                    "make the callback in a line before the call of fit.",
-                )
             raise NotSupportedError(
-                "This model's fit cannot be backed up: it is not keras.Model.fit.",
+                "This fit cannot be backed up: keras.Model.fit was not called with "
+                "this callback.",
                 received=f"{type(self.model).__qualname__}.fit",
-                hint="Call super().fit in it, and pass the callbacks on.",
+                hint="Make the callback before the call of fit. In a fit of your own, "
+                "call super().fit, and pass the callbacks on.",
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -113,10 +107,6 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing to restore."""
-
-
-# `model.fit` is looked up before callbacks in its call are made.
-intercept.take_control()
 
 
 class _Control:
@@ -133,6 +123,7 @@ class _Control:
         self._directory = local_directory(directory)
         self._delete = delete and not scratch.in_effect()
         self.active = False
+        self._in_control = intercept.in_control()
 
     def fit(
         self, model: Any, plain: Fit, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -1,13 +1,18 @@
-"""Wraps ``keras.Model.fit``, for the life of the process.
+"""Gets control in calls of ``keras.Model.fit``, for as long as something needs it.
 
-The wrapper passes a call on to Keras, unless it is to be resumable: because
-``enabled`` is entered, or because a ``BackupAndRestore`` is among the callbacks. It is
-where overridden ``fit`` methods end as well, by ``super().fit``.
+That is a block of ``enabled``, or a living ``BackupAndRestore``. A call passes on to
+Keras unless it is to be resumable: because a ``BackupAndRestore`` is among its
+callbacks, or because ``enabled`` is entered.
+
+Keras's decorator of ``fit`` calls the function that is in a cell of its closure. There
+we put ours: calls through a method that was looked up before come to it as well, those
+of overridden ``fit`` methods (by ``super().fit``), and those of other wrappers.
 """
 
 import contextlib
 import functools
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from resilient.training.enabled import searches
@@ -41,7 +46,8 @@ class Resumable(Protocol):
 
 # The innermost is the last; None stands for ``disabled``.
 _entered: "list[Calls | None]" = []
-_wrapper: Any = None  # the newest
+_held: "list[InControl]" = []  # while a block is entered, once Keras is there
+_living: "weakref.WeakValueDictionary[Any, InControl]" = weakref.WeakValueDictionary()
 
 
 @contextlib.contextmanager
@@ -59,7 +65,7 @@ def add(calls: "Calls | None") -> None:
     import wrapt
 
     _entered.append(calls)
-    wrapt.register_post_import_hook(_wrap, "keras")
+    wrapt.register_post_import_hook(_hold, "keras")
     wrapt.register_post_import_hook(wrap_searches, "keras_tuner")
 
 
@@ -81,36 +87,68 @@ def _leave(calls: "Calls | None") -> None:
     """Take out the innermost of its kind: ``disabled`` may be nested."""
     last = len(_entered) - 1 - _entered[::-1].index(calls)
     del _entered[last]
+    if not _entered:
+        _held.clear()
 
 
-def take_control() -> None:
-    """Wrap ``fit``, if that has not been done, or was undone by another library."""
+def _hold(_: Any) -> None:
+    """Keras was imported."""
+    if _entered and not _held:
+        _held.append(in_control())
+
+
+def in_control() -> "InControl":
+    """Control in calls of ``fit``, for as long as somebody keeps what is returned."""
     import keras
 
-    _wrap(keras)
+    model = keras.Model
+    return _living.get(model) or _living.setdefault(model, InControl(model))
 
 
-def is_in_control(model: Any) -> bool:
-    """Whether a call of the model's ``fit`` comes here."""
-    return type(model).fit is _wrapper
+class InControl:
+    """Keeps our function in the place of Keras's while it lives.
+
+    Where Keras's ``fit`` is not decorated, ours is an attribute of the class. A copy,
+    also in another process, is what is in control there.
+
+    Args:
+        model: The class.
+    """
+
+    def __init__(self, model: Any) -> None:
+        owner, name = _place(model)
+        plain = getattr(owner, name)
+
+        @functools.wraps(plain)
+        def fit(net: Any, *args: Any, **kwargs: Any) -> Any:
+            here = functools.partial(plain, net)
+            found = _resumable(plain, net, args, kwargs)
+            if found is None:
+                return here(*args, **kwargs)
+            with ending_at_user_line, searches.ending_search():
+                return found.fit(net, here, args, kwargs)
+
+        setattr(owner, name, fit)
+        weakref.finalize(self, _give_up, owner, name, plain, fit).atexit = False
+
+    def __reduce__(self) -> "tuple[Callable[[], InControl], tuple[()]]":
+        return in_control, ()
 
 
-def _wrap(keras: Any) -> None:
-    global _wrapper
-    plain = keras.Model.fit
-    if plain is _wrapper:
-        return
+def _give_up(owner: Any, name: str, plain: Any, ours: Any) -> None:
+    if getattr(owner, name) is ours:  # nobody has wrapped it since
+        setattr(owner, name, plain)
 
-    @functools.wraps(plain)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here = functools.partial(plain, self)
-        found = _resumable(plain, self, args, kwargs)
-        if found is None:
-            return here(*args, **kwargs)
-        with ending_at_user_line, searches.ending_search():
-            return found.fit(self, here, args, kwargs)
 
-    keras.Model.fit = _wrapper = fit
+def _place(model: Any) -> tuple[Any, str]:
+    """Owner and name of what ``fit`` calls: a cell of Keras's decorator, or ``fit``."""
+    classes = [cls for cls in model.__mro__ if "fit" in vars(cls)]
+    for fit in (vars(cls)["fit"] for cls in classes):
+        if getattr(fit, "__globals__", {}).get("__name__", "").startswith("keras."):
+            for cell in fit.__closure__ or ():
+                if cell.cell_contents is getattr(fit, "__wrapped__", None):
+                    return cell, "cell_contents"
+    return classes[0], "fit"
 
 
 def _resumable(

@@ -133,6 +133,8 @@ class Resumption:
             comparison.warn_of_settings(*facts, optimizer=not new)
         rate = [] if new else self._learning_rate()
         self.changes.accept(found + ([] if self.changes.refused(rate) else rate))
+        gone = sorted(callbacks.gone(self.run.callbacks))
+        comparison.warn_of([f"{name} was removed; it had no state" for name in gone])
 
     def build(self, iterator: Any, parallel: ParallelStrategy) -> None:
         """Create the variables of the model, its optimizer and its metrics.
@@ -180,10 +182,7 @@ class Resumption:
 
     def restore_callbacks(self, callbacks: CallbackStates) -> None:
         """Restore the state of callbacks. May be repeated."""
-        saved = self.run.callbacks
-        if "callbacks" in self.changes.found:
-            saved = callbacks.matched(saved)
-        callbacks.restore(saved, self.saved.tensors)
+        callbacks.restore(callbacks.matched(self.run.callbacks), self.saved.tensors)
 
     @collector.put_off()
     def restore_variables(self, backend: Backend) -> None:

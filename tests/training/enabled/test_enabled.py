@@ -187,19 +187,24 @@ def test_disabled_within_enabled_within_disabled(tmp_path):
 
 
 def test_what_another_library_puts_in_the_place_of_fit(tmp_path, monkeypatch):
-    with resilient.enabled(tmp_path / "a"):
-        ours = keras.Model.fit
+    before = keras.Model.fit
+    calls = []
 
     def logged(self, **given):
-        return ours(self, **given)
+        calls.append(given)
+        return before(self, **given)
 
-    monkeypatch.setattr(keras.Model, "fit", logged)
     with resilient.enabled(tmp_path / "a"):
+        assert keras.Model.fit is before
+        monkeypatch.setattr(keras.Model, "fit", logged)
         fit(fitting.model())
-    monkeypatch.setattr(keras.Model, "fit", ours.__wrapped__)  # it takes back too much
     with resilient.enabled(tmp_path / "b"):
         fit(fitting.model())
-    assert names(tmp_path / "a") == names(tmp_path / "b") == ["001-sequential"]
+        monkeypatch.setattr(keras.Model, "fit", before)
+        fit(fitting.model())
+    assert names(tmp_path / "a") == ["001-sequential"]
+    assert names(tmp_path / "b") == ["001-sequential", "002-sequential"]
+    assert len(calls) == 2
 
 
 def skipping(directory, skip):

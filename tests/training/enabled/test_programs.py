@@ -116,15 +116,15 @@ model.fit(x, x[:, :1], verbose=0, callbacks=[{made}(sys.argv[1])])
 
 
 @pytest.mark.parametrize(
-    ("imported", "made", "error"),
+    ("imported", "made"),
     [
-        ("from resilient import BackupAndRestore", "BackupAndRestore", ""),
-        ("import resilient", "resilient.BackupAndRestore", "Import it first"),
+        ("from resilient import BackupAndRestore", "BackupAndRestore"),
+        ("import resilient", "resilient.BackupAndRestore"),
     ],
 )
-def test_a_callback_that_is_made_in_the_call(tmp_path, imported, made, error):
+def test_a_callback_that_is_made_in_the_call(tmp_path, imported, made):
     """``model.fit`` was looked up before it."""
     script = tmp_path / "script.py"
     script.write_text(INLINE.format(imported=imported, made=made))
     status, told = run_alone(script, tmp_path / "backup")
-    assert (status, error in told) == (1 if error else 0, True), told
+    assert status == 0, told

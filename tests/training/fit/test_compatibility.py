@@ -186,6 +186,16 @@ def test_other_callbacks_are_refused(directory):
     ]
 
 
+def test_a_callback_that_had_no_state_may_be_gone(directory):
+    expected, net = fitting.model(), fitting.model()
+    expected.fit(**fitting.arguments(callbacks=[stopping()]))
+    gone = "Interrupt was removed; it had no state"
+    with pytest.warns(NotExactWarning, match=gone) as found:
+        resume(net, directory, callbacks=[stopping()])
+    assert len([each for each in found if "removed" in str(each.message)]) == 1
+    fitting.assert_equal(expected, net)
+
+
 X, Y = fitting.data()
 LAST_OTHER = np.where(np.arange(22)[:, None] == 21, X + 1, X)
 NOW = "in the checkpoint"

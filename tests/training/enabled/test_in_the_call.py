@@ -1,0 +1,148 @@
+"""``BackupAndRestore`` takes control when it is made, wherever a program makes it."""
+
+import copy
+import doctest
+import gc
+import inspect
+import pickle
+import signal
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from support import fitting
+from support.gang import run_alone
+
+import resilient
+from resilient import NotExactWarning, NotSupportedError
+
+PROGRAM = Path(__file__).with_name("in_the_call.py")
+
+# Keras on NumPy 2 (keras.Variable.__array__).
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
+
+
+def attempt(*arguments, status=0):
+    ended, printed = run_alone(PROGRAM, *arguments, timeout=250)
+    assert ended == status, printed[-3000:]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """What a form leaves without the callback."""
+    out = tmp_path_factory.mktemp("plain")
+
+    def trained(form):
+        file = out / f"{form}.npz"
+        if not file.exists():
+            attempt(form, file, 0)
+        return np.load(file)
+
+    return trained
+
+
+# After how many batches each is killed: of 12, or in the second of two fits.
+OF_ONE = {
+    "overridden": 8,
+    "looked_up_before": 8,
+    "by_partial": 8,
+    "in_a_callback_list": 8,
+    "wrapped_by_another_library": 8,
+    "twice": 20,
+}
+
+
+@pytest.mark.xdist_group("in the call")
+@pytest.mark.parametrize(
+    ("form", "kill"),
+    [
+        ("in_the_call", 8),
+        *(pytest.param(*each, marks=pytest.mark.spread) for each in OF_ONE.items()),
+    ],
+)
+def test_a_fit_is_exact_in_whatever_form_its_callback_is_made(
+    tmp_path, plain, form, kill
+):
+    """And then Keras is as it was."""
+    expected = plain(form if form == "twice" else "in_the_call")
+    backup = tmp_path / "backup"
+    attempt(form, tmp_path / "out.npz", kill, backup, status=-signal.SIGKILL)
+    attempt(form, tmp_path / "out.npz", 0, backup)
+    out = np.load(tmp_path / "out.npz")
+    assert out["batches"] < expected["batches"]
+    for name in set(expected.files) - {"batches"}:
+        np.testing.assert_array_equal(out[name], expected[name])
+
+
+def called():
+    """What Keras calls in ``fit``."""
+    return [keras.Model.fit, *(c.cell_contents for c in keras.Model.fit.__closure__)]
+
+
+def test_one_that_is_never_used_leaves_nothing(tmp_path):
+    before = called()
+    first = resilient.BackupAndRestore(tmp_path / "first")
+    second = resilient.BackupAndRestore(tmp_path / "second")
+    within = called()
+    del first
+    assert keras.Model.fit is before[0]
+    assert called() == within != before
+    del second
+    assert called() == before
+    assert not list(tmp_path.iterdir())
+
+
+def copied(callback):
+    return pickle.loads(pickle.dumps(callback))
+
+
+@pytest.mark.spread
+@pytest.mark.usefixtures("seeded")
+@pytest.mark.parametrize("how", [copy.deepcopy, copied])
+def test_a_copy_is_in_control_when_the_original_is_gone(tmp_path, how):
+    backup = how(resilient.BackupAndRestore(tmp_path, delete_checkpoint=False))
+    fitting.model().fit(**fitting.arguments(epochs=1, callbacks=[backup]))
+    assert fitting.steps(tmp_path) == [fitting.STEPS]
+
+
+@pytest.mark.spread
+@pytest.mark.usefixtures("seeded")
+def test_a_keras_whose_fit_is_not_decorated(tmp_path, monkeypatch):
+    gc.collect()  # what other tests left is no longer in control
+    cls = next(cls for cls in keras.Model.__mro__ if "fit" in vars(cls))
+    plain = inspect.unwrap(cls.fit)
+    monkeypatch.setattr(cls, "fit", plain)
+    given = fitting.arguments(epochs=1)
+    with pytest.raises(NotSupportedError, match="Make the callback before the call"):
+        fitting.model().fit(
+            **given, callbacks=[resilient.BackupAndRestore(tmp_path / "late")]
+        )
+    gc.collect()
+    assert cls.fit is plain
+    backup = resilient.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False)
+    fitting.model().fit(**given, callbacks=[backup])
+    del backup
+    gc.collect()
+    assert cls.fit is plain
+    assert [path.name for path in tmp_path.iterdir()] == ["backup"]
+
+
+def test_the_example_of_keras_word_for_word(tmp_path):
+    text = keras.callbacks.BackupAndRestore.__doc__
+    for theirs, ours in {
+        "keras.callbacks.BackupAndRestore": "resilient.BackupAndRestore",
+        "/tmp/backup": str(tmp_path / "backup"),
+    }.items():
+        assert theirs in text
+        text = text.replace(theirs, ours)
+    names = {"keras": keras, "np": np, "resilient": resilient}
+    examples = doctest.DocTestParser().get_examples(text)
+    program = "".join(example.source for example in examples)
+    gone = "Callback was removed; it had no state"
+    with pytest.warns(NotExactWarning, match=gone) as found:
+        exec(program, names)
+    assert len([each for each in found if "removed" in str(each.message)]) == 1
+    assert names["history"].epoch == [*range(10)]  # of the whole run, as of `fit` here
+    assert len(names["history"].history["loss"]) == 10
+    assert not list(tmp_path.iterdir())
