@@ -2,8 +2,9 @@
 
 A generator cannot be copied and has no position. So its batches are counted, and a
 resumed run draws as many again, starting from the global random state before the first
-one, as if nothing else had drawn random numbers in between. If something had, or if the
-generator differs each time, the last batch differs, and that is an error.
+one. Where others drew from the same generators in between, such as dropout, ``Draws``
+has kept the states. If the generator differs each time, the last batch differs, and
+that is an error.
 
 One generator lives across epochs, and Keras begins every iterator with the two batches
 that it peeked at: ``chain(first two, the rest of the generator)``.
@@ -12,17 +13,20 @@ that it peeked at: ``chain(first two, the rest of the generator)``.
 import contextlib
 import itertools
 import json
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypedDict
 
 from resilient import keras_internals
+from resilient.data.draws import MOST, Draws, DrawsPosition
 from resilient.data.replay import skip
 from resilient.data.source import DataSource, SourceContext, TrackedIterable
 from resilient.data.tracked_adapter import TrackedAdapter
-from resilient.errors import DataNotResumableError
+from resilient.errors import DataNotResumableError, WarnOnce
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
 from resilient.serialization.position import BatchMark
+from resilient.serialization.rng import global_generators
 from resilient.serialization.schema import (
     Count,
     MalformedError,
@@ -105,6 +109,7 @@ class _Position(TypedDict):
     drawn: Count
     ended: bool
     last: str
+    draws: DrawsPosition
 
 
 class GeneratorSource(PythonSource):
@@ -115,13 +120,16 @@ class GeneratorSource(PythonSource):
 
     def __init__(self, generator: Iterator[Any], settings: SourceContext) -> None:
         super().__init__(settings)
-        self.draws = self._counting(generator)
         self.count, self.ended, self.last = 0, False, None  # of the batches drawn
         self.building = settings.argument == "x"
         found = settings.saved.source if settings.saved else {}
         kind = found.get("kind")  # for other data, the fingerprint says what differs
         known = isinstance(kind, str) and kind == _KIND
         self._origin: JSON | None = _origin(found) if known else None
+        draws = found["draws"] if known else None
+        self._watched = Draws(generator, _shared(), each=True, known=draws)
+        self.draws = self._counting(self._watched)
+        self._say = WarnOnce()
         self._waiting = known  # until we resume from that position
         self._after_first: JSON = {}
 
@@ -154,12 +162,22 @@ class GeneratorSource(PythonSource):
         return itertools.chain(self.first, self.draws)
 
     def position(self, *, live: bool) -> JSON:
+        if not self._watched.is_complete:
+            self._say(
+                f"a generator drew from global random generators more than {MOST:,} "
+                "times after others had drawn from them, so resumes from now on will "
+                "be refused (give the data a generator of its own: "
+                "DataLoader(..., generator=torch.Generator()), "
+                "numpy.random.default_rng(seed))",
+                [self.argument],
+            )
         return {
             "kind": _KIND,
             "origin": json.dumps(self._origin),
             "drawn": self.count,
             "ended": self.ended,
             "last": checksum(self.last),
+            "draws": self._watched.position(),
         }
 
     def resume(self, position: JSON) -> None:
@@ -193,6 +211,15 @@ class GeneratorSource(PythonSource):
 
     def fingerprint(self) -> JSON:
         return {"kind": _KIND}
+
+
+def _shared() -> dict[str, Any]:
+    """Generators that the model may draw from as well, those of GPUs included."""
+    found, torch = global_generators(), sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        gpus = enumerate(torch.cuda.default_generators)
+        found.update({f"cuda:{number}": each for number, each in gpus})
+    return found
 
 
 def _origin(position: JSON) -> JSON:

@@ -8,6 +8,7 @@ values.
 """
 
 import contextlib
+import ctypes
 import random
 import re
 import sys
@@ -126,6 +127,36 @@ def set_states(found: Mapping[Any, Any], states: Mapping[Any, Encoded]) -> None:
     for name, state in states.items():
         if name in found:
             set_state(found[name], state)
+
+
+class StateWatch:
+    """The states of generators, read anew only where they may have changed."""
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        self._found = found
+        self._marks: dict[str, Any] = {}
+        self._states: dict[str, Encoded] = {}
+
+    def states(self) -> dict[str, Encoded]:
+        """What the function of that name returns."""
+        for name, generator in self._found.items():
+            mark = _mark(generator)
+            if self._marks.get(name) == mark:
+                continue
+            self._states[name] = now = state(generator)
+            half = generator is NUMPY and now["has_gauss"]  # a number is kept apart
+            self._marks[name] = None if half else mark
+        return dict(self._states)
+
+
+def _mark(generator: Any) -> Any:
+    """What costs little to read, and changes with every draw: its words."""
+    if is_torch_generator(generator):
+        return generator.get_state().numpy().tobytes()
+    if generator is NUMPY:  # reading its state takes 0.1 ms
+        words = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        return ctypes.string_at(words.ctypes.state_address, 4 * (_MT19937 + 1))
+    return generator.getstate() if isinstance(generator, random.Random) else object()
 
 
 @contextlib.contextmanager
