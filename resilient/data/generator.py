@@ -7,7 +7,8 @@ has kept the states. If the generator differs each time, the last batch differs,
 that is an error.
 
 One generator lives across epochs, and Keras begins every iterator with the two batches
-that it peeked at: ``chain(first two, the rest of the generator)``.
+that it peeked at: ``chain(first two, the rest of the generator)``. A loop gets any
+batches as they are, and nothing is drawn before it asks for them.
 """
 
 import contextlib
@@ -47,6 +48,8 @@ class PythonData(TrackedAdapter, keras_internals.GeneratorDataAdapter):  # type:
     def __init__(self, batches: Iterator[Any], source: "PythonSource") -> None:
         self._source = source
         self.tracked = TrackedIterable(source)
+        if source.settings.as_given:
+            return
         super().__init__(source.noting_first(batches))  # draws the first two batches
         # Keras's version would keep that iterator alive.
         self.generator = lambda: self.tracked
