@@ -139,24 +139,30 @@ class StateWatch:
 
     def states(self) -> dict[str, Encoded]:
         """What the function of that name returns."""
-        for name, generator in self._found.items():
-            mark = _mark(generator)
+        for name, mark in marks(self._found).items():
             if self._marks.get(name) == mark:
                 continue
+            generator = self._found[name]
             self._states[name] = now = state(generator)
             half = generator is NUMPY and now["has_gauss"]  # a number is kept apart
             self._marks[name] = None if half else mark
         return dict(self._states)
 
 
+def marks(found: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What costs little to read and changes when a generator draws, by name."""
+    return {name: _mark(generator) for name, generator in found.items()}
+
+
 def _mark(generator: Any) -> Any:
-    """What costs little to read, and changes with every draw: its words."""
     if is_torch_generator(generator):
         return generator.get_state().numpy().tobytes()
     if generator is NUMPY:  # reading its state takes 0.1 ms
         words = np.random.get_bit_generator()  # type: ignore[attr-defined]
         return ctypes.string_at(words.ctypes.state_address, 4 * (_MT19937 + 1))
-    return generator.getstate() if isinstance(generator, random.Random) else object()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return state(generator)
 
 
 @contextlib.contextmanager
