@@ -13,8 +13,6 @@ batches as they are, and nothing is drawn before it asks for them.
 
 import contextlib
 import itertools
-import json
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypedDict
 
@@ -28,13 +26,7 @@ from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
 from resilient.serialization.position import BatchMark
 from resilient.serialization.rng import global_generators
-from resilient.serialization.schema import (
-    Count,
-    MalformedError,
-    SchemaError,
-    parse,
-    well_formed,
-)
+from resilient.serialization.schema import Count, well_formed
 from resilient.state.rng import capture, kept_random_state, restore
 
 _KIND = "generator"
@@ -108,7 +100,7 @@ class PythonSource(DataSource):
 
 class _Position(TypedDict):
     kind: Literal["generator"]
-    origin: str
+    origin: JSON
     drawn: Count
     ended: bool
     last: str
@@ -128,9 +120,11 @@ class GeneratorSource(PythonSource):
         found = settings.saved.source if settings.saved else {}
         kind = found.get("kind")  # for other data, the fingerprint says what differs
         known = isinstance(kind, str) and kind == _KIND
-        self._origin: JSON | None = _origin(found) if known else None
-        draws = found["draws"] if known else None
-        self._watched = Draws(generator, _shared(), each=True, known=draws)
+        what = "where a generator began"
+        position: JSON = well_formed(_Position, found, what) if known else {}
+        self._origin: JSON | None = position.get("origin")
+        shared, draws = global_generators(), position.get("draws")
+        self._watched = Draws(generator, shared, each=True, known=draws)
         self.draws = self._counting(self._watched)
         self._say = WarnOnce()
         self._waiting = known  # until we resume from that position
@@ -176,7 +170,7 @@ class GeneratorSource(PythonSource):
             )
         return {
             "kind": _KIND,
-            "origin": json.dumps(self._origin),
+            "origin": self._origin,
             "drawn": self.count,
             "ended": self.ended,
             "last": checksum(self.last),
@@ -214,23 +208,3 @@ class GeneratorSource(PythonSource):
 
     def fingerprint(self) -> JSON:
         return {"kind": _KIND}
-
-
-def _shared() -> dict[str, Any]:
-    """Generators that the model may draw from as well, those of GPUs included."""
-    found, torch = global_generators(), sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        gpus = enumerate(torch.cuda.default_generators)
-        found.update({f"cuda:{number}": each for number, each in gpus})
-    return found
-
-
-def _origin(position: JSON) -> JSON:
-    """The random state that a position holds as text."""
-    what = "where a generator began"
-    text = well_formed(_Position, position, what)["origin"]
-    try:
-        state: JSON = well_formed(JSON, parse(text), what)
-    except SchemaError as error:
-        raise MalformedError(f"{what}: {error}") from None
-    return state
