@@ -303,11 +303,12 @@ def test_workers_out_of_order_are_named():
 
 
 def test_a_sampler_that_draws_too_often_is_named():
-    """States before draws are kept up to a number of them."""
+    """States before draws in turn with others are kept up to a number of them."""
     ours = adapter(DataLoader(Numbers(), batch_size=2, sampler=EachTime(2010)))
     batches = iter(ours.tracked)
     for _ in range(1000):
         next(batches)
+        np.random.rand()
     ours.position(1000, held=True)
     next(batches)
     with pytest.warns(NotExactWarning, match="EachTime: it draws global random"):
