@@ -2,34 +2,31 @@
 
 A generator cannot be copied and has no position. So its batches are counted, and a
 resumed run draws as many again, starting from the global random state before the first
-one, as if nothing else had drawn random numbers in between. If something had, or if the
-generator differs each time, the last batch differs, and that is an error.
+one. Where others drew from the same generators in between, such as dropout, ``Draws``
+has kept the states. If the generator differs each time, the last batch differs, and
+that is an error.
 
 One generator lives across epochs, and Keras begins every iterator with the two batches
-that it peeked at: ``chain(first two, the rest of the generator)``.
+that it peeked at: ``chain(first two, the rest of the generator)``. A loop gets any
+batches as they are, and nothing is drawn before it asks for them.
 """
 
 import contextlib
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypedDict
 
 from resilient import keras_internals
+from resilient.data.draws import MOST, Draws, DrawsPosition
 from resilient.data.replay import skip
 from resilient.data.source import DataSource, SourceContext, TrackedIterable
 from resilient.data.tracked_adapter import TrackedAdapter
-from resilient.errors import DataNotResumableError
+from resilient.errors import DataNotResumableError, WarnOnce
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
 from resilient.serialization.position import BatchMark
-from resilient.serialization.schema import (
-    Count,
-    MalformedError,
-    SchemaError,
-    parse,
-    well_formed,
-)
+from resilient.serialization.rng import global_generators
+from resilient.serialization.schema import Count, well_formed
 from resilient.state.rng import capture, kept_random_state, restore
 
 _KIND = "generator"
@@ -43,6 +40,8 @@ class PythonData(TrackedAdapter, keras_internals.GeneratorDataAdapter):  # type:
     def __init__(self, batches: Iterator[Any], source: "PythonSource") -> None:
         self._source = source
         self.tracked = TrackedIterable(source)
+        if source.settings.as_given:
+            return
         super().__init__(source.noting_first(batches))  # draws the first two batches
         # Keras's version would keep that iterator alive.
         self.generator = lambda: self.tracked
@@ -101,10 +100,11 @@ class PythonSource(DataSource):
 
 class _Position(TypedDict):
     kind: Literal["generator"]
-    origin: str
+    origin: JSON
     drawn: Count
     ended: bool
     last: str
+    draws: DrawsPosition
 
 
 class GeneratorSource(PythonSource):
@@ -115,13 +115,18 @@ class GeneratorSource(PythonSource):
 
     def __init__(self, generator: Iterator[Any], settings: SourceContext) -> None:
         super().__init__(settings)
-        self.draws = self._counting(generator)
         self.count, self.ended, self.last = 0, False, None  # of the batches drawn
         self.building = settings.argument == "x"
         found = settings.saved.source if settings.saved else {}
         kind = found.get("kind")  # for other data, the fingerprint says what differs
         known = isinstance(kind, str) and kind == _KIND
-        self._origin: JSON | None = _origin(found) if known else None
+        what = "where a generator began"
+        position: JSON = well_formed(_Position, found, what) if known else {}
+        self._origin: JSON | None = position.get("origin")
+        shared, draws = global_generators(), position.get("draws")
+        self._watched = Draws(generator, shared, each=True, known=draws)
+        self.draws = self._counting(self._watched)
+        self._say = WarnOnce()
         self._waiting = known  # until we resume from that position
         self._after_first: JSON = {}
 
@@ -154,12 +159,22 @@ class GeneratorSource(PythonSource):
         return itertools.chain(self.first, self.draws)
 
     def position(self, *, live: bool) -> JSON:
+        if not self._watched.is_complete:
+            self._say(
+                f"a generator drew from global random generators more than {MOST:,} "
+                "times after others had drawn from them, so resumes from now on will "
+                "be refused (give the data a generator of its own: "
+                "DataLoader(..., generator=torch.Generator()), "
+                "numpy.random.default_rng(seed))",
+                [self.argument],
+            )
         return {
             "kind": _KIND,
-            "origin": json.dumps(self._origin),
+            "origin": self._origin,
             "drawn": self.count,
             "ended": self.ended,
             "last": checksum(self.last),
+            "draws": self._watched.position(),
         }
 
     def resume(self, position: JSON) -> None:
@@ -193,14 +208,3 @@ class GeneratorSource(PythonSource):
 
     def fingerprint(self) -> JSON:
         return {"kind": _KIND}
-
-
-def _origin(position: JSON) -> JSON:
-    """The random state that a position holds as text."""
-    what = "where a generator began"
-    text = well_formed(_Position, position, what)["origin"]
-    try:
-        state: JSON = well_formed(JSON, parse(text), what)
-    except SchemaError as error:
-        raise MalformedError(f"{what}: {error}") from None
-    return state

@@ -144,14 +144,22 @@ def _data_for_a_step(model: keras.Model, iterator: Any) -> Any:
         if not isinstance(adapter, keras_internals.ArrayDataAdapter):
             # Another thread prefetches batches, which would move the data from the
             # checkpoint's position.
-            return _blank_batches(model, adapter.get_tf_dataset().element_spec)
+            return _repeated_batch(model, adapter)
     batches = iter(keras_own(iterator))
     return [next(batches)] if keras_internals.BACKEND == "torch" else batches
 
 
-def _blank_batches(model: keras.Model, spec: Any) -> Any:
-    """A TensorFlow iterator over zeros of the shapes and types of real batches."""
+def _repeated_batch(model: keras.Model, adapter: Any) -> Any:
+    """A TensorFlow iterator over zeros of the shapes and types of real batches.
+
+    Where a pipeline does not know its widths, over its first batch: what drawing that
+    changes, the resume sets.
+    """
     import tensorflow as tf
+
+    def is_known(spec: Any) -> bool:
+        ragged = isinstance(spec, tf.RaggedTensorSpec)
+        return ragged or spec.shape[1:].is_fully_defined()
 
     def blank(spec: Any) -> Any:
         first, *rest = spec.shape
@@ -168,6 +176,11 @@ def _blank_batches(model: keras.Model, spec: Any) -> Any:
             )
         return zeros
 
-    batch = tf.nest.map_structure(blank, spec)
+    dataset = adapter.get_tf_dataset()
+    spec, of_tf = dataset.element_spec, keras_internals.TFDatasetAdapter
+    if isinstance(adapter, of_tf) and not all(map(is_known, tf.nest.flatten(spec))):
+        batch = next(iter(dataset))
+    else:
+        batch = tf.nest.map_structure(blank, spec)
     batches = tf.data.Dataset.from_tensors(batch).repeat()
     return iter(model.distribute_strategy.experimental_distribute_dataset(batches))

@@ -241,8 +241,8 @@ class PyDatasetSource(DataSource):
         made = next(self._made)
         self._say(
             "with several workers, timing decides which of them draws or changes "
-            "what, in Keras too, so no two runs are equal (draw from a generator "
-            "seeded with the batch index, or use workers=0)",
+            "what, in Keras too, so neither a second run nor a resume repeats it (draw "
+            "from numpy.random.default_rng((seed, epoch, index)), or use workers=0)",
             self._workers.findings,
         )
         return made

@@ -7,24 +7,21 @@ iterators since the workers were started are recreated.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
 import torch
 
+from resilient.data.draws import Draws, DrawsPosition
 from resilient.data.replay import skip
 from resilient.data.source import DataSource, SourceContext
-from resilient.data.torch_loader.indices import (
-    Indices,
-    IndicesPosition,
-    draws_for_each_batch,
-)
 from resilient.data.torch_loader.state import LoaderState, Moment
 from resilient.errors import WarnOnce, warn_not_exact
 from resilient.serialization import JSON
 from resilient.serialization.schema import Count, MalformedError
 from resilient.state.rng import kept_random_state
 
+_OWN = ("torch.utils.data.", "torchdata.stateful_dataloader.")
 FOLLOWED = "_followed_by_resilient"  # attribute of a loader with persistent workers
 
 
@@ -33,7 +30,7 @@ class _Entry(TypedDict):
 
     made: Moment
     given: Count
-    indices: IndicesPosition | None
+    indices: DrawsPosition | None
 
 
 class Encoded(TypedDict):
@@ -73,11 +70,11 @@ class Replayed(DataSource):
         # Persistent workers remember what earlier fits of this process did to them.
         earlier = vars(loader).get(FOLLOWED) if self.persistent else None
         self.state = earlier.state if earlier else LoaderState(loader, settings)
-        self._each = draws_for_each_batch(loader, self.state.shared)
+        self._each = _draws_for_each_batch(loader, self.state.shared)
         # The iterators that a replay has to recreate, the newest last.
         self._entries: list[JSON] = []
         self._batches: Any = None
-        self._indices: Indices | None = None
+        self._indices: Draws | None = None
         self._behind = False
         self.in_epoch = False
         self._say = WarnOnce()
@@ -164,14 +161,15 @@ class Replayed(DataSource):
 
         Args:
             made: The current state, from which to recreate it.
-            again: Position of the ``Indices`` to repeat.
+            again: Position of the ``Draws`` to repeat.
         """
         self._entries = self._closed() if self._lasts else []
         self._batches, self._indices = None, None
         batches: Any = iter(self.loader)
         if hasattr(batches, "_sampler_iter") and self.follows_indices:
             sampler = batches._sampler_iter
-            self._indices = Indices(sampler, self.state.shared, self._each, again)
+            shared, each = self.state.shared, self._each
+            self._indices = Draws(sampler, shared, each=each, known=again)
             batches._sampler_iter = self._indices
         self._entries.append({"made": made})
         self._batches = batches
@@ -238,3 +236,13 @@ def has_torch_iterators(loader: Any) -> bool:
     return (
         owner is torch.utils.data.DataLoader or owner.__name__ == "StatefulDataLoader"
     )
+
+
+def _draws_for_each_batch(loader: Any, shared: Mapping[str, Any]) -> bool:
+    """Whether the sampler may draw from shared generators after the first batch."""
+    sampler = loader._index_sampler
+    while type(sampler).__module__.startswith(_OWN) and hasattr(sampler, "sampler"):
+        sampler = sampler.sampler
+    own = type(sampler).__module__.startswith(_OWN)
+    generator = getattr(sampler, "generator", None)
+    return not own or any(generator is each for each in shared.values())

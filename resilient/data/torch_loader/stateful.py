@@ -1,8 +1,8 @@
 """DataLoaders that return to a position by the ``state_dict`` of the user's objects.
 
 torchdata's ``StatefulDataLoader`` collects its workers' states: the order is exact, but
-the workers' random numbers start over. For a plain DataLoader without workers, we use
-the iterable dataset's own ``state_dict``, as torchdata would.
+random numbers that workers draw start over. For a plain DataLoader without workers, we
+use the iterable dataset's own ``state_dict``, as torchdata would.
 """
 
 from collections.abc import Iterator
@@ -64,9 +64,11 @@ class Torchdata(FromState):
         self._behind = self._of_workers is not None
         if loader.num_workers:
             warn_not_exact(
-                "after a resume the workers of a StatefulDataLoader draw different "
-                "random numbers (the order of the data is exact; pass "
-                "replay_data=True to make the numbers exact, too)",
+                "if the workers of a StatefulDataLoader draw random numbers, such as "
+                "augmentation, they draw others after a resume, since its state_dict "
+                "does not hold their generators. The order of the samples is exact, "
+                "and if no worker draws, the whole resume is. With replay_data=True "
+                "it is exact in either case",
                 [f"`{settings.argument}`: {loader.num_workers} workers"],
             )
 

@@ -71,6 +71,27 @@ def endless():
         yield X[numbers.integers(0, SAMPLES, BATCH)], numbers.random(1)
 
 
+class CountingLists(Counting):
+    """The same, of what Keras does not take."""
+
+    def __iter__(self):
+        return ([x, {"of": x[0]}] for x, _ in super().__iter__())
+
+
+def cycle(source):
+    """Draws from torch's generator in each epoch of the source, as the loop does."""
+    while True:
+        yield from source
+
+
+def anything():
+    """Draws from global generators in turn with the loop; a new structure each time."""
+    for number in itertools.count():
+        drawn = np.random.rand(2), torch.rand(1)
+        yield from (list(drawn), {"x": drawn[0], "deep": [drawn, "text"]}, drawn[1])
+        yield from (drawn[0], (*drawn, drawn[0], number), number, "text", [[drawn[0]]])
+
+
 SOURCES = {
     "arrays": lambda: (X, -X),
     "one array": lambda: X,
@@ -85,7 +106,13 @@ SOURCES = {
         grain.MapDataset.source(X).seed(3).shuffle().to_iter_dataset().batch(BATCH)
     ),
     "generator": endless,
+    "generator over a DataLoader": lambda: cycle(
+        DataLoader(Pairs(), BATCH, shuffle=True)
+    ),
+    "generator over dicts": lambda: cycle(DataLoader(Rows(), BATCH, shuffle=True)),
+    "generator of anything": anything,
     "iterable": Counting,
+    "iterable of lists": CountingLists,
     "list of batches": lambda: [(x, -x) for x in np.array_split(X, 6)],
 }
 
@@ -101,16 +128,21 @@ def loop(name, directory, until=None):
     """The batches of a run, as far as a step: that one is lost."""
     run = resilient.Run(directory, save_freq=1, keep=100, verbose=0)
     options = {"batch_size": BATCH} if "array" in name else {}
-    if name == "generator":
+    if name.startswith("generator"):
         options["steps_per_epoch"] = 6
     found = {}
     for epoch, step, batch in run.loop(SOURCES[name](), epochs=3, **options):
         if step == until:
             break
         found[epoch, step] = seen(batch)
-        if keras.backend.backend() == "torch":
-            torch.rand(1)  # the loop draws as well
+        draw()
     return found
+
+
+def draw():
+    """What the loop itself draws between two batches."""
+    if keras.backend.backend() == "torch":
+        torch.rand(1), np.random.randn(1)
 
 
 @pytest.mark.spread
@@ -144,7 +176,8 @@ def plain(data):
 @pytest.mark.parametrize("name", [name for name in SOURCES if "array" not in name])
 def test_loop_is_the_plain_loop(name, tmp_path, backend):
     """The same objects on every backend: nothing converts what the data gives."""
-    epochs = 1 if name == "generator" else 2
+    endless = name.startswith("generator")
+    epochs = 1 if endless else 2
     found = []
     for run in ("plain", "ours"):
         torch.manual_seed(5)
@@ -154,7 +187,7 @@ def test_loop_is_the_plain_loop(name, tmp_path, backend):
         if run == "plain":
             batches = (batch for _ in range(epochs) for batch in plain(data))
         else:
-            steps = {"steps_per_epoch": 6} if name == "generator" else {}
+            steps = {"steps_per_epoch": 6} if endless else {}
             if name == "PyDataset":
                 steps = {"shuffle": False}
             ours = resilient.Run(tmp_path, verbose=0)
@@ -162,7 +195,8 @@ def test_loop_is_the_plain_loop(name, tmp_path, backend):
         found.append([])
         for batch in batches:
             leaves = keras.tree.flatten(batch)
-            kinds = [(type(leaf), str(leaf.dtype)) for leaf in leaves]
+            dtypes = [str(getattr(leaf, "dtype", None)) for leaf in leaves]
+            kinds = [*zip(map(type, leaves), dtypes, strict=True)]
             found[-1].append((type(batch), kinds, seen(batch)))
-            torch.rand(1)  # the loop draws as well
+            draw()
     assert found[0] == found[1]

@@ -238,13 +238,14 @@ def test_workers_draw_the_same_numbers_again(cls):
 @pytest.mark.parametrize("given", [0, 2, 5])
 @pytest.mark.parametrize("lasting", [False, True])
 def test_order_of_a_stateful_loader_with_workers(lasting, given):
-    """Its workers' state is asked for; a warning says what is not exact."""
+    """Exact where its workers draw nothing; a warning says what is not, and when."""
     make = shuffled(cls=STATEFUL, num_workers=2, persistent_workers=lasting)
     with pytest.warns(NotExactWarning, match="workers of a StatefulDataLoader") as seen:
         expected, found, _ = went_on(make, given)
     assert found == expected
     said = [w for w in seen if issubclass(w.category, NotExactWarning)]
     assert len(said) == 2  # one for each process
+    assert "if the workers of a StatefulDataLoader draw" in str(said[0].message)
     assert len(expected) == 10 - given
 
 
@@ -302,11 +303,12 @@ def test_workers_out_of_order_are_named():
 
 
 def test_a_sampler_that_draws_too_often_is_named():
-    """States before draws are kept up to a number of them."""
+    """States before draws in turn with others are kept up to a number of them."""
     ours = adapter(DataLoader(Numbers(), batch_size=2, sampler=EachTime(2010)))
     batches = iter(ours.tracked)
     for _ in range(1000):
         next(batches)
+        np.random.rand()
     ours.position(1000, held=True)
     next(batches)
     with pytest.warns(NotExactWarning, match="EachTime: it draws global random"):

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 
@@ -21,9 +22,11 @@ class Plain:
             yield self.step, batch
             self.step += 1
 
-    def loop(self, data: Any, *, epochs: int) -> Iterator[tuple[int, int, Any]]:
+    def loop(
+        self, data: Any, *, epochs: int, steps_per_epoch: int | None = None
+    ) -> Iterator[tuple[int, int, Any]]:
         for epoch in range(epochs):
-            for step, batch in self.batches(data):
+            for step, batch in self.batches(islice(data, steps_per_epoch)):
                 yield epoch, step, batch
 
     def log(self, **values: Any) -> None:

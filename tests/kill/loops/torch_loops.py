@@ -132,3 +132,25 @@ def two_optimizers_and_low_precision(make: Make) -> dict[str, Any]:
         run.log(loss=loss)
         reached(step)
     return {**objects, "generator": generator, "run": run}
+
+
+@loop("step@5", "step@9", "step@14", save_freq=1, plain=True)
+def endless_over_a_loader(make: Make) -> dict[str, Any]:
+    """A generator whose shuffle draws from the generator that dropout draws from."""
+
+    def cycle(source: DataLoader) -> Any:
+        while True:
+            for x, y in source:
+                yield [x, {"labels": y}]
+
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    run = make(net=net, optimizer=optimizer)
+    for _, step, (x, named) in run.loop(cycle(data()), epochs=3, steps_per_epoch=6):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(x), named["labels"])
+        loss.backward()
+        optimizer.step()
+        run.log(loss=loss)
+        reached(step)
+    return {"net": net, "optimizer": optimizer, "run": run}

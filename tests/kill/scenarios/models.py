@@ -76,6 +76,26 @@ def unbuilt_subclass() -> Case:
     return case(compiled(Subclassed()), validation_data=validation())
 
 
+class OwnStep(Subclassed):
+    """A step of its own: nothing builds it symbolically."""
+
+    def train_step(self, data: Any) -> Any:
+        return super().train_step(data)
+
+
+@scenario("train_batch_end@0:3", "train_batch_end@1:4", backends=("tensorflow",))
+def width_that_only_batches_know() -> Case:
+    """Run as Python, on shuffled windows whose length tf.data does not know."""
+    series = numbers().rand(60).astype("float32")
+    windows = {"sequence_length": 10, "batch_size": 8, "shuffle": True, "seed": 4}
+    data = keras.utils.timeseries_dataset_from_array(
+        series, numbers().randint(0, CLASSES, 50), **windows
+    )
+    assert data.element_spec[0].shape[1] is None
+    model = compiled(OwnStep(), run_eagerly=True)
+    return Case(model, (data,), {"epochs": 3, "verbose": 0})
+
+
 class Overriding(Subclassed):
     """Overrides ``fit`` and calls Keras's."""
 
