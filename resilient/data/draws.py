@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
 
 from resilient.serialization import JSON
-from resilient.serialization.rng import StateWatch, set_states
+from resilient.serialization.rng import set_states, states
 from resilient.serialization.schema import Count
 
 MOST = 1000  # states per iterator: about 5 MB
@@ -43,7 +43,6 @@ class Draws:
     ) -> None:
         self._items = items
         self._shared = shared
-        self._watch = StateWatch(shared)
         self._each = each
         self._drawn = 0
         self._known = known["drawn"] if known else 0
@@ -74,11 +73,11 @@ class Draws:
         return {"drawn": drawn, "before": dict(self._before)}
 
     def _watched(self, number: int) -> Any:
-        before, follows = self._watch.states(), self._after
+        before, follows = states(self._shared), self._after
         try:
             return next(self._items)
         finally:
-            self._after = after = self._watch.states()
+            self._after = after = states(self._shared)
             drawn_from = {n: s for n, s in before.items() if s != after[n]}
             found = {n: s for n, s in drawn_from.items() if s != follows.get(n)}
             if found and self.is_complete:

@@ -8,7 +8,6 @@ values.
 """
 
 import contextlib
-import ctypes
 import random
 import re
 import sys
@@ -127,42 +126,6 @@ def set_states(found: Mapping[Any, Any], states: Mapping[Any, Encoded]) -> None:
     for name, state in states.items():
         if name in found:
             set_state(found[name], state)
-
-
-class StateWatch:
-    """The states of generators, read anew only where they may have changed."""
-
-    def __init__(self, found: Mapping[str, Any]) -> None:
-        self._found = found
-        self._marks: dict[str, Any] = {}
-        self._states: dict[str, Encoded] = {}
-
-    def states(self) -> dict[str, Encoded]:
-        """What the function of that name returns."""
-        for name, mark in marks(self._found).items():
-            if self._marks.get(name) == mark:
-                continue
-            generator = self._found[name]
-            self._states[name] = now = state(generator)
-            half = generator is NUMPY and now["has_gauss"]  # a number is kept apart
-            self._marks[name] = None if half else mark
-        return dict(self._states)
-
-
-def marks(found: Mapping[Any, Any]) -> dict[Any, Any]:
-    """What costs little to read and changes when a generator draws, by name."""
-    return {name: _mark(generator) for name, generator in found.items()}
-
-
-def _mark(generator: Any) -> Any:
-    if is_torch_generator(generator):
-        return generator.get_state().numpy().tobytes()
-    if generator is NUMPY:  # reading its state takes 0.1 ms
-        words = np.random.get_bit_generator()  # type: ignore[attr-defined]
-        return ctypes.string_at(words.ctypes.state_address, 4 * (_MT19937 + 1))
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    return state(generator)
 
 
 @contextlib.contextmanager

@@ -6,13 +6,12 @@ carries prefetched batches from one epoch into the next.
 
 A dataset that draws random numbers or changes its attributes while making a batch
 cannot yield the same batches twice with several workers: which worker comes first is
-chance, in Keras too. We watch the first batches for that, and the random generators
-for all of them.
+chance, in Keras too. We watch the first batches for that.
 """
 
 import sys
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -44,7 +43,7 @@ class Workers:
         self._keras = keras_internals.OrderedEnqueuer(
             dataset, workers=dataset.workers, use_multiprocessing=self._processes
         )
-        self._watched = self._doubts = 0
+        self._watched = 0
         self._started: list[Any] = []
         self.findings: list[str] = []
 
@@ -57,8 +56,8 @@ class Workers:
             ):
                 yield index, self._found(Watching(self._dataset, forked=False)[index])
         known, uid = keras_internals.SHARED_DATASETS, self._keras.uid
-        wholly = _WATCHED if self._watched < _WATCHED else 0
-        known[uid] = Watching(self._dataset, forked=self._processes, wholly=wholly)
+        watch = self._watched < _WATCHED
+        known[uid] = Watching(self._dataset, forked=True) if watch else self._dataset
         coming: deque[tuple[int, Any]] = deque()
         with closing(self._keras.executor_fn(known)) as pool:
             # The pool replaces processes that die, but their batches are lost.
@@ -68,9 +67,9 @@ class Workers:
                     asked = pool.apply_async(keras_internals.get_index, (uid, index))
                     coming.append((index, asked))
                     if len(coming) > self._ahead:
-                        yield self._taken(*coming.popleft(), coming)
+                        yield self._taken(*coming.popleft(), watch=watch)
                 while coming:
-                    yield self._taken(*coming.popleft(), coming)
+                    yield self._taken(*coming.popleft(), watch=watch)
             finally:
                 # Wait, or they would see what on_epoch_end changes; but at interpreter
                 # exit, the threads that make them are already gone.
@@ -79,33 +78,13 @@ class Workers:
                         asked.wait()
                 known[uid] = None
 
-    def _taken(
-        self, index: int, asked: Any, others: Iterable[tuple[int, Any]]
-    ) -> tuple[int, Any]:
+    def _taken(self, index: int, asked: Any, *, watch: bool) -> tuple[int, Any]:
         asked.wait(_PATIENCE if self._started else None)
         while not asked.ready():
             self._check_alive(index)
             asked.wait(_PATIENCE)
-        batch, found = asked.get()
-        if found and not self._processes:
-            found = self._confirmed(index, found, others)
-        return index, self._found((batch, found))
-
-    def _confirmed(
-        self, index: int, found: list[str], others: Iterable[tuple[int, Any]]
-    ) -> list[str]:
-        """What is found where no other thread draws; training draws as well.
-
-        Tried at the first batch in doubt, the second, the fourth, and so on.
-        """
-        if set(found) <= set(self.findings):
-            return []
-        self._doubts += 1
-        if self._doubts & (self._doubts - 1):
-            return []
-        for _, asked in others:
-            asked.wait()
-        return Watching(self._dataset, forked=False)[index][1]
+        made = asked.get()
+        return index, self._found(made) if watch else made
 
     def _check_alive(self, index: int) -> None:
         codes = [each.exitcode for each in self._started if each.exitcode is not None]
@@ -128,33 +107,21 @@ class Workers:
 
 
 class Watching:
-    """A dataset that reports what changes while it makes a batch.
+    """A dataset that reports changes made by its first batches.
 
     Args:
         forked: Whether this runs in another process, which must not touch a backend.
-        wholly: For so many batches, watch attributes as well as random generators.
     """
 
-    def __init__(self, dataset: Any, *, forked: bool, wholly: int = _WATCHED) -> None:
+    def __init__(self, dataset: Any, *, forked: bool) -> None:
         self._dataset = dataset
         self._forked = forked
-        self._wholly = wholly
         self._count = 0
-        self._generators: dict[str, Any] = {}  # found where they are, in a worker
 
     def __getitem__(self, index: int) -> tuple[Any, list[str]]:
         self._count += 1
-        if self._count <= self._wholly:
-            return self._watched(index)
-        if not self._generators:
-            reached = find_generators.find({"self": self._dataset})
-            self._generators = _global_generators() | reached
-        before = rng.marks(self._generators)
-        batch = self._dataset[index]
-        after = rng.marks(self._generators)
-        return batch, self._said(part for part in after if before[part] != after[part])
-
-    def _watched(self, index: int) -> tuple[Any, list[str]]:
+        if self._count > _WATCHED:
+            return self._dataset[index], []
         reached = find_generators.find({"self": self._dataset})
         # Named objects are not searched for in the attributes.
         held = {"self": self._dataset, **reached}
@@ -169,16 +136,16 @@ class Watching:
             if old.get(part) != new.get(part)
         ]
         parts += attributes.capture().get("changes", {}) if attributes else {}
-        return batch, self._said(parts)
-
-    def _said(self, parts: Iterable[str]) -> list[str]:
         name = type(self._dataset).__qualname__.rpartition("<locals>.")[2]
         said = f"{name}.__getitem__ draws from, or changes,"
-        return [f"{said} {part}" for part in parts]
+        return batch, [f"{said} {part}" for part in parts]
 
     def _now(self) -> dict[str, Any]:
         """The global generators and, in a process, hints of what attributes hold."""
-        found: dict[str, Any] = rng.states(_global_generators())
+        found: dict[str, Any] = {
+            f"{library}'s global generator": rng.state(generator)
+            for library, generator in rng.global_generators().items()
+        }
         if not self._forked:
             seed = keras_internals.global_seed_generator_state()
             found["Keras's global generator"] = seed
@@ -186,11 +153,6 @@ class Watching:
         for key, value in vars(self._dataset).items():
             found[f"self.{key}"] = glance(value)
         return found
-
-
-def _global_generators() -> dict[str, Any]:
-    found = rng.global_generators().items()
-    return {f"{library}'s global generator": generator for library, generator in found}
 
 
 def glance(value: Any, depth: int = 3) -> Any:

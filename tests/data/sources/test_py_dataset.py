@@ -240,6 +240,7 @@ def test_drawing_from_any_generator_with_workers_is_said_once(
     messages = [str(w.message) for w in caught if "timing decides" in str(w.message)]
     assert len(messages) == 1
     assert part in messages[0]
+    assert "draw from numpy.random.default_rng((seed, epoch, index))" in messages[0]
 
 
 def test_without_workers_any_generator_is_exact(tmp_path):
@@ -252,39 +253,6 @@ def test_without_workers_any_generator_is_exact(tmp_path):
         RNG.normal(size=99)
         actual = resumed(_reaching("globals")(), tmp_path)
     fitting.assert_equal(net, actual)
-
-
-class Draw(keras.callbacks.Callback):
-    """Draws as well, in the thread that trains."""
-
-    def on_train_batch_end(self, batch, logs=None):
-        np.random.rand(), random.random()
-
-
-@pytest.mark.parametrize("processes", [False, True])
-def test_drawing_for_few_batches_with_workers_is_said_once(tmp_path, processes):
-    """Not for the first ones."""
-
-    class Few(Data):
-        def __getitem__(self, index):
-            x, y = super().__getitem__(index)
-            return x + (np.float32(np.random.rand()) if index == 4 else 0), y
-
-    data = Few(workers=2, use_multiprocessing=processes)
-    with pytest.warns(resilient.NotExactWarning) as caught, _forking():
-        fit(data, tmp_path, epochs=2, shuffle=False)
-    messages = [str(w.message) for w in caught if "timing decides" in str(w.message)]
-    assert len(messages) == 1
-    assert "Few.__getitem__ draws from, or changes, numpy's global" in messages[0]
-
-
-@pytest.mark.skipif(
-    keras.backend.backend() == "tensorflow", reason="draws ahead in another thread"
-)
-def test_draws_of_training_are_not_those_of_workers(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", resilient.NotExactWarning)
-        fit(Data(workers=2), tmp_path, epochs=2, callbacks=[Draw()])
 
 
 @pytest.mark.parametrize("processes", [False, True])
