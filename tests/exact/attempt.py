@@ -19,7 +19,7 @@ import keras
 import resilient
 
 from . import fits, loops, record, sources
-from .killing import Kill, Killer, KillerCallback
+from .killing import Kill, Killer
 from .table import ROWS, Row
 
 
@@ -117,6 +117,37 @@ def fit_through(
         saver = resilient.BackupAndRestore(directory, **options)
         case.kwargs["callbacks"].insert(0, saver)
     return case.model.fit(*case.args, **case.kwargs)
+
+
+class KillerCallback(keras.callbacks.Callback):
+    """Tells a ``Killer`` where a fit is; keeps nothing that could be restored."""
+
+    def __init__(self, killer: Killer) -> None:
+        super().__init__()
+        self._killer, self._epoch = killer, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state == {}
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+        self._killer.reached("epoch begins", epoch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._killer.trained.append([self._epoch, batch])
+        self._killer.reached("batch", self._epoch, batch)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._killer.reached("validation", self._epoch, batch)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._killer.reached("epoch ends", epoch)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._killer.reached("train ends", 0)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import keras
-
 LOOK_EVERY = 0.0005  # seconds
 LONGEST_SAVE = 0.008
 LONGEST_WAIT = 60.0
@@ -133,34 +131,3 @@ class Killer:
             Path(path).name[:13]
             for path in glob.iglob(f"{self.directory}/**/step-*", recursive=True)
         }
-
-
-class KillerCallback(keras.callbacks.Callback):
-    """Tells a ``Killer`` where a fit is; keeps nothing that could be restored."""
-
-    def __init__(self, killer: Killer) -> None:
-        super().__init__()
-        self._killer, self._epoch = killer, 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        assert state == {}
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch = epoch
-        self._killer.reached("epoch begins", epoch)
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._killer.trained.append([self._epoch, batch])
-        self._killer.reached("batch", self._epoch, batch)
-
-    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._killer.reached("validation", self._epoch, batch)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._killer.reached("epoch ends", epoch)
-
-    def on_train_end(self, logs: Any = None) -> None:
-        self._killer.reached("train ends", 0)

@@ -38,9 +38,17 @@ class Plain:
             self.history[name].append(float(value))
 
 
+def ready() -> keras.Model:
+    """A compiled model whose metrics are there before the loop, as it has to be."""
+    net = compiled()
+    net.test_on_batch(*rows(BATCH))
+    net.reset_metrics()
+    return net
+
+
 def loop_of_keras(make: Make, killer: Killer) -> Compared:
     """Epochs and batches, numbers drawn before and after the batches."""
-    net, mean = compiled(), keras.metrics.Mean()
+    net, mean = ready(), keras.metrics.Mean()
     run = make(net=net, mean=mean)
     for epoch in run.epochs(3):
         mean.reset_state()
@@ -56,19 +64,17 @@ def loop_of_keras(make: Make, killer: Killer) -> Compared:
 
 
 def loop_of_two_networks(make: Make, killer: Killer) -> Compared:
-    """A generator and a critic with an optimizer each, trained in turn."""
+    """A critic and a generator in front of it, each with its optimizer, in turn."""
     critic = noisy()
     critic.compile(keras.optimizers.Adam(0.01), "mse")
     generator = keras.Sequential([keras.Input((4,)), keras.layers.Dense(FEATURES)])
-    critic.trainable = False
     both = keras.Sequential([keras.Input((4,)), generator, critic])
     both.compile(keras.optimizers.RMSprop(0.01), "mse")
     latent = np.random.default_rng(6)
     run = make(critic=critic, both=both, latent=latent)
     x, _ = rows()
-    for _, step, real in run.loop(
-        [x[i : i + BATCH] for i in range(0, 40, 8)], epochs=4
-    ):
+    batches = [(x[i : i + BATCH],) for i in range(0, SAMPLES - BATCH, BATCH)]
+    for _, step, (real,) in run.loop(batches, epochs=4):
         seed = latent.normal(size=(BATCH, 4)).astype("float32")
         fake = np.asarray(generator.predict_on_batch(seed))
         target = np.ones((BATCH, CLASSES), "float32")
@@ -83,7 +89,7 @@ def loop_of_two_networks(make: Make, killer: Killer) -> Compared:
 
 def loop_by_hand(make: Make, killer: Killer) -> Compared:
     """Without an iterator: the loop draws its batches; generators of the user's own."""
-    net, numbers, own = compiled(), np.random.default_rng(5), random.Random(6)
+    net, numbers, own = ready(), np.random.default_rng(5), random.Random(6)
     rate, seen = keras.Variable(1.0, trainable=False), Shuffled()
     objects = {"net": net, "numbers": numbers, "own": own, "rate": rate, "seen": seen}
     run = make(**objects)
@@ -102,7 +108,7 @@ def loop_by_hand(make: Make, killer: Killer) -> Compared:
 
 def loop_asked_to_stop(make: Make, killer: Killer) -> Compared:
     """Two loops in a row, the second one on a generator without an end."""
-    net = compiled()
+    net = ready()
     run = make(net=net)
     for _, step, batch in run.loop(rows(), epochs=1, batch_size=BATCH):
         run.log(loss=net.train_on_batch(*batch)[0])

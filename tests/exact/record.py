@@ -107,14 +107,3 @@ def files(directory: Path) -> Iterator[tuple[str, Any]]:
             yield file.name, found
         elif file.is_file():
             yield file.name, file.read_bytes()
-
-
-def differences(expected: Record, actual: Record, limit: int = 12) -> list[str]:
-    """What differs, by name; empty if and only if all bytes are equal."""
-    lines = []
-    for path in sorted(expected.keys() | actual.keys()):
-        one, other = expected.get(path, "nothing"), actual.get(path, "nothing")
-        if one != other:
-            lines.append(f"{path}: expected {one[:90]}, got {other[:90]}")
-    more = len(lines) - limit
-    return lines[:limit] + ([f"... and {more} more"] if more > 0 else [])

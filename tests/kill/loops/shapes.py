@@ -23,7 +23,7 @@ class Position:
         self.drawn = state["drawn"]
 
 
-@loop("step@5", "step@11", save_freq=3)
+@loop("step@5", "step@11", save_freq=3, in_exact=True)
 def without_an_iterator(make: Make) -> dict[str, Any]:
     """With generators of the user's own, and what is global."""
     net, optimizer = model(), keras.optimizers.Adam(0.01)
@@ -44,7 +44,7 @@ def without_an_iterator(make: Make) -> dict[str, Any]:
     return {**objects, "position": position, "state": run.state, "run": run}
 
 
-@loop("step@2", "step@7", "step@9", "step@16")
+@loop("step@2", "step@7", "step@9", "step@16", in_exact=True)
 def two_loops(make: Make) -> dict[str, Any]:
     """The script changes something between them, other data follow."""
     net, optimizer = model(), keras.optimizers.SGD(0.05, momentum=0.5)
@@ -61,26 +61,3 @@ def two_loops(make: Make) -> dict[str, Any]:
         run.log(loss=train(batch) * rate)
         reached(step)
     return {"net": net, "optimizer": optimizer, "rate": rate, "run": run}
-
-
-@loop("step@6", "step@12", save_freq=[{"steps": 4}, {"epochs": 1}])
-def endless_data(make: Make) -> dict[str, Any]:
-    """A generator that goes on from one epoch to the next, and a run that stops."""
-    net, optimizer = model(), keras.optimizers.Adam(0.01)
-    state = jax_state(net, optimizer)
-    run = make(net=net, optimizer=optimizer, state=state)
-    train = trainer(net, optimizer, run)
-    for _, step, batch in run.loop(_endless(), epochs=4, steps_per_epoch=5):
-        run.log(loss=train(batch))
-        reached(step)
-        if step == 16:
-            run.stop()
-    return {"net": net, "optimizer": optimizer, "run": run}
-
-
-def _endless() -> Any:
-    x, y = arrays()
-    numbers = np.random.default_rng(8)
-    while True:
-        rows = numbers.integers(0, len(x), BATCH)
-        yield x[rows], y[rows]
