@@ -242,10 +242,8 @@ def next_sources(session: nox.Session, backend: str) -> None:
 def exact(session: nox.Session) -> None:
     """Kill users' programs on the three backends: `-- --backend torch -k loop`."""
     shared = Path(session.env_dir).with_name("every_library")
-    folder = Path("tests", "exact").absolute()  # with settings of its own
-    session.chdir(folder)
     session.run(
-        *(str(shared / "bin" / "pytest"), *TWO, *session.posargs),
+        *(str(shared / "bin" / "pytest"), "tests/exact", *TWO, *session.posargs),
         env={**KEEP_COMPILED, **in_memory()},
         external=True,
     )

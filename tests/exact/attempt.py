@@ -1,8 +1,4 @@
-"""One attempt of a program: what a process does between its start and its death.
-
-``python -m exact.attempt ORDER`` does it in a new interpreter, ``server`` in a forked
-one.
-"""
+"""One attempt of a program: what a process does between its start and its death."""
 
 import json
 import os
@@ -148,7 +144,3 @@ class KillerCallback(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         self._killer.reached("train ends", 0)
-
-
-if __name__ == "__main__":
-    perform(json.loads(sys.argv[1]))

@@ -40,7 +40,7 @@ class Plain:
 
 def ready() -> keras.Model:
     """A compiled model whose metrics are there before the loop, as it has to be."""
-    net = compiled()
+    net = compiled(metrics=["accuracy"])
     net.test_on_batch(*rows(BATCH))
     net.reset_metrics()
     return net
@@ -49,11 +49,11 @@ def ready() -> keras.Model:
 def loop_of_keras(make: Make, killer: Killer) -> Compared:
     """Epochs and batches, numbers drawn before and after the batches."""
     net, mean = ready(), keras.metrics.Mean()
-    run = make(net=net, mean=mean)
+    run, data = make(net=net, mean=mean), rows()
     for epoch in run.epochs(3):
         mean.reset_state()
         drawn = float(keras.random.uniform(())) + np.random.rand() + random.random()
-        for step, batch in run.batches(rows(), batch_size=BATCH):
+        for step, batch in run.batches(data, batch_size=BATCH):
             loss, accuracy = net.train_on_batch(*batch)
             mean.update_state(loss)
             run.log(loss=loss, accuracy=accuracy, drawn=drawn)

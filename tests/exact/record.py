@@ -45,7 +45,7 @@ def opened(value: Any) -> Any:
     if isinstance(value, keras.Model):
         groups = value.variables, getattr(value.optimizer, "variables", [])
         return [opened(variable) for group in groups for variable in group]
-    if isinstance(value, keras.Layer | keras.optimizers.Optimizer):
+    if isinstance(value, keras.Layer | keras.optimizers.Optimizer | keras.Metric):
         return [opened(variable) for variable in value.variables]
     if isinstance(value, keras.callbacks.Callback):
         known = {k: v for k, v in vars(value).items() if not k.startswith("_")}

@@ -99,8 +99,7 @@ ROWS = [
     Row("convolution", ("epoch ends 0", "validation 1:0", "batch 2:2")),
     Row("subclassed", EDGES),
     Row("own_train_step", TWICE),
-    Row("two_optimizers", TWICE, on=(TF, TORCH)),
-    Row("stateful_rnn", ("batch 0:3", "batch 1:3"), on=(TF, JAX)),
+    Row("stateful_rnn", ("batch 0:3", "batch 1:3")),
     Row("two_fits", ("batch 1:2", "second: batch 0:1 !", "second: batch 1:3")),
     Row("two_fits", ("batch 1:2", "second: batch 1:3"), OFTEN, through="enabled"),
     # Callbacks and what else has state.

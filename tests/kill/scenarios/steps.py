@@ -208,7 +208,7 @@ def _flat(state: Any) -> list[Any]:
     return [value for part in state for value in part]
 
 
-@scenario("train_batch_end@0:4", "train_batch_end@1:3", save_freq=3, in_exact=True)
+@scenario("train_batch_end@0:4", "train_batch_end@1:3", save_freq=3)
 def two_optimizers() -> Case:
     model = Adversaries()
     model.compile(
