@@ -37,7 +37,7 @@ class Servers:
     def of(self, backend: str) -> Client:
         if backend not in self._clients:
             variables = backend_environment(backend, self._cache / backend)
-            command = ["-m", "exact.server", *LIBRARIES]
+            command = ["-P", "-m", "exact.server", *LIBRARIES]  # not the checkout
             self._clients[backend] = Client(command, variables)
         return self._clients[backend]
 
@@ -101,7 +101,7 @@ class Run:
         if self.row.fresh and committed(self.home):
             with logs[0].open("w") as output:
                 done = subprocess.run(
-                    [sys.executable, "-c", NEW, json.dumps(order)],
+                    [sys.executable, "-P", "-c", NEW, json.dumps(order)],
                     stdout=output,
                     stderr=output,
                     env=backend_environment(self.backend, self.home / "compiled"),
