@@ -144,7 +144,7 @@ def loop_tape(make: Make, killer: Killer) -> Compared:
     @tf.function
     def train(x: Any, y: Any) -> Any:
         module.count.assign_add(1)
-        x += module.noise.normal(tf.shape(x)) + tf.random.normal(tf.shape(x))
+        x += module.noise.normal(tf.shape(x))
         with tf.GradientTape() as tape:
             loss = loss_of(y, net(x, training=True))
         gradients = tape.gradient(loss, net.trainable_variables)
@@ -152,8 +152,8 @@ def loop_tape(make: Make, killer: Killer) -> Compared:
         return loss
 
     data = tf.data.Dataset.from_tensor_slices(rows()).shuffle(SAMPLES, seed=2)
-    for _, step, batch in run.loop(data.batch(BATCH).prefetch(2), epochs=3):
-        run.log(loss=train(*batch))
+    for _, step, (x, y) in run.loop(data.batch(BATCH).prefetch(2), epochs=3):
+        run.log(loss=train(x + tf.random.normal(x.shape), y))
         killer.step(step)
     variables = [*module.variables]
     return {"net": net, "optimizer": optimizer, "module": variables, "run": run}

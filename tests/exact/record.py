@@ -43,8 +43,9 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
 def opened(value: Any) -> Any:
     """What is in an object: arrays, or a state of plain values."""
     if isinstance(value, keras.Model):
-        groups = value.variables, getattr(value.optimizer, "variables", [])
-        return [opened(variable) for group in groups for variable in group]
+        optimizer = getattr(value, "optimizer", None)
+        variables = [*value.variables, *getattr(optimizer, "variables", [])]
+        return [opened(variable) for variable in variables]
     if isinstance(value, keras.Layer | keras.optimizers.Optimizer | keras.Metric):
         return [opened(variable) for variable in value.variables]
     if isinstance(value, keras.callbacks.Callback):
