@@ -38,7 +38,7 @@ class Row:
     """A program and how it is killed.
 
     Attributes:
-        name: Of a function in ``fits``, or in ``loops`` if it begins with ``loop``.
+        name: Of a function in ``fits`` or ``sources``; ``loop...`` in ``loops``.
         chain: Its kills.
         options: Of ``resilient.fit``, ``Run`` or ``enabled``.
         on: The backends that it is for.
