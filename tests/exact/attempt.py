@@ -39,6 +39,10 @@ def perform(order: Mapping[str, Any]) -> None:
     left, trained = train(row, Path(order["home"], "run"), kill, plain=order["plain"])
     found = {"left": record.take(**left), "trained": trained}
     Path(order["home"], order["out"] + mine).write_text(json.dumps(found))
+    if row.workers > 1 and keras.backend.backend() == "jax":
+        import jax
+
+        jax.distributed.shutdown()  # waits for the others, or they would be aborted
 
 
 def settle(seed: int, row: Row) -> None:

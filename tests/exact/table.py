@@ -27,7 +27,8 @@ from resilient import Rollback, best, every, latest
 TF, JAX, TORCH = BACKENDS = ("tensorflow", "jax", "torch")
 
 # Chains: each has more than one kind of kill, as each attempt is one more to pay for.
-TWICE = ("epoch ends 0", "batch 1:2", "batch 1:4")  # the latter in one epoch
+AGAIN = ("batch 1:2", "batch 1:4")  # twice in one epoch
+TWICE = ("epoch ends 0", *AGAIN)
 EDGES = ("batch 0:3", "epoch begins 1", "save 2")
 SAVES = ("save 1", "save 2", "epoch ends 1")
 STEPS = ("step 3", "step 8", "step 10")
@@ -70,7 +71,7 @@ class Row:
         return self.name.startswith("loop")
 
 
-def source(name: str, chain: tuple[str, ...] = TWICE, **others: Any) -> Row:
+def source(name: str, chain: tuple[str, ...] = AGAIN, **others: Any) -> Row:
     """A row about a source of data: saved at each step."""
     return Row(name, chain, **{"options": {"save_freq": 1}} | others)
 
@@ -91,14 +92,14 @@ ROWS = [
     Row("steps_per_epoch", ("batch 1:0", "batch 2:1", "save 1")),
     Row("weights_and_splits", ("validation 1:0", "batch 2:3"), {"save_freq": "epoch"}),
     Row("sample_weights_in_order", SAVES, OFTEN),
-    Row("tensors_in_half_precision", TWICE),
+    Row("tensors_in_half_precision", AGAIN),
     Row("inputs_by_name", EDGES),
     Row("several_steps_at_once", ("batch 1:2", "batch 2:3"), OFTEN, on=(TF, JAX)),
     Row("bad_sample", ("batch 0:5", "batch 1:3"), ROLLBACK, plain=()),
     # Models and their training steps.
     Row("convolution", ("epoch ends 0", "validation 1:0", "batch 2:2")),
     Row("subclassed", EDGES),
-    Row("own_train_step", TWICE),
+    Row("own_train_step", AGAIN),
     Row("stateful_rnn", ("batch 0:3", "batch 1:3")),
     Row("two_fits", ("batch 1:2", "second: batch 0:1 !", "second: batch 1:3")),
     Row("two_fits", ("batch 1:2", "second: batch 1:3"), OFTEN, through="enabled"),
@@ -123,8 +124,8 @@ ROWS = [
     source("grain_loader", ("epoch ends 0", "batch 1:3")),
     Row("py_dataset", ("batch 0:3", "batch 1:2", "epoch begins 2"), OFTEN),
     Row("py_dataset_workers", ("batch 1:1", "batch 1:3"), OFTEN, plain=(TF,)),
-    Row("generator", TWICE, OFTEN),
-    Row("own_iterable", TWICE, OFTEN, plain=()),
+    Row("generator", AGAIN, OFTEN),
+    Row("own_iterable", AGAIN, OFTEN, plain=()),
     # Loops.
     Row("loop_of_keras", ("epoch ends 0", "step 8", "step 10"), plain=()),
     Row("loop_of_two_networks", ("step 3", "save 2", "step 14"), OFTEN),
